@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tenonry_grammars.background import QUICK_S, Background
+from tenonry_grammars.background import FIRST_NICE, QUICK_S, Background, lower
 
 STACK = 1 << 20
 PATIENCE = 20
@@ -40,7 +40,7 @@ def test_stacks_of_other_threads_stay_as_they_were(background):
 @pytest.mark.skipif(
     sys.platform != "linux", reason="elsewhere threads have no priority of their own"
 )
-def test_what_takes_long_is_lowered_and_its_caller_is_not(background):
+def test_work_is_lowered_from_its_start_and_further_when_it_takes_long(background):
     mine = own_priority()
     release = threading.Event()
     found = []
@@ -52,9 +52,26 @@ def test_what_takes_long_is_lowered_and_its_caller_is_not(background):
 
     threading.Timer(10 * QUICK_S, release.set).start()
     background.run(slow)
-    assert found == [mine, 19]
+    assert found == [max(mine, FIRST_NICE), 19]
     assert own_priority() == mine
-    assert background.run(own_priority) == mine
+    assert background.run(own_priority) == max(mine, FIRST_NICE)
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere threads have no priority of their own"
+)
+def test_what_is_lower_already_stays_so():
+    found = []
+
+    def lowered_twice():
+        lower(threading.get_native_id(), 18)
+        lower(threading.get_native_id(), 7)
+        found.append(own_priority())
+
+    thread = threading.Thread(target=lowered_twice)
+    thread.start()
+    thread.join()
+    assert found == [18]
 
 
 def test_quick_work_does_not_stand_behind_slow_work(background):

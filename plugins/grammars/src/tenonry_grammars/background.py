@@ -1,7 +1,9 @@
 """Work that may take long, beside threads and processes that must not wait for it. Any process.
 
-Compiling a grammar for half a second takes a full share of a processor from the steps of a model: so a thread that goes
-on for longer than most is lowered.
+Compiling a grammar for half a second takes a full share of a processor from the steps of a model. It takes more where
+torch has as many threads as there are processors: beside one more that counts as much, Linux may put two of torch's,
+which wait for each other some hundred times a step, on one processor, and leave them there for 30 to 100 ms. So such
+threads are lowered before they begin, and further when they go on for longer than most.
 """
 
 from __future__ import annotations
@@ -18,14 +20,16 @@ T = TypeVar("T")
 
 # What most grammars are compiled in, also on a busy machine: a schema of 50 properties takes about 5 ms.
 QUICK_S = 0.03
+# About a quarter of a processor that something else wants, too; all of one that nothing else wants.
+FIRST_NICE = 5
 
 
 class Background:
-    """Runs work in threads of their own, at most one of them at the usual priority. Any thread.
+    """Runs work in threads of their own, with the priority `FIRST_NICE` and one at a time. Any thread.
 
-    Work that takes longer than `QUICK_S` goes on with the priority `nice` (1 to 19, the lowest) while the next begins;
+    Work that takes longer than `QUICK_S` goes on with the priority `nice` (up to 19, the lowest) while the next begins;
     so quick work does not stand behind it. Threads that share locks with others, such as the interpreter's, must not be
-    lowered far: a lock that one of them holds is held for longer. `stack_bytes`: of these threads.
+    lowered far: a lock that one of them holds is held for longer. `stack_bytes`: of these threads, 0 for the usual.
     """
 
     def __init__(self, name: str, stack_bytes: int, nice: int) -> None:
@@ -57,13 +61,18 @@ class Background:
 
 
 def lower(thread_id: int, nice: int) -> None:
-    """Lower the priority of a thread of this process, where the platform has one for each thread."""
+    """Lower the priority of a thread of this process, where the platform has one for each thread.
+
+    One that is lower already stays as it is. Threads and processes that it starts begin with its own.
+    """
     if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # it has ended, or is lower already
-            os.setpriority(os.PRIO_PROCESS, thread_id, nice)
+        with contextlib.suppress(OSError):  # it has ended
+            if os.getpriority(os.PRIO_PROCESS, thread_id) < nice:
+                os.setpriority(os.PRIO_PROCESS, thread_id, nice)
 
 
 def _resolve(work: Callable[[], T], future: Future[T]) -> None:
+    lower(threading.get_native_id(), FIRST_NICE)
     try:
         future.set_result(work())
     except BaseException as error:  # noqa: BLE001 - raised where the result is waited for

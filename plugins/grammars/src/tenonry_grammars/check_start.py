@@ -1,7 +1,7 @@
 """What `python -m tenonry_grammars.check_start` runs: starts a checking process without taking a processor from others.
 
 Importing what a check needs takes half a second of processor time, which the steps of a model would wait for. So the
-thread that imports and builds is lowered; a thread that was started before answers at the usual priority.
+thread that imports and builds is lowered; a thread that was started before answers at the priority of the process.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import msgspec
 
 from tenonry.errors import DrainingError, QueueFullError, RequestError
 from tenonry.sampling_params import StructuredOutput
-from tenonry_grammars.background import QUICK_S
+from tenonry_grammars.background import FIRST_NICE, QUICK_S, Background
 from tenonry_grammars.base import GrammarContext
 from tenonry_grammars.check_process import Setup, Verdict, read_message, write_message
 
@@ -51,7 +51,7 @@ class GrammarChecker:
         self._known: OrderedDict[bytes, Future[str | None]] = OrderedDict()
         self._lock = threading.Lock()
         self._free = threading.Semaphore(MAX_PROCESSES)
-        # Held while a process starts, and while one works at the usual priority: one of them at a time.
+        # Held while a process starts, and while one works at the higher priority: one of them at a time.
         self._lane = threading.Lock()
         self._num_waiting = 0
         self._idle: list[_CheckProcess] = []
@@ -158,15 +158,20 @@ class GrammarChecker:
 _TOO_LONG = "too long"
 
 
+def _start() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tenonry_grammars.check_start"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
 class _CheckProcess:
     """One process, asked by one thread at a time. `is_alive` is False once it has ended."""
 
     def __init__(self, setup: Setup) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tenonry_grammars.check_start"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        # Lowered from its first instruction on, as the thread is that starts it.
+        self._process = Background("grammar-check-start", 0, FIRST_NICE).run(_start)
         self.is_alive = True
         try:
             self.send(setup)
