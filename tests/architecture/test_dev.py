@@ -468,6 +468,20 @@ def test_isolated_environment_holds_kernel_testkit_and_what_is_declared(
     assert not (copy / ".isolated" / "tenonry-thing").exists()
 
 
+def test_what_comes_without_dependencies_does_so_in_an_isolated_environment(dev: ModuleType):
+    """Its other requirements come with theirs."""
+    assert dev.without_dependencies() == {"tenonry-grammar-xgrammar", "xgrammar", "apache-tvm-ffi"}
+    paths, bare = dev.isolated_requirements("tenonry-grammar-xgrammar")
+    assert {dev.required(line)[0] for line in bare} == {
+        "./plugins/grammar-xgrammar",
+        "xgrammar",
+        "apache-tvm-ffi",
+    }
+    assert {"./plugins/grammars", "./tests/testkit", "torch>=2.9"} <= set(paths)
+    assert not [line for line in paths if "xgrammar" in line]
+    assert dev.isolated_requirements("tenonry-grammars")[1] == []
+
+
 @pytest.mark.parametrize(
     ("other_status", "ray_status", "status"), [(0, 0, 0), (1, 0, 1), (0, -9, 1)]
 )

@@ -81,7 +81,7 @@ EACH = {
     "pattern": ({"type": "string", "pattern": '^a["\\\\]+$'}, ['a"', "a\\"], ["a", "b", 'a"b']),
     "format": ({"type": "string", "format": "date"}, ["2024-02-28"], ["2024-02-30", "a"]),
     "minLength": ({"type": "string", "minLength": 2}, ["ab", "é\u4e2d"], ["", "a", "é"]),
-    "maxLength": ({"type": "string", "maxLength": 2}, ["", "é\u4e2d", "a\\"], ["abc"]),
+    "maxLength": ({"type": "string", "maxLength": 2}, ["", "é\u4e2d"], ["abc", "a\\bc"]),
     "prefixItems": ({"prefixItems": [{"type": "null"}, {"const": 1}]}, [[None, 1], [None, 1, "x"]], [[1], [None, 2]]),
     "items": ({"items": {"type": "null"}}, [[], [None, None]], [[1], [None, 1]]),
     "minItems": ({"items": {"type": "null"}, "minItems": 2}, [[None] * 2, [None] * 3], [[], [None]]),
@@ -124,6 +124,20 @@ class TestSchemas:
         schema = {"properties": {"a": {"type": "null"}}}
         assert not accepts(backend, '{"a":null,"\\u0061":1}', json=json.dumps(schema))
         assert not accepts(backend, '{"\\u0061":1}', json=json.dumps(schema))
+
+    def test_long_texts(self, backend):
+        schema = json.dumps({"type": "string", "minLength": 150, "maxLength": 400})
+        for length, is_right in ((149, False), (150, True), (400, True), (401, False)):
+            assert accepts(backend, f'"{"é" * length}"', json=schema) == is_right
+
+    def test_any_text_may_have_escapes_but_no_half_of_a_pair(self, backend):
+        for text, is_right in (
+            (r'"a\n\"\/\u00e9\ud83d"', False),
+            (r'"a\n\"\/\u00e9\uD7FF b"', True),
+            ('"a\x1f"', False),
+        ):
+            assert accepts(backend, text, json='{"type": "string"}') == is_right
+            assert accepts(backend, f"[{text}]", json="true") == is_right
 
     def test_a_recursive_schema(self, backend):
         node = {"properties": {"next": {"$ref": "#"}}, "additionalProperties": False}

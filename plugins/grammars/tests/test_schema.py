@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tenonry.sampling_params import StructuredOutput
 from tenonry_grammars.base import GrammarError
+from tenonry_grammars.probing import check_spec
 from tenonry_grammars.schema import (
     KEYWORDS,
     MAX_DEPTH,
@@ -136,6 +138,23 @@ class TestFailingPart:
         moved = seen[0]
         assert moved["$ref"] == "#/$defs/root/properties/a"
         assert moved["$defs"]["root"]["properties"]["a"]["$ref"] == "#/$defs/root/$defs/b"
+
+    def test_a_backend_that_names_the_part_is_believed(self):
+        """And compiles once."""
+        compiled = []
+
+        class Backend:
+            def compile(self, spec):
+                compiled.append(spec)
+                raise GrammarError("cannot be", "/items" if "items" in spec.json else "")
+
+        for schema, message in (
+            ('{"items": {}}', "^/items: cannot be"),
+            ("{}", "^the schema: cannot"),
+        ):
+            with pytest.raises(GrammarError, match=message):
+                check_spec(Backend(), StructuredOutput(json=schema))
+        assert len(compiled) == 2
 
     def test_a_pointer_escapes_names(self):
         assert pointer(("a/b", "c~d", "")) == "/a~1b/c~0d/"

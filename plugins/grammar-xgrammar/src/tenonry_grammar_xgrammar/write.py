@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tenonry_grammar_xgrammar import characters as chars
 from tenonry_grammar_xgrammar.characters import Chars
@@ -21,6 +21,9 @@ JSON_ESCAPES = {
     "\r": "r",
     "\t": "t",
 }
+MAX_JSON_COUNT = (
+    128  # with a larger one, compiling a schema fails where another was compiled before
+)
 PLAIN_IN_JSON = chars.complement(chars.union(((0, 0x1F),), chars.of('"\\')))
 
 
@@ -49,24 +52,45 @@ def _repeated(node: Repeat, in_json: bool) -> str:
     part = written(node.part, in_json=in_json)
     if not part or node.high == 0:
         return ""
-    if not isinstance(node.part, One) or in_json:
+    if not isinstance(node.part, One):
         part = f"({part})"
-    if node.high is None:
-        return part + {0: "*", 1: "+"}.get(node.low, f"{{{node.low},}}")
-    if (node.low, node.high) == (0, 1):
-        return f"{part}?"
-    return f"{part}{{{node.low},{node.high}}}"
+    if not in_json:
+        return part + _count(node.low, node.high)
+    return "".join(part + _count(low, high) for low, high in _pieces(node.low, node.high))
+
+
+def _pieces(low: int, high: int | None) -> Iterator[tuple[int, int | None]]:
+    """Counts one after another that are this one together, each within what xgrammar counts in a JSON string."""
+    while low > MAX_JSON_COUNT:
+        yield MAX_JSON_COUNT, MAX_JSON_COUNT
+        low -= MAX_JSON_COUNT
+        high = None if high is None else high - MAX_JSON_COUNT
+    while high is not None and high > MAX_JSON_COUNT:
+        yield low, MAX_JSON_COUNT
+        low = 0
+        high -= MAX_JSON_COUNT
+    if high != 0:
+        yield low, high
+
+
+def _count(low: int, high: int | None) -> str:
+    if high is None:
+        return {0: "*", 1: "+"}.get(low, f"{{{low},}}")
+    return "?" if (low, high) == (0, 1) else f"{{{low},{high}}}"
 
 
 def _json_class(some: Chars) -> str:
+    """The characters that may stand in a JSON string as they are; those with escapes only where there are no others.
+
+    Masks of expressions with escapes take xgrammar a thousand times as long.
+    """
     plain = chars.minus(some, chars.complement(PLAIN_IN_JSON))
+    if plain:
+        return _class(plain)
     letters = "".join(letter for char, letter in JSON_ESCAPES.items() if chars.has(some, char))
-    options = [_class(plain)] if plain else []
-    if letters:
-        options.append(f"\\\\{_by_its_complement(chars.of(letters))}")
-    if not options:
+    if not letters:
         raise _nothing()
-    return options[0] if len(options) == 1 and plain else f"({'|'.join(options)})"
+    return f"(\\\\{_by_its_complement(chars.of(letters))})"
 
 
 def _class(some: Chars) -> str:
@@ -99,8 +123,11 @@ def _nothing() -> GrammarError:
 
 
 ESCAPE_LETTERS = chars.of('"\\/bfnrt')
-# What stands between the quotes of any JSON string; halves of surrogate pairs do not, not even as escapes.
-ANY_JSON_TEXT = (
-    f"({_class(PLAIN_IN_JSON)}|\\\\({_by_its_complement(ESCAPE_LETTERS)}"
-    "|u([0-9abcefABCEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2})))*"
+# What stands between the quotes of any JSON string; halves of surrogate pairs do not, not even as escapes. Text without
+# escapes is one repeated class: then xgrammar knows ahead which tokens fit.
+_TEXT = f"{_class(PLAIN_IN_JSON)}*"
+_ESCAPED = (
+    f"\\\\({_by_its_complement(ESCAPE_LETTERS)}"
+    "|u([0-9abcefABCEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}))"
 )
+ANY_JSON_TEXT = f"({_TEXT}{_ESCAPED})*{_TEXT}"
