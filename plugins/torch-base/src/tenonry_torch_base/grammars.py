@@ -5,6 +5,7 @@ Worker process. Grammars are kept, so that rows with the same specification shar
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -58,6 +59,11 @@ class GrammarStore:
         backend: GrammarBackend = self._found(context)
         return backend
 
+    def build(self) -> GrammarBackend:
+        """The backend, ready. Raises GrammarError."""
+        with self._building:
+            return self.backend
+
     def compiled(self, spec: StructuredOutput) -> Future[Grammar]:
         """The grammar of a specification, now or later; the oldest of many are dropped."""
         key = msgspec.structs.replace(spec, start_after=())
@@ -79,9 +85,7 @@ class GrammarStore:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _compile(self, spec: StructuredOutput) -> Grammar:
-        with self._building:
-            backend = self.backend
-        return backend.compile(spec)
+        return self.build().compile(spec)
 
 
 def open_grammars(
@@ -91,12 +95,17 @@ def open_grammars(
 ) -> GrammarStore:
     """The store of a worker's rank that samples; `resolved` (kind → name) gets the backend, if there is one.
 
-    Raises PluginError if the backend of the settings cannot be used.
+    One that the settings name is built now: llguidance holds the interpreter's lock for a second while it reads a
+    tokenizer of 150 000 tokens, in which no request would get a token. Raises PluginError if it cannot be used.
     """
     found = find_backend(context.config.grammar_backend)
     if found is not None:
         resolved[GRAMMARS.kind] = found[1]
-    return GrammarStore(found[0] if found else None, context.model, vocab_size)
+    store = GrammarStore(found[0] if found else None, context.model, vocab_size)
+    if context.config.grammar_backend is not None:
+        with contextlib.suppress(GrammarError):  # requests that need it are told why
+            store.build()
+    return store
 
 
 def tokenizer_json(folder: Path) -> str:

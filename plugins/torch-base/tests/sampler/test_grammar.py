@@ -7,6 +7,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from tenonry.info import ModelInfo
 from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry.step import RowFailure, SchedulerOutput
 from tenonry_grammar_llguidance.backend import LLGuidance, LLMatcher
+from tenonry_grammars.base import GrammarError
 from tenonry_testkit.fakes.tokenizer import END, OTHER_END, PIECES, TOKENIZER_JSON
 from tenonry_torch_base.grammars import GrammarStore, open_grammars
 from tenonry_torch_base.sampler import grammar as grammar_module
@@ -346,6 +348,35 @@ def test_the_choice_of_a_missing_backend_is_refused_at_the_start(model):
 
     with pytest.raises(PluginNotFound, match="did you mean 'llguidance'"):
         open_grammars(Context, VOCAB, {})
+
+
+@pytest.mark.parametrize(("name", "num_built"), [("llguidance", 1), (None, 0)])
+def test_a_backend_that_the_settings_name_is_built_at_the_start(
+    model, monkeypatch, name, num_built
+):
+    """Reading a tokenizer stops all other requests; without a name, the first grammar pays for it."""
+    built = []
+    original = LLGuidance.__init__
+    monkeypatch.setattr(
+        LLGuidance,
+        "__init__",
+        lambda self, context: built.append(context.vocab_size) or original(self, context),
+    )
+    context = SimpleNamespace(config=SimpleNamespace(grammar_backend=name), model=model)
+    store = open_grammars(context, VOCAB, {})
+    assert built == [VOCAB] * num_built
+    store.compiled(StructuredOutput(regex="a")).result()
+    assert built == [VOCAB]
+    store.shutdown()
+
+
+def test_a_tokenizer_that_the_backend_cannot_read_is_told_with_a_request(model):
+    (Path(model.path) / "tokenizer.json").write_text('{"model": 1}')
+    context = SimpleNamespace(config=SimpleNamespace(grammar_backend="llguidance"), model=model)
+    store = open_grammars(context, VOCAB, {})
+    with pytest.raises(GrammarError, match="cannot read the tokenizer"):
+        store.compiled(StructuredOutput(regex="a")).result()
+    store.shutdown()
 
 
 class TestCompiling:
