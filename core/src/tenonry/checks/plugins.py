@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
+from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -21,7 +22,6 @@ from tenonry.point import Point
 NEAR = 0.85
 # Parameters that came after the first release: callers look whether a class takes them.
 LATER = {"kwargs"}
-POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def supported_versions(interface: Any) -> range:
@@ -93,6 +93,7 @@ def _wrong_options(found: Any) -> str:
     )
 
 
+@lru_cache
 def _misspelt(found: type, base: type) -> str:
     """A public member that its class never uses, a letter or two from one that could be overridden."""
     used: set[str] = set()
@@ -113,6 +114,7 @@ def _misspelt(found: type, base: type) -> str:
     return ""
 
 
+@lru_cache
 def _wrong_signature(found: type, base: type) -> str:
     """A method that cannot take what the interface, or an abstract method above it, says that it is given."""
     for owner in reversed(found.__mro__[:-1]):  # without object
@@ -140,7 +142,7 @@ def _takes(function: Any, declared: Any) -> bool:
     required = [one for one in every if one.default is one.empty]
     own = inspect.signature(function, follow_wrapped=False)
     for given in (every, required):
-        positional = [one for one in given if one.kind in POSITIONAL]
+        positional = [one for one in given if one.kind <= one.POSITIONAL_OR_KEYWORD]
         keywords = {one.name: one for one in given if one.kind is one.KEYWORD_ONLY}
         try:
             own.bind(*positional, **keywords)

@@ -5,6 +5,7 @@ process.
 from __future__ import annotations
 
 import inspect
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,12 +21,10 @@ CACHELESS_TYPES = ("moe", "mlp")  # words in `layer_types` for layers that keep 
 
 def mixers_of(model: nn.Module) -> dict[str, nn.Module]:
     """Name → module, in the model's order, of the modules whose own code hands state to a cache object."""
-    kinds = {type(module) for module in model.modules()}
-    # A class is looked at once, not once per layer.
-    keeping = {kind for kind in kinds if keeps_state(kind)}
-    return {name: module for name, module in model.named_modules() if type(module) in keeping}
+    return {name: module for name, module in model.named_modules() if keeps_state(type(module))}
 
 
+@lru_cache(maxsize=1024)  # a class is looked at once, not once per layer
 def keeps_state(kind: type) -> bool:
     """Whether a method of the class calls one of `STATE_CALLS`."""
     return any(
