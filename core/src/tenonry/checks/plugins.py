@@ -35,7 +35,7 @@ def check_plugin(found: Any, record: PluginRecord, point: Point) -> None:
 
     A point without a base class leaves it to its owner, but for the options.
     """
-    base = point.load_base()
+    base: Any = point.load_base()
     problem = _wrong_options(found)
     if base is not None and not problem:
         problem = (
