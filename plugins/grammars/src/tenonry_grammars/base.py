@@ -74,9 +74,9 @@ class Grammar(ABC):
 class GrammarBackend(ABC):
     """Compiles grammars, and fills masks for many rows at once.
 
-    `compile` is called in a thread beside the steps, `accept_each` and `fill_masks` in another while the model runs:
-    all should let other threads go on, and the latter two must be quick. Bounds on time and memory are the backend's
-    own.
+    `compile` is called in a thread beside the steps, `accept_each` and `fill_masks` in another while the model runs, or
+    in that of the steps: all should let other threads go on, and the latter two must be quick. Bounds on time and
+    memory are the backend's own.
     """
 
     interface_version: ClassVar[int] = 1
