@@ -16,6 +16,7 @@ from tenonry.step import NO_ROWS
 from tenonry_kvcache import KVCacheManager
 from tenonry_kvcache.windows import WindowTables
 from tenonry_scheduling import BaseScheduler
+from tenonry_scheduling.whole import WholePieces
 from tenonry_testkit.fakes import FakeKVError, ReferenceScheduler, SimpleBlocks
 from tenonry_testkit.outcomes import failing_tests
 from tenonry_testkit.rules import RuleBroken
@@ -54,6 +55,18 @@ class ChunksUnasked(ReferenceScheduler):
         for request in step.waiting:
             if not step.run(request, 3):
                 break
+
+
+class CutsWhatMustStayWhole(ReferenceScheduler):
+    caught_by = "test_no_step_ends_in_a_piece_that_must_stay_whole"
+
+    class Pieces(WholePieces):
+        def enter(self, request, row, num_computed):
+            pass
+
+    def __init__(self, context):
+        super().__init__(context)
+        self.lifecycle.whole = self.Pieces()
 
 
 class TakesAnyAdapter(ReferenceScheduler):

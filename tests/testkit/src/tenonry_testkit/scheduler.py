@@ -156,6 +156,12 @@ class SchedulerContract:
         )
         self._storm(spec, storms(sends(max_length=31, images=True), aborts=True), 8)
 
+    def test_no_step_ends_in_a_piece_that_must_stay_whole(self) -> None:
+        """Images whose tokens see one another are computed in one step each, and all get their turn."""
+        spec = dataclasses.replace(ROOMY, max_num_batched_tokens=16, config=(("max_images", 4),))
+        requests = sends(max_length=31, images=True, whole=True)
+        self._storm(spec, storms(requests, aborts=True), 8)
+
     def test_a_step_has_at_most_max_loras_adapters(self) -> None:
         """Rows of more different adapters (LoRA) than `max_loras` never share a step; all of them get their turn."""
         spec = dataclasses.replace(ROOMY, config=(("max_loras", 1),))

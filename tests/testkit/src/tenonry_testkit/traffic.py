@@ -218,8 +218,11 @@ def sends(
     delivered: bool = True,
     varied: bool = True,
     images: bool = False,
+    whole: bool = False,
 ) -> st.SearchStrategy[Send]:
-    """Requests. `varied`: adapters, salts, clients, priorities and log-probabilities too. `images`: some have."""
+    """Requests. `varied`: adapters, salts, clients, priorities and log-probabilities too. `images`: some have,
+    `whole`: which no step may cut.
+    """
     plain: dict[str, st.SearchStrategy[object]] = {
         "family": st.integers(0, families - 1),
         "length": st.integers(1, max_length),
@@ -241,7 +244,7 @@ def sends(
     if images:
         some = st.lists(st.integers(1, 9), min_size=1, max_size=4).map(tuple)
         plain["images"] = st.just(()) | some
-        plain["whole"] = st.booleans()
+        plain["whole"] = st.just(whole)
     return st.builds(Send, **plain)
 
 
