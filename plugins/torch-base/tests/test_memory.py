@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 
 import pytest
 
-from tenonry_torch_base.memory import host_memory, keep_freed_memory
+from tenonry_torch_base.memory import host_memory, keep_freed_memory, return_freed_memory
 
 
 def test_memory_is_what_the_control_group_leaves(tmp_path):
@@ -20,3 +22,20 @@ def test_memory_is_what_the_control_group_leaves(tmp_path):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a switch of glibc")
 def test_glibc_agrees_to_keep_freed_memory():
     assert keep_freed_memory() in {True, False}
+
+
+class Cycle:
+    """Garbage that only a collection finds."""
+
+    def __init__(self):
+        self.itself = self
+
+
+def test_garbage_among_frozen_objects_is_freed_and_the_rest_stays_frozen():
+    """A process freezes what its start has left, and a model that it gives back later is part of that."""
+    cycle = weakref.ref(Cycle())
+    gc.freeze()
+    assert cycle() is not None
+    return_freed_memory()
+    assert cycle() is None
+    assert gc.get_freeze_count()

@@ -112,6 +112,7 @@ def fork(run: Callable[[], int], kept: Iterable[int]) -> int:
         forget_handlers()
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
         gc.freeze()  # to look at what the test process holds would copy it
+        gc.unfreeze = _nothing  # so would to look for garbage among it
         close_all_but(kept)
         renew_thread_pool()
         status = run()
@@ -207,3 +208,7 @@ def replacement() -> types.SimpleNamespace:
 def fork_children(monkeypatch: Any) -> None:
     """From now on, `tenonry.launch` forks the children of this process."""
     monkeypatch.setattr(supervise, "subprocess", replacement())
+
+
+def _nothing() -> None:
+    """In place of `gc.unfreeze`."""
