@@ -189,8 +189,8 @@ class TestShow:
         [
             ("unknown", "no plugin is called 'unknown'; `tenonry plugins list` shows all names"),
             (
-                "batchin",
-                r"no plugin is called 'batchin'; did you mean 'batching'\? `tenonry plugins list`",
+                "acmee",
+                r"no plugin is called 'acmee'; did you mean 'acme'\? `tenonry plugins list`",
             ),
             ("stat_logger/acmee", r"no stat logger is called 'acmee'; .*did you mean 'acme'\?"),
             (
