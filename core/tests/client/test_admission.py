@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tenonry.client.admission import MAX_REQUESTS_PER_TURN, Admission
+from tenonry.client.admission import CHARS_PER_REQUEST, MAX_WORK_PER_TURN, Admission
 from tenonry.config import EngineConfig
 from tenonry.errors import QueueFullError, RequestError
 
@@ -59,13 +59,13 @@ class TestTurns:
     """A flood of requests leaves the event loop to others after every few of them."""
 
     @staticmethod
-    async def flood(admission: Admission, count: int) -> list[int]:
+    async def flood(admission: Admission, count: int, num_chars: int = 0) -> list[int]:
         """How many requests of `count` that arrive at once are let through in each turn of the loop."""
         let_through: list[int] = []
         turns: list[int] = []
 
         async def request(number: int) -> None:
-            await admission.turn()
+            await admission.turn(num_chars)
             let_through.append(number)
 
         tasks = [asyncio.create_task(request(number)) for number in range(count)]
@@ -80,18 +80,30 @@ class TestTurns:
         admission, _, _ = make_admission()
         turns = asyncio.run(self.flood(admission, 1000))
         assert sum(turns) == 1000
-        assert max(turns) <= MAX_REQUESTS_PER_TURN
+        assert max(turns) == MAX_WORK_PER_TURN
+
+    def test_requests_count_by_the_length_of_their_texts(self):
+        admission, _, _ = make_admission()
+        texts = MAX_WORK_PER_TURN // 4
+        turns = asyncio.run(self.flood(admission, 3 * texts, num_chars=3 * CHARS_PER_REQUEST))
+        assert [turn for turn in turns if turn] == [texts] * 3
+
+    def test_one_text_beyond_all_bounds_has_a_turn_of_its_own(self):
+        admission, _, _ = make_admission()
+        chars = 2 * MAX_WORK_PER_TURN * CHARS_PER_REQUEST
+        turns = asyncio.run(self.flood(admission, 3, num_chars=chars))
+        assert [turn for turn in turns if turn] == [1, 1, 1]
 
     def test_few_requests_wait_for_no_turn(self):
         admission, _, _ = make_admission()
-        turns = asyncio.run(self.flood(admission, MAX_REQUESTS_PER_TURN))
-        assert turns[0] == MAX_REQUESTS_PER_TURN
+        turns = asyncio.run(self.flood(admission, MAX_WORK_PER_TURN))
+        assert turns[0] == MAX_WORK_PER_TURN
 
     def test_requests_that_come_one_after_another_wait_for_no_turn(self):
         admission, _, _ = make_admission()
 
         async def main() -> list[list[int]]:
-            return [await self.flood(admission, 1) for _ in range(5 * MAX_REQUESTS_PER_TURN)]
+            return [await self.flood(admission, 1) for _ in range(5 * MAX_WORK_PER_TURN)]
 
         waited = [number for number, turns in enumerate(asyncio.run(main())) if turns != [1]]
         assert waited == []
@@ -100,9 +112,9 @@ class TestTurns:
         admission, _, _ = make_admission()
 
         async def main() -> None:
-            tasks = [asyncio.create_task(admission.turn()) for _ in range(100)]
+            tasks = [asyncio.create_task(admission.turn(0)) for _ in range(2 * MAX_WORK_PER_TURN)]
             await asyncio.sleep(0)
-            for task in tasks[MAX_REQUESTS_PER_TURN + 8 : MAX_REQUESTS_PER_TURN + 58]:
+            for task in tasks[MAX_WORK_PER_TURN + 8 : MAX_WORK_PER_TURN + 58]:
                 task.cancel()
             async with asyncio.timeout(10):
                 await asyncio.gather(*tasks, return_exceptions=True)
@@ -121,7 +133,9 @@ class TestTurns:
             admitted.append(number)
 
         async def main() -> None:
-            tasks = [asyncio.create_task(request(number)) for number in range(200)]
+            tasks = [
+                asyncio.create_task(request(number)) for number in range(3 * MAX_WORK_PER_TURN)
+            ]
             await asyncio.sleep(0)
             admission.resume()
             while not all(task.done() for task in tasks):
@@ -130,5 +144,5 @@ class TestTurns:
                 turns.append(len(admitted) - before)
 
         asyncio.run(main())
-        assert len(admitted) == 200
-        assert max(turns) <= MAX_REQUESTS_PER_TURN
+        assert len(admitted) == 3 * MAX_WORK_PER_TURN
+        assert max(turns) <= MAX_WORK_PER_TURN

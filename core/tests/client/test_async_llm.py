@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import threading
 from typing import Any
@@ -11,10 +12,8 @@ import numpy as np
 import pytest
 
 from tenonry.client import async_llm
-from tenonry.client.admission import MAX_REQUESTS_PER_TURN
-from tenonry.errors import (
-    EngineGenerateError,
-)
+from tenonry.client.admission import MAX_WORK_PER_TURN
+from tenonry.errors import DrainingError, EngineGenerateError
 from tenonry.messages import EngineCoreRequest, FinishedOutput
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import OutputKind
@@ -52,7 +51,7 @@ class TestStreams:
         monkeypatch.setattr(served.engine._inputs, "process", counted)
 
         async def main() -> list[Any]:
-            floods = [collect(served.engine, [i], params(), f"{i}") for i in range(300)]
+            floods = [collect(served.engine, [i], params(), f"{i}") for i in range(400)]
             job = asyncio.gather(*floods, return_exceptions=True)
             while not job.done():
                 await asyncio.sleep(0)
@@ -60,9 +59,22 @@ class TestStreams:
             return await job
 
         results = served.run(main())
-        assert results == [tokens([i], params()) for i in range(300)]
-        assert sum(turns) == 300
-        assert max(turns) <= MAX_REQUESTS_PER_TURN
+        assert results == [tokens([i], params()) for i in range(400)]
+        assert sum(turns) == 400
+        assert max(turns) <= MAX_WORK_PER_TURN
+
+    @pytest.mark.parametrize(("prompt", "num_chars"), [("x" * 300, 300), ([1], 0)])
+    def test_text_takes_time_of_its_turn(self, served, monkeypatch, prompt, num_chars):
+        turns: list[int] = []
+
+        async def turn(num_chars: int) -> None:
+            turns.append(num_chars)
+            raise DrainingError("that is all the test asks")
+
+        monkeypatch.setattr(served.engine._admission, "turn", turn)
+        with contextlib.suppress(DrainingError):
+            served.run(collect(served.engine, prompt, params(), "r"))
+        assert turns == [num_chars]
 
     def test_cumulative_and_final_outputs(self, served):
         async def main(kind: OutputKind) -> list[list[int]]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tenonry.client.input_processor import LONG_TEXT_CHARS, InputProcessor, is_long_text
+from tenonry.client.input_processor import InputProcessor, num_text_chars
 from tenonry.config import EngineConfig
 from tenonry.errors import RequestError
 from tenonry.handle import CLIENT_SHIFT
@@ -284,21 +284,10 @@ class TestHandles:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "is_long"),
-    [("x" * LONG_TEXT_CHARS, False), ("x" * (LONG_TEXT_CHARS + 1), True), ({"prompt": "x" * 10_000}, True),
-     ([1] * 10_000, False), ({"prompt_token_ids": [1]}, False), (None, False)],
+    ("prompt", "num_chars"),
+    [("x" * 10, 10), ({"prompt": "x" * 20}, 20), ([1] * 30, 0), ({"prompt_token_ids": [1]}, 0), (None, 0)],
     ids=lambda value: str(value)[:12],
 )  # fmt: skip
-def test_only_texts_are_long(prompt, is_long):
-    assert is_long_text(prompt, SamplingParams()) is is_long
-
-
-@pytest.mark.parametrize(
-    ("bad_words", "is_long"), [(["x" * 1024] * 2, False), (["x" * 1024] * 3, True)]
-)
-def test_bad_words_are_tokenised_too(bad_words, is_long):
-    assert is_long_text([1], SamplingParams(bad_words=bad_words)) is is_long
-
-
-def test_a_grammar_is_checked_off_the_event_loop():
-    assert is_long_text([1], SamplingParams(structured_output=StructuredOutput(regex="x")))
+def test_texts_are_tokenised_ids_are_not(prompt, num_chars):
+    assert num_text_chars(prompt, SamplingParams()) == num_chars
+    assert num_text_chars(prompt, SamplingParams(bad_words=["ab", "c"])) == num_chars + 3

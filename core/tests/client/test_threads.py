@@ -7,11 +7,12 @@ import contextvars
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from tenonry.client.threads import prepared
+from tenonry.client.threads import LONG_TEXT_CHARS, prepared
 from tenonry.sampling_params import SamplingParams, StructuredOutput
 
 BOUND = SamplingParams(structured_output=StructuredOutput(regex="a"))
 FREE = SamplingParams()
+LONG = LONG_TEXT_CHARS + 1
 place = contextvars.ContextVar("place", default="")
 
 
@@ -19,10 +20,10 @@ def test_checks_that_wait_hold_up_no_long_text():
     async def main():
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         go_on = threading.Event()
-        checks = [asyncio.create_task(prepared(go_on.wait, BOUND, True)) for _ in range(40)]
+        checks = [asyncio.create_task(prepared(go_on.wait, BOUND, 0)) for _ in range(40)]
         try:
-            assert await asyncio.wait_for(prepared(lambda: "text", FREE, True), 20) == "text"
-            assert await asyncio.wait_for(prepared(lambda: "known", BOUND, True), 20) == "known"
+            assert await asyncio.wait_for(prepared(lambda: "text", FREE, LONG), 20) == "text"
+            assert await asyncio.wait_for(prepared(lambda: "known", BOUND, 0), 20) == "known"
         finally:
             go_on.set()
         assert await asyncio.gather(*checks) == [True] * 40
@@ -31,11 +32,17 @@ def test_checks_that_wait_hold_up_no_long_text():
 
 
 def test_what_is_quick_takes_no_thread():
-    thread = asyncio.run(prepared(threading.current_thread, FREE, False))
+    thread = asyncio.run(prepared(threading.current_thread, FREE, LONG_TEXT_CHARS))
     assert thread is threading.current_thread()
 
 
 def test_the_context_goes_along():
     place.set("here")
     for params in (BOUND, FREE):
-        assert asyncio.run(prepared(place.get, params, True)) == "here"
+        assert asyncio.run(prepared(place.get, params, LONG)) == "here"
+
+
+def test_long_texts_and_grammars_have_a_thread():
+    for params in (BOUND, FREE):
+        thread = asyncio.run(prepared(threading.current_thread, params, LONG))
+        assert thread is not threading.current_thread()

@@ -15,7 +15,8 @@ from tenonry.config import EngineConfig
 from tenonry.errors import DrainingError, QueueFullError, RequestError
 
 DRAINING_RETRY_S = 5.0
-MAX_REQUESTS_PER_TURN = 32  # of at most `input_processor.LONG_TEXT_CHARS` characters each
+MAX_WORK_PER_TURN = 256  # requests, of hardly any text each
+CHARS_PER_REQUEST = 292  # take as long to tokenise as all else about a request, some 0.1 ms
 
 
 class Admission:
@@ -28,8 +29,8 @@ class Admission:
         self._stats = engines.stats
         self._resumed = asyncio.Event()
         self._resumed.set()
-        self._left_in_turn = MAX_REQUESTS_PER_TURN
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._left_in_turn = MAX_WORK_PER_TURN
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         self.held = 0
         self.is_draining = False
 
@@ -116,26 +117,29 @@ class Admission:
         """Wait until admission resumes. Re-checks, because it may have been paused again before this task runs."""
         while not self._resumed.is_set():
             await self._resumed.wait()
-            await self.turn()
+            await self.turn(0)
 
-    async def turn(self) -> None:
-        """Wait, in order of arrival, until this turn of the event loop has time for the work on one more request."""
-        loop = asyncio.get_running_loop()
-        if self._left_in_turn == MAX_REQUESTS_PER_TURN:
-            loop.call_soon(self._next_turn)
-        if self._left_in_turn:  # then none waits
-            self._left_in_turn -= 1
-            return
-        place = loop.create_future()
-        self._waiting.append(place)
-        await place
+    async def turn(self, num_chars: int) -> None:
+        """Wait, in order of arrival, until this turn of the event loop has time for the work on one more request.
+
+        `num_chars`: characters of text that it brings.
+        """
+        work = 1 + num_chars // CHARS_PER_REQUEST
+        if self._left_in_turn == MAX_WORK_PER_TURN:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        if self._left_in_turn > 0:  # then none waits
+            self._left_in_turn -= work
+        else:
+            place = asyncio.get_running_loop().create_future()
+            self._waiting.append((place, work))
+            await place
 
     def _next_turn(self) -> None:
-        self._left_in_turn = MAX_REQUESTS_PER_TURN
-        while self._left_in_turn and self._waiting:
-            place = self._waiting.popleft()
+        self._left_in_turn = MAX_WORK_PER_TURN
+        while self._left_in_turn > 0 and self._waiting:
+            place, work = self._waiting.popleft()
             if not place.done():  # it was cancelled
                 place.set_result(None)
-                self._left_in_turn -= 1
-        if self._left_in_turn < MAX_REQUESTS_PER_TURN:
+                self._left_in_turn -= work
+        if self._left_in_turn < MAX_WORK_PER_TURN:
             asyncio.get_running_loop().call_soon(self._next_turn)

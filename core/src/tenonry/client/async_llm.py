@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
@@ -14,7 +13,7 @@ from tenonry.adapters.offered import OffersAdapters
 from tenonry.client.admission import Admission
 from tenonry.client.engine_calls import EngineCalls
 from tenonry.client.engines import Engines, OwnedEngines
-from tenonry.client.input_processor import InputProcessor, check_call, is_long_text
+from tenonry.client.input_processor import InputProcessor, check_call, num_text_chars
 from tenonry.client.io_calls import post_processor
 from tenonry.client.output_handler import CHUNK_SIZE, OutputHandler
 from tenonry.client.output_processor import OutputProcessor
@@ -137,11 +136,14 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
         check_call(params, request_id)
         self._client.check_alive()
         self._handler.listen()
+        num_chars = num_text_chars(prompt, params)
         with self._admission.holding(params.n):
-            await self._admission.turn()
-            process = functools.partial(self._inputs.process, prompt, params, request_id, **fields)
-            takes_long = is_long_text(prompt, params)
-            processed, requests = await prepared(process, params, takes_long)
+            await self._admission.turn(num_chars)
+            processed, requests = await prepared(
+                lambda: self._inputs.process(prompt, params, request_id, **fields),
+                params,
+                num_chars,
+            )
             await self._admission.wait()
         self._client.check_alive()
         stream = self._outputs.add(processed, requests)

@@ -25,7 +25,6 @@ from tenonry.messages import EngineCoreRequest
 from tenonry.sampling_params import SamplingParams, check_type
 from tenonry.step import NO_ROWS
 
-LONG_TEXT_CHARS = 2048  # texts above this are tokenised off the event loop
 OWN_FIELDS = {
     "handle",
     "request_id",
@@ -190,11 +189,9 @@ def _plain_token_ids(prompt: Any) -> np.ndarray | None:
     return ids.astype(np.int32)
 
 
-def is_long_text(prompt: Any, params: SamplingParams) -> bool:
-    """True where prompt and bad words take long enough to tokenise to be worth a thread, or a grammar is checked."""
-    texts = list(params.bad_words or ())
+def num_text_chars(prompt: Any, params: SamplingParams) -> int:
+    """How many characters of prompt and bad words are to be tokenised."""
     if isinstance(prompt, Mapping):
         prompt = prompt.get("prompt")
-    if isinstance(prompt, str):
-        texts.append(prompt)
-    return bool(params.structured_output) or sum(map(len, texts)) > LONG_TEXT_CHARS
+    words = sum(map(len, params.bad_words or ()))
+    return words + len(prompt) if isinstance(prompt, str) else words

@@ -126,8 +126,9 @@ class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):
         if priority is not None and len(priority) != len(prompts):
             raise ConfigError(f"{len(priority)} priorities for {len(prompts)} prompts")
         prepared = []
-        priorities = priority or itertools.repeat(0)
-        for prompt, sampling, rank in zip(prompts, params, priorities, strict=False):
+        for prompt, sampling, rank in zip(
+            prompts, params, priority or itertools.repeat(0), strict=False
+        ):
             request_id = str(next(self._ids))
             check_call(sampling, request_id)
             final = msgspec.structs.replace(sampling, output_kind=OutputKind.FINAL)
@@ -136,9 +137,7 @@ class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):
                     prompt, final, request_id, priority=rank, tags=tags, adapter=adapter
                 )
             )
-        if use_tqdm is None:
-            use_tqdm = sys.stderr.isatty()
-        return self._run(prepared, use_tqdm)
+        return self._run(prepared, sys.stderr.isatty() if use_tqdm is None else use_tqdm)
 
     def chat(
         self,

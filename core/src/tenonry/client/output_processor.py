@@ -125,12 +125,11 @@ class OutputProcessor:
         lost = [self._completions.pop(handle, None) for handle in handles]
         siblings = []
         for stream in {completion.stream for completion in lost if completion is not None}:
-            running = [
-                each.handle for each in stream.completions if each.handle in self._completions
+            siblings += [
+                each.handle
+                for each in stream.completions
+                if self._completions.pop(each.handle, None)
             ]
-            for handle in running:
-                del self._completions[handle]
-            siblings += running
             stream.error = stream.error or error
             self._close(stream, "error")
             stream.notify()

@@ -11,17 +11,16 @@ from typing import TypeVar
 from tenonry.sampling_params import SamplingParams
 
 Result = TypeVar("Result")
+LONG_TEXT_CHARS = 2048  # texts above this are tokenised off the event loop
 
 
-async def prepared(work: Callable[[], Result], params: SamplingParams, takes_long: bool) -> Result:
-    """The result of `work`: from here if it is quick, else from a thread.
+async def prepared(work: Callable[[], Result], params: SamplingParams, num_chars: int) -> Result:
+    """The result of `work`: from here if it is quick, else from a thread. It tokenises so many characters.
 
     The check of a grammar may wait for seconds, so it has a thread of its own: no long text stands behind it.
     """
-    if not takes_long:
-        return work()
     if params.structured_output is None:
-        return await asyncio.to_thread(work)
+        return work() if num_chars <= LONG_TEXT_CHARS else await asyncio.to_thread(work)
     thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-check")
     context = contextvars.copy_context()
     try:

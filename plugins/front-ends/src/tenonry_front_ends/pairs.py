@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from tenonry.client.async_llm import AsyncLLM
-from tenonry.client.input_processor import check_call, is_long_text
+from tenonry.client.input_processor import check_call, num_text_chars
 from tenonry.client.stream import Stream
 from tenonry.client.threads import prepared
 from tenonry.config import EngineConfig
@@ -110,7 +110,8 @@ class PairedLLM(AsyncLLM):
             if params.pooling is not None or params.prompt_logprobs is not None:
                 return None
             work = functools.partial(self._inputs.process, prompt, params, request_id, **fields)
-            processed, requests = await prepared(work, params, is_long_text(prompt, params))
+            num_chars = num_text_chars(prompt, params)
+            processed, requests = await prepared(work, params, num_chars)
         except (TypeError, TenonryError):  # raised again where such requests are refused
             return None
         request = requests[0]
