@@ -54,6 +54,13 @@ class BaseScheduler(Scheduler):
         self.blocks = blocks
         self.requests = self.lifecycle.requests
         self.stats_extra: dict[str, float] = {}
+        self._longest_sequence = longest_sequence(
+            context.kv_cache.groups,
+            blocks.num_total,
+            context.kv_cache.block_size,
+            self.token_budget,
+            context.max_model_len,
+        )
         self._results = ResultReader(self.lifecycle)
         self._num_steps = 0  # since the last call of make_stats
         self._reported_preemptions = 0
@@ -179,17 +186,9 @@ class BaseScheduler(Scheduler):
             others = self.context.config.max_num_seqs - 1  # each of which may decode
             check_pieces(request, self.token_budget - others)
         computed = request.max_total_tokens - 1  # the last token is sampled, never computed
-        kv_cache = self.context.kv_cache
-        longest = longest_sequence(
-            kv_cache.groups,
-            self.blocks.num_total,
-            kv_cache.block_size,
-            self.context.config.step_token_budget,
-            computed,
-        )
-        if computed > longest:
+        if computed > self._longest_sequence:
             raise RequestError(
-                f"the request may grow to {request.max_total_tokens} tokens, but the KV cache holds {longest}; lower "
-                "max_tokens or shorten the prompt",
+                f"the request may grow to {request.max_total_tokens} tokens, but the KV cache holds "
+                f"{self._longest_sequence}; lower max_tokens or shorten the prompt",
                 "max_tokens",
             )
