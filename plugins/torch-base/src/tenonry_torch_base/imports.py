@@ -1,4 +1,4 @@
-"""Imports torch and transformers at less cost, and changes nothing of what they do. Worker process.
+"""Imports torch and transformers at less cost, and changes nothing of what they compute. Worker process.
 
 Half a million objects come to life, so collecting garbage meanwhile takes a fifth of the time and finds nothing. Two
 other costs are those of transformers: it reads the source of all its models twice, since its cache of what they export
@@ -19,6 +19,8 @@ from importlib.machinery import PathFinder, SourceFileLoader
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from tenonry_torch_base.waiting import wait_briefly
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from importlib.machinery import ModuleSpec
@@ -35,8 +37,9 @@ def importing() -> Iterator[None]:
     """Around first imports of torch and transformers, and what builds a model without storage.
 
     May be entered within itself and by several threads. In a process whose objects are frozen, those of new modules
-    are, too.
+    are, too. Torch's threads wait for each other as `wait_briefly` says.
     """
+    wait_briefly()
     with _LOCK:
         _STATE.entered += 1
         if _STATE.entered == 1:

@@ -111,7 +111,8 @@ class TorchWorker(Worker):
         return 2 if self._residency is not None and self.model.device.type == "cuda" else 1
 
     def open_rendezvous(self, host: str) -> str:
-        from tenonry_worker_torch.parallel.groups import open_store
+        with importing():
+            from tenonry_worker_torch.parallel.groups import open_store
 
         config = self.context.config
         self._opened = open_store(host, config.world_size, config.start_timeout)
