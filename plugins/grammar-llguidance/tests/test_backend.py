@@ -63,6 +63,11 @@ class TestJson:
     def test_true_is_any_value(self, backend):
         assert accepts(backend, "[1]", json="true")
 
+    @pytest.mark.parametrize("schema", ["false", "[]", "1", '{"type": "null"}]', '{"type"', "{]}"])
+    def test_what_is_no_schema_is_refused(self, backend, schema):
+        with pytest.raises(GrammarError, match="the schema cannot be read"):
+            backend.compile(StructuredOutput(json=schema))
+
 
 class TestChoice:
     @settings(max_examples=40, deadline=None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import msgspec
+
 from tenonry.sampling_params import StructuredOutput
 from tenonry_grammars.base import GrammarError
 from tenonry_grammars.notation import is_lark
@@ -40,15 +42,20 @@ def grammar_text(spec: StructuredOutput) -> str:
 
 
 def _from_json(schema: str) -> str:
-    from llguidance import LLMatcher
+    """A grammar that is this schema, with `JSON_OPTIONS`, which come last and so outweigh its own.
 
+    Only its outermost braces are read. The library's own translator reads all of it, with the interpreter's lock, and
+    so holds up the steps.
+    """
     try:
-        if schema.strip() == "true":
-            schema = "{}"
-        text: str = LLMatcher.grammar_from_json_schema(schema, overrides=JSON_OPTIONS)
-    except ValueError as error:
+        parts = msgspec.json.decode(schema, type=dict[str, msgspec.Raw] | bool)
+    except (msgspec.MsgspecError, UnicodeEncodeError) as error:
         raise GrammarError(f"the schema cannot be read: {error}") from None
-    return text
+    if parts is False:
+        raise GrammarError("the schema cannot be read: nothing satisfies 'false'")
+    known = parts if isinstance(parts, dict) else {}
+    whole = {**known, "x-guidance": JSON_OPTIONS}
+    return msgspec.json.encode({"grammars": [{"json_schema": whole}]}).decode()
 
 
 def _literal(text: str) -> str:
