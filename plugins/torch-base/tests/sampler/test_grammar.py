@@ -36,9 +36,9 @@ def model(tmp_path: Path) -> ModelInfo:
     )  # fmt: skip
 
 
-@pytest.fixture(params=["caller", "thread", "afterwards"])
+@pytest.fixture(params=["caller", "thread", "before"])
 def driver(model, request, monkeypatch):
-    """Masks made by what waits for them; by a thread, as for many rows; or, of many rows, after the model."""
+    """Masks made by what waits for them; by a thread, as for many rows; or, of many rows, before the model."""
     if request.param != "caller":
         monkeypatch.setattr(grammar_module, "ROWS_FOR_A_THREAD", 1)
     is_beside = request.param == "thread"
@@ -151,6 +151,28 @@ def test_no_thread_is_set_beside_a_model_that_computes_on_every_processor(
     driver.sampler.shutdown()
     assert (out, failed) == ({0: [A, B, B]}, {})
     assert made_by == ({"grammar-masks"} if num_free else {""})
+
+
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_masks_are_ready_before_a_model_that_needs_every_processor(model, monkeypatch, is_beside):
+    """A few rows; where a processor is free, the sampler fills them when the model is done."""
+    monkeypatch.setattr(grammar_module, "leaves_a_processor", lambda device: is_beside)
+    filled = []
+    original = LLGuidance.fill_masks
+    monkeypatch.setattr(
+        LLGuidance,
+        "fill_masks",
+        lambda self, rows, out: filled.append(len(rows)) or original(self, rows, out),
+    )
+    store = GrammarStore(LLGuidance, model, VOCAB)
+    driver = SamplerDriver(VOCAB, extra=[partial(GrammarMasks, store=store)])
+    driver.enter(0, params(regex="ab*x"), stop=(END,))
+    step = driver.step([0])
+    driver.sampler.prepare(step)
+    assert filled == ([] if is_beside else [1])
+    assert driver.sampler.sample(logits(1, B, A), step).token_ids.tolist() == [A]
+    assert filled == [1]
+    driver.sampler.shutdown()
 
 
 def test_a_token_that_was_sampled_and_not_kept_is_taken_back(driver):

@@ -4,7 +4,8 @@ Grammars are compiled by a thread beside the steps, before their rows enter. Whe
 another thread hands the sampled tokens to the matchers, if the host knows them at once, and fills the next masks, while
 the results go out and the model runs; what was not done then follows when the next step starts. The sampler waits for
 both. Where torch computes on every processor, such a thread would stop one of those that all the others wait for, many
-times a step: the sampler makes the masks itself, after the model. A row that comes back replays its output.
+times a step: the masks are made just before the model runs, while the front end reads the last tokens on a processor
+that the model would need. A row that comes back replays its output.
 Log-probabilities are taken before, from the logits as the model gave them.
 """
 
@@ -128,11 +129,20 @@ class GrammarMasks(LogitsProcessor):
         self._begin(work, len(rows))
 
     def prepare(self, step: SampleStep) -> None:
-        """Begin with those masks of the step that are not made."""
+        """Begin with those masks of the step that are not made; end with them if the model leaves no processor."""
         is_missing = self._made[step.row] != step.length
-        if not is_missing.any():
-            return
-        rows = [self._rows[row] for row in step.row[is_missing].tolist()]
+        if is_missing.any():
+            self._prepare(step, is_missing)
+        if not self._is_beside:
+            self._finish()
+
+    def _prepare(
+        self,
+        step: SampleStep,
+        is_missing: NDArray[np.bool_],
+    ) -> None:
+        missing = step.row[is_missing]
+        rows = [self._rows[row] for row in missing.tolist()]
         lengths = step.length[is_missing].tolist()
         self._made[step.row] = step.length
         work = partial(self._catch_up, rows, lengths)
