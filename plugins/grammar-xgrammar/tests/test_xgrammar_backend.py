@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from itertools import product
 
 import jsonschema
 import numpy as np
@@ -139,6 +140,19 @@ class TestSchemas:
             assert accepts(backend, text, json='{"type": "string"}') == is_right
             assert accepts(backend, f"[{text}]", json="true") == is_right
 
+    @pytest.mark.parametrize("pattern", [r"^\S$", "^[^a]$", "^.{1}$", "^[\u00a1-\u167f]$"])
+    def test_what_is_no_unicode_is_not_allowed(self, backend, pattern):
+        schema = json.dumps({"type": "string", "pattern": pattern})
+        grammar = backend.compile(StructuredOutput(json=schema))
+        tails = [b"", b"\x80", b"\xbf", b"\x80\x80", b"\xbf\xbf"]
+        for lead, second, tail in product(
+            range(0xC0, 0xF8), (0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF), tails
+        ):
+            text = bytes([lead, second]) + tail
+            tokens = [*tokens_of('"'), *text, *tokens_of('"')]
+            if grammar.matcher([END]).accept(tokens) == len(tokens):
+                assert len(text.decode()) == 1
+
     def test_a_recursive_schema(self, backend):
         node = {"properties": {"next": {"$ref": "#"}}, "additionalProperties": False}
         assert accepts(backend, '{"next":{"next":{}}}', json=json.dumps(node))
@@ -158,7 +172,9 @@ class TestSchemas:
         assert not accepts(backend, text, json_object=True)
 
 
-bounds = st.integers(-120, 120) | st.sampled_from([-2.5, 0.25, 0.1, 9.99, 100.75])
+bounds = st.integers(-120, 120) | st.sampled_from(
+    [-2.5, 0.25, 0.1, 9.99, 100.75, 1e-5, -99999.99999, 1e15]
+)
 lengths = st.integers(0, 3)
 few = st.dictionaries(st.sampled_from(["a", "b", "é", 'q"']), st.none(), max_size=3)
 leaves = st.one_of(
@@ -176,6 +192,14 @@ leaves = st.one_of(
         st.integers(1, 99),
     ),
     st.builds(lambda low: {"type": "number", "exclusiveMinimum": low}, bounds),
+    st.builds(
+        lambda low: {
+            "type": "number",
+            "exclusiveMinimum": round(low, 5),
+            "exclusiveMaximum": round(low + 1e-5, 5),
+        },
+        st.floats(-9, 9),
+    ),
     st.builds(lambda high: {"type": "number", "exclusiveMaximum": high}, bounds),
     st.builds(lambda high: {"type": "integer", "exclusiveMaximum": high}, bounds),
     st.builds(lambda step: {"type": "integer", "multipleOf": step}, st.integers(1, 60)),

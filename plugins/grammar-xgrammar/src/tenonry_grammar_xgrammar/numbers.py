@@ -22,6 +22,9 @@ KEYWORDS = frozenset(
 )
 BOUNDS = KEYWORDS - {"multipleOf"}
 MAX_INTEGER = 2**63 - 1
+# It writes numbers between bounds with six decimals, and where none of these is between them, nothing at all.
+MAX_DECIMALS = 5
+MAX_NUMBER = 10**15
 MAX_MULTIPLE = 1024  # xgrammar passes over a larger one
 MAX_VALUES = 1000  # multiples between two bounds, written one by one
 
@@ -55,7 +58,15 @@ def number(path: Path, rules: Schema) -> Schema:
             "xgrammar enforces 'multipleOf' for the type 'integer' only; start with --grammar-backend llguidance",
             pointer(path),
         )
-    return {"type": "number", **_bounds(path, rules)}
+    bounds = _bounds(path, rules)
+    for key, value in bounds.items():
+        if value != round(value, MAX_DECIMALS) or abs(value) > MAX_NUMBER:
+            raise GrammarError(
+                f"xgrammar enforces bounds of numbers up to {MAX_NUMBER:g}, with {MAX_DECIMALS} decimals at most; "
+                f"'{key}' is {value!r}",
+                pointer(path),
+            )
+    return {"type": "number", **bounds}
 
 
 def is_number(value: Any) -> bool:

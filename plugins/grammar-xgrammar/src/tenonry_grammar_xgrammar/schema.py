@@ -213,8 +213,8 @@ class _Writer:
         return options[0] if len(options) == 1 else {"anyOf": options}
 
     def _array(self, path: Path, rules: Schema, depth: int) -> Schema:
-        low = count(path, rules, "minItems") or 0
-        high = count(path, rules, "maxItems")
+        low = texts.count(path, rules, "minItems") or 0
+        high = texts.count(path, rules, "maxItems")
         first = rules.get("prefixItems", [])
         rest = rules.get("items", True)
         if not isinstance(first, list) or isinstance(rest, list):
@@ -257,8 +257,8 @@ class _Writer:
             found = self._closed(path, rules, depth)
         else:
             found = self._open(path, rules, depth)
-        low = count(path, rules, "minProperties")
-        high = count(path, rules, "maxProperties")
+        low = texts.count(path, rules, "minProperties")
+        high = texts.count(path, rules, "maxProperties")
         if not properties and (low or 0) > 1 and found["additionalProperties"] is not False:
             raise GrammarError(
                 "xgrammar does not enforce 'minProperties' above 1 for names that are free, since one may be repeated",
@@ -310,15 +310,15 @@ class _Writer:
                 raise GrammarError(
                     f"of names xgrammar enforces {_names(texts.KEYWORDS)} only", pointer(where)
                 )
+            types = names.get("type", "string")
+            if "string" not in (types if isinstance(types, list) else [types]):
+                raise GrammarError(
+                    "nothing satisfies it: names are of the type 'string'", pointer(where)
+                )
             found["propertyNames"] = texts.string(where, rules_of(names))
         elif others is not False:
             found["propertyNames"] = ANY_TEXT
         return found
-
-
-def count(path: Path, rules: Schema, keyword: str) -> int | None:
-    """A number of things that a keyword gives, None without it."""
-    return texts.count(path, rules, keyword)
 
 
 def _types(path: Path, rules: Schema) -> list[str]:

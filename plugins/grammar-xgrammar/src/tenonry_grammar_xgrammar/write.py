@@ -21,6 +21,8 @@ JSON_ESCAPES = {
     "\r": "r",
     "\t": "t",
 }
+# Where a character takes a byte more, or the bytes that may follow the first one change.
+UTF8_STEPS = (0x800, 0x1000, 0x10000, 0x40000)
 MAX_JSON_COUNT = (
     128  # with a larger one, compiling a schema fails where another was compiled before
 )
@@ -86,11 +88,24 @@ def _json_class(some: Chars) -> str:
     """
     plain = chars.minus(some, chars.complement(PLAIN_IN_JSON))
     if plain:
-        return _class(plain)
+        classes = [_class(part) for part in _by_lead_byte(plain)]
+        return classes[0] if len(classes) == 1 else f"({'|'.join(classes)})"
     letters = "".join(letter for char, letter in JSON_ESCAPES.items() if chars.has(some, char))
     if not letters:
         raise _nothing()
     return f"(\\\\{_by_its_complement(chars.of(letters))})"
+
+
+def _by_lead_byte(some: Chars) -> list[Chars]:
+    """The parts of a set in which xgrammar writes ranges as UTF-8 and as nothing else.
+
+    From a range over several it makes one that begins with the bytes e0 80, too, which are no Unicode.
+    """
+    starts = [0, *UTF8_STEPS]
+    ends = [start - 1 for start in UTF8_STEPS] + [chars.LAST]
+    spans = zip(starts, ends, strict=True)
+    parts = [chars.minus(some, chars.complement((span,))) for span in spans]
+    return [part for part in parts if part]
 
 
 def _class(some: Chars) -> str:
