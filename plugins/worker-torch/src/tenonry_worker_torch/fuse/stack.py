@@ -48,6 +48,8 @@ def blocks_of(
     stage = stage_of(model)
     modules = stage.own(text_stack(model)[1].layers)
     types = stage.own(layer_types_of(model))
+    if len(types) != len(modules):  # LongCat-Flash counts two for each of its own
+        return None
     known = {id(layer): layer for layer in layers}
     blocks = [
         Block(
