@@ -7,6 +7,7 @@ import torch
 import worker_families
 import worker_tools
 
+from tenonry_worker_torch.fuse import rope
 from tenonry_worker_torch.fuse.generic import pack_linears, unpack_read
 from tenonry_worker_torch.fuse.linear import PackedModule, can_pack, merge, pack
 from tenonry_worker_torch.fuse.norm import FEW_ROWS, RMSNorm, rms_norm_of
@@ -84,6 +85,15 @@ def test_the_table_is_per_layer_type_where_the_model_has_several():
         table = rope_table(model.rotary_emb, kind, 64, torch.float32)
         cos, _ = call_rotary(model.rotary_emb, torch.zeros(1), positions, kind)
         assert torch.equal(table.at(positions[0])[0][:, 0], cos[0])
+
+
+def test_a_table_of_several_pieces_is_what_the_module_makes_at_once(monkeypatch):
+    rotary = worker_families.build("llama").model.rotary_emb
+    whole = rope_table(rotary, "full_attention", 64, torch.float32)
+    monkeypatch.setattr(rope, "PIECE", 24)
+    in_pieces = rope_table(rotary, "full_attention", 64, torch.float32)
+    assert torch.equal(in_pieces.cos, whole.cos)
+    assert torch.equal(in_pieces.sin, whole.sin)
 
 
 def test_very_long_tables_are_not_made():

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 MAX_TABLE_POSITIONS = 1 << 18
+PIECE = 2048  # positions whose intermediate results stay in a processor's cache
 
 
 class RopeTable:
-    """`cos`, `sin` [positions, size] in the model's data type; `sin` has its first half negated.
+    """`cos`, `sin` [positions, size] in the model's data type; `sin` is given with its first half negated.
 
     With x rolled by half its size, x·cos + rolled·sin equals x·cos + rotate_half(x)·sin of the usual formulation.
     """
@@ -27,11 +28,8 @@ class RopeTable:
 
     def __init__(self, cos: torch.Tensor, sin: torch.Tensor) -> None:
         self.size = cos.shape[-1]
-        half = self.size // 2
-        first = sin[:, :half]
-        second = sin[:, half:]
         self.cos = cos
-        self.sin = torch.cat([-first, second], -1)
+        self.sin = sin
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cos and sin [T, 1, size] of `positions` i64[T]."""
@@ -81,20 +79,34 @@ def rope_table(
     if isinstance(rope_type, dict) and layer_type not in rope_type:  # such layers are not rotated
         return None
     device = device_of(rotary)
-    positions = torch.arange(num_positions, device=device)[None]
     hidden = torch.zeros(1, 1, 1, dtype=dtype, device=device)
-    with torch.no_grad():
-        made = call_rotary(rotary, hidden, positions, layer_type)
+    tables: list[torch.Tensor] = []
+    for begin in range(0, num_positions, PIECE):
+        end = min(begin + PIECE, num_positions)
+        positions = torch.arange(begin, end, device=device)[None]
+        with torch.no_grad():
+            made = call_rotary(rotary, hidden, positions, layer_type)
+        if not _is_plain(made, end - begin):
+            return None
+        if not tables:
+            tables = [part.new_empty(num_positions, part.shape[-1]) for part in made]
+        for table, part in zip(tables, made, strict=True):
+            table[begin:end] = part[0]
+    cos, sin = tables
+    sin[:, : sin.shape[-1] // 2].neg_()
+    return RopeTable(cos, sin)
+
+
+def _is_plain(made: object, num_positions: int) -> bool:
+    """Whether a module made cos and sin [1, positions, size], both with two equal halves."""
     if not (isinstance(made, tuple) and len(made) == 2):
-        return None
+        return False
     cos, sin = made
     if cos.dim() != 3 or cos.shape != sin.shape:
-        return None
+        return False
     if cos.shape[:2] != (1, num_positions):
-        return None
-    if not _repeats(cos) or not _repeats(sin):
-        return None
-    return RopeTable(cos[0], sin[0])
+        return False
+    return _repeats(cos) and _repeats(sin)
 
 
 def _repeats(table: torch.Tensor) -> bool:

@@ -90,10 +90,14 @@ class Replay:
         """Of each layer the error of the row's worst step: the largest of its positions in float32, else the median."""
         counts = [step[row] for step in STEPS if step[row]]
         is_exact = made.dtype == torch.float32
-        errors = []
         widths = [given.out[0].numel() for _, given in self.calls]
-        for (_, given), got in zip(self.calls, made.split(widths, 1), strict=True):
-            wanted = given.out[: len(got)].flatten(1)
-            steps = relative_errors(got, wanted).split(counts)
-            errors.append(max(step.max() if is_exact else step.median() for step in steps))
-        return torch.stack(errors)
+        errors = torch.stack(
+            [
+                relative_errors(got, given.out[: len(got)].flatten(1))
+                for (_, given), got in zip(self.calls, made.split(widths, 1), strict=True)
+            ]
+        )
+        of_steps = [
+            step.amax(1) if is_exact else step.median(1).values for step in errors.split(counts, 1)
+        ]
+        return torch.stack(of_steps).amax(0)
