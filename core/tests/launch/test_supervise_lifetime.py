@@ -123,11 +123,7 @@ else:
                 assert parent.stdout.readline() == b"0\n"
                 assert not is_gone(pid)
             finally:
-                for process in (
-                    psutil.Process(parent.pid),
-                    *psutil.Process(parent.pid).children(recursive=True),
-                ):
-                    process.kill()
+                parent.kill()
         eventually(lambda: is_gone(pid), seconds=5)
 
     def test_a_child_that_ignores_sigterm_ends_with_a_parent_that_is_killed(self, file):
