@@ -223,6 +223,7 @@ def _members(cls: type) -> list[str]:
 
 def config_page() -> str:
     """Every field of EngineConfig, ServerConfig and SamplingParams."""
+    from tenonry_commands.setting_texts import setting_texts
     from tenonry_openai_server.settings import ServerConfig
 
     parts = [
@@ -231,11 +232,12 @@ def config_page() -> str:
         inspect.getdoc(importlib.import_module("tenonry.config")) or "",
         "",
     ]
+    texts = setting_texts(EngineConfig)
     parts += ["## Engine\n", "| field | flag | default | meaning |", "|---|---|---|---|"]
     for name, field in EngineConfig.model_fields.items():
         default = "required" if field.is_required() else _default(field.default)
         flag = "MODEL" if name == "model" else "`--" + name.replace("_", "-") + "`"
-        parts.append(f"| `{name}` | {flag} | {default} | {field.description} |")
+        parts.append(f"| `{name}` | {flag} | {default} | {texts[name]} |")
     parts += ["", f"Each field is also read from the environment: `{ENV_PREFIX}MAX_NUM_SEQS=64`.\n"]
     parts += [
         "## Server\n",

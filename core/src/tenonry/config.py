@@ -95,8 +95,6 @@ class EngineConfig(Settings):
     The text under a setting is its description in help texts and in the reference.
     """
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
     # the model
     model: str = Field(min_length=1)
     """Folder, hub id or registered name of the model."""

@@ -19,6 +19,7 @@ from tenonry_commands.arguments import (
     human_int,
     parse_options,
 )
+from tenonry_commands.setting_texts import setting_texts
 
 
 def parser(**options: Any) -> argparse.ArgumentParser:
@@ -56,12 +57,12 @@ class TestFlags:
     def test_every_field_has_a_flag_and_its_help_says_default_and_variable(self):
         text = parser().format_help().replace("\n", " ")
         text = " ".join(text.split())
-        for name, field in EngineConfig.model_fields.items():
+        for name, said in setting_texts(EngineConfig).items():
             if name in SKIPPED:
                 continue
             assert f"--{name.replace('_', '-')}" in text
             assert f"env: {ENV_PREFIX}{name.upper()}" in text
-            assert field.description
+            assert " ".join(said.split()) in text
 
     def test_nothing_given_means_the_defaults(self):
         assert config() == EngineConfig(model="m")

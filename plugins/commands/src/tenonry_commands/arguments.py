@@ -23,6 +23,7 @@ from tenonry.errors import ConfigError
 from tenonry.settings.reading import ENV_PREFIX, read_yaml
 from tenonry.settings.sources import Sources
 from tenonry_commands.familiar_flags import translate
+from tenonry_commands.setting_texts import setting_texts
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "tensor_parallel_size": ("-tp",),
@@ -70,9 +71,10 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: b
     engine = parser.add_argument_group("engine")
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     owner = {name: groups[title] for title, names in GROUPS.items() for name in names}
+    texts = setting_texts(EngineConfig)
     for name in FIELDS:
         if name not in SKIPPED:
-            _add_field(owner.get(name, engine), name)
+            _add_field(owner.get(name, engine), name, texts[name])
     options = groups["plugins"]
     for field in PLUGIN_FIELDS:
         kind = field.replace("_", "-")
@@ -94,10 +96,10 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: b
     )
 
 
-def _add_field(group: Any, name: str) -> None:
+def _add_field(group: Any, name: str, text: str) -> None:
     field = FIELDS[name]
     kind = plain_type(field.annotation)
-    note = f"{field.description} [default: {_default_text(field.default)}; env: {ENV_PREFIX}{name.upper()}]"
+    note = f"{text} [default: {_default_text(field.default)}; env: {ENV_PREFIX}{name.upper()}]"
     keywords: dict[str, Any] = {"help": note.replace("%", "%%")}
     if kind is bool:
         keywords["action"] = argparse.BooleanOptionalAction
