@@ -1,6 +1,6 @@
 """What the source of a class says under each of its settings.
 
-pydantic could read that, too, but would do so whenever the class is imported: 20 ms in every process for `EngineConfig`.
+pydantic could read that, too, but would do so whenever the class is imported: 20 ms for `EngineConfig` in each process.
 """
 
 from __future__ import annotations
