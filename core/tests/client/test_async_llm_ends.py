@@ -110,13 +110,24 @@ class TestShutdown:
 
         async def main() -> None:
             task = asyncio.ensure_future(collect(served.engine, [7], params(), "r"))
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0)
+            while await answers(served.engine):
+                pass
             served.engine.shutdown(timeout=0.2)
             with pytest.raises(EngineDeadError):
                 await task
 
         served.run(main())
         assert "did not stop within 0.2 s; killing it" in caplog.text
+
+
+async def answers(engine: AsyncLLM) -> bool:
+    try:
+        async with asyncio.timeout(0.5):
+            await engine.collective_rpc("echo", ["x"])
+    except TimeoutError:
+        return False
+    return True
 
 
 class TestCollection:

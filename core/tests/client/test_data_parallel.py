@@ -75,6 +75,10 @@ class TestDeath:
         logger = RecordingStatLogger(StatLoggerContext(served_config()))
         served = serve(data_parallel_size=2, observers={"rec": logger})
 
+        def seen() -> list[SchedulerStats]:
+            records = [record for record in logger.records if record.engine_index == 1]
+            return [record.scheduler for record in records if record.scheduler]
+
         async def main() -> list[Any]:
             long = params(max_tokens=400)
             jobs = [
@@ -83,7 +87,8 @@ class TestDeath:
                 )
                 for i in range(8)
             ]
-            await asyncio.sleep(0.3)
+            while not any(stats.num_running for stats in seen()):  # noqa: ASYNC110 - no event says so
+                await asyncio.sleep(0.01)
             os.kill(served.engine.engine_pids["engine 1"], signal.SIGKILL)
             async with asyncio.timeout(20):
                 results: list[Any] = await asyncio.gather(*jobs, return_exceptions=True)
@@ -106,13 +111,7 @@ class TestDeath:
         ]
         errors = sorted(request.request_id for request in ended if request.finish_reason == "error")
         assert errors == ["r1", "r3", "r5", "r7"]
-        seen = [
-            record.scheduler
-            for record in logger.records
-            if record.engine_index == 1 and record.scheduler
-        ]
-        assert any(stats.num_running for stats in seen)
-        assert seen[-1] == SchedulerStats()  # an engine that is gone has nothing to do
+        assert seen()[-1] == SchedulerStats()  # an engine that is gone has nothing to do
 
     def test_the_last_one_ends_everything(self, serve):
         served = serve(data_parallel_size=2)
@@ -139,6 +138,15 @@ class TestLockstep:
         async def steps() -> list[list[int]]:
             return await served.engine.collective_rpc("count_steps")
 
+        async def settled() -> list[list[int]]:
+            """Wait until they have nothing to do, and no longer step."""
+            async with asyncio.timeout(20):
+                while True:
+                    before = await steps()
+                    await asyncio.sleep(0.2)
+                    if await steps() == before:
+                        return before
+
         async def main() -> list[list[list[int]]]:
             seen = []
             for turn in range(3):
@@ -149,10 +157,7 @@ class TestLockstep:
                     f"r{turn}",
                     data_parallel_rank=turn % 2,
                 )
-                await asyncio.sleep(0.3)
-                seen.append(await steps())
-                await asyncio.sleep(0.2)
-                assert await steps() == seen[-1], "they have nothing to do, and still step"
+                seen.append(await settled())
             return seen
 
         for turn, (first_steps, second_steps) in enumerate(served.run(main())):
@@ -177,13 +182,12 @@ class TestLockstep:
             return bool(records) and records[-1].num_running == 0
 
         async def main() -> None:
-            long = asyncio.create_task(
-                collect(served.engine, [3], params(max_tokens=55), "long", data_parallel_rank=0)
-            )
+            long = served.engine.generate([3], params(max_tokens=500), "long", data_parallel_rank=0)
+            await anext(long)
             await collect(served.engine, [4], params(max_tokens=3), "short", data_parallel_rank=1)
             await asyncio.to_thread(eventually, lambda: is_over(1))
-            assert not long.done()
-            await long
+            assert not (await anext(long)).finished
+            await long.aclose()
 
         served.run(main())
 
@@ -197,29 +201,39 @@ class TestLockstep:
             model="fake-lockstep", data_parallel_size=2, data_parallel_sync_steps=8,
             worker={"name": "tenonry_testkit.kernel.faulty:SleepyWorker", "options": {"delay_s": 0.002}},
         )  # fmt: skip
-        wanted = params(max_tokens=300)
+        wanted = params(max_tokens=240)
+        made: list[int] = []
 
-        async def main() -> tuple[list[list[int]], list[list[int]]]:
+        async def run() -> None:
+            async for output in served.engine.generate(
+                [3], wanted, "running", data_parallel_rank=0
+            ):
+                made.extend(output.outputs[0].token_ids)
+
+        async def main() -> list[list[int]]:
             llm = served.engine
-            first = asyncio.create_task(collect(llm, [3], wanted, "running", data_parallel_rank=0))
+            first = asyncio.create_task(run())
             for level in (1, 2, 1):
-                await asyncio.sleep(0.1)
+                before = len(made)
+                while len(made) < before + 20:  # noqa: ASYNC110 - no event says so
+                    await asyncio.sleep(0.01)
                 await llm.sleep(level)
                 assert await llm.is_sleeping()
-                before = await llm.collective_rpc("count_steps")
+                steps = await llm.collective_rpc("count_steps")
                 late = asyncio.create_task(
                     collect(llm, [4], params(), f"late-{level}", data_parallel_rank=1)
                 )
                 await asyncio.sleep(0.1)
                 assert [late.done(), first.done()] == [False, False]
-                assert await llm.collective_rpc("count_steps") == before
+                assert await llm.collective_rpc("count_steps") == steps
                 await llm.wake_up()
                 assert not await llm.is_sleeping()
                 assert await late == tokens([4], params())
-            return [await first], await llm.collective_rpc("steps_at_turns")
+            await first
+            return await llm.collective_rpc("steps_at_turns")
 
-        made, at_turns = served.run(main())
-        assert made == [tokens([3], wanted)]
+        at_turns = served.run(main())
+        assert made == tokens([3], wanted)
         first_steps, second_steps = at_turns
         assert len(first_steps) == 6
         assert first_steps == second_steps

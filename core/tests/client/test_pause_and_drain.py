@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -15,7 +16,14 @@ from tenonry.errors import (
     QueueFullError,
     RequestError,
 )
+from tenonry.outputs import RequestOutput
 from tenonry_testkit.served import collect, params, tokens
+
+
+async def rest(first: RequestOutput, stream: AsyncGenerator[RequestOutput, None]) -> list[int]:
+    """The tokens of a stream that has begun."""
+    outputs = [first, *[output async for output in stream]]
+    return [token for output in outputs for token in output.outputs[0].token_ids]
 
 
 class TestPause:
@@ -54,8 +62,8 @@ class TestPause:
 
     def test_what_runs_may_be_waited_for(self, served):
         async def main() -> None:
-            task = asyncio.ensure_future(collect(served.engine, [1], params(max_tokens=50), "r"))
-            await served.counts_are(1, 0)
+            stream = served.engine.generate([1], params(max_tokens=50), "r")
+            task = asyncio.ensure_future(rest(await anext(stream), stream))
             await served.engine.pause_generation(wait_for_inflight_requests=True, clear_cache=False)
             assert served.engine.num_unfinished_requests == 0
             assert await task == tokens([1], params(max_tokens=50))
@@ -132,8 +140,8 @@ class TestDrain:
 
     def test_what_runs_is_finished_and_what_comes_is_refused(self, served):
         async def main() -> None:
-            task = asyncio.ensure_future(collect(served.engine, [1], params(max_tokens=30), "r"))
-            await served.counts_are(1, 0)
+            stream = served.engine.generate([1], params(max_tokens=30), "r")
+            task = asyncio.ensure_future(rest(await anext(stream), stream))
             drained = asyncio.ensure_future(served.engine.drain(10))
             await asyncio.sleep(0)
             assert served.engine._admission.is_draining

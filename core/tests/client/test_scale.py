@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import psutil
@@ -38,6 +39,28 @@ async def many(served: Served, count: int, **fields: Any) -> list[list[int]]:
 
 def expected(count: int) -> list[list[int]]:
     return [tokens([i + 1, 5], params(max_tokens=20)) for i in range(count)]
+
+
+LONG = params(max_tokens=50)
+
+
+async def busy(served: Served) -> asyncio.Task[list[int]]:
+    """A request that was sent to engine 1."""
+    job = asyncio.create_task(collect(served.engine, [3], LONG, "long", data_parallel_rank=1))
+    while not served.engine._client.engines[1].requests:  # noqa: ASYNC110 - no event says so
+        await asyncio.sleep(0)
+    return job
+
+
+@contextlib.contextmanager
+def stopped(served: Served, index: int) -> Iterator[None]:
+    """Meanwhile an engine finishes nothing."""
+    pid = served.engine.engine_pids[f"engine {index}"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 class TestCallsWhileAnEngineLeaves:
@@ -85,19 +108,23 @@ class TestScale:
                         )
                     )
 
+            async def several_more() -> None:
+                before = len(done)
+                while len(done) < before + 24:  # noqa: ASYNC110 - no event says so
+                    await asyncio.sleep(0.01)
+
             jobs = [asyncio.ensure_future(client(number)) for number in range(12)]
-            await asyncio.sleep(0.3)
+            await several_more()
             await served.engine.scale(3)
             assert served.engine.info.engine_indexes == (0, 1, 2)
-            await asyncio.sleep(0.5)
+            await several_more()
             await served.engine.scale(2)
-            await asyncio.sleep(0.3)
+            await several_more()
             stop.set()
             await asyncio.gather(*jobs)
             return done
 
         done = served.run(main())
-        assert len(done) > 36
         assert {tuple(ids) for ids in done} == {tuple(ids) for ids in expected(12)}
         assert sorted(served.engine.engine_pids) == ["engine 0", "engine 1"]
         eventually(lambda: {record.engine_index for record in logger.records} == {0, 1, 2})
@@ -178,34 +205,32 @@ class TestScale:
         served = serve(data_parallel_size=2)
 
         async def main() -> list[int]:
-            job = asyncio.ensure_future(
-                collect(served.engine, [3], params(max_tokens=300), "long", data_parallel_rank=1)
-            )
-            await asyncio.sleep(0.1)
-            with pytest.raises(
-                TimeoutError,
-                match=r"1 requests still run on engines \[1\] after 0.05 s; nothing changed",
-            ):
-                await served.engine.scale(1, drain_timeout=0.05)
+            text = r"1 requests still run on engines \[1\] after 0.05 s; nothing changed"
+            with stopped(served, 1):
+                job = await busy(served)
+                with pytest.raises(TimeoutError, match=text):
+                    await served.engine.scale(1, drain_timeout=0.05)
             return await job
 
-        assert served.run(main()) == tokens([3], params(max_tokens=300))
+        assert served.run(main()) == tokens([3], LONG)
         assert len(served.engine.engine_pids) == 2
 
     def test_an_engine_stays_if_those_that_were_to_stay_died(self, serve):
         served = serve(data_parallel_size=2)
 
         async def main() -> list[int]:
-            job = asyncio.ensure_future(
-                collect(served.engine, [3], params(max_tokens=300), "long", data_parallel_rank=1)
-            )
-            await asyncio.sleep(0.1)
-            scale = asyncio.ensure_future(served.engine.scale(1))
-            await asyncio.sleep(0.05)  # engine 1 finishes what it has
-            os.kill(served.engine.engine_pids["engine 0"], signal.SIGKILL)
+            client = served.engine._client
+            with stopped(served, 1):
+                job = await busy(served)
+                scale = asyncio.ensure_future(served.engine.scale(1))
+                while 1 not in client.leaving:  # noqa: ASYNC110 - no event says so
+                    await asyncio.sleep(0)
+                os.kill(served.engine.engine_pids["engine 0"], signal.SIGKILL)
+                while not client.engines[0].dead:  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(0.01)
             with pytest.raises(LaunchError, match=r"were to stay died; engines \[1\] stay instead"):
                 await scale
-            assert await job == tokens([3], params(max_tokens=300))
+            assert await job == tokens([3], LONG)
             return await collect(served.engine, [4], params(), "after")
 
         assert served.run(main()) == tokens([4], params())
@@ -214,13 +239,11 @@ class TestScale:
         served = serve(data_parallel_size=2)
 
         async def main() -> list[int]:
-            job = asyncio.ensure_future(
-                collect(served.engine, [3], params(max_tokens=200), "long", data_parallel_rank=1)
-            )
-            await asyncio.sleep(0.1)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    await served.engine.scale(1)
+            with stopped(served, 1):
+                job = await busy(served)
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await served.engine.scale(1)
             await job
             return await collect(served.engine, [4], params(), "after", data_parallel_rank=1)
 
@@ -252,7 +275,8 @@ class TestScale:
         served.run(main())
         assert not psutil.Process().children(recursive=True)
         served.runner.close()
-        assert set(threading.enumerate()) <= before
+        # Those that watched the children end a moment after them.
+        eventually(lambda: set(threading.enumerate()) <= before)
 
     def test_a_shutdown_while_engines_leave_starts_nothing(self, serve):
         served = serve(data_parallel_size=2)
@@ -273,7 +297,7 @@ class TestScale:
 
         served.run(main())
         served.runner.close()
-        assert set(threading.enumerate()) <= before
+        eventually(lambda: set(threading.enumerate()) <= before)
 
     def test_a_shrink_whose_caller_is_cancelled_is_completed(self, serve):
         logger = RecordingStatLogger(StatLoggerContext(served_config()))

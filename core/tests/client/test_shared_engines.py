@@ -83,11 +83,12 @@ def test_its_streams_fail_when_they_die(lent):
     engine = AsyncLLM(served_config(), engines=lent)
 
     async def main() -> None:
-        job = asyncio.ensure_future(collect(engine, [3], params(max_tokens=400), "r"))
-        await asyncio.sleep(0.1)
+        stream = engine.generate([3], params(max_tokens=500), "r")
+        await anext(stream)
         os.kill(engine.engine_pids["engine 0"], signal.SIGKILL)
         with pytest.raises(EngineDeadError, match="SIGKILL"):
-            await job
+            async for _ in stream:
+                pass
 
     asyncio.run(main())
     eventually(lambda: engine.errored)

@@ -27,7 +27,7 @@ class Ends:
         self.ports = ClientPorts(self.engine_context, 3, None)
 
     def receive(self, socket: Any) -> list[bytes]:
-        assert socket.poll(5000)
+        assert socket.poll(20_000)
         heard: list[bytes] = socket.recv_multipart()
         return heard
 

@@ -118,11 +118,16 @@ class TestRequests:
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_an_engine_without_work_sleeps(start):
     """IO-8."""
-    process, seen = psutil.Process(start().child.pid), []
-    for _ in range(30):
-        seen.append(process.status())
-        time.sleep(0.01)
-    assert seen.count(psutil.STATUS_SLEEPING) > 20
+    process = psutil.Process(start().child.pid)
+
+    def sleeps() -> bool:
+        seen = []
+        for _ in range(30):
+            seen.append(process.status())
+            time.sleep(0.01)
+        return seen.count(psutil.STATUS_SLEEPING) > 20
+
+    eventually(sleeps)  # once its start is over
 
 
 def test_an_engine_whose_requests_all_wait_does_not_spin(start):
@@ -137,8 +142,7 @@ def test_an_engine_whose_requests_all_wait_does_not_spin(start):
     assert peer.call("request_counts") == [0, 1]
     process = psutil.Process(peer.child.pid)
     before = process.num_ctx_switches().voluntary
-    time.sleep(0.5)
-    assert process.num_ctx_switches().voluntary > before + 20
+    eventually(lambda: process.num_ctx_switches().voluntary > before + 20)
 
 
 class TestGarbage:
@@ -269,9 +273,10 @@ class TestNumbers:
     def test_the_last_ones_come_when_work_is_over(self, start):
         peer = start()
         peer.add(request(1))
-        numbers = [*peer.until_finished(1).stats, *numbers_of(peer.rest())]
+        numbers = peer.until_finished(1).stats
         assert numbers[0].num_running == 1
-        assert numbers[-1].num_running == 0
+        while numbers[-1].num_running:
+            numbers += numbers_of([peer.receive()])
         assert peer.rest() == []
 
     @pytest.mark.parametrize("times", [1, 2])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 
 from tenonry.handle import make_handle
 from tenonry.launch.supervise import GROUP_SIGNALS, STOP_SIGNAL
-from tenonry.messages import RequestType
+from tenonry.messages import EngineCoreOutputs, RequestType
 from tenonry.outputs import FinishReason
 from tenonry_testkit.kernel.engine import request
+from tenonry_testkit.kernel.peer import Peer
 from tenonry_testkit.roles import eventually
 
 forked = pytest.mark.usefixtures("forked_children")
@@ -32,6 +35,18 @@ def test_its_parts_are_released_however_it_ends(start, tmp_path, token):
     assert farewell.read_text("utf-8") == "released"
 
 
+def until_it_refuses(peer: Peer) -> list[EngineCoreOutputs]:
+    """Send requests until the engine has noticed that it is to end; returns what it sent meanwhile."""
+    seen = []
+    for late in itertools.count(2):
+        peer.add(request(late, max_tokens=1))
+        seen.append(peer.receive())
+        errors = [output.error for outputs in seen for output in outputs.finished]
+        if "the engine is shutting down" in errors:
+            break
+    return seen
+
+
 class TestSignals:
     """IO-13, Q15: its parent's first STOP_SIGNAL drains, the second aborts, and clients are told."""
 
@@ -45,25 +60,11 @@ class TestSignals:
         peer = start(worker=SLOW)
         source = request(1, max_tokens=30)
         peer.add(source)
-        inbox_outputs = [peer.receive()]
+        peer.receive()
         peer.child.process.send_signal(STOP_SIGNAL)
-        late = 2
-        while True:  # until the engine has noticed
-            peer.add(request(late, max_tokens=1))
-            inbox_outputs.append(peer.receive())
-            refusals = [
-                f
-                for outputs in inbox_outputs
-                for f in outputs.finished
-                if f.error == "the engine is shutting down"
-            ]
-            if refusals:
-                break
-            late += 1
+        seen = until_it_refuses(peer)
         eventually(lambda: peer.child.exit_code == 0)
-        finished = {
-            f.handle: f for outputs in [*inbox_outputs, *peer.rest()] for f in outputs.finished
-        }
+        finished = {f.handle: f for outputs in [*seen, *peer.rest()] for f in outputs.finished}
         assert finished[1].reason is FinishReason.LENGTH
 
     @forked
@@ -89,7 +90,7 @@ class TestSignals:
         peer.add(request(1, max_tokens=60))
         peer.receive()
         peer.child.process.send_signal(STOP_SIGNAL)
-        peer.receive()
+        until_it_refuses(peer)  # two signals that are pending at once would be one
         peer.child.process.send_signal(STOP_SIGNAL)
         assert peer.until_finished(1).finished[1].reason is FinishReason.ABORT
         eventually(lambda: peer.child.exit_code == 0)
@@ -202,4 +203,4 @@ class TestDeath:
         """Q6."""
         peer = start()
         peer.child.release()
-        eventually(lambda: peer.child.exit_code is not None, seconds=5)
+        eventually(lambda: peer.child.exit_code is not None)

@@ -52,7 +52,7 @@ class TestEnginesSide:
         run.close()
 
     def receive(self, socket: Any) -> tuple[bytes, Any]:
-        assert socket.poll(3000)
+        assert socket.poll(20_000)
         identity, body = socket.recv_multipart()
         return identity, msgspec.msgpack.decode(body, type=EngineHandshakeMessage)
 

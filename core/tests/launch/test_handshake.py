@@ -31,6 +31,12 @@ FACTS = EngineFacts(
 READY = ReadyMessage(facts=FACTS)
 
 
+@pytest.fixture
+def patient(monkeypatch):
+    """On a busy machine a message is longer on its way than a front end waits for the next one."""
+    monkeypatch.setattr(handshake, "POLL_MS", 10_000)
+
+
 class TestGoodOrder:
     def test_hello_init_ready(self, front_end):
         """HS-2, HS-4, HS-5, HS-15."""
@@ -55,6 +61,7 @@ class TestGoodOrder:
         front.send(hello(), READY, index=0)
         assert sum(facts.num_gpu_blocks for facts in front.run()) == 27
 
+    @pytest.mark.usefixtures("patient")
     def test_a_child_that_ended_after_it_was_ready_is_not_reported_here(self, front_end):
         front = front_end()
         front.send(hello(), READY)
@@ -98,11 +105,13 @@ class TestWhatGoesWrong:
             r"\(engine 0: exit code 1, engine 1: signal SIGTERM\)", engine_0=1, engine_1=-15
         )
 
+    @pytest.mark.usefixtures("patient")
     def test_the_last_words_of_a_dead_child_say_more_than_its_exit_code(self, front_end):
         front = front_end()
         front.send(hello(), FailedMessage(error="no weights in /x"))
         front.fails("engine 0 could not start: no weights in /x", engine_0=1)
 
+    @pytest.mark.usefixtures("patient")
     def test_last_words_that_are_still_on_their_way_are_awaited(self, front_end):
         front = front_end()
         front.send(hello())

@@ -144,7 +144,7 @@ else:
     def test_a_child_ends_with_a_parent_that_just_ends(self, file, then):
         with self.parent(file, then) as parent:
             pid = read_facts(file)["pid"]
-            assert parent.wait(8) == 0
+            assert parent.wait(30) == 0
         eventually(lambda: is_gone(pid), seconds=5)
 
 

@@ -34,8 +34,8 @@ def read_facts(path: Path) -> dict[str, Any]:
     return facts
 
 
-def eventually(condition: Callable[[], object], seconds: float = 8.0) -> None:
-    """Wait until `condition()` is true; fail after `seconds`."""
+def eventually(condition: Callable[[], object], seconds: float = 30.0) -> None:
+    """Wait until `condition()` is true; fail after `seconds`, which only what hangs takes."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {condition}"

@@ -34,6 +34,7 @@ ADDRESSES = EngineZmqAddresses(
 )
 METADATA = HandshakeMetadata(addresses=ADDRESSES, data_parallel_size=2, epoch=4)
 VERSIONS = {"acme": "2.0"}
+ARRIVES_MS = 20_000
 
 
 def no_death(index: int, reason: str) -> None:
@@ -71,6 +72,7 @@ class FrontEnd:
         self.address = address
         self.socket = make_socket(self.context, zmq.ROUTER, address, bind=True)
         self.engines = list(engines) or [CoreEngine(0)]
+        self._is_sent = False
         self.shake = Handshake(self.socket, self.engines, METADATA, PLAN, NodeWatch(no_death))
         self.dealers = {
             index: make_socket(
@@ -87,8 +89,11 @@ class FrontEnd:
         for message in messages:
             raw = message if isinstance(message, bytes) else msgspec.msgpack.encode(message)
             self.dealers[index].send(raw)
+            self._is_sent = True
 
     def run(self, timeout: float = 5.0, **ended: int) -> list[EngineFacts]:
+        if self._is_sent:
+            assert self.socket.poll(ARRIVES_MS)  # what the engines sent before counts
         return self.shake.run(Launcher(**ended).finished, timeout)
 
     def close(self) -> None:

@@ -29,6 +29,7 @@ from tenonry_testkit.kernel.engine import Inbox, fake_config
 
 EPOCH = 5
 IDENTITY = engine_identity(3)
+PATIENCE_S = 20.0  # for what hangs: an engine on a busy machine says something before
 
 
 class Peer:
@@ -80,7 +81,7 @@ class Peer:
         )
         return self.child
 
-    def receive_handshake(self, seconds: float = 8.0) -> Any:
+    def receive_handshake(self, seconds: float = PATIENCE_S) -> Any:
         """The engine's next handshake message."""
         assert self.handshake.poll(int(seconds * 1000)), "the engine says nothing"
         identity, body = self.handshake.recv_multipart()
@@ -101,7 +102,7 @@ class Peer:
         self.receive_handshake()
         for sockets in (self.inputs, self.outputs):
             for client, socket in enumerate(sockets):
-                assert socket.poll(8000), f"nothing on socket {client}"
+                assert socket.poll(int(PATIENCE_S * 1000)), f"nothing on socket {client}"
                 socket.recv_multipart()
         return self
 
@@ -147,7 +148,7 @@ class Peer:
                     raise RuntimeError(outputs.utility.failure)
                 return outputs.utility.result
 
-    def receive(self, *, client: int = 0, seconds: float = 8.0) -> EngineCoreOutputs:
+    def receive(self, *, client: int = 0, seconds: float = PATIENCE_S) -> EngineCoreOutputs:
         """The next outputs for a client; stamped with the engine's index and epoch."""
         assert self.outputs[client].poll(int(seconds * 1000)), "no outputs"
         outputs: EngineCoreOutputs = self._decoder.decode(self.outputs[client].recv_multipart())
@@ -157,7 +158,7 @@ class Peer:
     def until_finished(self, *handles: int, client: int = 0, inbox: Inbox | None = None) -> Inbox:
         """Outputs of a client until all `handles` ended."""
         inbox = inbox or Inbox()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 2 * PATIENCE_S
         while not set(handles) <= set(inbox.finished):
             assert time.monotonic() < deadline, f"{handles} did not end: {inbox.finished}"
             outputs = self.receive(client=client)

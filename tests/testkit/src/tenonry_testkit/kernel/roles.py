@@ -63,8 +63,8 @@ def polite(payload: Mapping[str, str]) -> int:
     ) as grandchild:
         assert grandchild.stdout is not None
         grandchild.stdout.readline()
-        write_facts(payload, {"pid": os.getpid(), "grandchild": grandchild.pid})
-        try:
+        try:  # the signal may come as soon as the facts are there
+            write_facts(payload, {"pid": os.getpid(), "grandchild": grandchild.pid})
             time.sleep(600)
         finally:
             os._exit(0)
