@@ -99,12 +99,8 @@ class Server:
         return float(match[1]) if match else 0.0
 
     def engine_pid(self) -> int:
-        (engine,) = [
-            c
-            for c in psutil.Process(self.process.pid).children()
-            if "engine" in " ".join(c.cmdline())
-        ]
-        return engine.pid
+        (engine,) = [pid for title, pid in self.pids().items() if title.startswith("engine")]
+        return engine
 
     def pids(self) -> dict[str, int]:
         """Processes below the top one, by their titles: "engine 0", "api-server 1", …"""

@@ -33,7 +33,6 @@ def pool(rank_pool, monkeypatch):
 
     monkeypatch.setattr(rank_pool.Served, "fail", fail, raising=False)
     monkeypatch.setattr(rank_pool.Served, "pid", lambda _self: os.getpid(), raising=False)
-    monkeypatch.setattr(rank_pool, "AFTER_A_FAILURE_S", 0.2)
     made = rank_pool.Pool(3)
     yield made
     if made.pipes[0].closed:
@@ -43,8 +42,9 @@ def pool(rank_pool, monkeypatch):
 
 
 def test_ranks_that_wait_for_one_that_failed_are_killed_and_its_traceback_is_the_error(
-    rank_pool, pool
+    rank_pool, pool, monkeypatch
 ):
+    monkeypatch.setattr(rank_pool, "AFTER_A_FAILURE_S", 0.2)
     start = time.monotonic()
     with pytest.raises(
         rank_pool.RankError, match=r"(?s)^rank 1: Traceback .*ValueError: no such l"
@@ -54,7 +54,8 @@ def test_ranks_that_wait_for_one_that_failed_are_killed_and_its_traceback_is_the
     assert time.monotonic() - start < 30
 
 
-def test_ranks_that_fail_alike_live_on(rank_pool, pool):
+def test_ranks_that_fail_alike_live_on(rank_pool, pool, monkeypatch):
+    monkeypatch.setattr(rank_pool, "AFTER_A_FAILURE_S", 20.0)
     with pytest.raises(rank_pool.RankError, match=r"rank [01]: "):
         pool.ask(2, "fail", True)
     assert pool.ask(3, "pid") == pool.pids

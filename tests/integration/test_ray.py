@@ -99,6 +99,13 @@ async def streams(engine, prompts, params):
     return await asyncio.gather(*running, return_exceptions=True)
 
 
+async def all_run(engine):
+    """Wait until every stream was sent to an engine, and a step has begun."""
+    while engine.num_unfinished_requests < STREAMS:  # noqa: ASYNC110 - no event says so
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+
+
 def prompts():
     return [f"Once upon a time there were {number}" for number in range(STREAMS)]
 
@@ -148,7 +155,7 @@ def test_a_dead_actor_ends_its_own_streams_only(serve):
     async def main():
         params = SamplingParams(max_tokens=100, ignore_eos=True)
         running = asyncio.create_task(streams(engine, prompts(), params))
-        await asyncio.sleep(0.5)
+        await all_run(engine)
         os.kill(psutil.Process(engine.engine_pids["engine 1"]).ppid(), signal.SIGKILL)
         return await running
 
@@ -171,7 +178,7 @@ def test_ranks_use_the_group_of_their_engine(serve):
         running = asyncio.create_task(
             streams(engine, prompts(), SamplingParams(max_tokens=200, ignore_eos=True))
         )
-        await asyncio.sleep(0.5)
+        await all_run(engine)
         ranks[0].kill()
         return ranks[0].pid, await running
 
