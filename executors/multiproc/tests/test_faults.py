@@ -17,12 +17,13 @@ import pytest
 from tenonry.errors import ConfigError, EngineDeadError, LaunchError, ModelError, Unsupported
 from tenonry.step import SchedulerOutput
 from tenonry_executor_multiproc import executor as executor_module
+from tenonry_testkit.roles import eventually
 
 forked = pytest.mark.usefixtures("forked_children")
 HANG, FAIL = 9, 8
 
 
-def gone(pids, within=5.0):
+def gone(pids, within=20.0):
     """Whether the processes end in time."""
     deadline = time.monotonic() + within
     while any(psutil.pid_exists(pid) for pid in pids):
@@ -34,6 +35,11 @@ def gone(pids, within=5.0):
 
 def open_files():
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def closed(before):
+    """Threads that watched the ranks close their ends of pipes a moment after the ranks have ended."""
+    eventually(lambda: open_files() == before)
 
 
 def run_steps(executor, steps):
@@ -92,7 +98,7 @@ def test_no_file_descriptors_is_said(build):
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         built.executor.shutdown()
-        assert open_files() == used
+        closed(used)
 
 
 def test_no_shared_memory_is_said(build, monkeypatch):
@@ -106,7 +112,7 @@ def test_no_shared_memory_is_said(build, monkeypatch):
     ):
         built.executor.start()
     built.executor.shutdown()
-    assert open_files() == used
+    closed(used)
 
 
 # ---------------------------------------------------------------------------------------------------------- death
@@ -131,7 +137,7 @@ def test_a_rank_that_is_killed_in_a_step_ends_all(build, first_step, errors_logg
         with pytest.raises(EngineDeadError, match=dead):
             attempt()
     assert waiting.done()
-    assert gone(pids, within=1.0)
+    assert gone(pids)
     built.executor.shutdown()
     assert len(built.reasons) == 1
     assert sum("SIGKILL" in text for text in errors_logged()) == 1
@@ -151,9 +157,7 @@ def test_a_death_is_noticed_while_nobody_asks(build):
     built = build()
     built.start()
     os.kill(built.pids[0], signal.SIGKILL)
-    deadline = time.monotonic() + 5
-    while not built.reasons and time.monotonic() < deadline:
-        time.sleep(0.01)
+    eventually(lambda: built.reasons)
     assert "worker 0.0" in built.reasons[0]
     assert "signal SIGKILL" in built.reasons[0]
 
@@ -206,7 +210,7 @@ def test_a_stopped_driver_is_named_and_killed(build, first_step):
 
 @forked
 def test_a_stopped_rank_that_only_listens_is_found_when_it_is_too_far_behind(build):
-    built = build(step_timeout=0.5)
+    built = build(step_timeout=1.5)
     executor = built.start()
     pids = built.pids
     os.kill(pids[1], signal.SIGSTOP)
@@ -217,19 +221,19 @@ def test_a_stopped_rank_that_only_listens_is_found_when_it_is_too_far_behind(bui
 
 def test_a_call_that_takes_too_long_names_the_rank_and_hurts_nobody(healthy):
     with pytest.raises(
-        TimeoutError, match=r"pause was not answered within 0\.1 s by worker 0\.1 \(pid"
+        TimeoutError, match=r"pause was not answered within 1 s by worker 0\.1 \(pid"
     ):
-        healthy.call("pause", [0.5, 1], 0.1)
+        healthy.call("pause", [1.5, 1], 1.0)
     assert healthy.call("echo", ["next"], 10) == [[0, "next"], [1, "next"]]
 
 
 @forked
 def test_the_health_check_has_a_deadline(build, monkeypatch):
-    monkeypatch.setattr(executor_module, "HEALTH_TIMEOUT_S", 0.3)
     monkeypatch.setattr(executor_module, "RECENT_S", 0.0)
     built = build()
     executor = built.start()
     executor.check_health()
+    monkeypatch.setattr(executor_module, "HEALTH_TIMEOUT_S", 0.3)
     os.kill(built.pids[1], signal.SIGSTOP)
     with pytest.raises(TimeoutError, match=r"check_health .*worker 0\.1 \(pid \d+, stopped\)"):
         executor.check_health()
@@ -321,6 +325,6 @@ def test_an_orderly_stop_shuts_every_worker_down_and_leaves_nothing(build, tmp_p
     pids = built.pids
     executor.shutdown()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stopped-0", "stopped-1"]
-    assert gone(pids, within=0.5)
-    assert open_files() == before
+    assert gone(pids)
+    closed(before)
     assert errors_logged() == []

@@ -173,7 +173,7 @@ class TestChat:
             time.sleep(0.2)  # it says so before it reads
             os.killpg(chat.pid, signal.SIGINT)
             try:
-                _, said = chat.communicate(timeout=15)
+                _, said = chat.communicate(timeout=30)
             finally:
                 chat.kill()
                 os.close(ours)

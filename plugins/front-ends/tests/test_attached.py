@@ -166,15 +166,15 @@ class TestHub:
 
         async def main(shared: Shared) -> None:
             one, two = await shared.attach(1), await shared.attach(2)
-            lost = asyncio.ensure_future(collect(one, [3], params(max_tokens=400), "lost"))
-            kept = asyncio.ensure_future(collect(two, [4], params(max_tokens=300), "kept"))
+            lost = asyncio.ensure_future(collect(one, [3], params(max_tokens=500), "lost"))
+            kept = asyncio.ensure_future(collect(two, [4], params(max_tokens=500), "kept"))
             await requests_are(two, 2)
             assert shared.hub.detach(1) == ""
             await requests_are(two, 1)
             shared.serving.clear()
             again = await shared.attach(1)
             assert await collect(again, [5], params(), "r") == tokens([5], params())
-            assert await kept == tokens([4], params(max_tokens=300))
+            assert await kept == tokens([4], params(max_tokens=500))
             lost.cancel()
 
         shared.run(main)

@@ -26,7 +26,7 @@ from tenonry.errors import (
 from tenonry.transport.keys import CurveKeys
 from tenonry_front_ends import reports
 from tenonry_front_ends.group import check_group, engines_of_group
-from tenonry_testkit.served import collect, params, served_config, tokens
+from tenonry_testkit.served import FAKES, collect, params, served_config, tokens
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("forked_children")]
 T = TypeVar("T")
@@ -97,7 +97,7 @@ def recorded(engine: AsyncLLM) -> Any:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(12):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110 - many conditions, no event for most
             await asyncio.sleep(0.01)
 
@@ -186,7 +186,7 @@ def test_calls_for_all_go_through_the_leader(group):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_an_engine_that_dies_ends_the_requests_of_all(group, rank):
     """What waits for the leader's process to end is shown with processes, by `test_grouped_servers`."""
-    engines = group.both()
+    engines = group.both(worker={"name": f"{FAKES}:FakeWorker", "options": {"delay_s": 0.01}})
 
     async def main() -> None:
         long = params(max_tokens=500)
@@ -198,7 +198,7 @@ def test_an_engine_that_dies_ends_the_requests_of_all(group, rank):
             await asyncio.to_thread(engines[0].shutdown)
         for job in jobs:
             with pytest.raises(EngineDeadError, match=r"engine|rank 0"):
-                await asyncio.wait_for(job, 12)
+                await asyncio.wait_for(job, 30)
         assert all(engine.errored for engine in engines)
 
     group.run(main())

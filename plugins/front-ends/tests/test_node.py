@@ -126,7 +126,7 @@ def test_engines_of_both_nodes_serve_and_end_with_the_front_end(nodes):
     assert served.engine.info.engine_indexes == (0, 1)
     assert served.run(both(served)) == [tokens([i + 1], params()) for i in range(16)]
     served.close()
-    assert nodes.node.wait(15) == 1  # its front end is gone, and nobody told it to stop
+    assert nodes.node.wait(30) == 1  # its front end is gone, and nobody told it to stop
 
 
 def test_an_engine_that_dies_on_the_other_node_is_noticed(nodes):
@@ -135,7 +135,7 @@ def test_an_engine_that_dies_on_the_other_node_is_noticed(nodes):
     eventually(lambda: served.engine._client.engines[1].dead)
     with pytest.raises(EngineDeadError, match="SIGKILL on node "):
         served.run(both(served))
-    assert nodes.node.wait(15) == 1
+    assert nodes.node.wait(30) == 1
     assert re.search(
         r"^E [\d:]+ \[node\] engine 1 ended with signal SIGKILL$",
         nodes.log.read_text(),
@@ -147,7 +147,7 @@ def test_a_node_that_is_silent_is_lost(nodes):
     served = nodes.start()
     engine = nodes.engine_of_node()
     os.kill(nodes.node.pid, signal.SIGKILL)
-    eventually(lambda: served.engine._client.engines[1].dead, seconds=12)
+    eventually(lambda: served.engine._client.engines[1].dead)
     assert served.run(collect(served.engine, [1], params(), "r")) == tokens([1], params())
     eventually(lambda: not engine.is_running())
 
@@ -158,13 +158,14 @@ def test_a_signal_ends_a_node_in_order(nodes):
 
     async def main() -> list[int]:
         long = params(max_tokens=300)
-        job = asyncio.ensure_future(collect(served.engine, [1], long, "r", data_parallel_rank=1))
-        await asyncio.sleep(0.2)
+        stream = served.engine.generate([1], long, "r", data_parallel_rank=1)
+        outputs = [await anext(stream)]
         os.killpg(nodes.node.pid, signal.SIGTERM)
-        return await job
+        outputs += [output async for output in stream]
+        return [token for output in outputs for token in output.outputs[0].token_ids]
 
     assert served.run(main()) == tokens([1], params(max_tokens=300))
-    assert nodes.node.wait(15) == 0
+    assert nodes.node.wait(30) == 0
     eventually(lambda: "engine 1 was stopped on node" in served.engine._client.engines[1].dead)
 
 
@@ -180,13 +181,13 @@ def test_a_second_signal_aborts_what_runs_on_a_node(nodes):
             collect(served.engine, [1], params(max_tokens=500), "r", data_parallel_rank=1)
         )
         await asyncio.sleep(0.2)
-        for _ in range(2):
+        for _ in range(2):  # pending at once they would be one
             os.killpg(nodes.node.pid, signal.SIGTERM)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.5)
         return await job
 
     assert len(served.run(main())) < 400
-    assert nodes.node.wait(15) == 0
+    assert nodes.node.wait(30) == 0
 
 
 class TestWhatIsMissing:

