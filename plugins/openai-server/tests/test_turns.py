@@ -11,6 +11,7 @@ import pytest
 
 from tenonry.errors import QueueFullError
 from tenonry_openai_server import http_server
+from tenonry_openai_server.http_server import MAX_PARSED_PER_TURN
 from tenonry_openai_server.turns import WorkTurns
 
 
@@ -123,8 +124,11 @@ def test_flood_is_parsed_in_turns_and_probes_overtake_it(api, connect, monkeypat
         monkeypatch.setattr(http_server.BoundedProtocol, "_start_asgi_task", count)
         for number, (protocol, _) in enumerate(connections):
             protocol.data_received(completion(f"p{number}"))
-        assert started_per_turn == [http_server.MAX_PARSED_PER_TURN]
-        assert sum(transport.is_reading_paused for _, transport in connections) == 300 - 16
+        assert started_per_turn == [MAX_PARSED_PER_TURN]
+        assert (
+            sum(transport.is_reading_paused for _, transport in connections)
+            == 300 - MAX_PARSED_PER_TURN
+        )
         probe, probe_transport = connect()
         probe.data_received(HEALTH)
         async with asyncio.timeout(20):
@@ -137,14 +141,14 @@ def test_flood_is_parsed_in_turns_and_probes_overtake_it(api, connect, monkeypat
     flood_when_probed: list[int] = []
     api.run(main())
     assert sum(started_per_turn) == 300 + 1  # with the probe
-    assert max(started_per_turn[1:]) <= http_server.MAX_PARSED_PER_TURN
+    assert max(started_per_turn[1:]) <= MAX_PARSED_PER_TURN
     assert flood_when_probed[0] < 300
     assert [call.prompt for call in api.engine.calls] == [f"p{number}" for number in range(300)]
 
 
 def test_waiting_requests_keep_their_connection_and_lost_ones_are_forgotten(api, connect):
     async def main() -> None:
-        first = [connect() for _ in range(16)]
+        first = [connect() for _ in range(MAX_PARSED_PER_TURN)]
         for protocol, _ in first:
             protocol.data_received(completion("early"))
         (waiting, kept), (lost, _) = connect(), connect()

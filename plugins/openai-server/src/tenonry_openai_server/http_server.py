@@ -41,7 +41,7 @@ _HOST = re.compile(
 MAX_DISCARDED_BYTES = 256 << 20
 CLOSE_TIMEOUT_S = 2
 MAX_PARSED_PER_TURN = (
-    16  # pieces of requests, by the time of a millisecond for the work that one of them causes
+    4  # pieces of requests, by the time of a millisecond for the work that one of them causes
 )
 PROBE_METHODS = (b"GET ", b"HEAD ")
 HANG_UP_S = 1.0
