@@ -23,6 +23,7 @@ VERBS = {
     "executor": "tenonry_bench.executor:ExecutorBench",
     "restore": "tenonry_bench.restore:RestoreBench",
     "embeddings": "tenonry_bench.embeddings:EmbeddingsBench",
+    "neighbours": "tenonry_bench.neighbours:NeighboursBench",
     "sleep": "tenonry_bench.sleep:SleepBench",
     "loading": "tenonry_bench.loading:LoadingBench",
     "startup": "tenonry_bench.startup:StartupBench",
