@@ -79,6 +79,8 @@ def use_dense_experts(model: nn.Module) -> int:
 
 def _may_be_dense(module: Any) -> bool:
     """Plain gated experts of a size for which even a token in a batch of one would be computed so."""
+    if not hasattr(module, "gate_up_proj"):  # most modules, without a look at all that is in them
+        return False
     if {name for name, _ in module.named_parameters()} != {"gate_up_proj", "down_proj"}:
         return False
     if list(inspect.signature(module.forward).parameters) not in (ARGUMENTS, ["args", "kwargs"]):

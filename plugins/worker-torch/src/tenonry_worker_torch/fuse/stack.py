@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from types import NoneType
 from typing import TYPE_CHECKING, NamedTuple
 
 from tenonry_torch_base.text_part import text_stack
+from tenonry_worker_torch.attention.base import LayerSpec
 from tenonry_worker_torch.attention.layer import LAYER_ATTRIBUTE
 from tenonry_worker_torch.fuse.mixers.part import FusedMixer, mixer_part
 from tenonry_worker_torch.parallel.stage import stage_of
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 # Attributes that say where a layer stands.
 PLACES = frozenset({"layer_idx", "layer_index", "layer_id", "layer_number", "index"})
+PLAIN = (str, int, float, NoneType)
+# Of a layer of attention, all but its name and its place.
+_FIELDS = [field for field in dataclasses.fields(LayerSpec) if field.name not in {"name", "index"}]
 
 
 class Block(NamedTuple):
@@ -83,16 +88,13 @@ def kind_of(block: Block) -> tuple[object, ...]:
     shapes = [(name, weight.shape) for name, weight in block.module.named_parameters()]
     spec = None
     if block.attention is not None:
-        spec = dataclasses.astuple(dataclasses.replace(block.attention.spec, name="", index=0))
+        found = block.attention.spec
+        spec = tuple(getattr(found, field.name) for field in _FIELDS)
     return (block.layer_type, spec, *parts, *shapes)
 
 
 def _settings_of(module: nn.Module) -> tuple[tuple[str, object], ...]:
     """The plain attributes of a module: what its code may look at."""
-    return tuple(
-        (name, value)
-        for name, value in sorted(vars(module).items())
-        if name not in PLACES
-        and not name.startswith("_")
-        and isinstance(value, str | int | float | None)
-    )
+    held = vars(module)
+    public = [name for name in held if name[0] != "_" and name not in PLACES]
+    return tuple((name, held[name]) for name in sorted(public) if isinstance(held[name], PLAIN))

@@ -11,7 +11,7 @@ from torch import nn
 
 TOLERANCE = 1e-4  # relative error (L2) taken for rounding in float32
 MAX_PARAMETERS = 1 << 28  # of one layer that is worth copying in float32: 1 GiB
-STORE = 1_048_573  # random numbers
+STORE = 524_287  # random numbers
 
 
 def is_small(module: nn.Module) -> bool:
@@ -26,15 +26,20 @@ def is_same(got: torch.Tensor, wanted: torch.Tensor, tolerance: float = TOLERANC
 
 
 def random_copy(module: nn.Module) -> nn.Module:
-    """The module in float32, on its device, with random weights in the place of its own, which are not read."""
-    weights: dict[int, object] = {
+    """The module in float32, on its device, with random weights in the place of its own, which are not read. It shares
+    the module's configuration.
+    """
+    kept: dict[int, object] = {
         id(weight): nn.Parameter(
             torch.empty(weight.shape, dtype=torch.float32, device=weight.device),
             requires_grad=False,
         )
         for weight in module.parameters()
     }
-    copied = copy.deepcopy(module, weights).to(torch.float32)  # its buffers
+    for part in module.modules():
+        config = vars(part).get("config")
+        kept[id(config)] = config
+    copied = copy.deepcopy(module, kept).to(torch.float32)  # its buffers
     randomise(copied)
     return copied
 
