@@ -1,6 +1,7 @@
 """`tenonry bench neighbours`: how much slower streams become beside busy processes.
 
-The measuring process is the front end. Threads that wait for each other on a processor keep a neighbour from running there, and are kept from running by it.
+The measuring process is the front end. Threads that spin on a processor while they wait for each other keep a
+neighbour from running there, or each other.
 """
 
 from __future__ import annotations
