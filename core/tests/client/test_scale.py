@@ -290,7 +290,7 @@ class TestScale:
             job = asyncio.ensure_future(served.engine.scale(1))
             await asyncio.sleep(0.05)
             served.engine.shutdown()
-            await asyncio.wait_for(asyncio.wait([job]), 5)
+            await asyncio.wait_for(asyncio.wait([job]), 20)
             with pytest.raises(EngineDeadError, match="shut down"):
                 async for _ in stream:
                     pass

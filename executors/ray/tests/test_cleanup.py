@@ -81,7 +81,7 @@ def test_nothing_is_left_after_an_orderly_end(front_end):
     process.stdin.write("close\n")
     process.stdin.flush()
     assert process.stdout.readline() == "closed\n"
-    assert psutil.wait_procs(everything, 5)[1] == []
+    assert psutil.wait_procs(everything, 20)[1] == []
     assert processes_of(session) == []
 
 

@@ -9,6 +9,7 @@ import sys
 import psutil
 import pytest
 
+from tenonry_testkit.kernel.roles import is_gone
 from tenonry_testkit.processes import URL, Running, descendants, run_cli, start_server
 
 PYTHON = (sys.executable, "-c")
@@ -63,7 +64,7 @@ def test_whole_tree_is_killed(arguments):
         assert child in {found.pid for found in process.descendants()} & {
             found.pid for found in descendants()
         }
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    assert is_gone(child)
 
 
 def test_ending_while_waited_for_is_an_error_with_the_output():

@@ -104,7 +104,7 @@ def run_inner(pytester, monkeypatch, tmp_path):
         pytester.makepyfile(source)
         pytester.makeini("\n".join(["[pytest]", "tenonry_residue_grace_s = 0.4", *ini]))
         result = pytester.runpytest_subprocess(
-            "-p", "no:randomly", "-rEf", "--tb=short", timeout=25
+            "-p", "no:randomly", "-rEf", "--tb=short", timeout=50
         )
         return result, result.stdout.str()
 
@@ -147,4 +147,4 @@ def test_effort_reaches_the_suites(pytester):
     pytester.makepyfile(
         "from tenonry_testkit.search import effort\ndef test_it():\n    assert effort() == 7\n"
     )
-    pytester.runpytest_subprocess("--testkit-effort=7", timeout=25).assert_outcomes(passed=1)
+    pytester.runpytest_subprocess("--testkit-effort=7", timeout=50).assert_outcomes(passed=1)

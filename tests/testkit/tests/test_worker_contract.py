@@ -218,7 +218,8 @@ def short_patience(monkeypatch):
     monkeypatch.setattr("tenonry_testkit.scenarios_workers.GRAMMARS_S", 0.3)
 
 
-def test_a_worker_that_takes_its_time_for_grammars_is_right():
+def test_a_worker_that_takes_its_time_for_grammars_is_right(monkeypatch):
+    monkeypatch.setattr("tenonry_testkit.scenarios_workers.GRAMMARS_S", 20.0)
     options = CompilesGrammars.suite_options
     suite = type("Suite", (WorkerContract,), {"worker": CompilesGrammars, "options": options})
     assert failing_tests(suite, [NeverSaysThatAGrammarIsThere.caught_by]) == {}
