@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +45,6 @@ def generated(folder: Path) -> list[list[int]]:
 def prompts() -> list[list[int]]:
     generator = torch.Generator().manual_seed(3)
     return [torch.randint(3, 96, (length,), generator=generator).tolist() for length in LENGTHS]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def complete(

@@ -9,7 +9,6 @@ import re
 import runpy
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from tenonry.cli import main, make_parser
 from tenonry.plugin.manager import PluginManager
 from tenonry_openai_server.settings import configs_from_arguments
 from tenonry_testkit.kernel.forked import ForkedCommand, fork_children
+from tenonry_testkit.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL_PAGES = [
@@ -59,12 +59,6 @@ NO_MODEL = {
     "trace-requests", "add-a-route-or-command", "package-a-plugin", "write-a-load-balancer", "debug",
     "write-an-output-parser",
 }  # fmt: skip
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def close_clients(names: dict[str, object]) -> None:
@@ -110,7 +104,7 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.ports = {port: free_port() for port in PORTS}
+        self.ports = {port: str(free_port()) for port in PORTS}
         self.servers: dict[str, Server] = {}
         self.needs_model = True
         self.is_fresh = True

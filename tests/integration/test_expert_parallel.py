@@ -14,11 +14,12 @@ from pathlib import Path
 
 import openai
 import pytest
-from expert_model import complete, free_port, generated, prompts, save_model
+from expert_model import complete, generated, prompts, save_model
 from server_process import TORCH_CACHE, ForkedServer, Server
 
 from tenonry.transport.keys import CurveKeys
 from tenonry_testkit.kernel.forked import ForkedCommand
+from tenonry_testkit.processes import free_port
 
 pytestmark = pytest.mark.timeout(180)
 

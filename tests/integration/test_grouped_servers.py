@@ -20,10 +20,11 @@ import httpx
 import openai
 import psutil
 import pytest
-from expert_model import complete, free_port, generated, prompts, save_model
+from expert_model import complete, generated, prompts, save_model
 from server_process import ForkedServer, Server
 
 from tenonry.transport.keys import CurveKeys
+from tenonry_testkit.processes import free_port
 
 pytestmark = pytest.mark.timeout(180)
 ADDRESSES = ("127.0.0.1", "127.0.0.2")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +25,7 @@ from tenonry.errors import (
 from tenonry.transport.keys import CurveKeys
 from tenonry_front_ends import reports
 from tenonry_front_ends.group import check_group, engines_of_group
+from tenonry_testkit.processes import free_port
 from tenonry_testkit.served import FAKES, collect, params, served_config, tokens
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("forked_children")]
@@ -35,11 +35,6 @@ SLEEPER = {
     "name": "tenonry_testkit.kernel.faulty:SleepyWorker",
     "options": {"delay_s": 0.002},
 }
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 class Group:

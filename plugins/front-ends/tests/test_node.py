@@ -7,7 +7,6 @@ import functools
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ from tenonry.plugin.manager import PluginManager
 from tenonry.transport.keys import CurveKeys
 from tenonry_front_ends import node as node_module
 from tenonry_front_ends.node import HeadlessNode, run_headless
+from tenonry_testkit.processes import free_port
 from tenonry_testkit.roles import eventually, interrupted
 from tenonry_testkit.served import FAKES, collect, params, served_config, tokens
 
@@ -35,12 +35,6 @@ from tenonry.config import EngineConfig
 from tenonry_front_ends.node import run_headless
 sys.exit(run_headless(EngineConfig.model_validate_json(sys.argv[1])))
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def write_keys(folder: Path) -> str:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +23,7 @@ from typing import Any, NamedTuple, Self
 
 import psutil
 
+BELOW_THOSE_OF_LINUX = 32_000  # by default it hands out those from 32768 on
 COMMAND = (sys.executable, "-m", "tenonry")
 HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[\w-]+(?:\.[\w-]+)*)"
 # Group 1 is the address without the punctuation around it; the line must have ended, as half an address is one, too.
@@ -260,6 +263,14 @@ def start_server(
         yield server.wait_ready(ready_path, timeout, url_pattern)
     finally:
         server.close()
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that is free, and that the system gives to none that asks it for any port."""
+    while True:
+        port = BELOW_THOSE_OF_LINUX - secrets.randbelow(20_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def descendants(pid: int | None = None) -> list[psutil.Process]:
