@@ -254,17 +254,28 @@ class TestScale:
         """No socket is closed that the start still reads, and nothing that it started stays."""
         served = serve()
         engine, join = served.engine, served.engine._engines._join
+        fleet = engine._engines.fleet
+        shake_hands = fleet._run_handshake
+        begun = threading.Event()
 
         def joined(facts: Any) -> None:
             join(facts)
             engine.shutdown()
 
+        def shake_hands_late(*arguments: Any) -> Any:
+            begun.set()
+            eventually(lambda: fleet._closing)
+            return shake_hands(*arguments)
+
         async def main() -> None:
             if how == "before they connect":
                 monkeypatch.setattr(engine._engines, "_join", joined)
-            job = asyncio.ensure_future(engine.scale(3))
-            await asyncio.sleep(0 if how == "at once" else 0.05)
             if how == "from a thread":
+                monkeypatch.setattr(fleet, "_run_handshake", shake_hands_late)
+            job = asyncio.ensure_future(engine.scale(3))
+            await asyncio.sleep(0)
+            if how == "from a thread":
+                assert await asyncio.to_thread(begun.wait, 30)
                 await asyncio.to_thread(engine.shutdown)
             elif how != "before they connect":
                 engine.shutdown()
