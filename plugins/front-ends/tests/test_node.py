@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import os
 import re
 import signal
@@ -18,7 +19,7 @@ import psutil
 import pytest
 
 from tenonry.client.async_llm import AsyncLLM
-from tenonry.errors import ConfigError, EngineDeadError
+from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError
 from tenonry.plugin.manager import PluginManager
 from tenonry.transport.keys import CurveKeys
 from tenonry_front_ends import node as node_module
@@ -163,6 +164,17 @@ def test_a_signal_ends_a_node_in_order(nodes):
     eventually(lambda: "engine 1 was stopped on node" in served.engine._client.engines[1].dead)
 
 
+async def until_it_refuses(served: Served) -> None:
+    """Until the engine of the node has noticed that it is to end."""
+    for number in itertools.count():
+        try:
+            late = params(max_tokens=1)
+            await collect(served.engine, [2], late, f"late {number}", data_parallel_rank=1)
+        except EngineGenerateError as error:
+            assert "the engine is shutting down" in str(error)  # noqa: PT017 - the first of several
+            return
+
+
 SLOW = {"worker": {"name": f"{FAKES}:FakeWorker", "options": {"delay_s": 0.02}}}
 
 
@@ -170,17 +182,16 @@ SLOW = {"worker": {"name": f"{FAKES}:FakeWorker", "options": {"delay_s": 0.02}}}
 def test_a_second_signal_aborts_what_runs_on_a_node(nodes):
     served = nodes.start()
 
-    async def main() -> list[int]:
-        job = asyncio.ensure_future(
-            collect(served.engine, [1], params(max_tokens=500), "r", data_parallel_rank=1)
-        )
-        await asyncio.sleep(0.2)
-        for _ in range(2):  # pending at once they would be one
-            os.killpg(nodes.node.pid, signal.SIGTERM)
-            await asyncio.sleep(0.5)
-        return await job
+    async def main() -> str:
+        long = params(max_tokens=500)
+        stream = served.engine.generate([1], long, "r", data_parallel_rank=1)
+        await anext(stream)
+        os.killpg(nodes.node.pid, signal.SIGTERM)
+        await until_it_refuses(served)  # two signals that are pending at once would be one
+        os.killpg(nodes.node.pid, signal.SIGTERM)
+        return [output async for output in stream][-1].outputs[0].finish_reason
 
-    assert len(served.run(main())) < 400
+    assert served.run(main()) == "abort"
     assert nodes.node.wait(30) == 0
 
 
