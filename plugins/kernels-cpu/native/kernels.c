@@ -1,4 +1,5 @@
 /* All kernels, for the instruction set TENONRY_SET. */
+#include "best_allowed.h"
 #include "experts.h"
 #include "half.h"
 #include "low_rank.h"

@@ -10,9 +10,6 @@
 #define FEW_VECTORS 2
 #endif
 
-typedef uint16_t half_vector __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
-typedef uint32_t bits_vector __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
-
 /* See `LowRankParts` in tenonry_torch_base.step_kernels. Elements are bfloat16 where `is_half`, else float32. */
 typedef struct {
     const void *up; /* [slots, rank, size] */
@@ -24,27 +21,6 @@ typedef struct {
     const void *down; /* [slots, inputs, width] */
     const low_rank_part *part;
 } low_rank;
-
-INLINE const void *at(const void *base, int64_t element, int is_half) {
-    return (const char *)base + element * (is_half ? 2 : 4);
-}
-
-/* `left` elements, and zeros behind them. */
-INLINE vector load(const void *place, int64_t left, int is_half) {
-    if (is_half) {
-        half_vector halves = {0};
-        if (left >= LANES)
-            halves = *(const half_vector *)place;
-        else
-            for (int64_t i = 0; i < left; i++) halves[i] = ((const uint16_t *)place)[i];
-        bits_vector bits = __builtin_convertvector(halves, bits_vector) << 16;
-        return (vector)bits;
-    }
-    if (left >= LANES) return *(const vector *)place;
-    vector values = {0};
-    for (int64_t i = 0; i < left; i++) values[i] = ((const float *)place)[i];
-    return values;
-}
 
 /* Rounded to the nearest, to even where two are; NaN stays NaN. */
 INLINE void store(void *place, vector values, int64_t left, int is_half) {

@@ -85,6 +85,31 @@ INLINE void put(float *x, vector lanes, int64_t left) {
 
 INLINE vector either(integers mask, vector yes, vector no) { return (vector)(((integers)yes & mask) | ((integers)no & ~mask)); }
 
+typedef uint16_t half_vector __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
+typedef uint32_t bits_vector __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+
+/* Of elements that are bfloat16 where `is_half`, else float32. */
+INLINE const void *at(const void *base, int64_t element, int is_half) {
+    return (const char *)base + element * (is_half ? 2 : 4);
+}
+
+/* `left` elements, and zeros behind them. */
+INLINE vector load(const void *place, int64_t left, int is_half) {
+    if (is_half) {
+        half_vector halves = {0};
+        if (left >= LANES)
+            halves = *(const half_vector *)place;
+        else
+            for (int64_t i = 0; i < left; i++) halves[i] = ((const uint16_t *)place)[i];
+        bits_vector bits = __builtin_convertvector(halves, bits_vector) << 16;
+        return (vector)bits;
+    }
+    if (left >= LANES) return *(const vector *)place;
+    vector values = {0};
+    for (int64_t i = 0; i < left; i++) values[i] = ((const float *)place)[i];
+    return values;
+}
+
 /* e^x with a relative error of a few units in the last place, within the range of normal numbers. NaN stays NaN.
  * Range reduction by ln 2 in two parts and a polynomial of degree 7, as in the Cephes library's expf. Written for vectors,
  * because compilers leave such a loop scalar where NaN must stay NaN. */

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from tenonry_kernels_cpu.attention import Attention
+from tenonry_kernels_cpu.best_allowed import BestAllowed
 from tenonry_kernels_cpu.delta_rule import DeltaRule
 from tenonry_kernels_cpu.experts import Experts
 from tenonry_kernels_cpu.half import AttentionHalf, DeltaRuleHalf
@@ -82,6 +83,9 @@ class CpuKernels(StepKernels):
 
     def low_rank(self, parts: LowRankParts) -> LowRank | None:
         return LowRank(parts, self.instruction_set)
+
+    def best_allowed(self) -> BestAllowed:
+        return BestAllowed(self.instruction_set)
 
 
 class Norm:

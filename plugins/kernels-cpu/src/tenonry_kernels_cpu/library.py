@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 PATH = Path(__file__).with_name("libkernels.so")
-VERSION = 4  # of the structs and parameters in native/; the library says which it has
+VERSION = 5  # of the structs and parameters in native/; the library says which it has
 ADDRESS = ctypes.c_void_p
 COUNT = ctypes.c_int64
 REAL = ctypes.c_float
@@ -23,6 +23,10 @@ PARAMETERS: dict[str, tuple[type, ...]] = {
         *(ADDRESS, ADDRESS, COUNT, ADDRESS),
         *(ADDRESS, ADDRESS, COUNT),
         *(ADDRESS, ADDRESS, ADDRESS),
+    ),
+    "best_allowed": (
+        *(COUNT, COUNT, ADDRESS, ADDRESS, COUNT),
+        *(ADDRESS, ADDRESS),
     ),
     "rms_norm": (COUNT, COUNT, ADDRESS, ADDRESS, REAL, ADDRESS),
     "delta_rule": (

@@ -204,6 +204,21 @@ class LowRankKernel(Protocol):
         ...
 
 
+class BestAllowedKernel(Protocol):
+    """Of rows whose next token a mask bounds."""
+
+    def __call__(
+        self, logits: torch.Tensor, masks: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The place of the first largest allowed logit of each row, i64[N], and that logit, f32[N]; `logits` stay.
+
+        `logits` [N, V] in float32 or bfloat16, V a multiple of 32; `masks` i32[N, V / 32], bit i % 32 of word i // 32
+        for token i. Both are contiguous. The logit is −∞ where a row allows none that is larger, and NaN where the row
+        holds one, allowed or not; in both cases the place is any of the row.
+        """
+        ...
+
+
 class StepKernels(ABC):
     """Kernels for one worker process. Construction may load a library.
 
@@ -259,4 +274,8 @@ class StepKernels(ABC):
 
     def low_rank(self, parts: LowRankParts) -> LowRankKernel | None:
         """See `LowRankKernel`."""
+        return None
+
+    def best_allowed(self) -> BestAllowedKernel | None:
+        """See `BestAllowedKernel`."""
         return None

@@ -19,10 +19,12 @@ from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry.step import RowFailure, SchedulerOutput
 from tenonry_grammar_llguidance.backend import LLGuidance, LLMatcher
 from tenonry_grammars.base import GrammarError
+from tenonry_grammars.bits import allowed_ids
 from tenonry_testkit.fakes.tokenizer import END, OTHER_END, PIECES, TOKENIZER_JSON
 from tenonry_torch_base.grammars import GrammarStore, open_grammars
 from tenonry_torch_base.sampler import grammar as grammar_module
 from tenonry_torch_base.sampler.grammar import GrammarMasks
+from tenonry_torch_base.sampler.token_masks import best_on_host
 
 VOCAB = 300
 A, B, X, Y = (PIECES[letter] for letter in (b"a", b"b", b"x", b"y"))
@@ -172,6 +174,28 @@ def test_masks_are_ready_before_a_model_that_needs_every_processor(model, monkey
     assert filled == ([] if is_beside else [1])
     assert driver.sampler.sample(logits(1, B, A), step).token_ids.tolist() == [A]
     assert filled == [1]
+    driver.sampler.shutdown()
+
+
+def test_a_kernel_looks_for_tokens_among_those_that_are_allowed(model):
+    """Logits of a width that masks have, too."""
+    width = 320
+    given = []
+
+    def kernel(logits, masks):
+        given.append(masks)
+        return best_on_host(logits, masks.numpy())
+
+    store = GrammarStore(LLGuidance, model, width)
+    driver = SamplerDriver(width, extra=[partial(GrammarMasks, store=store, kernel=kernel)])
+    driver.enter(0, params(regex="ab*x"), stop=(END,))
+    values = torch.zeros(1, width)
+    values[0, [B, A]] = torch.tensor([2.0, 1.0])
+    assert driver.sample(values, [0]).token_ids.tolist() == [A]
+    (masks,) = given
+    allowed = allowed_ids(masks.numpy()[0])
+    assert A in allowed
+    assert B not in allowed
     driver.sampler.shutdown()
 
 

@@ -89,6 +89,7 @@ class LoadedModel:
         self.step = step
         self.adapters: Adapters | None = None
         self.images: ImageEncoder | None = None
+        self.kernels: FoundKernels | None = None
 
     @property
     def mixers(self) -> list[PackedMixer]:
@@ -126,6 +127,7 @@ def build(  # noqa: PLR0913 - by name, from one caller
     groups = layer_groups(found.specs, backend_class, by_window=window_groups)
     backend = _backend(backend_class, module, found, groups)
     model = LoadedModel(module, backend, buffers, found, max_model_len, parallel, groups)
+    model.kernels = kernels
     run = PackedRun(model.backend, model.layers, buffers, is_last=parallel.link.is_last)
     checks = ModelChecks(module, run, found, parallel, max_model_len)
     seats = None

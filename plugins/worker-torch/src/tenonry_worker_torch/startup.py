@@ -19,6 +19,7 @@ from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSOR
 from tenonry_torch_base.sampler.grammar import GrammarMasks
 from tenonry_worker_torch.adapters.places import Places
 from tenonry_worker_torch.adapters.registry import Adapters
+from tenonry_worker_torch.fuse.kernels.best_allowed import best_allowed
 from tenonry_worker_torch.fuse.kernels.found import find_kernels
 from tenonry_worker_torch.images.check import ImageCheck
 from tenonry_worker_torch.kv_groups import GroupLayout
@@ -271,7 +272,8 @@ def make_runner(
     ]
     if model.parallel.link.is_last and model.parallel.tensor.rank == 0:  # the rank that samples
         store = open_grammars(context, model.vocab_size, resolved)
-        processors.append(partial(GrammarMasks, store=store))
+        kernel = best_allowed(model.kernels, model.dtype, model.vocab_size)
+        processors.append(partial(GrammarMasks, store=store, kernel=kernel))
     kind = ModelRunner if model.parallel.link.is_last else StageRunner
     return kind(
         model,

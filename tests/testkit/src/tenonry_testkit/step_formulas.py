@@ -156,6 +156,19 @@ def _gated(
     return (functional.silu(gate) * up) @ down.double().t()
 
 
+def best_allowed(
+    logits: torch.Tensor,
+    masks: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first largest logit of each row that has a bit, and that logit."""
+    shifts = torch.arange(32)
+    bits = (masks.long()[:, :, None] >> shifts) & 1
+    left = logits.double().masked_fill(bits.flatten(1) == 0, float("-inf"))
+    best = left.amax(-1)
+    is_best = left == best[:, None]
+    return is_best.int().argmax(-1), best
+
+
 def low_rank(
     parts: LowRankParts,
     x: torch.Tensor,

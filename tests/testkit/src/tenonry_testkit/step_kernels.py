@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tenonry_testkit.step_formulas import (
     attention,
+    best_allowed,
     delta_rule,
     experts,
     low_rank,
@@ -29,6 +30,7 @@ from tenonry_testkit.step_parts import (
     held_keys,
     in_float64,
     low_rank_parts,
+    random_masks,
     slot_tokens,
     states_of,
 )
@@ -315,3 +317,56 @@ class StepKernelsContract(HalfSuite):
             assert out[2].isnan().all()
             assert out[[0, 1, 5]].isfinite().all()
             assert torch.equal(out[[3, 4]], before[[3, 4]])
+
+    @EXAMPLES
+    @given(
+        SEEDS,
+        COUNTS,
+        st.integers(1, 6),
+        st.sampled_from([0, 1, 5, 31, 32]),
+        st.sampled_from([torch.float32, torch.bfloat16]),
+    )
+    def test_best_allowed_is_the_first_maximum_of_what_has_a_bit(
+        self,
+        seed: int,
+        count: int,
+        words: int,
+        most_bits: int,
+        dtype: torch.dtype,
+    ):
+        torch.manual_seed(seed)
+        kernel = self.offered("best_allowed")
+        integers = torch.randint(-4, 4, (count, 32 * words))  # with ties
+        logits = integers.to(dtype)
+        is_least = torch.rand(logits.shape) < 0.1
+        logits[is_least] = float("-inf")
+        is_most = torch.rand(logits.shape) < 0.01
+        logits[is_most] = float("inf")
+        masks = random_masks(count, words, most_bits / 32)
+        before = logits.clone()
+        ids, best = kernel(logits, masks)
+        wanted_ids, wanted = best_allowed(logits, masks)
+        assert best.dtype == torch.float32
+        assert torch.equal(best.double(), wanted)
+        has_one = ~wanted.isneginf()
+        assert torch.equal(ids[has_one], wanted_ids[has_one])
+        assert torch.equal(logits, before)
+
+    def test_best_allowed_says_which_rows_hold_what_is_not_a_number(self):
+        kernel = self.offered("best_allowed")
+        for dtype in (torch.float32, torch.bfloat16):
+            logits = torch.arange(4 * 64).view(4, 64)
+            logits = logits.to(dtype)
+            masks = torch.full(
+                (4, 2),
+                -1,
+                dtype=torch.int32,
+            )
+            masks[2] = 0
+            logits[1, 3] = float("nan")
+            logits[2, 40] = float("nan")
+            ids, best = kernel(logits, masks)
+            assert best.isnan().tolist() == [False, True, True, False]
+            first = logits.float().argmax(-1)
+            assert ids[0] == first[0]
+            assert ids[3] == first[3]

@@ -176,3 +176,15 @@ def slot_tokens(slots: int, count: int) -> SlotTokens:
     counts = slot_of[chosen].bincount()
     ends = counts.cumsum(0)
     return SlotTokens(order, ends)
+
+
+def random_masks(
+    rows: int,
+    words: int,
+    share: float,
+) -> torch.Tensor:
+    """Masks i32[rows, words] in which each token has a bit with this probability."""
+    bits = torch.rand(rows, words, 32) < share
+    places = torch.arange(32)
+    numbers = bits.long() << places
+    return numbers.sum(-1).int()

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tenonry_grammars.base import Grammar, Matcher
     from tenonry_grammars.bits import I32
     from tenonry_torch_base.grammars import GrammarStore
+    from tenonry_torch_base.step_kernels import BestAllowedKernel
 
 logger = logging.getLogger("tenonry.worker")
 ASKED_PER_ROW = (
@@ -54,9 +55,16 @@ class GrammarMasks(LogitsProcessor):
 
     name: ClassVar[str] = "structured_output"
 
-    def __init__(self, context: ProcessorContext, store: GrammarStore) -> None:
+    def __init__(
+        self,
+        context: ProcessorContext,
+        store: GrammarStore,
+        kernel: BestAllowedKernel | None = None,
+    ) -> None:
+        """`kernel`: looks for the best allowed tokens on the host, where there is one."""
         super().__init__(context)
         self._store = store
+        self._kernel = kernel
         self._rows: dict[int, GrammarRow] = {}
         self._asked: OrderedDict[int, Future[Grammar]] = (
             OrderedDict()
@@ -262,7 +270,10 @@ class GrammarMasks(LogitsProcessor):
         if not (self._is_host and fits):
             return None
         self._finish()
-        return best_on_host(logits, self._masks[step.row])
+        masks = self._masks[step.row]
+        if self._kernel is None:
+            return best_on_host(logits, masks)
+        return self._kernel(logits, torch.from_numpy(masks))
 
     def shutdown(self) -> None:
         if self._thread is not None:

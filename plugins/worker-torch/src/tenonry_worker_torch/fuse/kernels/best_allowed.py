@@ -1,0 +1,60 @@
+"""The search for the best allowed tokens by a kernel. Worker process."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from tenonry_torch_base.sampler.token_masks import best_on_host
+from tenonry_worker_torch.fuse.kernels.trial import Candidates, prefers_kernel, tried
+
+if TYPE_CHECKING:
+    from tenonry_torch_base.step_kernels import BestAllowedKernel
+    from tenonry_worker_torch.fuse.kernels.found import FoundKernels
+
+TYPES = {torch.float32, torch.bfloat16}
+WORD_BITS = 32
+SHARE = 16  # every so many words of a trial's masks have bits: few, as with most grammars
+
+
+def best_allowed(
+    found: FoundKernels | None,
+    dtype: torch.dtype,
+    vocab_size: int,
+) -> BestAllowedKernel | None:
+    """A kernel where it is right and quicker than our own search, for logits of this type. It looks at one rank's rows,
+    so ranks need not agree.
+    """
+    if found is None or dtype not in TYPES or vocab_size % WORD_BITS:
+        return None
+    kernel = found.kernels.best_allowed()
+    if kernel is None:
+        return None
+    compared = partial(candidates, kernel, dtype, vocab_size)
+    trial = partial(prefers_kernel, compared, is_timed=not found.is_asked_for)
+    return kernel if tried(found.text, "the best allowed token", trial) else None
+
+
+def candidates(
+    kernel: BestAllowedKernel,
+    dtype: torch.dtype,
+    vocab_size: int,
+    count: int,
+) -> Candidates:
+    """Both over `count` rows of random logits and masks."""
+    logits = torch.randn(count, vocab_size).to(dtype)
+    masks = torch.randint(-(2**31), 2**31, (count, vocab_size // WORD_BITS)).int()
+    masks[torch.randint(SHARE, masks.shape) > 0] = 0
+    masks[:, 0] |= 1  # a row without any would have no logit to compare
+
+    def own() -> tuple[torch.Tensor, torch.Tensor]:
+        ids, best = best_on_host(logits, masks.numpy())
+        return ids.float(), best
+
+    def other() -> tuple[torch.Tensor, torch.Tensor]:
+        ids, best = kernel(logits, masks)
+        return ids.float(), best
+
+    return Candidates(own, other)
