@@ -1,4 +1,4 @@
-"""Torch's threads wait for each other briefly, unless the environment says otherwise."""
+"""Torch's threads wait for each other briefly, unless the model is large or the environment says otherwise."""
 
 from __future__ import annotations
 
@@ -8,16 +8,24 @@ import sys
 
 import pytest
 
-from tenonry_torch_base.imports import importing
-from tenonry_torch_base.waiting import SPIN_TURNS
+from tenonry_torch_base.waiting import LARGE_BYTES, SPIN_TURNS, wait_briefly
 
 LOADS_TORCH = """
 import sys
-from tenonry_torch_base.imports import importing
+from tenonry_torch_base.waiting import wait_briefly
 assert "torch" not in sys.modules
-with importing():
-    import torch
+wait_briefly(sys.argv[1])
+import torch
 """
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """Without what OpenMP reads; restored after the test."""
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "restored after the test")
+        monkeypatch.delenv(name)
+    return monkeypatch
 
 
 @pytest.mark.parametrize(
@@ -29,25 +37,32 @@ with importing():
     ],
     ids=["nothing", "turns", "policy"],
 )
-def test_what_is_set_already_is_left_as_it_is(monkeypatch, given, turns):
-    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
-        monkeypatch.setenv(name, "restored after the test")
-        monkeypatch.delenv(name)
+def test_what_is_set_already_is_left_as_it_is(environment, tmp_path, given, turns):
     for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    with importing():
-        found = os.environ.get("GOMP_SPINCOUNT")
-    assert found == turns
+        environment.setenv(name, value)
+    wait_briefly(str(tmp_path))
+    assert os.environ.get("GOMP_SPINCOUNT") == turns
 
 
-def test_openmp_reads_it_as_torch_is_loaded():
+@pytest.mark.parametrize(
+    ("size", "turns"), [(LARGE_BYTES, str(SPIN_TURNS)), (LARGE_BYTES + 1, None)]
+)
+def test_threads_of_a_large_model_wait_as_they_would(environment, tmp_path, size, turns):
+    for name in ("model-1.safetensors", "model-2.safetensors", "notes.txt"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(size // 2 + (size % 2 if "1" in name else 0))
+    wait_briefly(str(tmp_path))
+    assert os.environ.get("GOMP_SPINCOUNT") == turns
+
+
+def test_openmp_reads_it_as_torch_is_loaded(tmp_path):
     environment = {
         name: value
         for name, value in os.environ.items()
         if name not in {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}
     }
     done = subprocess.run(
-        [sys.executable, "-c", LOADS_TORCH],
+        [sys.executable, "-c", LOADS_TORCH, str(tmp_path)],
         env={**environment, "OMP_DISPLAY_ENV": "verbose"},
         capture_output=True,
         text=True,

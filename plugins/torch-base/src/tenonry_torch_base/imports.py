@@ -19,8 +19,6 @@ from importlib.machinery import PathFinder, SourceFileLoader
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from tenonry_torch_base.waiting import wait_briefly
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from importlib.machinery import ModuleSpec
@@ -37,9 +35,8 @@ def importing() -> Iterator[None]:
     """Around first imports of torch and transformers, and what builds a model without storage.
 
     May be entered within itself and by several threads. In a process whose objects are frozen, those of new modules
-    are, too. Torch's threads wait for each other as `wait_briefly` says.
+    are, too.
     """
-    wait_briefly()
     with _LOCK:
         _STATE.entered += 1
         if _STATE.entered == 1:

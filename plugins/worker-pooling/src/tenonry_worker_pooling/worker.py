@@ -11,6 +11,7 @@ from tenonry.errors import ConfigError
 from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import KVCacheGroup, MemoryReport
 from tenonry_torch_base.imports import importing
+from tenonry_torch_base.waiting import wait_briefly
 from tenonry_worker_pooling.options import PoolingOptions
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class PoolingWorker(Worker):
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
+        wait_briefly(context.model.path)
         given = context.options
         self.options = given if isinstance(given, PoolingOptions) else PoolingOptions()
         self._found: Outline | None = None

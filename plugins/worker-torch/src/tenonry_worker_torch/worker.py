@@ -15,6 +15,7 @@ from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import MemoryReport
 from tenonry_torch_base.imports import importing
 from tenonry_torch_base.phases import Phases
+from tenonry_torch_base.waiting import wait_briefly
 from tenonry_worker_torch.options import TorchOptions
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class TorchWorker(Worker):
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
+        wait_briefly(context.model.path)
         self.options = (
             context.options if isinstance(context.options, TorchOptions) else TorchOptions()
         )

@@ -16,6 +16,7 @@ from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import KVCacheGroup, MemoryReport
 from tenonry_torch_base.imports import importing
 from tenonry_torch_base.phases import Phases
+from tenonry_torch_base.waiting import wait_briefly
 from tenonry_worker_transformers.options import TransformersOptions
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class TransformersWorker(Worker):
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
+        wait_briefly(context.model.path)
         self.options = (
             context.options
             if isinstance(context.options, TransformersOptions)
