@@ -7,7 +7,7 @@ import torch
 
 from tenonry_torch_base.sampler.token_masks import best_on_host
 from tenonry_torch_base.step_kernels import StepKernels
-from tenonry_worker_torch.fuse.kernels.best_allowed import best_allowed
+from tenonry_worker_torch.fuse.kernels.best_allowed import TRIAL_WORDS, best_allowed
 from tenonry_worker_torch.fuse.kernels.found import FoundKernels
 
 WIDTH = 96
@@ -56,6 +56,28 @@ def test_a_kernel_that_is_right_is_used(dtype):
 
 def test_a_kernel_that_names_another_token_is_not_used():
     assert used(of_the_next_row) is None
+
+
+def test_a_kernel_that_is_one_token_off_in_one_of_many_rows_is_not_used():
+    def nearly_right(logits, masks):
+        ids, best = right(logits, masks)
+        if len(ids) > 3:
+            ids[-1] += 1
+        return ids, best
+
+    assert used(nearly_right, width=8192) is None
+
+
+def test_the_trial_of_a_large_vocabulary_is_as_small_as_that_of_another():
+    """Every start makes it, whether or not a request has a grammar."""
+    widths = set()
+
+    def remembers(logits, masks):
+        widths.add(logits.shape[1])
+        return right(logits, masks)
+
+    assert used(remembers, width=32 * TRIAL_WORDS + 32) is remembers
+    assert widths == {32 * TRIAL_WORDS}
 
 
 def test_a_kernel_that_was_not_asked_for_must_be_quicker():

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 TYPES = {torch.float32, torch.bfloat16}
 WORD_BITS = 32
+TRIAL_WORDS = 256  # of a trial's masks at most: every start waits for it
 SHARE = 16  # every so many words of a trial's masks have bits: few, as with most grammars
 
 
@@ -32,7 +33,8 @@ def best_allowed(
     kernel = found.kernels.best_allowed()
     if kernel is None:
         return None
-    compared = partial(candidates, kernel, dtype, vocab_size)
+    words = min(vocab_size // WORD_BITS, TRIAL_WORDS)
+    compared = partial(candidates, kernel, dtype, words)
     trial = partial(prefers_kernel, compared, is_timed=not found.is_asked_for)
     return kernel if tried(found.text, "the best allowed token", trial) else None
 
@@ -40,12 +42,12 @@ def best_allowed(
 def candidates(
     kernel: BestAllowedKernel,
     dtype: torch.dtype,
-    vocab_size: int,
+    words: int,
     count: int,
 ) -> Candidates:
-    """Both over `count` rows of random logits and masks."""
-    logits = torch.randn(count, vocab_size).to(dtype)
-    masks = torch.randint(-(2**31), 2**31, (count, vocab_size // WORD_BITS)).int()
+    """Both over `count` rows of random logits and masks of so many words. Tokens are the same or they are not."""
+    logits = torch.randn(count, words * WORD_BITS).to(dtype)
+    masks = torch.randint(-(2**31), 2**31, (count, words)).int()
     masks[torch.randint(SHARE, masks.shape) > 0] = 0
     masks[:, 0] |= 1  # a row without any would have no logit to compare
 
@@ -57,4 +59,4 @@ def candidates(
         ids, best = kernel(logits, masks)
         return ids.float(), best
 
-    return Candidates(own, other)
+    return Candidates(own, other, tolerance=0.0)
