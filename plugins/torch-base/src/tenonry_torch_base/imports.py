@@ -1,4 +1,4 @@
-"""Imports torch and transformers at less cost, and changes nothing of what they compute. Worker process.
+"""Imports torch and transformers at less cost, and changes nothing of what they do. Worker process.
 
 Half a million objects come to life, so collecting garbage meanwhile takes a fifth of the time and finds nothing. Two
 other costs are those of transformers: it reads the source of all its models twice, since its cache of what they export
