@@ -24,7 +24,7 @@ from tenonry.errors import (
 )
 from tenonry.transport.keys import CurveKeys
 from tenonry_front_ends import reports
-from tenonry_front_ends.group import check_group, engines_of_group
+from tenonry_front_ends.group import JoinedEngines, check_group, engines_of_group
 from tenonry_testkit.processes import free_port
 from tenonry_testkit.served import FAKES, collect, params, served_config, tokens
 
@@ -52,6 +52,7 @@ class Group:
         self.runner = asyncio.Runner()
         self._threads = ThreadPoolExecutor()
         self._made: list[AsyncLLM] = []
+        self._joining: list[JoinedEngines] = []
 
     def config(self, **values: Any) -> EngineConfig:
         return served_config(**{**self.values, **values})
@@ -60,8 +61,15 @@ class Group:
         return self._threads.submit(self._make, self.config(data_parallel_rank=rank, **values))
 
     def _make(self, config: EngineConfig) -> AsyncLLM:
-        self._made.append(AsyncLLM(config, engines=engines_of_group(config)))
+        engines = engines_of_group(config)
+        if isinstance(engines, JoinedEngines):
+            self._joining.append(engines)
+        self._made.append(AsyncLLM(config, engines=engines))
         return self._made[-1]
+
+    def is_answered(self, rank: int) -> bool:
+        """Whether the leader has taken up the engine of a server that starts."""
+        return any(engines.reports.engines == [rank] for engines in self._joining)
 
     def both(self, **values: Any) -> tuple[AsyncLLM, AsyncLLM]:
         starts = [self.begin(rank, **values) for rank in (1, 0)]
@@ -214,7 +222,9 @@ class TestWhoJoins:
 
     def test_a_rank_given_twice_ends_the_start(self, group):
         group.values["data_parallel_size"] = 3  # one never comes
-        starts = [group.begin(rank) for rank in (0, 1, 1)]
+        starts = [group.begin(0), group.begin(1)]
+        group.run(until(lambda: group.is_answered(1)))
+        starts.append(group.begin(1))
         with pytest.raises(LaunchError, match=r"remote engine 1 sent HELLO .* is it started twice"):
             starts[0].result()
         for start in starts[1:]:

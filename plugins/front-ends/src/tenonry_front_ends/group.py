@@ -143,7 +143,7 @@ class JoinedEngines(Engines):
         self._dead = ""  # why the engine cannot serve
         self._is_serving = False
         self._is_closing = False
-        self._reports = NodeReports(
+        self.reports = NodeReports(
             self._address, self._keys, lambda reason: self._lost(self._index, reason)
         )
         self.stats = StatManager(self._config, self.plan)
@@ -153,7 +153,7 @@ class JoinedEngines(Engines):
     # ------------------------------------------------------------------ start
     def start(self) -> None:
         """Return when the engines of all servers are ready. Raises LaunchError."""
-        self._reports.start()
+        self.reports.start()
         self._find_leader()
         with contextlib.closing(RunDirectory()) as meeting:
             source, sink = self.client.bind(meeting.address(), meeting.address())
@@ -182,23 +182,23 @@ class JoinedEngines(Engines):
 
     def _find_leader(self) -> None:
         deadline = time.monotonic() + self._config.start_timeout
-        while not self._reports.is_heard:
+        while not self.reports.is_heard:
             if time.monotonic() > deadline:
                 raise LaunchError(
                     f"no answer from the server of rank 0 at {self._address} within {self._config.start_timeout:g} s; "
                     "start it, and compare address, port and keys"
                 )
             time.sleep(POLL_S)
-        self._check_open(self._reports.is_complete)
+        self._check_open(self.reports.is_complete)
 
     def _shake_hands(self, relay: HandshakeRelay) -> EngineFacts:
         """Until the engines of all servers are ready."""
-        while relay.facts is None or not self._reports.is_complete:
-            is_complete = self._reports.is_complete
+        while relay.facts is None or not self.reports.is_complete:
+            is_complete = self.reports.is_complete
             relay.turn(POLL_MS)
             self._check_open(is_complete and relay.facts is None)
             if relay.coordinator is not None:
-                self._reports.engines = [self._index]
+                self.reports.engines = [self._index]
             if self._dead:
                 relay.turn(LAST_WORDS_MS)
             self._check()
@@ -237,7 +237,7 @@ class JoinedEngines(Engines):
                 return
             self._dead = reason
             is_serving = self._is_serving
-        self._reports.ended(index, reason)
+        self.reports.ended(index, reason)
         if is_serving:
             self.on_death(index, reason)
 
@@ -251,8 +251,8 @@ class JoinedEngines(Engines):
         with self._lock:
             self._is_closing = True
         self._launcher.shutdown(timeout)
-        self._reports.ended(self._index, f"engine {self._index} was stopped")
-        self._reports.close()
+        self.reports.ended(self._index, f"engine {self._index} was stopped")
+        self.reports.close()
         self.client.close()
         self.stats.shutdown()
 

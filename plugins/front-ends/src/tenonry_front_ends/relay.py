@@ -5,6 +5,8 @@ The front end learns from it what only the first node knows, and becomes the eng
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 import zmq
 
@@ -21,6 +23,7 @@ from tenonry.transport.keys import CurveKeys
 from tenonry.transport.sockets import Context, Socket, engine_identity, make_socket
 
 LINGER_MS = 1000
+ANSWER_S = 10.0  # the first node takes up a HELLO within a tenth of a second
 # What the leader of a group adds to the URL where the ranks meet: each engine belongs to a server of its own.
 BY_RANK = "?servers=by-rank"
 
@@ -46,8 +49,11 @@ class HandshakeRelay:
         self._own = own
         self.coordinator: EngineZmqAddresses | None = None
         self.facts: EngineFacts | None = None
+        self._asked_at = 0.0
         self._messages = msgspec.msgpack.Decoder(EngineHandshakeMessage)
         self._context: Context = zmq.Context()
+        # Two servers with one rank would push each other aside for ever, and the first node lose what they said.
+        self._context.setsockopt(zmq.RECONNECT_IVL, -1)
         self._here = make_socket(self._context, zmq.ROUTER, here, bind=True)
         self._connected: Socket | None = None
         self._poller = zmq.Poller()
@@ -60,6 +66,8 @@ class HandshakeRelay:
                 self._from_engine(self._here.recv_multipart()[-1])
             else:
                 self._from_first(self._there.recv())
+        if self._asked_at and self.coordinator is None:
+            self._check_answer()
 
     @property
     def _there(self) -> Socket:
@@ -78,6 +86,7 @@ class HandshakeRelay:
     def _from_engine(self, frame: bytes) -> None:
         message = self._messages.decode(frame)
         self._there.send(frame)
+        self._asked_at = self._asked_at or time.monotonic()
         if isinstance(message, ReadyMessage):
             self.facts = message.facts
         elif isinstance(message, FailedMessage):
@@ -98,6 +107,14 @@ class HandshakeRelay:
         )
         answer = msgspec.msgpack.encode(metadata)
         self._here.send_multipart([engine_identity(self._engine), answer])
+
+    def _check_answer(self) -> None:
+        """Of two servers with one rank that start at the same time, the first node may hear only the later one."""
+        if time.monotonic() > self._asked_at + ANSWER_S:
+            raise LaunchError(
+                f"the server of rank 0 at {self._address} answers this node, but not engine {self._engine}; another "
+                f"server of data_parallel_rank={self._engine} may be starting: give each its own rank"
+            )
 
     def _refuse(self, reason: str) -> None:
         """End the start on both sides."""
