@@ -501,13 +501,58 @@ def test_all_tests_run_and_each_failure_counts(
     assert dev.test([]) == status
     printed = capfd.readouterr().out.splitlines()
     assert [line.split()[:4] for line in printed] == [
-        ["-m", "pytest", "-q", "-n"],
-        ["-m", "pytest", "-q", dev.ALONE[0]],
+        ["-m", "pytest", "-q", "-o"],
+        ["-m", "pytest", "-q", "-o"],
     ]
     for path in dev.ALONE:
         assert (ROOT / path).exists()
         assert f"--deselect={path}" in printed[0].split()
         assert path in printed[1].split()
+
+
+@pytest.fixture
+def three_runs(dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tree with three tests, each of which passes in its nth run, for the n in its file."""
+    text = """
+import pathlib, pytest
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_nth_run(name):
+    file = pathlib.Path(name)
+    left = int(file.read_text()) - 1
+    file.write_text(str(left))
+    assert left <= 0
+"""
+    (tmp_path / "test_nth.py").write_text(text)
+    (tmp_path / "test_ray.py").write_text("def test_ray(): pass")
+    monkeypatch.setattr(dev, "ROOT", tmp_path)
+    monkeypatch.setattr(dev, "ALONE", ("test_ray.py",))
+    monkeypatch.setattr(dev, "TESTERS", 1)
+    monkeypatch.setattr(dev, "HEAD_START_S", 0)
+    monkeypatch.setattr(dev, "PYTHON", sys.executable)
+    monkeypatch.setattr(dev, "ensure_environment", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("passing_runs", "status", "left"),
+    [
+        ((1, 1, 1), 0, [0, 0, 0]),
+        ((1, 2, 2), 0, [0, 0, 0]),  # two failed: each is tried once more, the third is not
+        ((1, 1, 3), 1, [0, 0, 1]),
+        ((2, 2, 2), 1, [1, 1, 1]),  # more than two: nothing is
+    ],
+)
+def test_a_few_that_failed_are_tried_once_more_and_named(
+    passing_runs, status, left, dev, three_runs, capfd
+):
+    for name, runs in zip("abc", passing_runs, strict=True):
+        (three_runs / name).write_text(str(runs))
+    assert dev.test([]) == status
+    assert [int((three_runs / name).read_text()) for name in "abc"] == left
+    unstable = [f"test_nth.py::test_nth_run[{name}]" for name in "bc" if passing_runs[1] == 2]
+    is_named = f"UNSTABLE, to be mended: {', '.join(unstable)} failed" in capfd.readouterr().err
+    assert is_named == (passing_runs == (1, 2, 2))
 
 
 @pytest.mark.parametrize("is_new", [True, False])
