@@ -40,5 +40,7 @@ def unpacked(masks: I32) -> NDArray[np.uint8]:
 
 
 def allowed_ids(mask: I32) -> NDArray[np.intp]:
-    """The ids whose bits are set in one mask."""
-    return unpacked(mask).nonzero()[0]
+    """The ids whose bits are set in one mask; most masks allow a few of many, and have few words with any."""
+    words = mask.nonzero()[0]
+    places = unpacked(mask[words]).nonzero()[0]
+    return words[places // WORD_BITS] * WORD_BITS + places % WORD_BITS

@@ -12,7 +12,7 @@ import numpy as np
 
 from tenonry.sampling_params import StructuredOutput
 from tenonry_grammars.base import Grammar, GrammarBackend, GrammarError
-from tenonry_grammars.bits import allowed_ids
+from tenonry_grammars.bits import allowed_ids, forbid
 from tenonry_grammars.schema import check_keywords, embedded_schemas, failing_part, parse_schema
 
 WALKS = 3
@@ -55,17 +55,17 @@ def walk(
     """Follow tokens that the grammar allows, chosen by a fixed seed. Raises GrammarError where it leads nowhere."""
     context = backend.context
     mask = np.zeros((1, context.num_words), np.int32)
-    ends = set(context.end_ids)
+    ends = [token_id for token_id in context.end_ids if token_id < context.vocab_size]
     for seed in range(walks):
         chance = random.Random(seed)  # noqa: S311 - no secrets
         matcher = grammar.matcher(context.end_ids)
         for place in range(tokens):
             backend.fill_masks([matcher], mask)
-            allowed = allowed_ids(mask[0])
-            if not len(allowed):
+            if not mask.any():
                 what = "nothing satisfies it" if place == 0 else "it is too complex to follow"
                 raise GrammarError(f"{what}: after {place} tokens no token is left")
-            goes_on = [token_id for token_id in allowed.tolist() if token_id not in ends]
-            if not goes_on:
+            forbid(mask[0], ends)
+            goes_on = allowed_ids(mask[0])
+            if not len(goes_on):
                 break
-            matcher.accept([chance.choice(goes_on)])
+            matcher.accept([int(goes_on[chance.randrange(len(goes_on))])])
