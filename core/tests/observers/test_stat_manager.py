@@ -15,7 +15,8 @@ from tenonry.errors import PluginFault
 from tenonry.info import EngineInfo
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
 from tenonry.observers import stat_manager
-from tenonry.observers.stat_manager import ERRORS_BEFORE_QUARANTINE, StatManager
+from tenonry.observers.observer import ERRORS_BEFORE_QUARANTINE
+from tenonry.observers.stat_manager import StatManager
 from tenonry.plugin.manager import PluginManager
 from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry.stats import StatRecord
@@ -218,6 +219,92 @@ class TestSlowLoggers:
         manager.shutdown(timeout=0.1)
         manager.shutdown(timeout=0.1)
         go.set()
+
+
+class TestHangingLoggers:
+    """One that blocks is named and left behind; the others see everything, once."""
+
+    @pytest.fixture
+    def hang(self, monkeypatch) -> Iterator[Any]:
+        monkeypatch.setattr(stat_manager, "MAX_CALL_S", 3)
+        go = threading.Event()
+
+        def wait(_: Any) -> None:
+            assert go.wait(30)
+
+        wait.go = go  # type: ignore[attr-defined]
+        yield wait
+        go.set()
+
+    def seconds_pass(self, manager: StatManager, seconds: int) -> None:
+        """Each second, something is to be recorded."""
+        for number in range(seconds):
+            manager._watch_at = 0.0
+            manager.record(record(100 + number))
+
+    @pytest.mark.parametrize("place", [0, 1, 2])
+    def test_the_others_go_on_without_it(self, place, manage, hang, caplog):
+        loggers = {name: ActingStatLogger() for name in "abc"}
+        hanging = loggers["abc"[place]]
+        hanging.act = hang
+        others = [logger for logger in loggers.values() if logger is not hanging]
+        manager = manage(**loggers)
+        manager.record(record())
+        eventually(lambda: hanging.calls[-1:] == ["record"])
+        self.seconds_pass(manager, 3)
+        assert "quarantined" not in caplog.text
+        self.seconds_pass(manager, 1)
+        eventually(lambda: all(len(logger.records) == 5 for logger in others))
+        assert f"stat logger '{'abc'[place]}' (" in caplog.text
+        assert "is quarantined after 3 s in 'record', which has not returned" in caplog.text
+        hang.go.set()  # what it waited for comes at last: too late
+        manager.record(record(7))
+        manager.shutdown()
+        wanted = [0, 100, 101, 102, 100, 7]
+        for logger in others:
+            assert [each.engine_index for each in logger.records] == wanted
+            assert logger.calls[-2:] == ["log", "shutdown"]
+        eventually(lambda: len(hanging.records) == 1)
+        assert hanging.calls == ["log_engine_initialized", "record"]
+
+    def test_one_that_hangs_in_its_log_is_left_there(self, manage, hang, caplog):
+        bad, good = ActingStatLogger(), ActingStatLogger()
+        bad.interval_s = 0.01
+        bad.log = lambda: hang(None)  # type: ignore[method-assign]
+        manager = manage(bad=bad, good=good)
+        eventually(lambda: manager._current is not None and manager._current[0].logger is bad)
+        self.seconds_pass(manager, 4)
+        eventually(lambda: len(good.records) == 4)
+        assert "after 3 s in 'log'" in caplog.text
+        assert "log" not in good.calls
+
+    def test_a_slow_one_that_goes_on_is_not(self, manage, hang, caplog):
+        slow = ActingStatLogger(hang)
+        manager = manage(slow=slow)
+        for number in range(6):
+            hang.go.clear()
+            manager.record(record())
+            eventually(lambda at=number: slow.calls.count("record") == at + 1)
+            self.second_passes_twice(manager)
+            hang.go.set()
+            eventually(lambda at=number: len(slow.records) == at + 1)
+        assert "quarantined" not in caplog.text
+
+    def second_passes_twice(self, manager: StatManager) -> None:
+        for _ in range(2):
+            manager._watch_at = 0.0
+            manager._watch()
+
+    def test_a_process_that_stood_still_blames_nobody(self, manage, hang, caplog):
+        """Two looks a minute apart are no minute in which the logger could have returned."""
+        observer = ActingStatLogger(hang)
+        manager = manage(observer=observer)
+        manager.record(record())
+        eventually(lambda: observer.calls[-1:] == ["record"])
+        self.second_passes_twice(manager)
+        for _ in range(1000):
+            manager._watch()
+        assert "quarantined" not in caplog.text
 
 
 class TestPlan:

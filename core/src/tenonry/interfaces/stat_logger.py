@@ -22,7 +22,8 @@ class StatLoggerContext(PluginContext):
 class StatLogger(Plugin[StatLoggerContext], ABC):
     """One observer of all engines. All calls come from one thread, in order.
 
-    After three consecutive errors a logger is quarantined: named in the log and called no more; serving goes on.
+    After three consecutive errors, or ten seconds in one call, a logger is quarantined: named in the log and called no
+    more; serving goes on, and so do the other loggers.
     """
 
     interval_s: float = 5.0  # how often `log` is called
