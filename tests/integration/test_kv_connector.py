@@ -52,6 +52,7 @@ def tokens(llm):
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("fail_loads", [0, 2])
 def test_what_was_saved_is_loaded_by_the_next_engine(folder, asynchronous, fail_loads):
+    """Reliability, fault 26: what could not be loaded is computed."""
     with LLM(model=folder, **SETTINGS) as plain:
         wanted = tokens(plain)
     name = f"torch {asynchronous} {fail_loads}"

@@ -283,7 +283,7 @@ class TestRefusals:
 
 
 def test_a_bomb_costs_its_own_request_and_no_other_a_token(forked_children):
-    """Streams go on while a schema takes all of its two seconds."""
+    """Streams go on while a schema takes all of its two seconds (reliability, fault 22)."""
     bomb = StructuredOutput(
         json=json.dumps(
             {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(6000)}}

@@ -73,6 +73,7 @@ class TestInstalled:
         assert len(reads) == 3
 
     def test_a_name_claimed_twice_is_an_error_naming_both(self, acme):
+        """Reliability, fault 27."""
         acme.install("rival", version="0.3", entry_points={GROUP: {"acme": "rival:Acme"}})
         with pytest.raises(PluginError) as caught:
             find_entry_point(LOGGERS, "acme")

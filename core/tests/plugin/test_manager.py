@@ -119,6 +119,7 @@ class TestByName:
          ("def f(:", "SyntaxError"), ("import sys; sys.exit(3)", "SystemExit: 3")],
     )  # fmt: skip
     def test_a_module_that_cannot_be_imported_is_named_with_the_cause(self, site, source, text):
+        """Reliability, fault 27."""
         site.install(
             "bad",
             entry_points={LOGGERS: {"bad": "bad_module:Mine"}},

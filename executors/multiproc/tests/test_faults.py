@@ -87,6 +87,7 @@ def test_a_start_has_a_deadline_and_names_who_is_late(build):
 
 
 def test_no_file_descriptors_is_said(build):
+    """Reliability, fault 29."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = open_files()
     for room in (0, 3, 5, 8):
@@ -102,6 +103,8 @@ def test_no_file_descriptors_is_said(build):
 
 
 def test_no_shared_memory_is_said(build, monkeypatch):
+    """Reliability, fault 29."""
+
     def full(*args):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

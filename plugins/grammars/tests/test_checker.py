@@ -151,6 +151,8 @@ class TestOnce:
 
 
 class TestBombs:
+    """Reliability, fault 22."""
+
     def test_one_is_refused_within_the_limit_and_others_go_on(self):
         checker = GrammarChecker(None, CONTEXT, 0.5)
         checker.check(spec(regex="a"))

@@ -91,6 +91,8 @@ def test_a_slow_disk_costs_hits_and_no_memory(store, monkeypatch):
 
 
 def test_a_full_disk_ends_the_saving_with_one_line(store, monkeypatch, caplog, tmp_path):
+    """Reliability, faults 26 and 29."""
+
     def full(number, mode):
         os.close(number)
         raise OSError(28, "No space left on device")
