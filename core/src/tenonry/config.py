@@ -108,6 +108,8 @@ class EngineConfig(Settings):
     """auto, cpu or cuda."""
     seed: int = Field(0, ge=0)
     """Seeds the seeds of requests that bring none, and dummy weights."""
+    quantization: str | None = None
+    """Weights in few bits: int8 makes them at load; a checkpoint says its own format."""
     load_format: Literal["auto", "safetensors", "sharded", "dummy"] = "auto"
     """sharded: files of each rank, as `save_sharded_state` writes them; dummy: random weights."""
     max_model_len: int | None = Field(None, ge=1)

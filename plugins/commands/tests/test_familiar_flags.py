@@ -30,13 +30,21 @@ def test_a_flag_of_a_server_changes_nothing(verb):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("name", ["trust_remote_code", "swap_space", "quantization"])
+@pytest.mark.parametrize("name", ["trust_remote_code", "swap_space", "kv_cache_dtype"])
 def test_a_flag_without_a_counterpart_says_what_to_do_instead(verb, name, capsys):
     parser, _ = make_parser(verb)
     with pytest.raises(SystemExit) as ended:
         parser.parse_args([*VERBS[verb], "--" + name.replace("_", "-"), "1"])
     assert ended.value.code == 2
     assert INSTEAD[name] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("flag", ["-q", "--quantization"])
+def test_a_short_flag_means_the_long_one(verb, flag):
+    parser, _ = make_parser(verb)
+    config = config_from_arguments(parser.parse_args([*VERBS[verb], flag, "int8"]))
+    assert config.quantization == "int8"
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -72,6 +72,7 @@ class Worker(Plugin[WorkerContext], ABC):
     "features" and "grammar" say that it reads `features` and `structured_output` of a request, which is refused
     otherwise; with "grammar" it compiles what `SchedulerOutput.prepare` asks for and says when that is done.
     "pooling" says that it may serve `SamplingParams.pooling`; `call("tasks")` then gives `EngineInfo.tasks`.
+    "quantization" says that it keeps weights in few bits as that setting asks.
     `rpc_methods` is the allow-list of `call`. `steps_in_flight` is how many steps may be launched before the first is
     answered. Whatever it raises from `execute_model` ends the engine; a fault of one row is reported in the result
     instead.

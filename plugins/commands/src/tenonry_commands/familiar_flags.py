@@ -20,7 +20,6 @@ MEANS: dict[str, tuple[str, bool]] = {  # a flag without a value: the field that
     "disable_uvicorn_access_log": ("disable_access_log", True),
 }
 SHORT = {
-    "-q": "quantization",
     "-O": "compilation_config",
     "-cc": "compilation_config",
 }
@@ -34,7 +33,6 @@ _REMEDIES: dict[str, tuple[str, ...]] = {
         "preemption_mode",
     ),
     "weights stay on the device that computes with them; leave it out": ("cpu_offload_gb",),
-    "weights are run as they are; --dtype chooses their type": ("quantization",),
     "the KV cache has the type of the weights; leave it out": (
         "kv_cache_dtype",
         "calculate_kv_scales",
@@ -154,6 +152,7 @@ def add_familiar_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-ep", dest="enable_expert_parallel", action="store_const", const=True, **hidden
     )
+    parser.add_argument("-q", dest="quantization", **hidden)
     for name, remedy in INSTEAD.items():
         short: Sequence[str] = [flag for flag, meant in SHORT.items() if meant == name]
         parser.add_argument(_flag(name), *short, action=_Refuse, nargs="*", const=remedy, **hidden)

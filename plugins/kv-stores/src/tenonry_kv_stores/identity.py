@@ -41,6 +41,7 @@ def model_identity(context: KVConnectorContext) -> bytes:
         "worker": config.worker.model_dump(),
         "attention": config.attention_backend,
         "eager": config.enforce_eager,
+        "quantization": config.quantization,
         "max_model_len": config.max_model_len,
         "weights": (config.load_format, config.seed if config.load_format == "dummy" else 0),
         "cache": None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tenonry.errors import ModelError
 from tenonry_hf_hub import StoredTensor, check_present, find_weights, read_headers
 from tenonry_torch_base.renaming import Renaming
+from tenonry_torch_base.stored_matrices import MatrixSlice, StoredMatrices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from tenonry_hf_hub import WeightFiles
+    from tenonry_torch_base.quantisations import Quantisation
 
 # Conversions on loading that keep every element of a tensor and add none.
 KEEPING_STEPS = {"MergeModulelist", "Concatenate", "Transpose"}
@@ -33,15 +35,21 @@ class Checkpoint:
     there, or broken, and that the model does not need.
     """
 
-    def __init__(self, path: str | Path, model: PreTrainedModel) -> None:
-        """`model` may be without storage. Raises ModelError as `read_headers` does for a file that holds one of its
-        tensors, and when such a file is not there.
+    def __init__(
+        self,
+        path: str | Path,
+        model: PreTrainedModel,
+        quantisation: Quantisation | None = None,
+    ) -> None:
+        """`model` may be without storage; `quantisation` reads what is stored in few bits. Raises ModelError as
+        `read_headers` does for a file that holds one of its tensors, and when such a file is not there.
         """
         self.path = str(path)
         self.family = type(model).__name__
         self.tensors: dict[str, StoredTensor] = {}
         self.targets: dict[str, str] = {}
         self.converters: dict[str, Any] = {}
+        self.matrices = None if quantisation is None else StoredMatrices(quantisation)
         self._unplaced: dict[str, tuple[str, str]] = {}  # checkpoint name → renamed, and its file
         renaming = Renaming(model)
         self._names = renaming.names
@@ -59,6 +67,8 @@ class Checkpoint:
                 absent.append(file)
                 self._unplaced[key] = (renaming.target(key)[0], file)
         self.absent = tuple(dict.fromkeys(absent))
+        if self.matrices is not None:
+            stored = self.matrices.gather(stored)
         for key, tensor in stored.items():
             name, converter = renaming.target(key)
             if name not in renaming.names:
@@ -82,7 +92,14 @@ class Checkpoint:
     @property
     def files(self) -> list[Path]:
         """The files that hold at least one of the tensors, in a fixed order."""
-        return sorted({tensor.file for tensor in self.tensors.values()})
+        found = {tensor.file for tensor in self.tensors.values()}
+        for parts in self._parts.values():
+            found.update(part.file for part in parts.values())
+        return sorted(found)
+
+    @property
+    def _parts(self) -> dict[str, dict[str, StoredTensor]]:
+        return {} if self.matrices is None else self.matrices.parts
 
     @property
     def features(self) -> dict[str, list[str]]:
@@ -96,7 +113,19 @@ class Checkpoint:
         opened = {
             file: open_files.enter_context(safe_open(file, framework="pt")) for file in self.files
         }
-        return {key: opened[tensor.file].get_slice(key) for key, tensor in self.tensors.items()}
+        parts_of = self._parts
+        found: dict[str, Any] = {}
+        for key, tensor in self.tensors.items():
+            if self.matrices is None or key not in parts_of:
+                found[key] = opened[tensor.file].get_slice(key)
+                continue
+            prefix = key.rpartition(".")[0]
+            slices = {
+                ending: opened[part.file].get_slice(f"{prefix}.{ending}")
+                for ending, part in parts_of[key].items()
+            }
+            found[key] = MatrixSlice(self.matrices, key, tensor.shape, slices)
+        return found
 
     def check(self, model: PreTrainedModel) -> None:
         """Raises ModelError, naming file and tensor, when a shape differs from the model's, or a weight is missing."""

@@ -11,10 +11,16 @@ from tenonry_hf_hub import check_sizes, read_json
 UNSAFE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
-def check_folder(path: str, *, needs_weights: bool) -> dict[str, Any]:
+def check_folder(
+    path: str,
+    *,
+    needs_weights: bool,
+    reads_quantised: bool = False,
+) -> dict[str, Any]:
     """The folder's config.json. Raises ModelError when it cannot be read, or holds no safetensors files.
 
-    Weights in pickle files are refused by name: reading them may run code that they carry.
+    Weights in pickle files are refused by name: reading them may run code that they carry. So are those in few bits,
+    unless the worker `reads_quantised`.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -22,16 +28,23 @@ def check_folder(path: str, *, needs_weights: bool) -> dict[str, Any]:
             f"model folder {path} does not exist; give a folder with config.json and *.safetensors"
         )
     config = read_config(folder / "config.json")
-    if quantised := config.get("quantization_config"):
-        method = (
-            quantised.get("quant_method", "unknown") if isinstance(quantised, dict) else quantised
-        )
+    method = quantised_by(config)
+    if method is not None and not reads_quantised:
         raise ModelError(
-            f"{path} is quantised ({method}); only float32, bfloat16 and float16 weights can be run"
+            f"{path} is quantised ({method}); this worker runs only float32, bfloat16 and float16 weights"
         )
     if needs_weights and not any(folder.glob("*.safetensors")):
         raise ModelError(_no_weights(folder))
     return config
+
+
+def quantised_by(config: dict[str, Any]) -> str | None:
+    """What config.json calls the format of weights in few bits; None for floats."""
+    quantised = config.get("quantization_config") or config.get("compression_config")
+    if not quantised:
+        return None
+    method = quantised.get("quant_method", "unknown") if isinstance(quantised, dict) else quantised
+    return str(method)[:80]
 
 
 def architecture_of(config: dict[str, Any]) -> str:

@@ -25,6 +25,16 @@ STEP_KERNELS = Point(
     {"cpu": "tenonry-kernels-cpu"},
     kind="step_kernels",
 )
+QUANTISATIONS = Point(
+    "tenonry.quantisations",
+    "tenonry_torch_base.quantisations:Quantisation",
+    {
+        "awq": "tenonry-quantisations",
+        "compressed-tensors": "tenonry-quantisations",
+        "gptq": "tenonry-quantisations",
+        "int8": "tenonry-quantisations",
+    },
+)
 DEFAULT_KERNELS = "cpu"
 DEFAULT_BUFFERS = {"cpu": "host", "cuda": "cuda"}
 

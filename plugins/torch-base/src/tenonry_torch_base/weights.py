@@ -176,7 +176,7 @@ def stored_model(
         "output_loading_info": True,
     }
     with weights_of(architecture, path), ExitStack() as open_files:
-        if checkpoint.absent:  # transformers would open them all
+        if checkpoint.absent or checkpoint.matrices is not None:  # transformers would open them all
             weights = checkpoint.slices(open_files)
             model, info = type(whole).from_pretrained(None, state_dict=weights, **options)
             _read_generation_config(model, path)

@@ -45,6 +45,7 @@ class AutoWorker(Worker):
             "lora",
             "pooling",
             "profile",
+            "quantization",
             "save",
             "sleep",
             "weights",
@@ -157,6 +158,11 @@ class AutoWorker(Worker):
         if self.context.kv_connector is not None and "kv_connector" not in worker.capabilities:
             raise ConfigError(
                 f"worker '{name}' keeps K/V that no KV connector can move; leave out kv_connector"
+            )
+        quantization = self.context.config.quantization
+        if quantization is not None and "quantization" not in worker.capabilities:
+            raise ConfigError(
+                f"quantization={quantization}: worker '{name}' runs weights as they are; leave it out"
             )
         max_images = self.context.config.max_images
         if max_images and "features" not in worker.capabilities:

@@ -48,6 +48,11 @@ class PoolingWorker(Worker):
     @classmethod
     def check(cls, config: EngineConfig, options: BaseModel) -> None:
         """See `Plugin.check`."""
+        if config.quantization is not None:
+            raise ConfigError(
+                f"quantization={config.quantization}: worker 'pooling' runs weights as they are; leave it out, or use "
+                "--worker torch with a model that it runs"
+            )
         if config.max_loras or config.lora_modules:
             raise ConfigError(
                 f"max_loras={config.max_loras}: worker 'pooling' serves no adapters; leave it out"

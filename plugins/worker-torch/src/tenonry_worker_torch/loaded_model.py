@@ -22,6 +22,7 @@ from tenonry_worker_torch.attention.layer import (
 )
 from tenonry_worker_torch.forward import Forward, ModuleForward
 from tenonry_worker_torch.fuse.generic import unpack_read
+from tenonry_worker_torch.fuse.quantised import refuse_others
 from tenonry_worker_torch.images.encoder import ImageEncoder
 from tenonry_worker_torch.loading.image_mask import mark_spans
 from tenonry_worker_torch.loading.packed_run import PackedRun
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from tenonry_torch_base.buffers import StepBuffers
+    from tenonry_torch_base.quantisations import Quantisation
     from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.attention.base import AttentionBackend
     from tenonry_worker_torch.attention.groups import LayerGroup
@@ -90,6 +92,7 @@ class LoadedModel:
         self.adapters: Adapters | None = None
         self.images: ImageEncoder | None = None
         self.kernels: FoundKernels | None = None
+        self.quantisation: Quantisation | None = None
 
     @property
     def mixers(self) -> list[PackedMixer]:
@@ -111,11 +114,13 @@ def build(  # noqa: PLR0913 - by name, from one caller
     adapters: Adapters | None = None,
     image_check: ImageCheck | None = None,
     kernels: FoundKernels | None = None,
+    quantisation: Quantisation | None = None,
 ) -> LoadedModel:
     """Probe the module, bind it to a backend, make it fast, and check it. Raises ModelError or ConfigError.
 
     `window_groups`: layers that see a window only are in KV groups of their own. `adapters`: where there may be some.
     `image_check`: the model is to see, and this shows that it does so rightly. `kernels`: for parts of a step.
+    `quantisation`: its layers take the place of linear ones.
     """
     parallel = parallel or alone()
     vocab_size = _prepare(module, parallel, max_model_len)
@@ -141,8 +146,10 @@ def build(  # noqa: PLR0913 - by name, from one caller
         if fuse or not skip_check:
             checks.prepare(may_be_lean=fuse)
         if fuse:
-            _make_fast(model, checks, max_model_len, phases or Phases(), seats)
+            _make_fast(model, checks, max_model_len, phases or Phases(), seats, quantisation)
             _use_kernels(model, kernels, None if skip_check else checks)
+        elif quantisation is not None and quantisation.config is None:
+            refuse_others(None, type(module).__name__, quantisation.name)
         if not skip_check:
             _check(model, checks, run, image_check)
     if seats is not None:
@@ -212,8 +219,9 @@ def _make_fast(
     max_model_len: int,
     phases: Phases,
     seats: Seats | None,
+    quantisation: Quantisation | None,
 ) -> None:
-    from tenonry_worker_torch.fuse import fast_forward, pack
+    from tenonry_worker_torch.fuse import fast_forward, pack, quantise
     from tenonry_worker_torch.fuse.experts import use_dense_experts
     from tenonry_worker_torch.fuse.mixers import drop_paths, use_paths
 
@@ -241,7 +249,11 @@ def _make_fast(
     if seats is not None and lean is not None:
         seats.wrap(lean)
     with phases.of("packing"):
-        pack(model.module, lean, mixers)
+        if quantisation is not None and quantise(model.module, lean, quantisation):
+            checks.allow(quantisation.tolerance)
+            model.quantisation = quantisation
+        else:
+            pack(model.module, lean, mixers)
 
 
 def _use_kernels(

@@ -74,6 +74,7 @@ class ModelChecks:
         self._vocab_size = int(model.config.get_text_config().vocab_size)
         self._short: tuple[ShortStack, SelfCheck] | None = None
         self._at_full_depth: SelfCheck | None = None
+        self._allowed = 0.0
         self.lengths = prompt_lengths(model.config.get_text_config(), max_model_len)
 
     def prepare(self, *, may_be_lean: bool) -> None:
@@ -83,6 +84,13 @@ class ModelChecks:
             self._whole()
         else:
             self._short = (stack, SelfCheck(self.run, self._short_reference(stack)))
+
+    def allow(self, tolerance: float) -> None:
+        """From now on, take more for rounding than the data type has."""
+        self._allowed = tolerance
+        for check in (self._short and self._short[1], self._at_full_depth):
+            if check is not None:
+                check.allowed = tolerance
 
     def agrees(self, forward: Forward) -> bool:
         """Whether a forward pass is right. The short stack may say so alone: all layers, and the other ways of
@@ -127,6 +135,7 @@ class ModelChecks:
             keeps_all=True,
         )
         check = SelfCheck(self.run, reference, replay if begin else None)
+        check.allowed = self._allowed
         numbers = list(range(len(forward.layers)))
         check.require(forward.shortened(numbers), architecture, cache_sizes=(1,))
         if isinstance(forward.end, LeanHead):
@@ -166,6 +175,7 @@ class ModelChecks:
                 self.probed,
             )
             self._at_full_depth = SelfCheck(self.run, found)
+            self._at_full_depth.allowed = self._allowed
         return self._at_full_depth
 
     def _stack(self) -> ShortStack | None:

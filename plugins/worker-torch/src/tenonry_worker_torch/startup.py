@@ -12,7 +12,7 @@ import torch
 from tenonry.errors import ConfigError, ModelError
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
-from tenonry_torch_base.device import choose_device, prepare_device
+from tenonry_torch_base.device import choose_device, choose_dtype, prepare_device
 from tenonry_torch_base.grammars import open_grammars
 from tenonry_torch_base.phases import Phases
 from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSORS, resolve_class
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tenonry.info import WorkerFacts
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
+    from tenonry_torch_base.quantisations import Quantisation
     from tenonry_worker_torch.attention.base import AttentionBackend
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.loading.load import Look
@@ -86,14 +87,46 @@ def looked(context: WorkerContext) -> tuple[Look, WorkerFacts]:
         context.model.path,
         load_format=config.load_format,
         towers=config.max_images > 0,
+        quantization=config.quantization,
     )
     if config.enable_expert_parallel:
         check_experts(found.whole, config)
     device = choose_device(config.device, context.local_rank, config.world_size)
+    check_quantisation(found, config, device, context.options)
     known = known_facts(found, config, device)
     if config.max_loras or config.lora_modules:
         check_adapters(found, config, getattr(context.options, "max_cpu_loras", None))
     return found, known
+
+
+def check_quantisation(
+    found: Look, config: EngineConfig, device: torch.device, options: Any
+) -> None:
+    """Raises ConfigError where weights cannot be quantised at load; those of a checkpoint can always be dequantised."""
+    if found.quantised is None or not found.quantised.is_at_load:
+        return
+    quantisation = found.quantised.quantisation
+    dtype = choose_dtype(config.dtype, found.whole.config, device)
+    reason = quantisation.refusal(device, dtype)
+    if reason:
+        raise ConfigError(f"quantization={quantisation.name}: {reason}; leave it out")
+    if config.enforce_eager or not getattr(options, "fuse", True):
+        raise ConfigError(
+            f"quantization={quantisation.name}: layers are quantised where they are fused; leave out --enforce-eager "
+            "and --worker-option fuse=false"
+        )
+
+
+def computes(found: Look, device: torch.device, dtype: torch.dtype) -> Quantisation | None:
+    """Whose layers compute; None where there are only floats, maybe dequantised ones."""
+    if found.quantised is None:
+        return None
+    quantisation = found.quantised.quantisation
+    reason = quantisation.refusal(device, dtype)
+    if reason is None:
+        return quantisation
+    logger.info("Quantisation %s: %s, so weights are dequantised", quantisation.name, reason)
+    return None
 
 
 def check_adapters(found: Look, config: EngineConfig, max_cpu_loras: int | None) -> None:
@@ -177,6 +210,8 @@ class Loader:
     def load(self, found: Look) -> LoadedModel:
         """From its files, made fast and checked. `found`: what `look` said of the model. Raises ModelError."""
         config = self._context.config
+        if found.quantised is not None:
+            self.resolved |= found.quantised.origin
         make = partial(
             load_model,
             self._context.model.path,
@@ -246,6 +281,7 @@ class Loader:
                 adapters=adapters,
                 image_check=ImageCheck(self._context.model.path) if config.max_images else None,
                 kernels=self._kernels,
+                quantisation=computes(found, self.device, module.dtype),
             )
         if adapters is not None and self.adapters is None:
             adapters.add_all(config.lora_modules)

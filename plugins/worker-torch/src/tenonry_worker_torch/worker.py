@@ -47,6 +47,7 @@ class TorchWorker(Worker):
             "kv_connector",
             "lora",
             "profile",
+            "quantization",
             "save",
             "sleep",
             "weights",

@@ -8,7 +8,13 @@ import torch
 
 from tenonry_worker_torch.adapters.batch import AdapterBatch, StepAdapters
 from tenonry_worker_torch.adapters.linear import LowRank, Part, adapted
-from tenonry_worker_torch.fuse.linear import DenseLinear, PackedLinear, can_pack, merge
+from tenonry_worker_torch.fuse.linear import (
+    DenseLinear,
+    OneDnnPacking,
+    PackedLinear,
+    can_pack,
+    merge,
+)
 
 CPU = torch.device("cpu")
 IN, SIZES, SLOTS = 24, (16, 8, 8), 4
@@ -113,7 +119,7 @@ def test_around_a_prepacked_merged_layer():
     step = StepAdapters()
     dense = merge(modules)
     plain = DenseLinear(dense.weight.float(), dense.bias.float())
-    layer = adapted(dense, low_rank, step).packed()
+    layer = adapted(dense, low_rank, step).packed(OneDnnPacking())
     assert isinstance(layer.inner, PackedLinear)
     slots = [0, -1, 1, 2, 3]
     x, other = torch.randn(5, IN).bfloat16(), torch.randn(5, sum(SIZES)).bfloat16()

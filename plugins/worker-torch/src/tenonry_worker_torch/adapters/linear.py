@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from tenonry_torch_base.step_kernels import LowRankKernel
     from tenonry_worker_torch.adapters.batch import AdapterBatch, Segment, StepAdapters
+    from tenonry_worker_torch.fuse.linear import Packing
     from tenonry_worker_torch.parallel.groups import TensorGroup
 
     Weights = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
@@ -223,8 +224,8 @@ class AdaptedLinear:
             self.low_rank.add(x, out, batch)
         return out
 
-    def packed(self) -> AdaptedLinear:
-        return AdaptedLinear(self.inner.packed(), self.low_rank, self.step)
+    def packed(self, packing: Packing) -> AdaptedLinear:
+        return AdaptedLinear(self.inner.packed(packing), self.low_rank, self.step)
 
 
 class AddAfter:

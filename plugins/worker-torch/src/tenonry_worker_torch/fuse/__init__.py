@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from tenonry_worker_torch.fuse.decoder import LeanForward, lean_forward
 from tenonry_worker_torch.fuse.generic import pack_linears
-from tenonry_worker_torch.fuse.linear import can_pack
+from tenonry_worker_torch.fuse.linear import OneDnnPacking, can_pack
 from tenonry_worker_torch.fuse.mixers import renew_paths
+from tenonry_worker_torch.fuse.quantised import QuantisedPacking, refuse_others
 from tenonry_worker_torch.fuse.verify import layers_agree
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
+    from tenonry_torch_base.quantisations import Quantisation
     from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
     from tenonry_worker_torch.forward import Forward
     from tenonry_worker_torch.state.mixer import PackedMixer
@@ -64,4 +66,28 @@ def pack(
         if pack_linears(model):
             renew_paths(mixers)
     elif can_pack(model.dtype, model.device):
-        lean.pack()
+        lean.pack(OneDnnPacking())
+
+
+def quantise(
+    model: PreTrainedModel,
+    lean: LeanForward | None,
+    quantisation: Quantisation,
+) -> bool:
+    """Give the lean layers matrices of few bits. False where those of a checkpoint stay dequantised.
+
+    Raises ModelError for a model that cannot be quantised at load.
+    """
+    architecture = type(model).__name__
+    name = quantisation.name
+    if quantisation.config is None:
+        refuse_others(lean, architecture, name)
+    if lean is None:
+        logger.info(
+            "%s runs its own code, so what is stored as %s is dequantised", architecture, name
+        )
+        return False
+    packing = QuantisedPacking(quantisation, model.dtype, model.device)
+    lean.pack(packing)
+    logger.info("Quantisation %s: %s", name, packing.text)
+    return True

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tenonry_worker_torch.attention.base import LayerSpec
+    from tenonry_worker_torch.fuse.linear import Packing
 
     Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
@@ -118,10 +119,10 @@ class FusedAttention:
             attended = attended * gate.sigmoid()
         return attended.flatten(1)
 
-    def pack(self) -> None:
-        """Give both weights to oneDNN, and free those of the modules they came from."""
-        self.qkv = self.qkv.packed()
-        self.out = self.out.packed()
+    def pack(self, packing: Packing) -> None:
+        """Lay both weights out anew, and free those of the modules they came from."""
+        self.qkv = self.qkv.packed(packing)
+        self.out = self.out.packed(packing)
 
 
 class FusedMLP:
@@ -142,10 +143,10 @@ class FusedMLP:
         gate, up = self.gate_up(x).chunk(2, -1)
         return self.activation(gate).mul_(up)
 
-    def pack(self) -> None:
-        """Give both weights to oneDNN, and free those of the modules they came from."""
-        self.gate_up = self.gate_up.packed()
-        self.down = self.down.packed()
+    def pack(self, packing: Packing) -> None:
+        """Lay both weights out anew, and free those of the modules they came from."""
+        self.gate_up = self.gate_up.packed(packing)
+        self.down = self.down.packed(packing)
 
 
 def is_linear(module: object) -> bool:

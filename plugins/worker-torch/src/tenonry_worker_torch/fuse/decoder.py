@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
     from tenonry_worker_torch.forward import ForwardPlans
+    from tenonry_worker_torch.fuse.linear import Packing
 
 NOT_ROTATED = (None, None)  # of layers without attention
 
@@ -84,12 +85,12 @@ class LeanForward:
             self.step,
         )
 
-    def pack(self) -> None:
-        """Give all weights to oneDNN, layer by layer; what the model holds of them goes, except the embedding."""
+    def pack(self, packing: Packing) -> None:
+        """Lay all weights out anew, layer by layer; what the model holds of them goes, except the embedding."""
         for layer in self.layers:
-            layer.pack()
+            layer.pack(packing)
         if self.end is not None:
-            self.end.head = self.end.head.packed()
+            self.end.head = self.end.head.packed(packing)
 
 
 class LeanHead:

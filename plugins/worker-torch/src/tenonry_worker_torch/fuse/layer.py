@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from tenonry_worker_torch.attention.base import LayerSpec
     from tenonry_worker_torch.fuse.block import Attend
+    from tenonry_worker_torch.fuse.linear import Packing
 
 KERNEL_TOKENS = (
     128  # kernels are for few rows: of longer prompts, torch computes matrix products on all cores
@@ -52,7 +53,7 @@ class FirstHalf(Protocol):
         /,
     ) -> torch.Tensor: ...
 
-    def pack(self) -> None: ...
+    def pack(self, packing: Packing) -> None: ...
 
 
 class HalfKernel(Protocol):
@@ -127,11 +128,11 @@ class LeanLayer:
             out = self.after_mlp(out)
         return out + hidden
 
-    def pack(self) -> None:
-        """Give the weights to oneDNN; a feed-forward part of another shape has its own linear layers replaced."""
-        self.attention.pack()
+    def pack(self, packing: Packing) -> None:
+        """Lay the weights out anew; a feed-forward part of another shape has its own linear layers given to oneDNN."""
+        self.attention.pack(packing)
         if isinstance(self.mlp, FusedMLP):
-            self.mlp.pack()
+            self.mlp.pack(packing)
         else:
             pack_linears(self.mlp)
 

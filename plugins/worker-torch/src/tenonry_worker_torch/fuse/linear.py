@@ -29,7 +29,7 @@ PACKED_ROWS = "tenonry_packed_rows"  # of a module whose weight is some rows of 
 
 
 class Linear(Protocol):
-    """`x` [N, in] → [N, out]; `add` returns the result plus `other` [N, out]; `packed` the same layer, prepacked."""
+    """`x` [N, in] → [N, out]; `add` returns the result plus `other` [N, out]; `packed` the same layer as it serves."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
@@ -39,7 +39,19 @@ class Linear(Protocol):
         other: torch.Tensor,
     ) -> torch.Tensor: ...
 
-    def packed(self) -> Linear: ...
+    def packed(self, packing: Packing, /) -> Linear: ...
+
+
+class Packing(Protocol):
+    """Lays weights out anew. The modules that they came from are given, so that nothing is held twice."""
+
+    def dense(self, linear: DenseLinear) -> Linear:
+        """One matrix; the modules `sources` of it may lose theirs."""
+        ...
+
+    def parted(self, linear: PartedLinear) -> Linear:
+        """Matrices of layers that read the same input."""
+        ...
 
 
 class DenseLinear:
@@ -67,16 +79,8 @@ class DenseLinear:
     ) -> torch.Tensor:
         return functional.linear(x, self.weight, self.bias).add_(other)
 
-    def packed(self) -> PackedLinear:
-        """In oneDNN's layout. The modules it came from lose their weights, so that nothing is held twice."""
-        made = pack(self.weight, self.bias)
-        begin = 0
-        for module in self.sources:
-            end = begin + module.weight.shape[0]
-            setattr(module, PACKED_ROWS, (made, begin, end))
-            module.weight = nn.Parameter(self.weight.new_empty(0), requires_grad=False)
-            begin = end
-        return made
+    def packed(self, packing: Packing) -> Linear:
+        return packing.dense(self)
 
 
 class PartedLinear:
@@ -100,9 +104,8 @@ class PartedLinear:
     ) -> torch.Tensor:
         return self(x).add_(other)
 
-    def packed(self) -> PackedLinear:
-        """In oneDNN's layout, side by side; the modules lose their weights."""
-        return merge(self.sources).packed()
+    def packed(self, packing: Packing) -> Linear:
+        return packing.parted(self)
 
 
 class PackedLinear:
@@ -129,7 +132,7 @@ class PackedLinear:
             "",
         )
 
-    def packed(self) -> PackedLinear:
+    def packed(self, _packing: Packing) -> PackedLinear:
         return self
 
     def add(
@@ -168,8 +171,8 @@ class SummedLinear:
     ) -> torch.Tensor:
         return self(x).add_(other)
 
-    def packed(self) -> SummedLinear:
-        return SummedLinear(self.piece.packed(), self.bias, self.group)
+    def packed(self, packing: Packing) -> SummedLinear:
+        return SummedLinear(self.piece.packed(packing), self.bias, self.group)
 
 
 class GatheredLinear:
@@ -198,8 +201,8 @@ class GatheredLinear:
     ) -> torch.Tensor:
         return self(x).add_(other)
 
-    def packed(self) -> GatheredLinear:
-        return GatheredLinear(self.piece.packed(), self.group, self.size)
+    def packed(self, packing: Packing) -> GatheredLinear:
+        return GatheredLinear(self.piece.packed(packing), self.group, self.size)
 
 
 class PackedModule(nn.Module):
@@ -249,6 +252,28 @@ class PackedModule(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._packed(x)
+
+
+class OneDnnPacking:
+    """In oneDNN's layout. The modules a weight came from lose theirs, so that nothing is held twice."""
+
+    def dense(self, linear: DenseLinear) -> PackedLinear:
+        made = pack(linear.weight, linear.bias)
+        begin = 0
+        for module in linear.sources:
+            end = begin + module.weight.shape[0]
+            setattr(module, PACKED_ROWS, (made, begin, end))
+            take_weight(module)
+            begin = end
+        return made
+
+    def parted(self, linear: PartedLinear) -> PackedLinear:
+        return self.dense(merge(linear.sources))
+
+
+def take_weight(module: nn.Linear) -> None:
+    """Its weight is elsewhere."""
+    module.weight = nn.Parameter(module.weight.new_empty(0), requires_grad=False)
 
 
 def detached_bias(module: nn.Linear) -> torch.Tensor | None:
@@ -327,21 +352,18 @@ def merge(modules: Sequence[nn.Linear]) -> DenseLinear:
         end = begin + module.out_features
         module.weight = nn.Parameter(weight[begin:end], requires_grad=False)
         begin = end
-    bias = _merged_bias(weight, modules)
+    bias = merged_bias(modules)
     return DenseLinear(weight, bias, modules)
 
 
-def _merged_bias(
-    weight: torch.Tensor,
-    modules: Sequence[nn.Linear],
-) -> torch.Tensor | None:
-    """One bias for the merged weight, zero where a layer has none; None if none has."""
+def merged_bias(modules: Sequence[nn.Linear]) -> torch.Tensor | None:
+    """One bias for all outputs, zero where a layer has none; None if none has."""
     if all(module.bias is None for module in modules):
         return None
     parts = []
     for module in modules:
         bias = detached_bias(module)
         if bias is None:
-            bias = weight.new_zeros(module.out_features)
+            bias = module.weight.new_zeros(module.out_features)
         parts.append(bias)
     return torch.cat(parts)

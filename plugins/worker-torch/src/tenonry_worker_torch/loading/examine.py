@@ -92,7 +92,7 @@ def known_facts(found: Look, config: EngineConfig, device: torch.device) -> Work
         stored_bytes=0 if checkpoint is None else checkpoint.num_bytes,
         features={
             "dtype": str(dtype).removeprefix("torch."),
-            "quantization": [],
+            "quantization": [] if found.quantised is None else [found.quantised.quantisation.name],
             "lora": bool(linear_layers(found.whole)),
             **of_files,
         },

@@ -18,6 +18,7 @@ from tenonry_torch_base.weights import (
     stored_model,
     weights_of,
 )
+from tenonry_worker_torch.loading.quantised import attach, find_quantisation, forget
 from tenonry_worker_torch.loading.refusals import (
     refuse_blind,
     refuse_encoder_decoder,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
+    from tenonry_worker_torch.loading.quantised import FoundQuantisation
     from tenonry_worker_torch.parallel.groups import Parallel
 
 
@@ -45,18 +47,27 @@ class Look:
     whole: PreTrainedModel
     checkpoint: Checkpoint | None
     is_sharded: bool = False
+    quantised: FoundQuantisation | None = None
 
 
-def look(path: str, *, load_format: str, towers: bool = False) -> Look:
-    """The model in a folder before a weight is read; `towers`: with what sees in it.
+def look(
+    path: str,
+    *,
+    load_format: str,
+    towers: bool = False,
+    quantization: str | None = None,
+) -> Look:
+    """The model in a folder before a weight is read; `towers`: with what sees in it. `quantization`: the setting.
 
     Raises ModelError with the layer that cannot be served, or the file and the tensor that do not fit.
     """
     is_dummy = load_format == "dummy"
     is_sharded = load_format == "sharded"
-    raw = check_folder(path, needs_weights=not is_dummy)
+    raw = check_folder(path, needs_weights=not is_dummy, reads_quantised=True)
+    quantised = find_quantisation(quantization, raw, path, load_format)
     architecture = architecture_of(raw)
     config = read_model_config(path, architecture)
+    forget(config)
     refuse_encoder_decoder(config, architecture)  # transformers would build the decoder alone
     with progress_only_on_a_terminal():
         whole = skeleton(config, architecture, path)
@@ -66,10 +77,14 @@ def look(path: str, *, load_format: str, towers: bool = False) -> Look:
             refuse_blind(whole, architecture)
     if is_sharded:
         read_index(path, 0)
-    checkpoint = None if is_dummy or is_sharded else Checkpoint(path, whole)
-    if checkpoint is not None:
+    checkpoint = None
+    if not is_dummy and not is_sharded:
+        stored_as = None
+        if quantised is not None and not quantised.is_at_load:
+            stored_as = quantised.quantisation
+        checkpoint = Checkpoint(path, whole, stored_as)
         checkpoint.check(whole)
-    return Look(architecture, whole, checkpoint, is_sharded)
+    return Look(architecture, whole, checkpoint, is_sharded, quantised)
 
 
 def load_model(
@@ -98,6 +113,7 @@ def load_model(
         chosen = choose_dtype(dtype, found.whole.config, device)
         if parallel.is_alone and found.checkpoint is not None:
             model = stored_model(path, found.whole, chosen, found.architecture, found.checkpoint)
+            attach(model, found.checkpoint)
         else:
             model = _part(path, found, chosen, parallel, seed)
     return model.to(device).eval().requires_grad_(False)

@@ -138,7 +138,10 @@ def failure(
 
 
 class SelfCheck:
-    """Compares a forward pass with the reference. `first`: computes the first step in the place of what is compared."""
+    """Compares a forward pass with the reference. `first`: computes the first step in the place of what is compared.
+
+    `allowed`: more than the rounding of the data type, where weights are in few bits.
+    """
 
     def __init__(
         self,
@@ -149,6 +152,7 @@ class SelfCheck:
         self.run = run
         self.reference = reference
         self.first = first
+        self.allowed = 0.0
 
     def errors(self, forward: Forward, cache_sizes: Sequence[int] = ()) -> list[float]:
         """Of each prompt: the largest error of its positions in float32, the median one in 16 bits.
@@ -180,8 +184,11 @@ class SelfCheck:
 
     def _error(self, got: torch.Tensor, wanted: torch.Tensor) -> float:
         errors = relative_errors(got, wanted)
-        is_exact = self.reference.dtype == torch.float32
-        return float(errors.max() if is_exact else errors.median())
+        return float(errors.max() if self._is_exact else errors.median())
+
+    @property
+    def _is_exact(self) -> bool:
+        return self.reference.dtype == torch.float32 and not self.allowed
 
     def agrees(self, forward: Forward, cache_sizes: Sequence[int] = ()) -> bool:
         """Whether all prompts are within the tolerance of their data type."""
@@ -190,14 +197,14 @@ class SelfCheck:
     @property
     def tolerance(self) -> float:
         """The largest relative error that is taken for rounding."""
-        return TOLERANCE[self.reference.dtype]
+        return max(TOLERANCE[self.reference.dtype], self.allowed)
 
     def _worst(self, errors: list[float]) -> int | None:
         """The prompt with the largest error, if that is no rounding."""
         worst = max(range(len(errors)), key=errors.__getitem__)
         if errors[worst] <= self.tolerance:
             return None
-        if self.reference.dtype == torch.float32 or errors[worst] > ONE_PROMPT * self.tolerance:
+        if self._is_exact or errors[worst] > ONE_PROMPT * self.tolerance:
             return worst
         middle = sorted(errors)[len(errors) // 2]
         return None if middle <= self.tolerance else worst

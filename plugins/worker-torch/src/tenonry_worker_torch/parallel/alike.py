@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Entries of a config.json that say how it was written.
 OF_WRITING = {"_name_or_path", "transformers_version"}
-SETTINGS = ("data_parallel_sync_steps", "load_format", "tensor_parallel_size")
+SETTINGS = ("data_parallel_sync_steps", "load_format", "quantization", "tensor_parallel_size")
 
 
 def served(context: WorkerContext) -> dict[str, str]:

@@ -114,6 +114,15 @@ class Residency:
                 f"enable_expert_parallel: {what} while engines share experts; start without it"
             )
 
+    def _refuse_quantised(self, what: str) -> None:
+        """The floats are no longer there, or never were."""
+        if self._found.quantised is not None:
+            name = self._found.quantised.quantisation.name
+            raise ConfigError(
+                f"quantization={name}: {what}, since they are kept in few bits; start with floats and without "
+                "--quantization"
+            )
+
     def _release_cache(self) -> None:
         self._has_cache = False
         if self._runner is not None:
@@ -136,6 +145,7 @@ class Residency:
     def check_update(self, source: str, names: Sequence[str] | None) -> None:
         """Raises ModelError when an update would fail, as far as headers tell. Nothing changes."""
         self._refuse_spread("weights cannot be replaced")
+        self._refuse_quantised("weights cannot be replaced")
         update = WeightUpdate(source, names, self._found)
         reload = self._reload()
         reload.check(update)
@@ -145,6 +155,7 @@ class Residency:
     def update(self, source: str, names: Sequence[str] | None) -> None:
         """Replace weights. When it raises, this rank has no model until an update, or a wake-up, succeeds."""
         self._refuse_spread("weights cannot be replaced")
+        self._refuse_quantised("weights cannot be replaced")
         update = WeightUpdate(source, names, self._found)
         if self._has_cache:
             self._release_cache()
@@ -155,6 +166,7 @@ class Residency:
     def save(self, source: str, folder: str, pattern: str | None, max_size: int | None) -> None:
         """Write this rank's weights into `folder`. `source`: the model's own. Raises ConfigError and OSError."""
         self._refuse_spread("files of ranks cannot be written")
+        self._refuse_quantised("files of ranks cannot be written")
         model = self.model
         reload = self._reload()
         save_rank(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.step_kernels import AttentionKernel, HeldKeys
     from tenonry_worker_torch.attention.base import LayerSpec
     from tenonry_worker_torch.fuse.block import FusedAttention
+    from tenonry_worker_torch.fuse.linear import Packing
     from tenonry_worker_torch.fuse.rope import RopeTable
 
 MAX_ELEMENTS = 1 << 21  # of keys, once per query head: torch reads more of them on all cores
@@ -61,9 +62,9 @@ class KernelAttention:
                 )
         return self.own.heads(x, cos, sin, keep)
 
-    def pack(self) -> None:
+    def pack(self, packing: Packing) -> None:
         """As `FusedAttention.pack`."""
-        self.own.pack()
+        self.own.pack(packing)
         self.out = self.own.out
 
 

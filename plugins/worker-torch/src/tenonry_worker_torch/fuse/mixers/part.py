@@ -56,7 +56,7 @@ class FusedMixer:
         made = self.over_step(x)
         return made if keep is None else made.index_select(0, keep)
 
-    def pack(self) -> None:
+    def pack(self, _packing: object) -> None:
         """Give the module's weights to oneDNN; its path reads them from there."""
         if pack_linears(self.mixer.module) and self.mixer.path is not None:
             set_path(self.mixer)

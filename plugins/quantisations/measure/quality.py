@@ -1,0 +1,112 @@
+"""What few bits cost: perplexity and the greatest error of a log-probability, of the demo model, by format.
+
+`.venv/bin/python plugins/quantisations/measure/quality.py` prints the table of docs/how-to/serve-quantised-models.md.
+The text is of the kind that the model was trained on, from another seed. Checkpoints are made by rounding to the
+nearest: methods that look at activations do better.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+ROOT = Path(__file__).parents[3]
+sys.path += [
+    str(ROOT / "plugins" / "demo-model" / "train"),
+    str(Path(__file__).parents[1] / "tests"),
+]
+
+import quantised_models  # noqa: E402
+import stories  # noqa: E402
+
+from tenonry import LLM, SamplingParams  # noqa: E402
+
+MODEL = ROOT / "plugins" / "demo-model" / "src" / "tenonry_demo_model" / "model"
+NUM_TEXTS = 20
+SEED = 777
+COMPARED = 20  # the likeliest tokens of each position
+PARAMS = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=64)
+WEIGHTS_8 = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
+INPUTS = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
+FLOATS = "float32"
+FEW = {"max_num_batched_tokens": 2, "max_num_seqs": 1, "enable_prefix_caching": False}
+
+
+def weights_4(size: int) -> dict[str, Any]:
+    """4 bits by groups of so many columns."""
+    return {
+        "num_bits": 4,
+        "type": "int",
+        "symmetric": True,
+        "strategy": "group",
+        "group_size": size,
+    }
+
+
+def measured(folder: Path, texts: list[str], **settings: Any) -> tuple[list[dict], float]:
+    """Per text and position, token → log-probability; and the perplexity."""
+    options = {"dtype": "float32", "worker": "torch"} | settings
+    with LLM(model=str(folder), **options) as llm:
+        outputs = llm.generate(texts, PARAMS, use_tqdm=False)
+    rows = []
+    total = 0.0
+    for output in outputs:
+        for token, row in zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True):
+            rows.append({key: entry.logprob for key, entry in row.items()})
+            total -= row[token].logprob
+    return rows, math.exp(total / len(rows))
+
+
+def worst(rows: list[dict], wanted: list[dict]) -> float:
+    """The greatest difference over the likeliest tokens of each position."""
+    errors = [0.0]
+    for row, other in zip(rows, wanted, strict=True):
+        likeliest = sorted(other, key=other.__getitem__, reverse=True)[:COMPARED]
+        errors += [abs(row[key] - other[key]) for key in likeliest if key in row]
+    return max(errors)
+
+
+def checkpoint(folder: str, write: Callable[[Path], Any]) -> Path:
+    """The model as `write` makes it."""
+    made = Path(folder) / "made"
+    shutil.copytree(MODEL, made)
+    write(made)
+    return made
+
+
+def main() -> None:
+    """Print a row per format."""
+    rng = Random(SEED)
+    texts = [stories.story(rng) for _ in range(NUM_TEXTS)]
+    wanted, perplexity = measured(MODEL, texts)
+    print(f"{len(wanted)} tokens")
+    print(f"| {FLOATS} | {perplexity:.4f} | – |")
+    gptq = {"bits": 4, "group_size": 128, "desc_act": False}
+    cases = [
+        ("bfloat16", None, {"dtype": "bfloat16"}),
+        ("int8", None, {"quantization": "int8"}),
+        ("W8A8", lambda path: quantised_models.compress(path, WEIGHTS_8, INPUTS), {}),
+    ]
+    for size in (32, 128):
+        write = lambda path, size=size: quantised_models.compress(path, weights_4(size))  # noqa: E731
+        cases += [
+            (f"W4A16 {size}, many rows", write, {}),
+            (f"W4A16 {size}, one stream", write, FEW),
+        ]
+    write = lambda path: quantised_models.write_plainly(path, "gptq", gptq)  # noqa: E731
+    cases += [("gptq 128, many rows", write, {}), ("gptq 128, one stream", write, FEW)]
+    for name, write, settings in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            path = MODEL if write is None else checkpoint(folder, write)
+            rows, perplexity = measured(path, texts, **settings)
+        print(f"| {name} | {perplexity:.4f} | {worst(rows, wanted):.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""The linear layers that compute over a matrix of few bits, whatever format it came in. Worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenonry_quantisations.linear4 import linear4
+from tenonry_quantisations.linear8 import Linear8, linear8
+from tenonry_quantisations.rounding import rounded
+
+if TYPE_CHECKING:
+    import torch
+
+    from tenonry_torch_base.quantisations import QuantisedLinear, QuantisedWeight
+
+
+def layer_for(
+    weight: QuantisedWeight,
+    bias: torch.Tensor | None,
+    dtype: torch.dtype,
+) -> QuantisedLinear:
+    """4 bits stay so for few rows; whatever has not one scale per output is rounded to 8 bits that have."""
+    if weight.bits == 4:
+        made = linear4(weight, bias, dtype)
+        if made is not None:
+            return made
+    found = linear8(weight, bias, dtype)
+    return found or Linear8(rounded(weight.dequantised()), bias, dtype)

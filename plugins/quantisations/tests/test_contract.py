@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+import torch
+from compressed_tensors.compressors import BaseCompressor
+from compressed_tensors.entrypoints.convert import AutoAWQConverter
+from compressed_tensors.quantization import QuantizationScheme
+from compressed_tensors.quantization.utils import calculate_qparams
+from quantised_models import GROUP, split
+
+from tenonry_quantisations.awq import Awq
+from tenonry_quantisations.compressed_tensors import CompressedTensors
+from tenonry_quantisations.gptq import Gptq
+from tenonry_testkit.quantisation import QuantisationContract, StoredExample
+
+ROWS = 32
+COLUMNS = 96
+
+
+def floats():
+    torch.manual_seed(7)
+    return torch.randn(ROWS, COLUMNS)
+
+
+class TestInt8(QuantisationContract):
+    quantisation = "int8"
+
+
+class OfTheLibrary(QuantisationContract):
+    """What the library stores of a matrix, and what it makes of that."""
+
+    quantisation = "compressed-tensors"
+    weights: ClassVar[dict]
+    kind: str
+
+    def stored(self):
+        weights = {"type": "int", "symmetric": True, **self.weights}
+        scheme = QuantizationScheme(targets=["Linear"], weights=weights)
+        matrix = floats()
+        groups = COLUMNS // weights["group_size"] if "group_size" in weights else 1
+        parts = matrix.view(ROWS, groups, -1)
+        low, high = parts.amin(-1), parts.amax(-1)
+        if weights["strategy"] == "tensor":
+            low, high = low.min()[None], high.max()[None]
+        scale, zero = calculate_qparams(low, high, scheme.weights)
+        compressor = BaseCompressor.get_value_from_registry(self.kind)
+        given = {"weight": matrix, "weight_scale": scale, "weight_zero_point": zero}
+        tensors = compressor.compress(given, scheme)
+        made = compressor.decompress(tensors, scheme)["weight"]
+        config = {
+            "quant_method": "compressed-tensors",
+            "format": self.kind,
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+        }
+        needed = tuple(name for name in tensors if name not in {"weight", "weight_packed"})
+        return StoredExample(config, tensors, made, needed)
+
+
+class TestChannels(OfTheLibrary):
+    kind = "int-quantized"
+    weights: ClassVar = {"num_bits": 8, "strategy": "channel"}
+
+
+class TestOneScale(OfTheLibrary):
+    kind = "int-quantized"
+    weights: ClassVar = {"num_bits": 8, "strategy": "tensor"}
+
+
+class TestGroupsOfBytes(OfTheLibrary):
+    kind = "pack-quantized"
+    weights: ClassVar = {"num_bits": 8, "strategy": "group", "group_size": GROUP}
+
+
+class TestGroups(OfTheLibrary):
+    kind = "pack-quantized"
+    weights: ClassVar = {"num_bits": 4, "strategy": "group", "group_size": GROUP}
+
+
+class TestGroupsWithZeros(OfTheLibrary):
+    kind = "pack-quantized"
+    weights: ClassVar = {
+        "num_bits": 4,
+        "strategy": "group",
+        "group_size": GROUP,
+        "symmetric": False,
+    }
+
+
+class TestPackedChannels(OfTheLibrary):
+    kind = "pack-quantized"
+    weights: ClassVar = {"num_bits": 4, "strategy": "channel"}
+
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": GROUP}
+
+
+class TestGptq(QuantisationContract):
+    quantisation = "gptq"
+    config = GPTQ
+
+    def stored(self):
+        parts, made = split(floats(), self.config, "gptq")
+        return StoredExample(self.config, parts, made, ("qweight", "qzeros", "scales"))
+
+
+class TestGptqOfBytes(TestGptq):
+    config = GPTQ | {"bits": 8}
+
+
+class TestGptqInOrderOfActivations(TestGptq):
+    config = GPTQ | {"desc_act": True}
+
+
+class TestAwq(QuantisationContract):
+    quantisation = "awq"
+    config: ClassVar = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True}
+
+    def stored(self):
+        parts, made = split(floats(), self.config, "awq")
+        return StoredExample(self.config, parts, made, ("qweight", "qzeros", "scales"))
+
+
+def test_awq_is_read_as_the_library_converts_it():
+    """compressed-tensors converts checkpoints of AutoAWQ by code of its own."""
+    example = TestAwq().stored()
+    tensors = {f"model.up.{ending}": tensor for ending, tensor in example.tensors.items()}
+    converter = AutoAWQConverter(bits=4, group_size=GROUP, zero_point=True, version="gemm")
+    converted = {
+        name.rpartition(".")[2]: tensor for name, tensor in converter.process(tensors).items()
+    }
+    config = {
+        "config_groups": {
+            "g": {
+                "weights": {
+                    "num_bits": 4,
+                    "type": "int",
+                    "symmetric": False,
+                    "strategy": "group",
+                    "group_size": GROUP,
+                }
+            }
+        }
+    }
+    theirs = CompressedTensors(config).weight("up", converted).dequantised()
+    ours = Awq(example.config).weight("up", example.tensors).dequantised()
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_symmetric_checkpoints_have_no_zeros(bits):
+    """Zero points in the middle of the range need no arithmetic."""
+    config = GPTQ | {"bits": bits, "checkpoint_format": "gptq_v2"}
+    parts, _ = split(floats(), config, "gptq")
+    middle = 1 << (bits - 1)
+    word = sum(middle << (bits * place) for place in range(32 // bits))
+    parts["qzeros"].fill_(word - (1 << 32))
+    assert Gptq(config).weight("up", parts).zeros is None

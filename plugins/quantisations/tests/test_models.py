@@ -1,0 +1,76 @@
+"""Whole models: what they answer in few bits, against the library's own dequantised model, or plain loops."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from quantised_models import GROUP, PROMPT, answers, compress, model_folder, write_plainly
+
+WEIGHTS_8 = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
+WEIGHTS_4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": GROUP}
+INPUTS = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
+SCHEMES = {
+    "W8A8": (WEIGHTS_8, INPUTS),
+    "W8A16": (WEIGHTS_8, None),
+    "W4A16": (WEIGHTS_4 | {"symmetric": True}, None),
+    "W4A16 asymmetric": (WEIGHTS_4 | {"symmetric": False}, None),
+}
+GPTQ = {"bits": 4, "group_size": GROUP, "sym": False, "desc_act": False}
+PLAIN = {
+    "gptq": ("gptq", GPTQ),
+    "gptq v2": ("gptq", GPTQ | {"checkpoint_format": "gptq_v2"}),
+    "gptq 8 bits": ("gptq", GPTQ | {"bits": 8, "group_size": -1}),
+    "gptq in order of activations": ("gptq", GPTQ | {"desc_act": True}),
+    "awq": ("awq", {"bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"}),
+}
+# Greatest relative error (L2) of log-probabilities: inputs, and some matrices once more, are rounded to 8 bits.
+STATED_ERROR = 0.03
+
+
+@torch.no_grad()
+def expected(model):
+    logits = model(torch.tensor([PROMPT])).logits[0, :-1].float()
+    made = model.generate(
+        torch.tensor([PROMPT]), max_new_tokens=6, do_sample=False, eos_token_id=None
+    )
+    return logits.log_softmax(-1), made[0, len(PROMPT) :].tolist()
+
+
+def assert_near(found, wanted, error=STATED_ERROR):
+    logprobs, tokens = found
+    assert float((logprobs - wanted[0]).norm() / wanted[0].norm()) < error
+    assert tokens == wanted[1]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_checkpoint_of_compressed_tensors_answers_as_the_library_dequantises_it(
+    scheme, tmp_path, caplog
+):
+    model_folder(tmp_path)
+    weights, inputs = SCHEMES[scheme]
+    model = compress(tmp_path, weights, inputs)
+    with caplog.at_level(logging.INFO):
+        assert_near(answers(tmp_path), expected(model))
+    assert "Quantisation compressed-tensors: 8 matrices" in caplog.text
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_a_checkpoint_written_by_the_documentation_answers_as_its_floats(kind, tmp_path, caplog):
+    method, config = PLAIN[kind]
+    model_folder(tmp_path)
+    model = write_plainly(tmp_path, method, config)
+    with caplog.at_level(logging.INFO):
+        assert_near(answers(tmp_path), expected(model))
+    assert f"Quantisation {method}: 8 matrices" in caplog.text
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_int8_is_made_at_load(dtype, tmp_path, caplog):
+    model = model_folder(tmp_path)
+    with caplog.at_level(logging.INFO):
+        found = answers(tmp_path, dtype, quantization="int8")
+    wanted = expected(model)
+    assert float((found[0] - wanted[0]).norm() / wanted[0].norm()) < STATED_ERROR
+    assert "Quantisation int8: 9 matrices" in caplog.text

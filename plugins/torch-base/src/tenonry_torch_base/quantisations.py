@@ -1,0 +1,162 @@
+"""What a quantisation of weights must do, and a matrix in few bits as all of them give it; the extension point
+`tenonry.quantisations`. Worker process.
+
+One either makes matrices of few bits from a model's own weights at load, or reads those that a checkpoint holds. The
+worker runs the model's own code on the matrices as they were (or as floats again) once, and then compares with it what
+the linear layers of the quantisation make.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+
+from tenonry.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tenonry_hf_hub import StoredTensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantisedWeight:
+    """A matrix [out, in]: (`values` − `zeros`) · `scales`.
+
+    `values` int8[out, in], of `bits` bits. `scales` float32 [out, groups]: each of as many neighbouring columns, or,
+    with `group_of` i64[in], of those that it says. `zeros` int8[out, groups]; None where all are 0.
+    """
+
+    bits: int
+    values: torch.Tensor
+    scales: torch.Tensor
+    zeros: torch.Tensor | None = None
+    group_of: torch.Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, columns = self.values.shape
+        return rows, columns
+
+    @property
+    def num_groups(self) -> int:
+        return self.scales.shape[1]
+
+    @property
+    def num_bytes(self) -> int:
+        """What a layout takes that wastes nothing."""
+        count = self.values.numel() * self.bits // 8 + 4 * self.scales.numel()
+        return count if self.zeros is None else count + self.zeros.numel()
+
+    def dequantised(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The matrix as numbers, rounded to `dtype` once."""
+        rows, columns = self.shape
+        if self.group_of is not None:
+            scales = self.scales[:, self.group_of]
+            zeros = None if self.zeros is None else self.zeros[:, self.group_of]
+            values = self.values.float() if zeros is None else self.values.float() - zeros
+            return values.mul_(scales).to(dtype)
+        made = self.values.float().view(rows, self.num_groups, -1)
+        if self.zeros is not None:
+            made -= self.zeros[:, :, None]
+        return made.mul_(self.scales[:, :, None]).view(rows, columns).to(dtype)
+
+    @classmethod
+    def side_by_side(cls, weights: Sequence[Self]) -> Self | None:
+        """Of layers that read the same input, their outputs one behind the other; None where they are too different."""
+        first = weights[0]
+        if len(weights) == 1:
+            return first
+        kinds = {(each.bits, each.num_groups, each.zeros is None) for each in weights}
+        orders = [each.group_of for each in weights]
+        if len(kinds) > 1 or not all(_is_same(order, first.group_of) for order in orders):
+            return None
+        zeros = [each.zeros for each in weights if each.zeros is not None]
+        return replace(
+            first,
+            values=torch.cat([each.values for each in weights]),
+            scales=torch.cat([each.scales for each in weights]),
+            zeros=torch.cat(zeros) if zeros else None,
+        )
+
+
+def _is_same(order: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    if order is None or other is None:
+        return order is other
+    return torch.equal(order, other)
+
+
+class QuantisedLinear(ABC):
+    """A linear layer in the place of one with floats. It keeps what it needs of the matrix, which never changes."""
+
+    @abstractmethod
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """`x` [N, in] → [N, out] of the same type, for any N, 0 included; a row depends on no other row."""
+
+    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """The result plus `other` [N, out], which is not changed."""
+        return self(x).add_(other)
+
+    def packed(self, _packing: object = None) -> Self:
+        """It is laid out as it needs."""
+        return self
+
+
+class Quantisation(ABC):
+    """One way to keep matrices in few bits.
+
+    `tolerance`: the largest relative error (L2) of a model's hidden states and logits that is taken for rounding, where
+    those of the weights that `quantise` was given, or of dequantised ones, are right. `parts`: the endings of the
+    tensors that a checkpoint holds for a matrix `NAME.weight`, such as "qweight"; none where it reads no checkpoints.
+    """
+
+    name: ClassVar[str]
+    interface_version: ClassVar[int] = 1
+    tolerance: ClassVar[float]
+    parts: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, config: Mapping[str, Any] | None = None) -> None:
+        """`config`: the `quantization_config` of a checkpoint that `reads` said yes to; None to quantise at load.
+
+        Raises ModelError that names the entry when it asks for what is not possible.
+        """
+        self.config = config
+
+    @classmethod
+    def reads(cls, config: Mapping[str, Any]) -> bool:
+        """Whether a checkpoint with this `quantization_config` is one of its format."""
+        return False
+
+    @classmethod
+    @abstractmethod
+    def refusal(cls, device: torch.device, dtype: torch.dtype) -> str | None:
+        """Why its layers do not compute on this device in this type, in words; None if they do."""
+
+    def quantise(self, weight: torch.Tensor) -> QuantisedWeight:
+        """From floats [out, in], at load. Raises ConfigError where the format is one of checkpoints only."""
+        raise ConfigError(
+            f"quantization={self.name} reads checkpoints; it makes no weights of few bits at load"
+        )
+
+    def shape(self, name: str, stored: Mapping[str, StoredTensor]) -> tuple[int, int]:
+        """(outputs, inputs) of the matrix of module `name`, from the headers of what a checkpoint holds, by ending.
+
+        Raises ModelError that names the tensor which is missing, of another type, or does not fit the others.
+        """
+        raise NotImplementedError
+
+    def weight(self, name: str, tensors: Mapping[str, torch.Tensor]) -> QuantisedWeight:
+        """The matrix itself, of tensors that `shape` took. Raises ModelError that names a tensor with bad values."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def linear(
+        self,
+        weight: QuantisedWeight,
+        bias: torch.Tensor | None,
+        dtype: torch.dtype,
+    ) -> QuantisedLinear | None:
+        """The layer over a matrix, for inputs of this type; None to leave this one to dequantised floats."""

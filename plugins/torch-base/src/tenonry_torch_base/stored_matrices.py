@@ -1,0 +1,100 @@
+"""Matrices that a checkpoint holds in few bits, as if they were there as floats. Worker process.
+
+All that reads checkpoints, cuts tensors for ranks or compares shapes goes on as ever; what was read is kept beside.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tenonry.errors import ModelError
+from tenonry_hf_hub import StoredTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+    from tenonry_torch_base.quantisations import Quantisation, QuantisedWeight
+
+FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+PLAIN = "weight"
+
+
+class StoredMatrices:
+    """Of one checkpoint. `parts`: checkpoint name "X.weight" → ending → where that is. `read`: those read so far."""
+
+    def __init__(self, quantisation: Quantisation) -> None:
+        self.quantisation = quantisation
+        self.parts: dict[str, dict[str, StoredTensor]] = {}
+        self.read: dict[str, QuantisedWeight] = {}
+
+    def name_of(self, key: str) -> str:
+        """The matrix that the tensor `key` may be a part of; `key` itself for all else."""
+        prefix, _, ending = key.rpartition(".")
+        return f"{prefix}.{PLAIN}" if prefix and ending in self.quantisation.parts else key
+
+    def gather(self, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+        """What is stored, each matrix in few bits as one tensor of floats. Raises ModelError naming what is amiss."""
+        found: dict[str, dict[str, StoredTensor]] = {}
+        seen = {}
+        for key, tensor in stored.items():
+            name = self.name_of(key)
+            if name == key and not key.endswith(f".{PLAIN}"):
+                seen[key] = tensor
+            else:
+                found.setdefault(name, {})[key.rpartition(".")[2]] = tensor
+        for name, parts in found.items():
+            if parts.keys() == {PLAIN}:
+                seen[name] = self._plain(name, parts[PLAIN])
+                continue
+            shape = self.quantisation.shape(name.rpartition(".")[0], parts)
+            first = next(iter(parts.values()))
+            seen[name] = first._replace(dtype="F32", shape=shape)
+            self.parts[name] = parts
+        if not self.parts:
+            name = self.quantisation.name
+            raise ModelError(
+                f"config.json says that weights are stored as {name}, and no file holds tensors that end in one of "
+                f"{', '.join(self.quantisation.parts)}; download the model again, or take quantization_config out of "
+                "config.json"
+            )
+        return seen
+
+    def _plain(self, key: str, tensor: StoredTensor) -> StoredTensor:
+        if tensor.dtype not in FLOATS:
+            lacking = ", ".join(part for part in self.quantisation.parts if part != PLAIN)
+            raise ModelError(
+                f"{tensor.file}: tensor {key} is {tensor.dtype}, and none of {lacking} is stored beside it, so its "
+                f"numbers are not known; download the model again"
+            )
+        return tensor
+
+
+class MatrixSlice:
+    """One matrix as a slice of a file of floats is: read as a whole whenever it is indexed."""
+
+    __slots__ = ("_key", "_matrices", "_shape", "_slices")
+
+    def __init__(
+        self,
+        matrices: StoredMatrices,
+        key: str,
+        shape: tuple[int, ...],
+        slices: Mapping[str, Any],
+    ) -> None:
+        """`slices`: of its parts, by their endings."""
+        self._matrices = matrices
+        self._key = key
+        self._shape = shape
+        self._slices = slices
+
+    def get_shape(self) -> list[int]:
+        return list(self._shape)
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        tensors = {ending: part[...] for ending, part in self._slices.items()}
+        name = self._key.rpartition(".")[0]
+        weight = self._matrices.quantisation.weight(name, tensors)
+        self._matrices.read[self._key] = weight
+        return weight.dequantised()[index]

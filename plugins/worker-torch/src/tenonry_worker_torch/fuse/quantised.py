@@ -1,0 +1,151 @@
+"""Matrices in few bits in the place of those of the lean layers: of a checkpoint that holds such, or made at load.
+Worker process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from tenonry.errors import ModelError
+from tenonry_torch_base.quantisations import QuantisedLinear, QuantisedWeight
+from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
+from tenonry_worker_torch.fuse.linear import (
+    DenseLinear,
+    OneDnnPacking,
+    can_pack,
+    merge,
+    merged_bias,
+    take_weight,
+)
+from tenonry_worker_torch.loading.quantised import STORED_WEIGHT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+    from tenonry_torch_base.quantisations import Quantisation
+    from tenonry_worker_torch.fuse.decoder import LeanForward
+    from tenonry_worker_torch.fuse.linear import Linear, Packing, PartedLinear
+
+
+class PlainPacking:
+    """As the model has them, those that read the same input as one."""
+
+    def dense(self, linear: DenseLinear) -> DenseLinear:
+        return linear
+
+    def parted(self, linear: PartedLinear) -> DenseLinear:
+        return merge(linear.sources)
+
+
+class QuantisedPacking:
+    """Of one model. `num_layers` and `num_bytes`: what was made of few bits, and what it takes."""
+
+    def __init__(
+        self, quantisation: Quantisation, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.quantisation = quantisation
+        self.dtype = dtype
+        self.is_at_load = quantisation.config is None
+        self.floats: Packing = OneDnnPacking() if can_pack(dtype, device) else PlainPacking()
+        self.num_layers = 0
+        self.num_bytes = 0
+        self.num_left = 0
+
+    def dense(self, linear: DenseLinear) -> Linear:
+        weights = self._stored(linear.sources)
+        if self.is_at_load:
+            weights = [self.quantisation.quantise(linear.weight)]
+        return self._linear(weights, linear.bias, linear.sources) or self.floats.dense(linear)
+
+    def parted(self, linear: PartedLinear) -> Linear:
+        sources = linear.sources
+        weights = self._stored(sources)
+        if self.is_at_load:
+            weights = [self.quantisation.quantise(part.weight.detach()) for part in sources]
+        return self._linear(weights, merged_bias(sources), sources) or self.floats.parted(linear)
+
+    def _stored(self, sources: Sequence[nn.Linear]) -> list[QuantisedWeight]:
+        """Of all sources; none where one has floats."""
+        found = [vars(module).pop(STORED_WEIGHT, None) for module in sources]
+        weights = [weight for weight in found if weight is not None]
+        return weights if len(weights) == len(found) else []
+
+    def _linear(
+        self,
+        weights: list[QuantisedWeight],
+        bias: torch.Tensor | None,
+        sources: Sequence[nn.Linear],
+    ) -> Linear | None:
+        """Over all matrices, side by side; None to leave them to floats."""
+        if not weights:
+            self.num_left += 1
+            return None
+        whole = QuantisedWeight.side_by_side(weights)
+        layers = self._layers([whole], [bias])
+        if whole is None:
+            sizes = [weight.shape[0] for weight in weights]
+            layers = self._layers(
+                weights, [None] * len(sizes) if bias is None else bias.split(sizes)
+            )
+        if not layers:
+            self.num_left += 1
+            return None
+        for module in sources:
+            take_weight(module)
+        self.num_layers += 1
+        self.num_bytes += sum(weight.num_bytes for weight in weights)
+        return layers[0] if len(layers) == 1 else SideBySide(layers)
+
+    def _layers(
+        self,
+        weights: Sequence[QuantisedWeight | None],
+        biases: Sequence[torch.Tensor | None],
+    ) -> list[QuantisedLinear]:
+        """One each; none if one is left to floats. Inference tensors cannot be kept in oneDNN's layout."""
+        with torch.inference_mode(False), torch.no_grad():
+            found = [
+                None if weight is None else self.quantisation.linear(weight, bias, self.dtype)
+                for weight, bias in zip(weights, biases, strict=True)
+            ]
+        layers = [layer for layer in found if layer is not None]
+        return layers if len(layers) == len(found) else []
+
+    @property
+    def text(self) -> str:
+        """What was made, for the log."""
+        left = f", {self.num_left} others as floats" if self.num_left else ""
+        return f"{self.num_layers} matrices in {self.num_bytes / 1e9:.3g} GB{left}"
+
+
+class SideBySide(QuantisedLinear):
+    """Layers that read the same input and are too different to be one."""
+
+    def __init__(self, layers: Sequence[QuantisedLinear]) -> None:
+        self.layers = layers
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([layer(x) for layer in self.layers], 1)
+
+
+def refuse_others(lean: LeanForward | None, architecture: str, name: str) -> None:
+    """Raises ModelError for a model of which most would stay as it is."""
+    if lean is None:
+        raise ModelError(
+            f"quantization={name}: {architecture} runs its own code, not the layers that worker 'torch' can quantise; "
+            "leave --quantization out"
+        )
+    for number, layer in enumerate(lean.layers):
+        if not isinstance(layer.attention, FusedAttention):
+            raise ModelError(
+                f"quantization={name}: layer {number} of {architecture} keeps state in the place of attention, which "
+                "worker 'torch' cannot quantise; leave --quantization out"
+            )
+        if not isinstance(layer.mlp, FusedMLP):
+            raise ModelError(
+                f"quantization={name}: the feed-forward part of layer {number} of {architecture} is a "
+                f"{type(layer.mlp).__name__}, which worker 'torch' cannot quantise; leave --quantization out"
+            )

@@ -1,0 +1,119 @@
+"""Which quantisation a model is run with: the settings' own, at load, or that of its checkpoint. Worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import nn
+
+from tenonry.errors import ConfigError, ModelError
+from tenonry.plugin.discovery import installed
+from tenonry.plugin.manager import resolve_point
+from tenonry_torch_base.folder import quantised_by
+from tenonry_torch_base.points import QUANTISATIONS, resolve_class
+from tenonry_torch_base.quantisations import Quantisation
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from tenonry_torch_base.checkpoint import Checkpoint
+
+STORED_WEIGHT = (
+    "tenonry_quantised"  # of a module: what its checkpoint holds in the place of its weight
+)
+
+
+class FoundQuantisation(NamedTuple):
+    """`origin`: kind → its name and where it comes from."""
+
+    quantisation: Quantisation
+    origin: dict[str, str]
+
+    @property
+    def is_at_load(self) -> bool:
+        """Whether the checkpoint holds floats."""
+        return self.quantisation.config is None
+
+
+def find_quantisation(
+    asked: str | None,
+    raw: dict[str, Any],
+    path: str,
+    load_format: str,
+) -> FoundQuantisation | None:
+    """None for a model of floats that is to stay so. `raw`: its config.json; `asked`: the setting.
+
+    Raises ModelError for a format that is not known, with those that are, ConfigError for a setting that does not go
+    with the model, PluginError for a name that is not installed.
+    """
+    method = quantised_by(raw)
+    if method is None:
+        return None if asked is None else _at_load(asked, path)
+    if load_format in {"dummy", "sharded"}:
+        raise ConfigError(
+            f"load_format={load_format}: {path} is quantised ({method}), and such weights are read from its own files; "
+            "use load_format=auto"
+        )
+    config = raw.get("quantization_config") or raw["compression_config"]
+    if not isinstance(config, dict):
+        raise ModelError(
+            f"{path}/config.json: quantization_config is {str(config)[:80]!r}, no object"
+        )
+    origin: dict[str, str] = {}
+    if asked is not None:
+        found = resolve_class(QUANTISATIONS, asked, origin)
+        if not found.reads(config):
+            raise ConfigError(
+                f"quantization={asked}: {path} is quantised already ({method}); leave it out, or take the model with "
+                "its floats"
+            )
+        return FoundQuantisation(found(config), origin)
+    names = [record.name for record in installed(QUANTISATIONS)]
+    for name in names:
+        if resolve_point(QUANTISATIONS, name)[0].reads(config):
+            found = resolve_class(QUANTISATIONS, name, origin)
+            return FoundQuantisation(found(config), origin)
+    raise ModelError(_not_known(path, method, names))
+
+
+def _at_load(asked: str, path: str) -> FoundQuantisation:
+    origin: dict[str, str] = {}
+    found = resolve_class(QUANTISATIONS, asked, origin)
+    if found.quantise is Quantisation.quantise:
+        raise ConfigError(
+            f"quantization={asked}: {path} holds floats, and {asked} reads checkpoints only; int8 makes weights of "
+            "few bits at load"
+        )
+    return FoundQuantisation(found(None), origin)
+
+
+def _not_known(path: str, method: str, names: list[str]) -> str:
+    remedy = "take the model with its floats"
+    if not names:
+        remedy += (
+            ", or pip install tenonry-quantisations, which reads compressed-tensors, gptq and awq"
+        )
+    else:
+        remedy += f"; installed are {', '.join(names)}"
+    return f"{path} is quantised ({method}), and none of the installed quantisations reads that; {remedy}"
+
+
+def attach(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
+    """Hand what was read in few bits to the linear layers whose weights it is, dequantised."""
+    matrices = checkpoint.matrices
+    if matrices is None:
+        return
+    for key, weight in matrices.read.items():
+        owner, _, part = checkpoint.targets[key].rpartition(".")
+        module = model.get_submodule(owner)
+        is_plain = type(module) is nn.Linear and part == "weight"
+        if is_plain and key not in checkpoint.converters and module.weight.shape == weight.shape:
+            setattr(module, STORED_WEIGHT, weight)
+    matrices.read.clear()
+
+
+def forget(config: Any) -> None:
+    """Transformers must not quantise as well."""
+    for each in (config, config.get_text_config()):
+        for name in ("quantization_config", "compression_config"):
+            vars(each).pop(name, None)
