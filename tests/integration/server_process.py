@@ -189,6 +189,10 @@ class Stream(threading.Thread):
         finally:
             self.seen.set()
 
+    @property
+    def text(self) -> str:
+        return "".join(chunk.choices[0].text for chunk in self.chunks if chunk.choices)
+
     def end(self) -> str | None:
         self.join(30)
         assert not self.is_alive()

@@ -264,7 +264,7 @@ def test_sigterm_waits_for_running_requests(serve):
 
 def test_killed_engine_ends_every_stream_with_an_error_and_the_server_with_a_status(serve):
     """Bad input and faults: SIGKILL of the engine."""
-    server = serve(*SLOW).ready()
+    server = serve(*SLOW, "--engine-death", "stop").ready()
     streams = [Stream(server) for _ in range(4)]
     psutil.Process(server.engine_pid()).kill()
     for stream in streams:
@@ -274,6 +274,44 @@ def test_killed_engine_ends_every_stream_with_an_error_and_the_server_with_a_sta
         assert "the engine has died" in str(stream.error)
     assert server.end() == 1
     assert server.output.count("Traceback") == 0
+
+
+def test_killed_engine_is_started_again_and_every_stream_goes_on(serve):
+    """Continuity, seen from outside: clients notice nothing, probes and metrics say what happened (AF-24)."""
+    server = serve("--worker-option", "step_ms=5", "--stat-logger", "prometheus").ready()
+    whole = Stream(server)
+    assert whole.end() == "length"
+    streams = [Stream(server) for _ in range(4)]
+    psutil.Process(server.engine_pid()).kill()
+    eventually(lambda: server.get("/ready") == (503, '{"status":"recovering"}'))
+    assert server.get("/health")[0] == 200
+    with server.client() as client:
+        late = client.completions.create(model="tiny", prompt="x", max_tokens=3)
+    assert late.usage.completion_tokens == 3
+    for stream in streams:
+        assert stream.end() == "length"
+        assert stream.error is None
+        assert stream.text == whole.text
+    assert server.get("/ready")[0] == 200
+    label = '{engine="0",model_name="tiny"}'
+    for name, count in (("engine_deaths", 1), ("engine_restarts", 1), ("requests_continued", 4)):
+        assert server.metric(f"tenonry:{name}_total{label}") == count
+    assert server.output.count("the engine died") == 1
+    server.process.terminate()
+    assert server.end() == 0
+
+
+def test_an_engine_that_keeps_dying_ends_the_server_with_a_status(serve):
+    server = serve(*SLOW).ready()
+    stream = Stream(server)
+    for number in range(4):
+        eventually(lambda count=number: server.output.count("serves again") == count)
+        psutil.Process(server.engine_pid()).kill()
+    stream.join(20)
+    assert not stream.is_alive()
+    assert "the engine has died" in str(stream.error)
+    assert server.end() == 1
+    assert "it was started again 3 times in 60 s" in server.output
 
 
 def test_killed_server_leaves_no_engine(serve):

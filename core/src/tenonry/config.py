@@ -224,6 +224,8 @@ class EngineConfig(Settings):
     """Seconds until an engine must be ready."""
     step_timeout: float = Field(300.0, gt=0, le=86400)
     """Seconds until a silent process is given up."""
+    engine_death: Literal["restart", "stop"] = "restart"
+    """What follows when an engine dies: it is started again and its streams go on, or they end."""
     log_stats: bool = True
     """Collect statistics for stat loggers."""
     log_requests: bool = False

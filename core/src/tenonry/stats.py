@@ -63,10 +63,22 @@ class IterationStats(msgspec.Struct, kw_only=True):
     finished: list[FinishedRequestStats] = []
 
 
+class RecoveryStats(msgspec.Struct, kw_only=True):
+    """What happened to an engine that died. `tokens_recomputed`: prompts and delivered tokens of continued requests
+    that had run; less is computed of those that another engine has in its prefix cache.
+    """
+
+    deaths: int = 0
+    restarts: int = 0
+    requests_continued: int = 0
+    tokens_recomputed: int = 0
+
+
 class StatRecord(msgspec.Struct, kw_only=True):
-    """One delivery to a stat logger: either part may be missing. `time` is the front end's monotonic clock."""
+    """One delivery to a stat logger: any part may be missing. `time` is the front end's monotonic clock."""
 
     engine_index: int
     time: float
     scheduler: SchedulerStats | None = None
     iteration: IterationStats | None = None
+    recovery: RecoveryStats | None = None

@@ -1,4 +1,4 @@
-"""Engines that die: every stream ends with EngineDeadError within two seconds (AF-20, fault 1)."""
+"""Engines that die and are not started again: streams end with EngineDeadError within two seconds (AF-20, fault 1)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TestDeath:
     """Every stream ends with EngineDeadError within two seconds; nothing is accepted any more (AF-20, fault 1)."""
 
     def test_sigkill_with_sixteen_streams_in_the_middle(self, serve, caplog):
-        served = serve(worker=SLOW)
+        served = serve(worker=SLOW, engine_death="stop")
 
         async def main() -> None:
             started = [asyncio.Event() for _ in range(16)]
@@ -73,7 +73,7 @@ class TestDeath:
         assert caplog.text.count("the engine died: engine 0") == 1
 
     def test_calls_and_held_requests_fail(self, serve):
-        served = serve(worker=SLOW)
+        served = serve(worker=SLOW, engine_death="stop")
 
         async def main() -> None:
             await served.engine.pause_generation()
@@ -91,7 +91,7 @@ class TestDeath:
         served.run(main())
 
     def test_a_wait_for_requests_to_drain_fails(self, serve):
-        served = serve(worker=SLOW)
+        served = serve(worker=SLOW, engine_death="stop")
 
         async def main() -> None:
             stream = served.engine.generate([1], LONG, "r")
@@ -107,7 +107,7 @@ class TestDeath:
 
     def test_an_engine_that_hangs_is_given_up(self, serve, caplog):
         """Fault 8, where the worker lives in the engine's process."""
-        served = serve(worker=SLOW, step_timeout=1)
+        served = serve(worker=SLOW, step_timeout=1, engine_death="stop")
 
         async def main() -> None:
             stream = served.engine.generate([1], LONG, "r")
@@ -135,7 +135,7 @@ class TestDeath:
         assert served.run(main()) == tokens([1], params())
 
     def test_before_the_first_request(self, serve):
-        served = serve()
+        served = serve(engine_death="stop")
         os.kill(served.pid, signal.SIGKILL)
         eventually(lambda: served.engine.errored)
         with pytest.raises(EngineDeadError, match="signal SIGKILL"):
@@ -143,10 +143,11 @@ class TestDeath:
 
     def test_a_fault_in_a_step_names_the_plugin(self, serve):
         served = serve(
+            engine_death="stop",
             worker={
                 "name": "tenonry_testkit.kernel.faulty:FaultyWorker",
                 "options": {"fail_step_token": 7},
-            }
+            },
         )
         with pytest.raises(
             EngineDeadError,
@@ -156,17 +157,18 @@ class TestDeath:
 
     def test_a_worker_that_ends_the_process(self, serve):
         served = serve(
+            engine_death="stop",
             worker={
                 "name": "tenonry_testkit.kernel.faulty:FaultyWorker",
                 "options": {"exit_token": 7},
-            }
+            },
         )
         with pytest.raises(EngineDeadError, match="ended with exit code 77"):
             served.run(collect(served.engine, [7], params(), "r"))
 
     def test_an_engine_that_gets_a_stop_signal_finishes_what_runs_first(self, serve):
         """The last outputs of an engine that drained are read before its streams fail."""
-        served = serve(worker=SLOW)
+        served = serve(worker=SLOW, engine_death="stop")
 
         async def main() -> None:
             short = served.engine.generate([1], params(max_tokens=20), "r")
@@ -187,7 +189,7 @@ class TestDeath:
 
     def test_an_error_of_the_output_handler_ends_every_request(self, serve, monkeypatch):
         """AF-5: no caller is left waiting."""
-        served = serve(worker=SLOW)
+        served = serve(worker=SLOW, engine_death="stop")
 
         def broken(outputs: Any) -> None:
             raise KeyError("on purpose")

@@ -144,7 +144,11 @@ class TestChat:
 
     def test_an_engine_that_dies_is_an_error(self, monkeypatch):
         with pytest.raises(EngineDeadError, match="told to fail on token 120"):
-            self.talk(monkeypatch, "x\n", "--worker-option", "fail_step_token=120")
+            self.talk(
+                monkeypatch,
+                "x\n",
+                *("--worker-option", "fail_step_token=120", "--engine-death", "stop"),
+            )
 
     @pytest.mark.parametrize("line", ["", "hello\n"])
     def test_an_interrupt_ends_it_wherever_it_is(self, fake_model_site: TmpPlugins, line):

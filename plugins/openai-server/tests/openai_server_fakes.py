@@ -97,6 +97,7 @@ class FakeEngine:
         self.step_s = 0.0
         self.stop_reason: int | str | None = None
         self.dead = False
+        self.recovering = False
         self.is_draining = False
         self.was_shut_down = False
         self.rpc: list[Any] | Exception = Unsupported("no calls")
@@ -237,6 +238,10 @@ class FakeEngine:
     @property
     def errored(self) -> bool:
         return self.dead
+
+    @property
+    def is_serving(self) -> bool:
+        return not self.dead and not self.recovering
 
     @property
     def is_running(self) -> bool:

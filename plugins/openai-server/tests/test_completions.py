@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from openai_server_fakes import ANSWER
 
+from tenonry.continuity.recovery import KILLER
 from tenonry.errors import DrainingError, EngineDeadError, EngineGenerateError, QueueFullError
 from tenonry.outputs import Logprob
 from tenonry.sampling_params import OutputKind
@@ -261,6 +262,7 @@ def test_without_tokenizer_only_ids_are_served(make_api):
         ),
         (EngineDeadError("engine 0 (pid 12) died"), 503, "engine_dead", "5"),
         (EngineGenerateError(f"request 5 failed: {NOTHING_LEFT}"), 400, "no_token_left", None),
+        (EngineGenerateError(f"request 5 failed: {KILLER}, 2 in a row"), 500, "engine_crash", None),
         (
             EngineGenerateError(f"request 5 failed: {NO_PROMPT_LOGPROBS}"),
             400,

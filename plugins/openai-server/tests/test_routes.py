@@ -123,6 +123,12 @@ def test_phases_show_in_health_and_readiness(api):
         return api.get("/health").status_code, api.get("/ready").status_code, completion.status_code
 
     assert seen() == (200, 200, 200)
+    api.engine.recovering = True
+    assert seen() == (200, 503, 200)
+    answer = api.get("/ready")
+    assert answer.json() == {"status": "recovering"}
+    assert answer.headers["retry-after"] == "2"
+    api.engine.recovering = False
     api.state.phase = Phase.DRAINING
     assert seen() == (200, 503, 503)
     api.state.phase = Phase.READY

@@ -6,7 +6,13 @@ import msgspec
 import pytest
 
 from tenonry.info import EngineInfo
-from tenonry.stats import FinishedRequestStats, IterationStats, SchedulerStats, StatRecord
+from tenonry.stats import (
+    FinishedRequestStats,
+    IterationStats,
+    RecoveryStats,
+    SchedulerStats,
+    StatRecord,
+)
 from tenonry_stat_logger_prometheus.catalog import (
     MAX_EXTRAS,
     METRICS,
@@ -96,6 +102,20 @@ class TestNumbers:
         assert found.value("tenonry:time_to_first_token_seconds_bucket", le="0.025") == 1
         assert found.value("vllm:inter_token_latency_seconds_bucket", le="0.01") == 1
         assert found.value("vllm:time_per_output_token_seconds_sum") == pytest.approx(0.0601)
+
+    def test_what_followed_a_death(self, make_logger, scrape):
+        logger = make_logger()
+        for stats in (
+            RecoveryStats(deaths=1),
+            RecoveryStats(requests_continued=16, tokens_recomputed=400),
+            RecoveryStats(restarts=1),
+        ):
+            logger.record(StatRecord(engine_index=0, time=1.0, recovery=stats))
+        found = scrape(logger)
+        assert found.value("tenonry:engine_deaths_total") == 1
+        assert found.value("tenonry:engine_restarts_total") == 1
+        assert found.value("tenonry:requests_continued_total") == 16
+        assert found.value("tenonry:tokens_recomputed_total") == 400
 
     def test_finished_request(self, make_logger, scrape):
         logger = make_logger()

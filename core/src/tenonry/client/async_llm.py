@@ -21,6 +21,7 @@ from tenonry.client.start import build_io_processor
 from tenonry.client.stream import Stream
 from tenonry.client.threads import prepared
 from tenonry.config import EngineConfig
+from tenonry.continuity.recovery import Recovery
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError
 from tenonry.info import EngineInfo
 from tenonry.interfaces.stat_logger import StatLogger
@@ -54,7 +55,6 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
     ) -> None:
         """`engines`: start none; use these, which bring their stat loggers."""
         self.config = config
-        self._scaling = asyncio.Lock()
         self._engines = engines or OwnedEngines(config, stat_loggers, context)
         self._client = self._engines.client
         self._stats = self._engines.stats
@@ -71,10 +71,25 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
                 log_requests=config.log_requests,
             )
             self._admission = Admission(config, self._outputs, self._engines)
-            self._handler = OutputHandler(self._engines, self._outputs, self._admission)
+            recovery = Recovery(
+                self._client,
+                self._outputs,
+                self._engines.restart,
+                self._stats.record,
+                config.max_num_seqs,
+            )
+            self._scaling = recovery.lock
+            self._client.recovers = self._engines.can_restart
+            self._handler = OutputHandler(
+                self._engines,
+                self._outputs,
+                self._admission,
+                recovery if self._client.recovers else None,
+            )
             self._calls = EngineCalls(self._client, self._handler)
             self.adapters = AdapterCalls(self._calls)
             self.operations = Operations(self._calls, self._stats.submit)
+            recovery.obstacles = self.operations.changes
             self._engines.on_death = self._handler.died
             self._engines.on_join = self.adapters.renew
             self._engines.start()
@@ -283,6 +298,11 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
     @property
     def errored(self) -> bool:
         return self._client.dead is not None
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether an engine takes requests; while one that died is started again, requests wait."""
+        return self._client.dead is None and bool(self._client.able)
 
     @property
     def is_running(self) -> bool:

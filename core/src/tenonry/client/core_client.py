@@ -66,7 +66,8 @@ class CoreClient:
     """The sockets to all engines. `on_death(engine index, reason)` is called once for an engine that reports its end.
 
     `frames_dropped` counts what could not be decoded or was of another epoch. `dead`: why no request can be served.
-    `leaving`: engines that get no new requests.
+    `leaving`: engines that get no new requests. `recovers`: dead engines are started again; until then they are
+    `awaited`, and so are they by requests that no other engine can serve.
     """
 
     def __init__(
@@ -81,6 +82,9 @@ class CoreClient:
         self.dead: str | None = None
         self.engines: dict[int, EngineLink] = {}
         self.leaving: set[int] = set()
+        self.recovers = False
+        self.awaited: set[int] = set()
+        self._parked: dict[int, EngineCoreRequest] = {}  # by handle
         self._connected_inputs: set[int] = set()
         self._connected_outputs: set[int] = set()
         self._chooser = chooser
@@ -136,20 +140,22 @@ class CoreClient:
         link = self.engines.get(index)
         if link:
             link.dead = reason
-            if all(other.dead for other in list(self.engines.values())):
+            if self.recovers:
+                self.awaited.add(index)
+            elif all(other.dead for other in list(self.engines.values())):
                 self.dead = reason
 
-    def remove_engine(self, index: int, reason: str) -> list[int]:
-        """Forget an engine; returns the handles that ran there. Calls that wait for it fail."""
+    def remove_engine(self, index: int, reason: str) -> dict[int, EngineCoreRequest]:
+        """Forget an engine; returns the requests that ran there, by handle. Calls that wait for it fail."""
         for indexes in (self._connected_inputs, self._connected_outputs, self.leaving):
             indexes.discard(index)
         link = self.engines.pop(index, None)
         if link is None:
-            return []
-        if not self.engines:
+            return {}
+        if not self.engines and not self.awaited:
             self.dead = self.dead or reason
         self.fail_calls(EngineDeadError(reason), index)
-        return sorted(link.requests)
+        return link.requests
 
     def load(self, index: int) -> int:
         """Requests of an engine: the published number, or this front end's own times the number of front ends."""
@@ -164,24 +170,51 @@ class CoreClient:
         """
         self.check_alive()
         self._coordinator.refresh()
-        link = self._choose(requests[0])
+        index = self._choose(requests[0])
+        if index is None:
+            self._parked |= {request.handle: request for request in requests}
+        else:
+            self.send_requests(index, requests)
+
+    def send_requests(self, index: int, requests: Sequence[EngineCoreRequest]) -> None:
+        """The same for one engine."""
         for request in requests:
-            self._add(link, request)
+            self._add(self.engines[index], request)
+
+    def take_parked(self) -> list[list[EngineCoreRequest]]:
+        """The requests that wait for an engine, in order of arrival; completions of one request together."""
+        parked = sorted(self._parked.items())
+        self._parked = {}
+        together: dict[str, list[EngineCoreRequest]] = {}
+        for _, request in parked:
+            together.setdefault(request.request_id, []).append(request)
+        return list(together.values())
 
     def _add(self, link: EngineLink, request: EngineCoreRequest) -> None:
         request.epoch = link.epoch
         request.current_wave = self._coordinator.wave
         frames = self._encoder.encode(request, link)
-        self._send(link, RequestType.ADD, request.handle.to_bytes(8, "little"), *frames)
+        try:
+            self._send(link, RequestType.ADD, request.handle.to_bytes(8, "little"), *frames)
+        except EngineDeadError:
+            if not self.recovers:  # else it goes on with the others of this engine
+                raise
         self._coordinator.wake(link.index)
 
-    def _choose(self, request: EngineCoreRequest) -> EngineLink:
-        able = [
+    @property
+    def able(self) -> list[int]:
+        """The engines that get requests."""
+        return [
             index
             for index, link in sorted(self.engines.items())
-            if not link.dead and index not in self.leaving
+            if not link.dead and index not in self.leaving and index not in self.awaited
         ]
+
+    def _choose(self, request: EngineCoreRequest) -> int | None:
+        able = self.able
         rank = request.data_parallel_rank
+        if rank in self.awaited or (rank is None and not able and self.awaited):
+            return None
         if rank in self.engines and self.engines[rank].dead:
             raise EngineDeadError(
                 f"the engine of data_parallel_rank={rank} died: {self.engines[rank].dead}"
@@ -195,10 +228,12 @@ class CoreClient:
             raise EngineDeadError("no engine takes requests: those that ran died, or leave")
         if rank is not None:
             able = [rank]
-        return self.engines[self._chooser.pick(request, able, self.load)]
+        return self._chooser.pick(request, able, self.load)
 
     def abort_requests(self, handles: Sequence[int]) -> None:
         """End requests in their engines; a dead engine has ended them already."""
+        for handle in handles:
+            self._parked.pop(handle, None)
         for link in self.engines.values():
             theirs = [handle for handle in handles if link.requests.pop(handle, None)]
             if theirs:
@@ -212,6 +247,8 @@ class CoreClient:
         Raises EngineGenerateError (the engine's own message) or EngineDeadError.
         """
         self.check_alive()
+        if missing := self.awaited - self.engines.keys():
+            raise EngineDeadError(f"engines {sorted(missing)} died and are being started again")
         calls = [self.call_engine(index, method, *args, **kwargs) for index in sorted(self.engines)]
         return await asyncio.gather(*calls)
 

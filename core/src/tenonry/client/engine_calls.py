@@ -62,7 +62,11 @@ class EngineCalls:
             if self._client.has_calls(index):
                 return
             reason = f"it did not answer within {HEALTH_TIMEOUT_S:g} s"
-        except (EngineDeadError, EngineGenerateError) as error:
+        except EngineDeadError as error:
+            if self._client.recovers:  # it is started again
+                return
+            reason = str(error)
+        except EngineGenerateError as error:
             reason = str(error)
         else:
             return

@@ -13,7 +13,7 @@ from tenonry.client.core_client import CoreClient
 from tenonry.client.load_balancer import EngineChooser
 from tenonry.client.start import announce, engine_info, resolve_front_end
 from tenonry.config import EngineConfig
-from tenonry.errors import ConfigError, LaunchError
+from tenonry.errors import ConfigError, LaunchError, Unsupported
 from tenonry.info import EngineInfo, ModelInfo
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.launch.fleet import EngineFleet
@@ -64,6 +64,15 @@ class Engines(ABC):
     @abstractmethod
     async def scale(self, size: int, drain_timeout: float) -> None:
         """Go on with `size` engines; raises Unsupported where their number is fixed."""
+
+    @property
+    def can_restart(self) -> bool:
+        """Whether `restart` is to be called for engines that died."""
+        return False
+
+    async def restart(self, indexes: Sequence[int]) -> None:
+        """Start engines that died, under their numbers, and return when they can be used. Raises LaunchError."""
+        raise Unsupported(f"engines {list(indexes)} cannot be started again by this front end")
 
     @abstractmethod
     def shutdown(self, timeout: float = 5.0) -> None:
@@ -142,6 +151,15 @@ class OwnedEngines(Engines):
             await self._grow(unused[: size - len(running)])
         else:
             await self._shrink(running[size:], drain_timeout)
+
+    @property
+    def can_restart(self) -> bool:
+        config = self._config
+        is_ours = config.launcher.name == "process" and self.fleet.is_local
+        return config.engine_death == "restart" and is_ours and not self.model.needs_lockstep
+
+    async def restart(self, indexes: Sequence[int]) -> None:
+        await self._grow(indexes)
 
     async def _grow(self, indexes: Sequence[int]) -> None:
         try:

@@ -14,6 +14,7 @@ import threading
 from tenonry.client.admission import Admission
 from tenonry.client.engines import Engines
 from tenonry.client.output_processor import OutputProcessor
+from tenonry.continuity.recovery import Recovery
 from tenonry.errors import EngineDeadError, TenonryError
 from tenonry.messages import EngineCoreOutputs
 from tenonry.stats import SchedulerStats
@@ -26,14 +27,26 @@ STOP_TIMEOUT_S = 1.0
 
 
 class OutputHandler:
-    """Listens on one event loop, from `listen` to `stop`. An exception of its own ends every open request."""
+    """Listens on one event loop, from `listen` to `stop`. An exception of its own ends every open request.
 
-    def __init__(self, engines: Engines, outputs: OutputProcessor, admission: Admission) -> None:
+    `recovery` takes the requests of dead engines; without it they end.
+    """
+
+    def __init__(
+        self,
+        engines: Engines,
+        outputs: OutputProcessor,
+        admission: Admission,
+        recovery: Recovery | None = None,
+    ) -> None:
         self._engines = engines
         self._client = engines.client
         self._stats = engines.stats
         self._outputs = outputs
         self._admission = admission
+        self._recovery = recovery
+        if recovery is not None:
+            recovery.on_end = self._end
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._fd = -1
@@ -121,6 +134,9 @@ class OutputHandler:
         lost = self._client.remove_engine(index, reason)
         if self._client.dead is not None:
             self.stop(EngineDeadError(f"the engine died: {reason}"))
+        elif self._recovery is not None:
+            self._client.abort_requests(aborts)
+            self._recovery.on_death(index, reason, lost)
         else:
             error = EngineDeadError(f"the engine of this request died: {reason}")
             siblings = self._outputs.fail(lost, error)
@@ -128,6 +144,13 @@ class OutputHandler:
         # No frame of this engine will bring the numbers of its requests, or say that it runs none.
         last = EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats())
         self._stats.observe(last, self._outputs.take_iteration(index))
+
+    def _end(self, reason: str) -> None:
+        """An engine is given up. With the last one everything ends."""
+        logger.error("the engine is given up: %s", reason)
+        if not self._client.engines and not self._client.awaited:
+            self._client.dead = reason
+            self.stop(EngineDeadError(f"the engine died: {reason}"))
 
     # ------------------------------------------------------------------ end
     def stop(self, error: Exception) -> None:

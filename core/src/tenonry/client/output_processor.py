@@ -7,6 +7,7 @@ last one.
 from __future__ import annotations
 
 import sys
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
@@ -85,12 +86,19 @@ class OutputProcessor:
                 prompt = ConstantList(stream.prompt_token_ids)
                 with io_call(self._io, stream.request_id, "make_detokenizer"):
                     detokenizer = self._io.make_detokenizer(prompt, params)
-            stream.completions.append(Completion(request.handle, index, stream, detokenizer))
+            delivered_ids = array("i", request.output_token_ids)
+            stream.completions.append(
+                Completion(request.handle, index, stream, detokenizer, delivered_ids)
+            )
         self._completions |= {completion.handle: completion for completion in stream.completions}
         self._streams[first.request_id] = stream
         if self._log_requests:
             log_added(stream)
         return stream
+
+    def completion(self, handle: int) -> Completion | None:
+        """The completion that an engine runs under this handle."""
+        return self._completions.get(handle)
 
     def get(self, request_id: str) -> Stream | None:
         return self._streams.get(request_id)
@@ -205,10 +213,13 @@ class OutputProcessor:
 
     def _on_scheduled(self, engine_index: int, event: ScheduledOutput) -> None:
         completion = self._completions.get(event.handle)
-        if completion is not None:
-            stream = completion.stream
+        if completion is None:
+            return
+        stream = completion.stream
+        stream.engine_index = engine_index
+        if not completion.is_scheduled:  # else it goes on after the death of an engine
+            completion.is_scheduled = True
             iteration = self._iterations[engine_index]
-            stream.engine_index = engine_index
             stream.num_cached_tokens = event.num_cached_tokens
             stream.metrics.queued_s = event.queued_s
             iteration.num_prompt_tokens += len(stream.prompt_token_ids)
@@ -282,6 +293,7 @@ class OutputProcessor:
 
     def _count(self, completion: Completion, ids: list[int], now: float) -> None:
         completion.pending_ids += ids
+        completion.delivered_ids.fromlist(ids)
         if completion.received_logprobs:
             received = completion.received_logprobs[: len(ids)]
             completion.pending_logprobs = (completion.pending_logprobs or []) + received

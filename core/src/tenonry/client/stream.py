@@ -7,6 +7,7 @@ queue of outputs, and a fast engine costs a wake-up per take and not per token.
 from __future__ import annotations
 
 import asyncio
+from array import array
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,12 +23,14 @@ class Completion:
     """One engine request.
 
     `received_…`: from the engine, not detokenised yet. `pending_…`: not taken by the caller yet. The others: taken.
+    `delivered_ids`: all output tokens, with which the request goes on when its engine died. `is_scheduled`: it ran.
     """
 
     handle: int
     index: int
     stream: Stream
     detokenizer: Detokenizer | None
+    delivered_ids: array[int]
     received_ids: list[int] = field(default_factory=list)
     received_logprobs: list[dict[int, Logprob]] = field(default_factory=list)
     pending_ids: list[int] = field(default_factory=list)
@@ -40,6 +43,7 @@ class Completion:
     stop_reason: int | str | None = None
     num_generated: int = 0
     last_time: float = 0.0
+    is_scheduled: bool = False
 
     def take(self, kind: OutputKind) -> CompletionOutput:
         """The output since the last take (DELTA), or all of it."""

@@ -101,6 +101,7 @@ class MirrorEncoder:
         self._encoder = Encoder()
         self._max_bytes = config.mm_cache_mib * MIB
         self._sent: dict[int, SentImages] = {}
+        self._again: set[int] = set()  # requests that were sent again, by handle
 
     def encode(
         self,
@@ -145,9 +146,17 @@ class MirrorEncoder:
             request = peer.requests.pop(each.handle, None)
             if each.reason is FinishReason.ERROR:
                 self._sent.pop(peer.index, None)
-            if request and request.features and each.error == LOST:
-                peer.requests[each.handle] = msgspec.structs.replace(request, features=None)
+            if (
+                request
+                and request.features
+                and each.error == LOST
+                and each.handle not in self._again
+            ):
+                self._again.add(each.handle)
+                peer.requests[each.handle] = msgspec.structs.replace(request)
                 yield request
+            else:
+                self._again.discard(each.handle)
         outputs.finished = [each for each in outputs.finished if each.handle not in peer.requests]
 
 

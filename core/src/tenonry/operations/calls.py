@@ -28,16 +28,20 @@ class Operations:
         self.calls = calls
         self._record = record
         self._lock = asyncio.Lock()
+        # By what engines differ from ones that were just started.
+        self.changes: set[str] = set()
 
     async def hold(self) -> None:
         """No engine steps until `release`; requests keep their place."""
         async with self._lock:
             await self.calls.call("hold")
+            self.changes.add("engines are held")
 
     async def release(self) -> None:
         """End `hold`."""
         async with self._lock:
             await self.calls.call("release")
+            self.changes.discard("engines are held")
 
     async def is_sleeping(self) -> bool:
         """Whether every engine sleeps."""
@@ -67,6 +71,7 @@ class Operations:
             await self._standing(self._sleep, level)
 
     async def _sleep(self, level: int) -> None:
+        self.changes.add("engines sleep")
         await self.calls.call("sleep", level)
         self._record("record_sleep_state", True, level)
 
@@ -78,6 +83,7 @@ class Operations:
     async def _wake_up(self, tags: list[str] | None) -> None:
         await self.calls.call("wake_up", tags)
         if not await self.calls.all("is_sleeping"):
+            self.changes.discard("engines sleep")
             self._record("record_sleep_state", False, 0)
 
     async def update_weights(
@@ -90,6 +96,7 @@ class Operations:
             await self._standing(self._update, source, wanted, version)
 
     async def _update(self, source: str, names: list[str] | None, version: str) -> None:
+        self.changes.add("engines have new weights")
         await self.calls.call("update_weights", source, names, version)
 
     async def _standing(self, act: Callable[..., Any], *args: Any) -> None:

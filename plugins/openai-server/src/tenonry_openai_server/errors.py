@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from starlette.exceptions import HTTPException
 
+from tenonry.continuity.recovery import KILLER
 from tenonry.errors import (
     DrainingError,
     EngineDeadError,
@@ -128,6 +129,10 @@ def _fault_of_request(text: str) -> APIError | None:
     """The answer where a row failed because of what its request asks; None for other failures of a row."""
     if NOTHING_LEFT in text:
         return bad_request(f"{NOTHING_LEFT}; allow more of them", code="no_token_left")
+    if KILLER in text:
+        logger.error("%s", text)
+        message = "engines died whenever this request ran; it is not tried again"
+        return APIError(500, message, code="engine_crash")
     if ENGINE_REFUSES in text:
         message = text[text.index(ENGINE_REFUSES) :]
         return APIError(503, message, code="engine_held", retry_after_s=HELD_RETRY_S)

@@ -84,7 +84,13 @@ class ServerState:
     @property
     def is_ready(self) -> bool:
         """True while new requests are taken and tokens can flow."""
-        return self.phase is Phase.READY and self._engine is not None and not self._engine.errored
+        engine = self._engine
+        return self.phase is Phase.READY and engine is not None and engine.is_serving
+
+    @property
+    def is_recovering(self) -> bool:
+        """True while engines that died are started again, and requests wait for them."""
+        return self.phase is Phase.READY and self.is_healthy and not self.is_ready
 
     @property
     def is_healthy(self) -> bool:

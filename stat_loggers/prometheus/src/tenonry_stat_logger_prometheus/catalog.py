@@ -200,6 +200,14 @@ METRICS: tuple[MetricDef, ...] = (
     _counter("external_prefix_cache_hits", "Prompt tokens that the KV connector promised."),
     _counter("steps", "Steps that the engine executed.", vllm=()),
     _counter("frames_dropped", "Frames from front ends that the engine could not decode.", vllm=()),
+    _counter("engine_deaths", "Times that the engine died.", vllm=()),
+    _counter("engine_restarts", "Times that it was started again.", vllm=()),
+    _counter(
+        "requests_continued", "Requests that went on after the death of their engine.", vllm=()
+    ),
+    _counter(
+        "tokens_recomputed", "Prompt and output tokens that those had computed until then.", vllm=()
+    ),
     MetricDef(
         "request_rejections",
         "counter",

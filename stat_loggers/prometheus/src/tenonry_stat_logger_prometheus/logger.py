@@ -83,6 +83,8 @@ class PrometheusStatLogger(StatLogger):
                 series.add_scheduler(record.scheduler)
             if record.iteration is not None:
                 series.add_iteration(record.iteration)
+            if record.recovery is not None:
+                series.add_recovery(record.recovery)
 
     def render(self) -> tuple[bytes, str]:
         """Return the exposition and its content type: the body and header of an answer to GET /metrics.

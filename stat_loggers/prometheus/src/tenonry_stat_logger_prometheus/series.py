@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tenonry.stats import FinishedRequestStats, IterationStats, SchedulerStats
+from tenonry.stats import (
+    FinishedRequestStats,
+    IterationStats,
+    RecoveryStats,
+    SchedulerStats,
+)
 from tenonry_stat_logger_prometheus.adapters import AdapterSeries
 from tenonry_stat_logger_prometheus.catalog import (
     FINISH_REASONS,
@@ -54,6 +59,10 @@ class EngineSeries:
         self.external_hits = cell("external_prefix_cache_hits", engine)
         self.steps = cell("steps", engine)
         self.frames_dropped = cell("frames_dropped", engine)
+        self.deaths = cell("engine_deaths", engine)
+        self.restarts = cell("engine_restarts", engine)
+        self.continued = cell("requests_continued", engine)
+        self.recomputed = cell("tokens_recomputed", engine)
         self.ttft = histogram("time_to_first_token_seconds", engine)
         self.itl = histogram("inter_token_latency_seconds", engine)
         self.tpot = histogram("request_time_per_output_token_seconds", engine)
@@ -109,6 +118,13 @@ class EngineSeries:
             self.itl.observe_many(stats.inter_token_latency_s)
         for request in stats.finished:
             self._add_finished(request)
+
+    def add_recovery(self, stats: RecoveryStats) -> None:
+        """Take in what happened when the engine died, or was started again."""
+        self.deaths.value += stats.deaths
+        self.restarts.value += stats.restarts
+        self.continued.value += stats.requests_continued
+        self.recomputed.value += stats.tokens_recomputed
 
     def _add_finished(self, request: FinishedRequestStats) -> None:
         reason = request.finish_reason

@@ -27,6 +27,7 @@ from tenonry_openai_server.state import Phase
 logger = logging.getLogger("tenonry.server")
 
 router = APIRouter()
+RECOVERING = "recovering"
 
 
 def answer(value: Any, status: int = 200, **headers: str) -> Response:
@@ -37,7 +38,8 @@ def answer(value: Any, status: int = 200, **headers: str) -> Response:
 @router.head("/health", include_in_schema=False)
 @router.get("/health", **describe("Whether the engine lives", None, StateResponse))
 async def health(request: Request) -> Response:
-    """200 while every engine answers, a drain included; 503 before they are there, when one fails and after a death.
+    """200 while every engine answers, also in a drain and while one that died is started again; 503 before they are
+    there, when one fails, and once they are given up.
 
     The engines ask their executors; `AsyncLLM.check_health` has the deadline.
     """
@@ -61,11 +63,12 @@ def _reason(error: Exception) -> str:
 @router.head("/ready", include_in_schema=False)
 @router.get("/ready", **describe("Whether new requests are taken", None, StateResponse))
 async def ready(request: Request) -> Response:
-    """200 while new requests are taken; 503 while the model loads, during a drain and when the engine died."""
+    """200 while new requests are taken; 503 while the model loads, while no engine serves, and during a drain."""
     state = server_state(request)
     if state.is_ready:
         return answer(StateResponse("ready"))
-    return answer(StateResponse(_shown(state.phase)), 503, **{"retry-after": "2"})
+    shown = RECOVERING if state.is_recovering else _shown(state.phase)
+    return answer(StateResponse(shown), 503, **{"retry-after": "2"})
 
 
 def _shown(phase: Phase) -> str:

@@ -1,0 +1,1 @@
+"""Continuity: an engine that died is started again, and its streams go on where they were. Front end."""

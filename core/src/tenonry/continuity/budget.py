@@ -1,0 +1,33 @@
+"""How often an engine that dies is started again. Front end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+MAX_RESTARTS = 3
+WINDOW_S = 60.0
+
+
+class RestartBudget:
+    """At most `MAX_RESTARTS` of an engine in `WINDOW_S` seconds, and as many attempts in a row that failed."""
+
+    def __init__(self) -> None:
+        self._times: defaultdict[int, list[float]] = defaultdict(list)
+        self._failures: defaultdict[int, int] = defaultdict(int)
+
+    def take(self, index: int, now: float) -> int:
+        """The number of this restart among those of the window; 0 if there is none left."""
+        times = [each for each in self._times[index] if each > now - WINDOW_S]
+        self._times[index] = times
+        if max(len(times), self._failures[index]) >= MAX_RESTARTS:
+            return 0
+        times.append(now)
+        return len(times)
+
+    def failed(self, index: int) -> None:
+        """It did not become ready. A slow start may outlast the window, so failures are counted, too."""
+        self._failures[index] += 1
+
+    def served(self, index: int) -> None:
+        """It is ready."""
+        self._failures[index] = 0

@@ -1,0 +1,372 @@
+"""Starts engines again that died, and sends their requests again, so that streams go on. Front end, event loop.
+
+A request is sent with the tokens that were delivered: its engine takes them as output, so that limits, penalties,
+seeds, grammars and log-probabilities are those of an undisturbed run. It goes to a sibling at once, or waits for the
+engine that is started again. A suspect waits for that in any case, and is tried there before others are let in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from array import array
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from tenonry.continuity.budget import MAX_RESTARTS, WINDOW_S, RestartBudget
+from tenonry.continuity.suspects import CRASHES, MARGIN, Lost, OpenStream, Suspects
+from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError
+from tenonry.messages import EngineCoreRequest
+from tenonry.stats import RecoveryStats, StatRecord
+
+logger = logging.getLogger(__name__)
+POLL_S = 0.005
+RETRY_S = 0.5  # after a start that failed
+KILLER = "engines died while it ran"  # of a request that is not tried again
+
+
+class OpenCompletion(Protocol):
+    """One engine request that has not ended. `delivered_ids`: its output tokens; `is_scheduled`: it is known to run."""
+
+    @property
+    def stream(self) -> OpenStream: ...
+
+    delivered_ids: array[int]
+    is_scheduled: bool
+
+
+class Outputs(Protocol):
+    """The open requests of a front end."""
+
+    def completion(
+        self,
+        handle: int,
+    ) -> OpenCompletion | None: ...
+
+    def get(
+        self,
+        request_id: str,
+    ) -> object: ...
+
+    def fail(
+        self,
+        handles: Iterable[int],
+        error: Exception,
+    ) -> list[int]: ...
+
+
+class Link(Protocol):
+    """One engine."""
+
+    @property
+    def dead(self) -> str: ...
+
+
+class Links(Protocol):
+    """The engines of a front end, and those that it waits for."""
+
+    dead: str | None
+    awaited: set[int]
+
+    @property
+    def engines(self) -> Mapping[int, Link]: ...
+
+    def add_requests(
+        self,
+        requests: Sequence[EngineCoreRequest],
+    ) -> None: ...
+
+    def send_requests(
+        self,
+        index: int,
+        requests: Sequence[EngineCoreRequest],
+    ) -> None: ...
+
+    def abort_requests(
+        self,
+        handles: Sequence[int],
+    ) -> None: ...
+
+    def take_parked(self) -> list[list[EngineCoreRequest]]: ...
+
+
+class Recovery:
+    """`restart(engine indexes)` starts engines, and returns when they can be used; `lock` is held meanwhile.
+
+    `obstacles`: why an engine that is started now would not be as it was. `on_end(reason)` is called for each engine
+    that is given up.
+    """
+
+    on_end: Callable[[str], None]
+
+    def __init__(
+        self,
+        client: Links,
+        outputs: Outputs,
+        restart: Callable[[Sequence[int]], Awaitable[None]],
+        record: Callable[[StatRecord], None],
+        max_num_seqs: int,
+    ) -> None:
+        self._client = client
+        self._outputs = outputs
+        self._restart = restart
+        self._record = record
+        self.obstacles: Collection[str] = ()
+        self.lock = asyncio.Lock()
+        self._budget = RestartBudget()
+        self._suspects = Suspects(max_num_seqs)
+        self._to_try: dict[str, list[EngineCoreRequest]] = {}  # suspects, by request id
+        self._on_trial = ""  # the id of the request
+        self._due: set[int] = set()
+        self._deaths: dict[int, tuple[float, str]] = {}  # when and why
+        self._task: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------------ deaths
+    def on_death(
+        self,
+        index: int,
+        reason: str,
+        requests: Mapping[int, EngineCoreRequest],
+    ) -> None:
+        """An engine is gone: its requests go on elsewhere, or wait until it is started again."""
+        self._count(index, deaths=1)
+        self._deaths[index] = (time.monotonic(), reason)
+        self._start_or_end(index)
+        if self._client.dead is None:
+            self._go_on(index, reason, self._lost(requests))
+        if self._due and self._task is None:
+            self._task = asyncio.ensure_future(self._work())
+
+    def _start_or_end(self, index: int, failure: str = "") -> None:
+        if self.obstacles:
+            self._end(index, f"it is not started again: {', '.join(sorted(self.obstacles))}")
+            return
+        number = self._budget.take(index, time.monotonic())
+        if not number:
+            text = failure or f"it was started again {MAX_RESTARTS} times in {WINDOW_S:g} s"
+            self._end(index, text)
+            return
+        logger.warning(
+            "engine %d is started again (%d of at most %d times in %g s)%s",
+            index,
+            number,
+            MAX_RESTARTS,
+            WINDOW_S,
+            failure and f": {failure}",
+        )
+        self._due.add(index)
+
+    def _end(self, index: int, why: str) -> None:
+        """Give one engine up."""
+        _, reason = self._deaths[index]
+        self._client.awaited.discard(index)
+        self.on_end(f"{reason}; {why}")
+        if self._client.dead is None:
+            self._send_parked()
+            if not self._client.awaited:
+                self._fail_suspects(reason)
+
+    def _fail_suspects(self, reason: str) -> None:
+        for request_id, requests in self._to_try.items():
+            self._fail(requests, _poisoned(request_id, reason))
+        self._to_try = {}
+
+    def _lost(self, requests: Mapping[int, EngineCoreRequest]) -> list[Lost]:
+        """Open requests with what was delivered, by stream, in order of arrival."""
+        by_id: dict[str, Lost] = {}
+        for handle in sorted(requests):
+            completion = self._outputs.completion(handle)
+            if completion is None:
+                continue
+            stream = completion.stream
+            lost = by_id.setdefault(stream.request_id, Lost(stream))
+            lost.is_known_to_run |= completion.is_scheduled
+            again = msgspec.structs.replace(
+                requests[handle],
+                output_token_ids=completion.delivered_ids.tolist(),
+            )
+            lost.requests.append(again)
+        return list(by_id.values())
+
+    def _go_on(self, index: int, reason: str, lost: list[Lost]) -> None:
+        suspects = self._suspects.crashed(lost, self._outputs.get)
+        num_requests = 0
+        num_tokens = 0
+        for each in lost:
+            is_suspect = each.stream.request_id in suspects
+            error = self._refusal(index, reason, each, is_suspect=is_suspect)
+            if error is not None:
+                self._fail(each.requests, error)
+                continue
+            num_requests += 1
+            num_tokens += each.num_tokens
+            if is_suspect:
+                self._to_try[each.stream.request_id] = each.requests
+            else:
+                self._send(each.requests)
+        self._count(
+            index,
+            requests_continued=num_requests,
+            tokens_recomputed=num_tokens,
+        )
+        logger.warning(
+            "engine %d: %d of its requests go on, %d tokens are computed again",
+            index,
+            num_requests,
+            num_tokens,
+        )
+
+    def _refusal(
+        self,
+        index: int,
+        reason: str,
+        lost: Lost,
+        *,
+        is_suspect: bool,
+    ) -> Exception | None:
+        """Why a request cannot go on."""
+        if lost.requests[0].kv_transfer_params is not None:
+            return EngineDeadError(
+                f"the engine of this request died: {reason}; its K/V came from another engine, which gives it once "
+                "(kv_transfer_params)"
+            )
+        request_id = lost.stream.request_id
+        if request_id == self._on_trial:
+            return _poisoned(request_id, reason, was_alone=True)
+        if is_suspect and index not in self._client.awaited:  # nowhere to try it
+            return _poisoned(request_id, reason)
+        return None
+
+    # ------------------------------------------------------------------ requests
+    def _send(self, requests: Sequence[EngineCoreRequest]) -> None:
+        try:
+            self._client.add_requests(requests)
+        except (EngineDeadError, EngineGenerateError, RequestError) as error:
+            self._fail(requests, error)
+
+    def _send_parked(self) -> None:
+        for requests in self._client.take_parked():
+            self._send(requests)
+
+    def _fail(self, requests: Sequence[EngineCoreRequest], error: Exception) -> None:
+        handles = [request.handle for request in requests]
+        siblings = self._outputs.fail(handles, error)
+        self._client.abort_requests([*handles, *siblings])
+
+    def _count(self, index: int, **numbers: int) -> None:
+        record = StatRecord(
+            engine_index=index,
+            time=time.monotonic(),
+            recovery=RecoveryStats(**numbers),
+        )
+        self._record(record)
+
+    # ------------------------------------------------------------------ starting again
+    async def _work(self) -> None:
+        try:
+            async with self.lock:
+                while self._due and self._client.dead is None:
+                    indexes = sorted(self._due)
+                    self._due.clear()
+                    await self._bring_back(indexes)
+        except Exception as error:
+            logger.exception("the recovery failed")
+            for index in list(self._client.awaited):
+                self._end(index, f"the recovery failed: {error}")
+        finally:
+            self._task = None
+
+    async def _bring_back(self, indexes: Sequence[int]) -> None:
+        # `scale` may have started some meanwhile.
+        missing = [index for index in indexes if index not in self._client.engines]
+        try:
+            if missing:
+                await self._restart(missing)
+        except Exception as error:  # noqa: BLE001 - it is tried again, or ends the engines
+            if self._client.dead is None:  # else all are being shut down
+                await asyncio.sleep(RETRY_S)
+                for index in missing:
+                    if index in self._due or index not in self._client.awaited:
+                        continue  # it was ready, and died since
+                    self._budget.failed(index)
+                    self._start_or_end(index, f"it could not be started: {error}")
+            self._due.update(set(indexes) - set(missing))
+            return
+        for index in indexes:
+            died, _ = self._deaths[index]
+            self._budget.served(index)
+            self._count(index, restarts=1)
+            logger.warning(
+                "engine %d serves again after %.1f s",
+                index,
+                time.monotonic() - died,
+            )
+        for index in sorted(indexes, reverse=True):  # the last one tries those of all
+            ranks = {index, None} if index == min(indexes) else {index}
+            await self._try_suspects(index, ranks)
+            self._let_in(index)
+
+    def _let_in(self, index: int) -> None:
+        link = self._client.engines.get(index)
+        if link is not None and not link.dead:
+            self._client.awaited.discard(index)
+        self._send_parked()
+
+    async def _try_suspects(
+        self,
+        index: int,
+        ranks: Collection[int | None],
+    ) -> None:
+        """One after the other, each until it has passed the place of the last crash. They stay there then."""
+        for request_id, requests in list(self._to_try.items()):
+            link = self._client.engines.get(index)
+            if link is None or link.dead:
+                return
+            if requests[0].data_parallel_rank in ranks:
+                del self._to_try[request_id]
+                self._on_trial = request_id
+                await self._try(index, link, requests)
+                self._on_trial = ""
+
+    async def _try(
+        self,
+        index: int,
+        link: Link,
+        requests: Sequence[EngineCoreRequest],
+    ) -> None:
+        alive = [each for each in map(self._completion, requests) if each is not None]
+        if not alive:
+            return
+        stream = alive[0].stream
+        enough = stream.num_generated + MARGIN
+        logger.warning(
+            "request %s ran at %d crashes in a row; it is tried alone",
+            self._on_trial,
+            CRASHES,
+        )
+        self._client.send_requests(index, [each for each in requests if self._completion(each)])
+        while not link.dead and stream.num_generated < enough:
+            if not any(map(self._completion, requests)):
+                return
+            await asyncio.sleep(POLL_S)
+        while link.dead and self._client.engines.get(index) is link:  # noqa: ASYNC110 - until it was judged
+            await asyncio.sleep(POLL_S)
+
+    def _completion(self, request: EngineCoreRequest) -> OpenCompletion | None:
+        return self._outputs.completion(request.handle)
+
+
+def _poisoned(
+    request_id: str,
+    reason: str,
+    *,
+    was_alone: bool = False,
+) -> EngineGenerateError:
+    more = " and one when it ran alone" if was_alone else ""
+    return EngineGenerateError(
+        f"request {request_id} failed: {KILLER}, {CRASHES} in a row{more}, so it is not tried again; the last one: "
+        f"{reason}"
+    )
