@@ -7,6 +7,10 @@ import logging
 import pytest
 import torch
 from quantised_models import GROUP, PROMPT, answers, compress, model_folder, write_plainly
+from safetensors.torch import load_file
+
+from tenonry_torch_base.read_ahead import pieces_of
+from tenonry_worker_torch.loading.load import look
 
 WEIGHTS_8 = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
 WEIGHTS_4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": GROUP}
@@ -64,6 +68,17 @@ def test_a_checkpoint_written_by_the_documentation_answers_as_its_floats(kind, t
     with caplog.at_level(logging.INFO):
         assert_near(answers(tmp_path), expected(model))
     assert f"Quantisation {method}: 8 matrices" in caplog.text
+
+
+def test_all_parts_of_matrices_are_counted_and_read_ahead(tmp_path):
+    model_folder(tmp_path)
+    write_plainly(tmp_path, *PLAIN["gptq"])
+    stored = load_file(tmp_path / "model.safetensors")
+    found = look(str(tmp_path), load_format="auto")
+    size = sum(tensor.nbytes for tensor in stored.values())
+    assert found.checkpoint.num_bytes == size
+    pieces = pieces_of(found.checkpoint)
+    assert sum(piece.end - piece.begin for piece in pieces) == size
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

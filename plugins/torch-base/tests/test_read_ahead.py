@@ -14,7 +14,7 @@ from tenonry_torch_base.read_ahead import Piece, Progress, is_cached, pieces_of,
 
 def checkpoint(*tensors):
     return SimpleNamespace(
-        tensors={str(place): tensor for place, tensor in enumerate(tensors)},
+        pieces=list(tensors),
         files=sorted({tensor.file for tensor in tensors}),
     )
 

@@ -82,7 +82,16 @@ class Checkpoint:
     @property
     def num_bytes(self) -> int:
         """What the tensors take in their files."""
-        return sum(tensor.num_bytes for tensor in self.tensors.values())
+        return sum(tensor.num_bytes for tensor in self.pieces)
+
+    @property
+    def pieces(self) -> list[StoredTensor]:
+        """What is read of the files: each tensor, and each part of a matrix in few bits."""
+        parts_of = self._parts
+        found = [tensor for key, tensor in self.tensors.items() if key not in parts_of]
+        for parts in parts_of.values():
+            found += parts.values()
+        return found
 
     @property
     def unplaced(self) -> frozenset[str]:
@@ -92,10 +101,7 @@ class Checkpoint:
     @property
     def files(self) -> list[Path]:
         """The files that hold at least one of the tensors, in a fixed order."""
-        found = {tensor.file for tensor in self.tensors.values()}
-        for parts in self._parts.values():
-            found.update(part.file for part in parts.values())
-        return sorted(found)
+        return sorted({tensor.file for tensor in self.pieces})
 
     @property
     def _parts(self) -> dict[str, dict[str, StoredTensor]]:

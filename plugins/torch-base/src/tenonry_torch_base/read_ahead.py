@@ -59,7 +59,7 @@ def read_ahead(checkpoint: Checkpoint, rank: int = 0, num_ranks: int = 1) -> int
 def pieces_of(checkpoint: Checkpoint) -> list[Piece]:
     """The parts of the files that hold the model's tensors; neighbours are read together."""
     spans: dict[Path, list[tuple[int, int]]] = {}
-    for tensor in checkpoint.tensors.values():
+    for tensor in checkpoint.pieces:
         spans.setdefault(tensor.file, []).append((tensor.begin, tensor.end))
     found = []
     for file in sorted(spans):
