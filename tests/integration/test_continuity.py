@@ -9,6 +9,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tenonry import AsyncLLM, EngineConfig, SamplingParams, StructuredOutput
@@ -174,3 +175,21 @@ def test_killed_in_many_steps_of_a_mixed_run(start, tmp_path):
         return 0
 
     assert asyncio.run(main()) >= 20
+
+
+def test_a_killed_rank_takes_no_stream_with_it(start):
+    """Tensor parallel 2: the engine ends with its rank, and comes back with two."""
+    engine = start(tensor_parallel_size=2, worker="torch")
+
+    async def main() -> tuple[dict[str, Told], dict[str, Told]]:
+        expected = await run_all(engine, 0)
+        run = asyncio.ensure_future(run_all(engine, 1))
+        while engine.num_unfinished_requests < len(REQUESTS):  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(0.001)
+        ranks = psutil.Process(engine.engine_pids["engine 0"]).children()
+        max(ranks, key=lambda rank: rank.pid).kill()
+        return expected, await run
+
+    expected, found = asyncio.run(main())
+    assert differences(expected, found) == {}
+    assert engine.is_serving

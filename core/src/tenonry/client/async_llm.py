@@ -37,8 +37,9 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
 
     The constructor blocks until the engine is ready; call it before the loop starts, or in a thread. `generate` is an
     async generator per request; closing it aborts the request. Every accepted request ends exactly once: with a finish
-    reason, EngineGenerateError (this request alone) or EngineDeadError (all of them). A call waits for the engines'
-    answers; one that the chosen worker does not declare raises EngineGenerateError with the engine's message.
+    reason, EngineGenerateError (this request alone) or EngineDeadError. An engine that dies is started again where
+    `tenonry.continuity` covers the layout, and its streams go on. A call waits for
+    the engines' answers; one that the worker does not declare raises EngineGenerateError with the engine's message.
 
     `stat_loggers`: those in use, by name.
     """
