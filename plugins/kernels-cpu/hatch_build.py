@@ -31,18 +31,20 @@ FLAGS = (
     "-ffp-contract=fast",
 )
 X86 = {"x86_64", "amd64"}
+AVX512 = (
+    "-mavx2",
+    "-mfma",
+    "-mavx512f",
+    "-mavx512bw",
+    "-mavx512dq",
+    "-mavx512vl",
+    "-mprefer-vector-width=512",
+)
 SETS = {
     "baseline": (),
     "avx2": ("-mavx2", "-mfma"),
-    "avx512": (
-        "-mavx2",
-        "-mfma",
-        "-mavx512f",
-        "-mavx512bw",
-        "-mavx512dq",
-        "-mavx512vl",
-        "-mprefer-vector-width=512",
-    ),
+    "avx512": AVX512,
+    "avx512bf16": (*AVX512, "-mavx512bf16"),
 }
 
 
@@ -99,6 +101,7 @@ def _compile(
     objects = []
     units = [("kernels.c", name, flags) for name, flags in SETS.items() if is_x86 or not flags]
     units.append(("processor.c", "baseline", ("-DTENONRY_X86",) if is_x86 else ()))
+    units.append(("pool.c", "baseline", ()))
     for source, name, flags in units:
         out = folder / f"{source}.{name}.o"
         words = [

@@ -1,5 +1,8 @@
 /* Attention of rows of one new token, between the projections of the layer: norm of heads, rotation (arXiv:2104.09864),
  * K/V to their places, softmax over what each row holds, gate. */
+#ifndef TENONRY_ATTENTION_H
+#define TENONRY_ATTENTION_H
+
 #include "vectors.h"
 
 /* See `AttentionParts` in tenonry_torch_base.step_kernels. */
@@ -131,3 +134,5 @@ void KERNEL(attention)(const attention *p, int64_t count, const float *projected
         }
     }
 }
+
+#endif

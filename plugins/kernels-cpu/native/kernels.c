@@ -2,5 +2,6 @@
 #include "best_allowed.h"
 #include "experts.h"
 #include "half.h"
+#include "layer.h"
 #include "low_rank.h"
 #include "norm.h"

@@ -15,6 +15,15 @@ class TestBest(StepKernelsContract):
     kernels = "cpu"
 
 
+class TestWithoutProducts(StepKernelsContract):
+    """Where a processor multiplies pairs of halves, and the library does not."""
+
+    def made(self) -> CpuKernels:
+        if "avx512" not in instruction_sets():
+            pytest.skip("the processor has no AVX-512")
+        return CpuKernels("avx512")
+
+
 class TestBaseline(StepKernelsContract):
     """What every processor can do."""
 

@@ -45,15 +45,7 @@ class Attention:
     __slots__ = ("_columns", "_function", "_kept", "_scratch", "_size", "address")
 
     def __init__(self, parts: AttentionParts, instruction_set: str) -> None:
-        made = _Struct(
-            parts.heads,
-            parts.kv_heads,
-            parts.size,
-            int(parts.is_gated),
-            address(parts.norm_weight),
-            parts.norm_eps,
-            parts.scaling,
-        )
+        made = struct_of(parts)
         self._kept = (parts, made)
         self.address = ctypes.addressof(made)
         self._columns = parts.heads * parts.size
@@ -91,6 +83,19 @@ class Attention:
     def floats(self, held: HeldKeys) -> int:
         """The scratch that the kernel needs."""
         return held.slab.shape[3] + 2 * self._size
+
+
+def struct_of(parts: AttentionParts) -> ctypes.Structure:
+    """For kernels; `parts` must live as long."""
+    return _Struct(
+        parts.heads,
+        parts.kv_heads,
+        parts.size,
+        int(parts.is_gated),
+        address(parts.norm_weight),
+        parts.norm_eps,
+        parts.scaling,
+    )
 
 
 def place_of(held: HeldKeys) -> ctypes.Structure:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+import torch
+
 from tenonry_kernels_cpu.attention import Attention
 from tenonry_kernels_cpu.best_allowed import BestAllowed
+from tenonry_kernels_cpu.blocked import BlockedLinear
 from tenonry_kernels_cpu.delta_rule import DeltaRule
 from tenonry_kernels_cpu.experts import Experts
 from tenonry_kernels_cpu.half import AttentionHalf, DeltaRuleHalf
+from tenonry_kernels_cpu.layer import Layer, PagedAttention, can_attend, can_compute, can_multiply
 from tenonry_kernels_cpu.library import LibraryError, function, instruction_sets, library
 from tenonry_kernels_cpu.low_rank import LowRank
 from tenonry_torch_base.step_kernels import StepKernels
@@ -16,13 +20,13 @@ from tenonry_torch_base.step_kernels import StepKernels
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch
-
     from tenonry_torch_base.step_kernels import (
         AttentionParts,
+        BlockedWeight,
         DeltaRuleParts,
         ExpertParts,
         HalfParts,
+        LayerParts,
         LowRankParts,
     )
 
@@ -30,7 +34,7 @@ MAX_COPIED = 1 << 20  # weights of one layer, of which kernels hold a second cop
 
 
 class CpuKernels(StepKernels):
-    """In C, on one thread, for the best instruction set that the processor has."""
+    """In C, for the best instruction set that the processor has."""
 
     name: ClassVar[str] = "cpu"
 
@@ -50,6 +54,7 @@ class CpuKernels(StepKernels):
                 f"instruction set '{instruction_set}' cannot be used here, only {', '.join(known)}"
             )
         self.instruction_set = instruction_set or known[0]
+        self.threads = torch.get_num_threads()  # of the kernels for bfloat16
 
     @property
     def description(self) -> str:
@@ -86,6 +91,21 @@ class CpuKernels(StepKernels):
 
     def best_allowed(self) -> BestAllowed:
         return BestAllowed(self.instruction_set)
+
+    def linear(self, weight: BlockedWeight) -> BlockedLinear | None:
+        if not can_multiply(weight):
+            return None
+        return BlockedLinear(weight, self.instruction_set, self.threads)
+
+    def paged_attention(self, parts: AttentionParts) -> PagedAttention | None:
+        if not can_attend(parts):
+            return None
+        return PagedAttention(parts, self.instruction_set, self.threads)
+
+    def layer(self, parts: LayerParts) -> Layer | None:
+        if not can_compute(parts):
+            return None
+        return Layer(parts, self.instruction_set, self.threads)
 
 
 class Norm:

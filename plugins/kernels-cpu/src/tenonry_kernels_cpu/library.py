@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 PATH = Path(__file__).with_name("libkernels.so")
-VERSION = 5  # of the structs and parameters in native/; the library says which it has
+VERSION = 6  # of the structs and parameters in native/; the library says which it has
 ADDRESS = ctypes.c_void_p
 COUNT = ctypes.c_int64
 REAL = ctypes.c_float
@@ -27,6 +27,19 @@ PARAMETERS: dict[str, tuple[type, ...]] = {
     "best_allowed": (
         *(COUNT, COUNT, ADDRESS, ADDRESS, COUNT),
         *(ADDRESS, ADDRESS),
+    ),
+    "blocked_linear": (
+        *(ADDRESS, COUNT, COUNT),
+        *(ADDRESS, COUNT, ADDRESS, ADDRESS),
+    ),
+    "paged_attention": (
+        *(ADDRESS, COUNT, COUNT),
+        *(ADDRESS, COUNT, ADDRESS, ADDRESS),
+    ),
+    "layer": (
+        *(ADDRESS, COUNT, COUNT),
+        *(ADDRESS, ADDRESS, ADDRESS, COUNT),
+        *(ADDRESS, ADDRESS, ADDRESS),
     ),
     "rms_norm": (COUNT, COUNT, ADDRESS, ADDRESS, REAL, ADDRESS),
     "delta_rule": (
@@ -64,6 +77,7 @@ def library(path: Path = PATH) -> ctypes.CDLL:
         found = ctypes.CDLL(str(path))
         found.tenonry_kernels_version.restype = COUNT
         found.tenonry_kernels_sets.restype = ctypes.c_char_p
+        found.tenonry_kernels_team.argtypes = [ADDRESS]
         version = found.tenonry_kernels_version()
     except (OSError, AttributeError) as error:
         raise LibraryError(f"{path} does not load: {error}") from None
@@ -71,7 +85,27 @@ def library(path: Path = PATH) -> ctypes.CDLL:
         raise LibraryError(
             f"{path} is of version {version}, and {VERSION} is needed; install it again"
         )
+    found.tenonry_kernels_team(team())
     return found
+
+
+def team() -> int | None:
+    """The address of the function that runs something on torch's threads; None where they cannot be had.
+
+    It is `GOMP_parallel` of the OpenMP library that is loaded already, which those of GNU, LLVM and Intel have.
+    """
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return None
+    paths = {line.split(maxsplit=5)[-1] for line in maps.read_text().splitlines() if "omp" in line}
+    names = ("libgomp", "libomp", "libiomp5")
+    for path in sorted(paths):
+        if not Path(path).name.startswith(names):
+            continue
+        entry = getattr(ctypes.CDLL(path), "GOMP_parallel", None)
+        if entry is not None:
+            return ctypes.cast(entry, ADDRESS).value
+    return None
 
 
 def instruction_sets() -> list[str]:

@@ -78,6 +78,7 @@ class AttentionParts:
     A projected row holds `heads` queries, `kv_heads` keys and as many values of `size` elements each; with `is_gated`,
     each query is followed by a gate of its output. A key head serves heads / kv_heads query heads, which are
     neighbours. `norm_weight` [heads + kv_heads, size]: of queries and keys, before rotation; None where there is none.
+    `window`: so many of a row's last tokens are seen, 0 for all; only kernels over `PagedKeys` are asked for one.
     """
 
     heads: int
@@ -87,6 +88,7 @@ class AttentionParts:
     norm_weight: torch.Tensor | None
     norm_eps: float
     scaling: float  # of the scores
+    window: int = 0
 
     @property
     def columns(self) -> int:
@@ -219,6 +221,90 @@ class BestAllowedKernel(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockedWeight:
+    """A weight [outputs, inputs] in bfloat16 as oneDNN lays it out: blocks of 64 outputs, pairs of inputs.
+
+    `blocks` [⌈outputs / 64⌉, 16 · ⌈inputs / 32⌉, 64, 2]: blocks[b, k, r, e] is weight[64 · b + r, 2 · k + e], and zero
+    where the weight has no such element. `bias` [outputs] in float32, or None. The memory is oneDNN's: who holds
+    `blocks` need not hold anything else.
+    """
+
+    outputs: int
+    inputs: int
+    blocks: torch.Tensor
+    bias: torch.Tensor | None = None
+
+
+class LinearKernel(Protocol):
+    """A linear layer of few rows."""
+
+    def __call__(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
+        """`x` [N, inputs] → [N, outputs], plus `other` of that shape where there is one; all contiguous bfloat16. Sums
+        are in float32 and are rounded once.
+        """
+        ...
+
+
+class PagedKeys(NamedTuple):
+    """Where the keys and values of R rows are, in blocks that rows may share.
+
+    `blocks` [N, 2 · kv_heads, block_size, size], keys before values; row r has token t in place t % block_size of the
+    block `table`[r, t // block_size], i32[R, width]. `lengths` i64[R]: the tokens of each row, its new one included.
+    All are contiguous. What lies behind a row's last token is not defined, and may be NaN; entries of the table that
+    are out of sight may be anything.
+    """
+
+    blocks: torch.Tensor
+    table: torch.Tensor
+    lengths: torch.Tensor
+
+
+class PagedKernel(Protocol):
+    """Attention of R rows with one query each, whose keys are all written."""
+
+    def __call__(self, query: torch.Tensor, keys: PagedKeys) -> torch.Tensor:
+        """`query` [R, heads, size], normed and rotated, contiguous → the same shape; bfloat16."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerParts:
+    """A decoder layer of the Llama kind in bfloat16, without a gate of its attention.
+
+    hidden + out(attention(projection(norm(hidden)))), and of that x + down(silu(gate) · up) with gate and up one behind
+    the other in gate_up(second norm(x)). Norms as in `ExpertParts`, their weights in float32, as those of `attention`.
+    """
+
+    attention: AttentionParts
+    norm_weight: torch.Tensor
+    norm_eps: float
+    projection: BlockedWeight
+    out: BlockedWeight
+    second_norm_weight: torch.Tensor
+    second_norm_eps: float
+    gate_up: BlockedWeight
+    down: BlockedWeight
+
+
+class LayerKernel(Protocol):
+    """A layer of R rows with one new token each."""
+
+    def __call__(
+        self,
+        hidden: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        keys: PagedKeys,
+    ) -> torch.Tensor:
+        """`hidden` [R, hidden], which stays, → [R, hidden]; `cos`, `sin` [R, 1, rotated]; all contiguous bfloat16.
+
+        Queries and keys are normed and rotated as an `AttentionKernel` does it. Each row's key and value are written to
+        the place of its newest token, and nothing else in the blocks is changed.
+        """
+        ...
+
+
 class StepKernels(ABC):
     """Kernels for one worker process. Construction may load a library.
 
@@ -278,4 +364,16 @@ class StepKernels(ABC):
 
     def best_allowed(self) -> BestAllowedKernel | None:
         """See `BestAllowedKernel`."""
+        return None
+
+    def linear(self, weight: BlockedWeight) -> LinearKernel | None:
+        """See `LinearKernel`."""
+        return None
+
+    def paged_attention(self, parts: AttentionParts) -> PagedKernel | None:
+        """See `PagedKernel`. Of the parts, what is done before the keys are written does not count."""
+        return None
+
+    def layer(self, parts: LayerParts) -> LayerKernel | None:
+        """See `LayerKernel`."""
         return None

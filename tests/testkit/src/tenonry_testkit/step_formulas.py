@@ -56,15 +56,7 @@ def attention(
         pairs = heads[:, : 2 * parts.heads]
         gates = pairs[:, 1::2]
         heads = torch.cat([pairs[:, 0::2], heads[:, 2 * parts.heads :]], 1)
-    turned, value = heads.split([parts.heads + parts.kv_heads, parts.kv_heads], 1)
-    if parts.norm_weight is not None:
-        scale = (turned.square().mean(-1, keepdim=True) + parts.norm_eps).sqrt()
-        turned = turned / scale * parts.norm_weight.double()
-    size = cos.shape[-1]
-    first = turned[..., :size]
-    first = first * cos.double() + first.roll(size // 2, -1) * sin.double()
-    turned = torch.cat([first, turned[..., size:]], -1)
-    query, key = turned.split([parts.heads, parts.kv_heads], 1)
+    query, key, value = turned_heads(parts, heads.flatten(1), cos, sin)
     out = torch.empty_like(query)
     for row, column in enumerate(held.column.tolist()):
         slot, newest = divmod(column, held.slab.shape[3])
@@ -80,6 +72,26 @@ def attention(
     if gates is not None:
         out = out * gates.sigmoid()
     return out.flatten(1)
+
+
+def turned_heads(
+    parts: AttentionParts,
+    projected: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Queries and keys, normed and rotated, and values: [R, heads, size] each. `projected` has no gates."""
+    heads = projected.double().unflatten(1, (-1, parts.size))
+    turned, value = heads.split([parts.heads + parts.kv_heads, parts.kv_heads], 1)
+    if parts.norm_weight is not None:
+        scale = (turned.square().mean(-1, keepdim=True) + parts.norm_eps).sqrt()
+        turned = turned / scale * parts.norm_weight.double()
+    size = cos.shape[-1]
+    first = turned[..., :size]
+    first = first * cos.double() + first.roll(size // 2, -1) * sin.double()
+    turned = torch.cat([first, turned[..., size:]], -1)
+    query, key = turned.split([parts.heads, parts.kv_heads], 1)
+    return query, key, value
 
 
 def delta_rule(

@@ -23,6 +23,7 @@ from tenonry_testkit.step_formulas import (
     rms_norm,
 )
 from tenonry_testkit.step_halves import HalfSuite
+from tenonry_testkit.step_layers import LayerSuite
 from tenonry_testkit.step_parts import (
     attention_parts,
     delta_rule_parts,
@@ -38,7 +39,7 @@ from tenonry_testkit.step_suite import COUNTS, EXAMPLES, SEEDS, SIZES, assert_ne
 from tenonry_torch_base.step_kernels import SlotTokens
 
 
-class StepKernelsContract(HalfSuite):
+class StepKernelsContract(HalfSuite, LayerSuite):
     """Derive from it and name a class, or an object that is made already."""
 
     def test_is_described(self):

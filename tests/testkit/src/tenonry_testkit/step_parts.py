@@ -6,11 +6,14 @@ import torch
 
 from tenonry_torch_base.step_kernels import (
     AttentionParts,
+    BlockedWeight,
     DeltaRuleParts,
     ExpertParts,
     HalfParts,
     HeldKeys,
+    LayerParts,
     LowRankParts,
+    PagedKeys,
     SlotTokens,
 )
 
@@ -188,3 +191,73 @@ def random_masks(
     places = torch.arange(32)
     numbers = bits.long() << places
     return numbers.sum(-1).int()
+
+
+def blocked_weight(
+    outputs: int, inputs: int, *, has_bias: bool
+) -> tuple[BlockedWeight, torch.Tensor]:
+    """A random weight in blocks, and the same in rows, in float64."""
+    weight = torch.randn(outputs, inputs).mul_(inputs**-0.5).bfloat16()
+    blocks = -(-outputs // 64)
+    filled = torch.zeros(64 * blocks, 32 * -(-inputs // 32), dtype=torch.bfloat16)
+    filled[:outputs, :inputs] = weight
+    pairs = filled.view(blocks, 64, -1, 2).transpose(1, 2).contiguous()
+    bias = torch.randn(outputs) if has_bias else None
+    made = BlockedWeight(outputs=outputs, inputs=inputs, blocks=pairs, bias=bias)
+    return made, weight.double()
+
+
+def paged_keys(
+    parts: AttentionParts,
+    count: int,
+    longest: int,
+    block_size: int,
+) -> PagedKeys:
+    """Random keys and values of `count` rows, which share full blocks where they may; NaN where there are none."""
+    width = -(-longest // block_size)
+    lengths = torch.randint(1, longest + 1, (count,))
+    table = torch.randperm(count * width + 3)[: count * width].view(count, width)
+    shared = int(lengths.min()) - 1
+    full = shared // block_size
+    table[:, :full] = table[:1, :full].clone()
+    blocks = torch.randn(count * width + 3, 2 * parts.kv_heads, block_size, parts.size)
+    for row, length in enumerate(lengths.tolist()):
+        last, place = divmod(length - 1, block_size)
+        blocks[table[row, last], :, place + 1 :] = float("nan")
+        blocks[table[row, last + 1 :]] = float("nan")
+    return PagedKeys(blocks.bfloat16(), table.int().contiguous(), lengths)
+
+
+def layer_parts(
+    attention: AttentionParts,
+    hidden: int,
+    inner: int,
+    *,
+    has_bias: bool,
+) -> tuple[LayerParts, dict[str, torch.Tensor]]:
+    """A layer with random weights, and these in rows by their names, in float64."""
+    made = attention.heads * attention.size
+    shapes = {
+        "projection": (attention.columns, hidden),
+        "out": (hidden, made),
+        "gate_up": (2 * inner, hidden),
+        "down": (hidden, inner),
+    }
+    blocked: dict[str, BlockedWeight] = {}
+    exact: dict[str, torch.Tensor] = {}
+    for name, (outputs, inputs) in shapes.items():
+        blocked[name], exact[name] = blocked_weight(
+            outputs, inputs, has_bias=has_bias and name == "projection"
+        )
+    parts = LayerParts(
+        attention=attention,
+        norm_weight=torch.randn(hidden),
+        norm_eps=1e-6,
+        second_norm_weight=torch.randn(hidden),
+        second_norm_eps=1e-5,
+        projection=blocked["projection"],
+        out=blocked["out"],
+        gate_up=blocked["gate_up"],
+        down=blocked["down"],
+    )
+    return parts, exact

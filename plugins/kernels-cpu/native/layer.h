@@ -1,0 +1,180 @@
+/* A decoder layer of the Llama kind in one call, of rows of one new token each, in bfloat16: norm, query, key and value,
+ * attention over K/V in blocks, output and residual, norm, gated feed-forward and residual. And its parts alone. */
+#include "paged.h"
+
+#define MAX_SHARING 16 /* query heads of a key head */
+#define NORM_ROWS 8    /* of a chunk */
+
+/* See `LayerParts` in tenonry_torch_base.step_kernels; of `attention`, norm_weight is in float32. */
+typedef struct {
+    int64_t hidden, inner;
+    const attention *attention;
+    const float *norm, *second_norm; /* [hidden] */
+    float norm_eps, second_norm_eps;
+    blocked projection, out, gate_up, down;
+} layer;
+
+typedef struct {
+    const uint16_t *x;
+    const float *weight;
+    float eps;
+    int64_t count, size;
+    uint16_t *out;
+} norm_job;
+
+static void norm_chunk(const void *context, int64_t chunk) {
+    const norm_job *job = context;
+    int64_t end = (chunk + 1) * NORM_ROWS < job->count ? (chunk + 1) * NORM_ROWS : job->count;
+    for (int64_t i = chunk * NORM_ROWS; i < end; i++)
+        normalise_half(job->x + i * job->size, job->weight, job->eps, job->size, job->out + i * job->size);
+}
+
+static void norm_rows(norm_job job) {
+    tenonry_share(norm_chunk, &job, (job.count + NORM_ROWS - 1) / NORM_ROWS);
+}
+
+/* Projected queries, keys and values of all rows, or `query` alone, whose keys are written already. */
+typedef struct {
+    const attention *parts;
+    const paged *at;
+    int64_t count;
+    const float *projected; /* [rows, columns] or NULL */
+    const uint16_t *query;  /* [rows, heads, size], `query_step` elements from row to row */
+    int64_t query_step;
+    const uint16_t *cos, *sin; /* [rows, rotated] */
+    int64_t rotated;
+    uint16_t *out; /* [rows, heads, size] */
+} attend_job;
+
+/* A row's new key and value of one head, to their places. */
+INLINE void write_new(const attend_job *job, int64_t row, int64_t h, const float *cos, const float *sin) {
+    const attention *p = job->parts;
+    const paged *at = job->at;
+    int64_t size = p->size;
+    const float *key = job->projected + (row * (p->heads + 2 * p->kv_heads) + p->heads + h) * size;
+    const float *value = key + p->kv_heads * size;
+    int64_t newest = at->length[row] - 1;
+    int64_t line = (int64_t)at->table[row * at->width + newest / at->block_size] * 2 * p->kv_heads + h;
+    uint16_t *keys = at->blocks + (line * at->block_size + newest % at->block_size) * size;
+    uint16_t *values = keys + p->kv_heads * at->block_size * size;
+    float normed[MAX_SIZE], turned[MAX_SIZE];
+    const float *weight = p->norm_weight ? p->norm_weight + (p->heads + h) * size : NULL;
+    turn(key, weight, p->norm_eps, cos, sin, job->rotated, size, normed, turned);
+    for (int64_t c = 0; c < size; c += LANES) {
+        put_half(keys + c, taken(turned + c, size - c), size - c);
+        put_half(values + c, taken(value + c, size - c), size - c);
+    }
+}
+
+static void attend_chunk(const void *context, int64_t chunk) {
+    const attend_job *job = context;
+    const attention *p = job->parts;
+    int64_t row = chunk / p->kv_heads;
+    int64_t h = chunk % p->kv_heads;
+    int64_t size = p->size;
+    int64_t sharing = p->heads / p->kv_heads;
+    asked queries[MAX_SHARING];
+    float cos[MAX_SIZE], sin[MAX_SIZE], normed[MAX_SIZE];
+    if (job->projected) {
+        for (int64_t c = 0; c < job->rotated; c++) {
+            cos[c] = widened(job->cos[row * job->rotated + c]);
+            sin[c] = widened(job->sin[row * job->rotated + c]);
+        }
+        write_new(job, row, h, cos, sin);
+    }
+    for (int64_t g = 0; g < sharing; g++) {
+        int64_t head = h * sharing + g;
+        asked *q = queries + g;
+        if (job->projected) {
+            const float *x = job->projected + (row * (p->heads + 2 * p->kv_heads) + head) * size;
+            const float *weight = p->norm_weight ? p->norm_weight + head * size : NULL;
+            turn(x, weight, p->norm_eps, cos, sin, job->rotated, size, normed, q->values);
+        } else {
+            const uint16_t *x = job->query + row * job->query_step + head * size;
+            for (int64_t c = 0; c < size; c += LANES) put(q->values + c, take_half(x + c, size - c), size - c);
+        }
+        begin_query(q, size, p->scaling);
+    }
+    attend(job->at, row, h, sharing, size, p->scaling, queries, job->out + (row * p->heads + h * sharing) * size);
+}
+
+/* Nanoseconds that attention takes one thread, roughly. */
+INLINE int64_t attend_ns(const attention *p, const paged *at, int64_t count) {
+    int64_t keys = 0;
+    for (int64_t i = 0; i < count; i++)
+        keys += at->window && at->length[i] > at->window ? at->window : at->length[i];
+    return keys * p->heads * p->size / 8;
+}
+
+static void linear_body(const void *context) { blocked_product((product_job *)context); }
+
+/* out [count, outputs] = x [count, inputs] times the weight, and `others` where there are some. */
+void KERNEL(blocked_linear)(const blocked *w, int64_t threads, int64_t count, const uint16_t *x, int64_t x_step,
+                            const uint16_t *others, uint16_t *out) {
+    product_job job = {.weight = w, .x = x, .count = count, .x_step = x_step, .halves = out, .others = others,
+                       .step = w->outputs};
+    tenonry_together(threads_for(threads, product_ns(w, count)), linear_body, &job);
+}
+
+static void attend_body(const void *context) {
+    const attend_job *job = context;
+    tenonry_share(attend_chunk, job, job->count * job->parts->kv_heads);
+}
+
+/* `query` [count, heads, size], rows `query_step` elements apart; `out` [count, heads, size]. */
+void KERNEL(paged_attention)(const attention *p, int64_t threads, int64_t count, const uint16_t *query, int64_t query_step,
+                             const paged *at, uint16_t *out) {
+    attend_job job = {.parts = p, .at = at, .count = count, .query = query, .query_step = query_step, .out = out};
+    tenonry_together(threads_for(threads, attend_ns(p, at, count)), attend_body, &job);
+}
+
+typedef struct {
+    const layer *parts;
+    int64_t count;
+    const uint16_t *hidden, *cos, *sin;
+    int64_t rotated;
+    const paged *at;
+    uint16_t *out;
+    float *scratch;
+} layer_job;
+
+static void layer_body(const void *context) {
+    const layer_job *job = context;
+    const layer *p = job->parts;
+    int64_t count = job->count;
+    int64_t size = p->hidden;
+    int64_t columns = p->projection.outputs;
+    int64_t made_size = p->out.inputs;
+    uint16_t *normed = (uint16_t *)(job->scratch + count * columns);
+    uint16_t *middle = normed + count * size;
+    uint16_t *made = middle + count * size;
+    uint16_t *inner = made + count * made_size;
+    norm_rows((norm_job){job->hidden, p->norm, p->norm_eps, count, size, normed});
+    product_job project = {.weight = &p->projection, .x = normed, .count = count, .x_step = size,
+                           .floats = job->scratch, .step = columns};
+    blocked_product(&project);
+    attend_job attending = {.parts = p->attention, .at = job->at, .count = count, .projected = job->scratch,
+                            .cos = job->cos, .sin = job->sin, .rotated = job->rotated, .out = made};
+    attend_body(&attending);
+    product_job finish = {.weight = &p->out, .x = made, .count = count, .x_step = made_size, .halves = middle,
+                          .others = job->hidden, .step = size};
+    blocked_product(&finish);
+    norm_rows((norm_job){middle, p->second_norm, p->second_norm_eps, count, size, normed});
+    product_job widen = {.weight = &p->gate_up, .x = normed, .count = count, .x_step = size, .halves = inner,
+                         .step = p->inner, .is_gated = 1};
+    blocked_product(&widen);
+    product_job narrow = {.weight = &p->down, .x = inner, .count = count, .x_step = p->inner, .halves = job->out,
+                          .others = middle, .step = size};
+    blocked_product(&narrow);
+}
+
+/* `hidden`, `out` [count, hidden]. `scratch`: count * columns floats, and behind them count * (hidden + hidden + made +
+ * inner) halves. */
+void KERNEL(layer)(const layer *p, int64_t threads, int64_t count, const uint16_t *hidden, const uint16_t *cos,
+                   const uint16_t *sin, int64_t rotated, const paged *at, uint16_t *out, float *scratch) {
+    layer_job job = {p, count, hidden, cos, sin, rotated, at, out, scratch};
+    int64_t work = attend_ns(p->attention, at, count);
+    const blocked *weights[] = {&p->projection, &p->out, &p->gate_up, &p->down};
+    for (int n = 0; n < 4; n++) work += product_ns(weights[n], count);
+    tenonry_together(threads_for(threads, work), layer_body, &job);
+}

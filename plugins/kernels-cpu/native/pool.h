@@ -1,0 +1,15 @@
+/* Kernels on several threads: see pool.c. */
+#ifndef TENONRY_POOL_H
+#define TENONRY_POOL_H
+
+#include <stdint.h>
+
+typedef void (*tenonry_work)(const void *context, int64_t chunk);
+
+/* Call `body`, whose calls of `tenonry_share` are shared among at most so many threads, the caller's included. */
+void tenonry_together(int64_t threads, void (*body)(const void *context), const void *context);
+
+/* Call `work` with each of 0 … chunks - 1; returns when all are done. */
+void tenonry_share(tenonry_work work, const void *context, int64_t chunks);
+
+#endif

@@ -1,0 +1,174 @@
+"""The kernels of attention over blocks and of whole decoder layers, in bfloat16. Worker process."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+import torch
+
+from tenonry_kernels_cpu.attention import struct_of
+from tenonry_kernels_cpu.blocked import BlockedStruct, blocked_struct
+from tenonry_kernels_cpu.library import ADDRESS, COUNT, REAL, function
+from tenonry_kernels_cpu.weights import address
+
+if TYPE_CHECKING:
+    from tenonry_torch_base.step_kernels import (
+        AttentionParts,
+        BlockedWeight,
+        LayerParts,
+        PagedKeys,
+    )
+
+MAX_SIZE = 256  # of a head, as in native/paged.h
+MAX_SHARING = 16  # as in native/layer.h
+BLOCK = 64  # as in native/blocked.h
+
+
+class _Paged(ctypes.Structure):
+    """`paged` in native/paged.h."""
+
+    _fields_ = (
+        ("blocks", ADDRESS),
+        ("block_size", COUNT),
+        ("kv_heads", COUNT),
+        ("table", ADDRESS),
+        ("width", COUNT),
+        ("length", ADDRESS),
+        ("window", COUNT),
+    )
+
+
+class _Struct(ctypes.Structure):
+    """`layer` in native/layer.h."""
+
+    _fields_ = (
+        *((name, COUNT) for name in ("hidden", "inner")),
+        *((name, ADDRESS) for name in ("attention", "norm", "second_norm")),
+        *((name, REAL) for name in ("norm_eps", "second_norm_eps")),
+        *((name, BlockedStruct) for name in ("projection", "out", "gate_up", "down")),
+    )
+
+
+def can_attend(parts: AttentionParts) -> bool:
+    """Whether heads are small enough, and nothing is gated."""
+    is_small = parts.size <= MAX_SIZE and parts.heads <= MAX_SHARING * parts.kv_heads
+    return is_small and not parts.is_gated
+
+
+def can_multiply(weight: BlockedWeight) -> bool:
+    """Whether inputs come in pairs."""
+    return weight.inputs % 2 == 0
+
+
+def can_compute(parts: LayerParts) -> bool:
+    """Whether there is a kernel for the shapes of a layer: a block of gates has one of ups that stands for it."""
+    weights = (parts.projection, parts.out, parts.gate_up, parts.down)
+    fits = can_attend(parts.attention) and all(map(can_multiply, weights))
+    return fits and parts.down.inputs % BLOCK == 0
+
+
+def _place_of(keys: PagedKeys, window: int) -> ctypes.Structure:
+    return _Paged(
+        keys.blocks.data_ptr(),
+        keys.blocks.shape[2],
+        keys.blocks.shape[1] // 2,
+        keys.table.data_ptr(),
+        keys.table.shape[1],
+        keys.lengths.data_ptr(),
+        window,
+    )
+
+
+class PagedAttention:
+    """See `StepKernels.paged_attention`."""
+
+    __slots__ = ("_address", "_function", "_held", "_threads", "_window")
+
+    def __init__(self, parts: AttentionParts, instruction_set: str, threads: int) -> None:
+        made = struct_of(parts)
+        self._held = (parts, made)
+        self._address = ctypes.addressof(made)
+        self._window = parts.window
+        self._threads = threads
+        self._function = function("paged_attention", instruction_set)
+
+    def __call__(self, query: torch.Tensor, keys: PagedKeys) -> torch.Tensor:
+        out = query.new_empty(query.shape)
+        place = _place_of(keys, self._window)
+        self._function(
+            self._address,
+            self._threads,
+            len(query),
+            query.data_ptr(),
+            query.shape[1] * query.shape[2],
+            ctypes.addressof(place),
+            out.data_ptr(),
+        )
+        return out
+
+
+class Layer:
+    """See `StepKernels.layer`."""
+
+    __slots__ = (
+        "_address",
+        "_function",
+        "_held",
+        "_room",
+        "_row_bytes",
+        "_scratch",
+        "_threads",
+        "_window",
+    )
+
+    def __init__(self, parts: LayerParts, instruction_set: str, threads: int) -> None:
+        hidden = parts.out.outputs
+        inner = parts.down.inputs
+        attention = struct_of(parts.attention)
+        made = _Struct(
+            hidden,
+            inner,
+            ctypes.addressof(attention),
+            address(parts.norm_weight),
+            address(parts.second_norm_weight),
+            parts.norm_eps,
+            parts.second_norm_eps,
+            *map(blocked_struct, (parts.projection, parts.out, parts.gate_up, parts.down)),
+        )
+        self._held = (parts, attention, made)
+        self._address = ctypes.addressof(made)
+        self._window = parts.attention.window
+        self._threads = threads
+        self._function = function("layer", instruction_set)
+        self._row_bytes = 4 * parts.projection.outputs
+        self._row_bytes += 2 * (2 * hidden + parts.out.inputs + inner)
+        self._room = 0
+        self._scratch = torch.empty(0)
+
+    def __call__(
+        self,
+        hidden: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        keys: PagedKeys,
+    ) -> torch.Tensor:
+        count = len(hidden)
+        if count > self._room:
+            self._scratch = torch.empty(count * self._row_bytes, dtype=torch.uint8)
+            self._room = count
+        out = torch.empty_like(hidden)
+        place = _place_of(keys, self._window)
+        self._function(
+            self._address,
+            self._threads,
+            count,
+            hidden.data_ptr(),
+            cos.data_ptr(),
+            sin.data_ptr(),
+            cos.shape[-1],
+            ctypes.addressof(place),
+            out.data_ptr(),
+            self._scratch.data_ptr(),
+        )
+        return out

@@ -1,0 +1,317 @@
+"""The part of the conformance suite that is about bfloat16: linear layers, attention over blocks, whole layers. Test
+process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from tenonry_testkit.step_formulas import rms_norm, turned_heads
+from tenonry_testkit.step_parts import (
+    attention_parts,
+    blocked_weight,
+    layer_parts,
+    paged_keys,
+)
+from tenonry_testkit.step_suite import COUNTS, EXAMPLES, SEEDS, KernelSuite
+
+if TYPE_CHECKING:
+    from tenonry_torch_base.step_kernels import AttentionParts, LayerParts, PagedKeys
+
+PAIRS = st.integers(1, 40)
+WINDOWS = st.sampled_from([0, 1, 3, 17])
+HEADS = st.sampled_from([2, 6, 16, 24, 32, 40, 64, 128])
+
+
+def assert_close(
+    got: torch.Tensor,
+    wanted: torch.Tensor,
+) -> None:
+    """But for rounding to bfloat16, on the way as well."""
+    assert got.shape == wanted.shape
+    assert got.dtype == torch.bfloat16
+    largest = max(1.0, float(wanted.abs().max()))
+    torch.testing.assert_close(got.double(), wanted, rtol=3e-2, atol=2e-2 * largest)
+
+
+def paged_formula(
+    parts: AttentionParts,
+    query: torch.Tensor,
+    keys: PagedKeys,
+) -> torch.Tensor:
+    """`query` [R, heads, size] in float64, over what the blocks hold."""
+    block_size = keys.blocks.shape[2]
+    out = torch.empty_like(query)
+    for row, length in enumerate(keys.lengths.tolist()):
+        first = max(0, length - parts.window) if parts.window else 0
+        tokens = range(first, length)
+        held = [
+            keys.blocks[int(keys.table[row, token // block_size]), :, token % block_size].double()
+            for token in tokens
+        ]
+        key, value = torch.stack(held, 1).chunk(2)
+        sharing = parts.heads // parts.kv_heads
+        key = key.repeat_interleave(sharing, 0)
+        value = value.repeat_interleave(sharing, 0)
+        scores = torch.einsum("hd,htd->ht", query[row], key) * parts.scaling
+        out[row] = torch.einsum("ht,htd->hd", scores.softmax(1), value)
+    return out
+
+
+def layer_formula(
+    parts: LayerParts,
+    weights: dict[str, torch.Tensor],
+    hidden: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    keys: PagedKeys,
+) -> torch.Tensor:
+    """In float64; the new keys and values are written, rounded."""
+    attention = parts.attention
+    x = hidden.double()
+    projected = (
+        rms_norm(
+            x,
+            parts.norm_weight,
+            parts.norm_eps,
+        )
+        @ weights["projection"].t()
+    )
+    if parts.projection.bias is not None:
+        projected = projected + parts.projection.bias.double()
+    query, key, value = turned_heads(attention, projected, cos, sin)
+    block_size = keys.blocks.shape[2]
+    for row, length in enumerate(keys.lengths.tolist()):
+        block = int(keys.table[row, (length - 1) // block_size])
+        new = torch.cat([key[row], value[row]])
+        keys.blocks[block, :, (length - 1) % block_size] = new.bfloat16()
+    made = paged_formula(
+        attention,
+        query,
+        keys,
+    ).flatten(1)
+    middle = x + made @ weights["out"].t()
+    normed = rms_norm(
+        middle,
+        parts.second_norm_weight,
+        parts.second_norm_eps,
+    )
+    gate, up = (normed @ weights["gate_up"].t()).chunk(2, -1)
+    return middle + (functional.silu(gate) * up) @ weights["down"].t()
+
+
+class LayerSuite(KernelSuite):
+    """Kernels for bfloat16, against their formulas."""
+
+    @EXAMPLES
+    @given(
+        SEEDS,
+        st.integers(1, 70),
+        PAIRS,
+        st.integers(1, 200),
+        st.booleans(),
+        st.booleans(),
+    )
+    def test_linear_is_its_formula(
+        self,
+        seed: int,
+        count: int,
+        pairs: int,
+        outputs: int,
+        has_bias: bool,
+        has_other: bool,
+    ):
+        torch.manual_seed(seed)
+        made, exact = blocked_weight(
+            outputs,
+            2 * pairs,
+            has_bias=has_bias,
+        )
+        kernel = self.offered("linear", made)
+        x = torch.randn(count, 2 * pairs).bfloat16()
+        other = torch.randn(count, outputs).bfloat16()
+        wanted = x.double() @ exact.t()
+        if made.bias is not None:
+            wanted = wanted + made.bias.double()
+        if has_other:
+            wanted = wanted + other.double()
+        assert_close(kernel(x, other if has_other else None), wanted)
+
+    def test_linear_of_much_work_is_its_formula(self):
+        torch.manual_seed(0)
+        made, exact = blocked_weight(
+            4000,
+            1024,
+            has_bias=True,
+        )
+        kernel = self.offered("linear", made)
+        for count in (1, 7, 65):
+            x = torch.randn(count, 1024).bfloat16()
+            wanted = x.double() @ exact.t() + made.bias.double()
+            assert_close(kernel(x), wanted)
+
+    def test_linear_keeps_what_is_not_a_number_to_its_row(self):
+        made, exact = blocked_weight(
+            100,
+            64,
+            has_bias=False,
+        )
+        kernel = self.offered("linear", made)
+        x = torch.randn(9, 64).bfloat16()
+        x[4, 5] = float("nan")
+        got = kernel(x)
+        others = [0, 1, 2, 3, 5, 6, 7, 8]
+        assert got[4].isnan().all()
+        assert_close(got[others], x[others].double() @ exact.t())
+
+    @EXAMPLES
+    @given(
+        SEEDS,
+        COUNTS,
+        st.integers(1, 3),
+        st.integers(1, 3),
+        HEADS,
+        st.integers(1, 100),
+        st.sampled_from([1, 4, 16, 48]),
+        WINDOWS,
+    )
+    def test_paged_attention_is_its_formula(
+        self,
+        seed: int,
+        count: int,
+        kv_heads: int,
+        sharing: int,
+        size: int,
+        longest: int,
+        block_size: int,
+        window: int,
+    ):
+        torch.manual_seed(seed)
+        parts = attention_parts(
+            kv_heads,
+            sharing,
+            size,
+            is_gated=False,
+            is_normalised=False,
+        )
+        parts = dataclasses.replace(parts, window=window)
+        kernel = self.offered("paged_attention", parts)
+        keys = paged_keys(
+            parts,
+            count,
+            longest,
+            block_size,
+        )
+        query = torch.randn(count, parts.heads, size).bfloat16()
+        wanted = paged_formula(parts, query.double(), keys)
+        assert_close(kernel(query, keys), wanted)
+
+    @EXAMPLES
+    @given(
+        SEEDS,
+        COUNTS,
+        PAIRS,
+        st.integers(1, 2),
+        st.integers(1, 3),
+        HEADS,
+        st.integers(1, 3),
+        st.integers(1, 40),
+        WINDOWS,
+        st.booleans(),
+        st.booleans(),
+    )
+    def test_layer_is_its_formula(
+        self,
+        seed: int,
+        count: int,
+        pairs: int,
+        kv_heads: int,
+        sharing: int,
+        size: int,
+        inner: int,
+        longest: int,
+        window: int,
+        is_normalised: bool,
+        has_bias: bool,
+    ):
+        torch.manual_seed(seed)
+        attention = attention_parts(
+            kv_heads, sharing, size, is_gated=False, is_normalised=is_normalised
+        )
+        attention = dataclasses.replace(attention, window=window)
+        parts, weights = layer_parts(
+            attention,
+            2 * pairs,
+            64 * inner,
+            has_bias=has_bias,
+        )
+        kernel = self.offered("layer", parts)
+        keys = paged_keys(
+            attention,
+            count,
+            longest,
+            4,
+        )
+        before = keys.blocks.clone()
+        exact = keys._replace(blocks=keys.blocks.clone())
+        hidden = torch.randn(count, 2 * pairs).bfloat16()
+        kept = hidden.clone()
+        rotated = 2 * (seed % (size // 2 + 1))
+        angles = torch.rand(count, 1, rotated) * 6
+        cos = angles.cos().bfloat16()
+        sin = angles.sin().bfloat16()
+        made = kernel(hidden, cos, sin, keys)
+        wanted = layer_formula(parts, weights, hidden, cos.double(), sin.double(), exact)
+        assert_close(
+            made,
+            wanted,
+        )
+        assert torch.equal(hidden, kept)
+        # The new keys and values, rounded, and all else as it was.
+        for row, length in enumerate(keys.lengths.tolist()):
+            block = int(keys.table[row, (length - 1) // 4])
+            new = (block, slice(None), (length - 1) % 4)
+            assert_close(keys.blocks[new], exact.blocks[new].double())
+            keys.blocks[new] = before[new]
+        assert torch.equal(keys.blocks.view(torch.int16), before.view(torch.int16))
+
+    def test_layer_keeps_what_is_not_a_number_to_its_row(self):
+        torch.manual_seed(1)
+        attention = attention_parts(
+            2,
+            2,
+            16,
+            is_gated=False,
+            is_normalised=True,
+        )
+        parts, weights = layer_parts(
+            attention,
+            32,
+            64,
+            has_bias=False,
+        )
+        kernel = self.offered("layer", parts)
+        keys = paged_keys(
+            attention,
+            3,
+            20,
+            4,
+        )
+        exact = keys._replace(blocks=keys.blocks.clone())
+        hidden = torch.randn(3, 32).bfloat16()
+        hidden[1, 7] = float("inf")
+        cos = torch.ones(3, 1, 8).bfloat16()
+        sin = torch.zeros(3, 1, 8).bfloat16()
+        made = kernel(hidden, cos, sin, keys)
+        wanted = layer_formula(parts, weights, hidden, cos.double(), sin.double(), exact)
+        assert not made[1].isfinite().all()
+        assert_close(
+            made[[0, 2]],
+            wanted[[0, 2]],
+        )
