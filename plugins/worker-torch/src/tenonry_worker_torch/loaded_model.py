@@ -270,16 +270,25 @@ def _use_kernels(
     parallel = model.parallel
     if parallel.layer_mates.size > 1 or parallel.link.num_stages > 1:
         return
-    if model.dtype != torch.float32:
+    from tenonry_worker_torch.fuse.kernels.use import UsedKernels
+    from tenonry_worker_torch.fuse.kernels.use_packed import UsedPacked
+    from tenonry_worker_torch.fuse.linear import can_pack
+
+    used: UsedKernels | UsedPacked
+    if model.dtype == torch.float32:
+        used = UsedKernels(found)
+        used.give(model.forward, model.mixers, has_adapters=model.adapters is not None)
+        agrees = None if checks is None else checks.agrees
+    elif can_pack(model.dtype, model.device):
+        used = UsedPacked(found)
+        used.give(model.forward, model.backend)
+        agrees = None if checks is None else checks.still_agrees
+    else:
         logger.info(
-            "Step kernels %s compute in float32, the model does not: torch does", found.text
+            "Step kernels %s do not compute in %s: torch does", found.text, str(model.dtype)[6:]
         )
         return
-    from tenonry_worker_torch.fuse.kernels.use import UsedKernels
-
-    used = UsedKernels(found)
-    used.give(model.forward, model.mixers, has_adapters=model.adapters is not None)
-    if used.counts and checks is not None and not checks.agrees(model.forward):
+    if used.counts and agrees is not None and not agrees(model.forward):
         used.take_back()
         logger.warning("%s differs with step kernels %s", type(model.module).__name__, found.text)
     if used.counts or used.left:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from tenonry_torch_base.step_kernels import HeldKeys
+    from tenonry_torch_base.step_kernels import HeldKeys, PagedKeys
 
 
 @dataclass(slots=True, kw_only=True)
@@ -263,4 +263,8 @@ class AttentionBackend(ABC):
 
         Who asks then writes the new token of each row there, in the place of `forward`.
         """
+        return None
+
+    def paged_keys(self, layer: CachedLayer, plan: Any) -> PagedKeys | None:
+        """As `held_keys`, of rows whose keys are read from their blocks."""
         return None

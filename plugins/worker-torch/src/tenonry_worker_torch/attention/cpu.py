@@ -1,5 +1,5 @@
-"""The backend for the CPU: decoding rows keep their K/V contiguous in slabs, and nothing is gathered per step. Worker
-process.
+"""The backend for the CPU: decoding rows keep their K/V contiguous in slabs, and nothing is gathered per step. Where
+kernels attend over blocks, there are no slabs. Worker process.
 
 Prefill is the reference backend's. Decoding in 16 bits uses batched matrix products with scores rounded to 16 bits
 (what transformers' `eager` attention does), which is several times faster on the CPU than its fused kernel is for one
@@ -16,17 +16,19 @@ from torch.nn import functional
 
 from tenonry_torch_base.step_kernels import HeldKeys
 from tenonry_worker_torch.attention.math import softmax_with_sinks
+from tenonry_worker_torch.attention.paged_plan import PagedPlan
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan, block_index
 from tenonry_worker_torch.attention.slab_plan import CpuPlan, SlabGroup, SlabPlanner
 from tenonry_worker_torch.attention.slabs import Slabs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
+    from tenonry_torch_base.step_kernels import PagedKernel, PagedKeys
     from tenonry_worker_torch.attention.base import (
         AttentionBatch,
         CachedLayer,
@@ -56,6 +58,7 @@ class CpuBackend(SdpaBackend):
         self.slabs: Slabs | None = None
         self._planner: SlabPlanner | None = None
         self._number = {layer.name: number for number, layer in enumerate(self.layers)}
+        self._paged: Mapping[str, PagedKernel] = {}
 
     @classmethod
     def refusal(
@@ -84,12 +87,21 @@ class CpuBackend(SdpaBackend):
         self._make_slabs(other.num_blocks, other.block_size)
         return super().adopt(other, caches)
 
+    def decode_with(self, kernels: Mapping[str, PagedKernel]) -> None:
+        """Let kernels attend over the blocks of rows that decode, one for each layer by its name; none: as before. The
+        cache must be allocated anew.
+        """
+        self._paged = kernels
+        self.cache_sizes = type(self).cache_sizes[:1] if kernels else type(self).cache_sizes
+
     def _make_slabs(
         self,
         num_blocks: int,
         block_size: int,
     ) -> None:
         self.slabs = self._planner = None
+        if self._paged:
+            return
         first = self.layers[0]
         shapes = {(layer.num_kv_heads, layer.key_size, layer.value_size) for layer in self.layers}
         is_indexed = any(
@@ -115,9 +127,11 @@ class CpuBackend(SdpaBackend):
             self.slabs.release(rows.astype("int64"))
 
     def plan(self, batch: AttentionBatch) -> SdpaPlan:
-        if self._planner is None:
+        if self._planner is None and not self._paged:
             return super().plan(batch)
         self.clear_entered(batch)
+        if self._planner is None:
+            return PagedPlan(batch, self.block_size)
         return self._planner.plan(batch)
 
     def forward(
@@ -171,6 +185,24 @@ class CpuBackend(SdpaBackend):
             torch.from_numpy(plan.batch.slot_mapping),
             group.longest,
         )
+
+    def paged_keys(self, layer: CachedLayer, plan: SdpaPlan) -> PagedKeys | None:
+        both = layer.kv_cache[0].both
+        if both is None or not isinstance(plan, PagedPlan) or not plan.is_decode_only:
+            return None
+        return plan.keys(both)
+
+    def _decode(
+        self,
+        layer: CachedLayer,
+        query: torch.Tensor,
+        plan: SdpaPlan,
+    ) -> torch.Tensor:
+        both = layer.kv_cache[0].both
+        if both is None or not isinstance(plan, PagedPlan):
+            return super()._decode(layer, query, plan)
+        kernel = self._paged[layer.spec.name]
+        return kernel(query.contiguous(), plan.keys(both))
 
     def _fill(
         self,

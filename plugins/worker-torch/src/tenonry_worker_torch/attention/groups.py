@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from tenonry_torch_base.step_kernels import PagedKeys
     from tenonry_worker_torch.attention.base import (
         AttentionBatch,
         CachedLayer,
@@ -142,6 +143,10 @@ class GroupedBackend(AttentionBackend):
         number = self._number[layer.spec.name]
         part = self.parts[number]
         return part.forward(layer, query, key, value, plan[number], both)
+
+    def paged_keys(self, layer: CachedLayer, plan: list[Any]) -> PagedKeys | None:
+        number = self._number[layer.spec.name]
+        return self.parts[number].paged_keys(layer, plan[number])
 
 
 def _labelled(

@@ -57,7 +57,7 @@ class FirstHalf(Protocol):
 
 
 class HalfKernel(Protocol):
-    """The first half of a layer in one."""
+    """The first half of a layer in one, or all of it."""
 
     def __call__(
         self,
@@ -84,6 +84,7 @@ class LeanLayer:
         self.mlp = mlp
         self.layer_type = layer_type
         self.before_attention, self.after_attention, self.before_mlp, self.after_mlp = norms
+        self.kernel: HalfKernel | None = None  # of the whole layer
         self.first_half_kernel: HalfKernel | None = None
         self.feed_forward_kernel: Callable[[torch.Tensor], torch.Tensor] | None = None
 
@@ -94,6 +95,10 @@ class LeanLayer:
         sin: torch.Tensor | None,
         keep: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        if self.kernel is not None and keep is None and len(hidden) <= KERNEL_TOKENS:
+            made = self.kernel(hidden, cos, sin)
+            if made is not None:
+                return made
         if self.first_half_kernel is not None and keep is None and len(hidden) <= KERNEL_TOKENS:
             made = self.first_half_kernel(hidden, cos, sin)
             if made is not None:

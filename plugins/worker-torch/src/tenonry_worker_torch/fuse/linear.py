@@ -6,6 +6,8 @@ every call; the residual addition rides along in the same kernel.
 
 from __future__ import annotations
 
+import ctypes
+import math
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tenonry_torch_base.step_kernels import BlockedWeight
 from tenonry_worker_torch.parallel.layers import RowLinear
 
 if TYPE_CHECKING:
@@ -143,6 +146,24 @@ class PackedLinear:
         return _ONEDNN._linear_pointwise.binary(  # noqa: SLF001
             x, other, self.weight, self.bias, "add"
         )
+
+    def blocked(self) -> BlockedWeight | None:
+        """The weight as it lies in memory, for kernels; None where oneDNN chose another layout than they know.
+
+        That the elements are where they should be is found by comparing results.
+        """
+        if not hasattr(_ONEDNN, "data_ptr") or not hasattr(_ONEDNN, "_nbytes"):
+            return None
+        outputs, inputs = self.weight.shape
+        shape = (-(-outputs // 64), 16 * -(-inputs // 32), 64, 2)
+        if _ONEDNN._nbytes(self.weight) != math.prod(shape) * 2:  # noqa: SLF001
+            return None
+        begin = _ONEDNN.data_ptr(self.weight)
+        held = (ctypes.c_uint8 * (math.prod(shape) * 2)).from_address(begin)
+        held.owner = self.weight  # type: ignore[attr-defined] - lives as long as what looks at it
+        blocks = torch.frombuffer(held, dtype=torch.bfloat16).view(shape)
+        bias = None if self.bias is None else self.bias.detach().float()
+        return BlockedWeight(outputs=outputs, inputs=inputs, blocks=blocks, bias=bias)
 
 
 class SummedLinear:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from tenonry_torch_base.step_kernels import HeldKeys
+    from tenonry_torch_base.step_kernels import HeldKeys, PagedKeys
     from tenonry_worker_torch.attention.base import AttentionBatch, CachedLayer, LayerCache
     from tenonry_worker_torch.state.states import States
 
@@ -94,3 +94,6 @@ class StatefulBackend(AttentionBackend):
 
     def held_keys(self, layer: CachedLayer, plan: Any) -> HeldKeys | None:
         return self.attention.held_keys(layer, plan)
+
+    def paged_keys(self, layer: CachedLayer, plan: Any) -> PagedKeys | None:
+        return self.attention.paged_keys(layer, plan)

@@ -15,7 +15,9 @@ from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
 from tenonry_worker_torch.fuse.kernels.trial import ROWS, Candidates
 
 if TYPE_CHECKING:
-    from tenonry_torch_base.step_kernels import AttentionKernel, HeldKeys
+    from collections.abc import Mapping
+
+    from tenonry_torch_base.step_kernels import AttentionKernel, HeldKeys, PagedKernel
     from tenonry_worker_torch.attention.base import LayerSpec
     from tenonry_worker_torch.fuse.block import FusedAttention
     from tenonry_worker_torch.fuse.linear import Packing
@@ -25,6 +27,7 @@ MAX_ELEMENTS = 1 << 21  # of keys, once per query head: torch reads more of them
 BLOCK_SIZE = 16
 SHORTEST = 3  # rows of trials, in tokens
 LONGEST = 48
+STORE = 65_521  # random numbers that fill caches again and again: a prime number, so that no two blocks are alike
 CACHE_SIZE = 6  # as large as its rows in trials: slabs take half of it at most, and are longer than their rows
 
 
@@ -106,9 +109,10 @@ def attention_parts(own: FusedAttention) -> AttentionParts:
         kv_heads=spec.num_kv_heads,
         size=spec.key_size,
         is_gated=own.gate_order is not None,
-        norm_weight=None if norm is None else norm.weight.detach(),
+        norm_weight=None if norm is None else norm.weight.detach().float(),
         norm_eps=0.0 if norm is None else norm.norm.eps,
         scaling=spec.scaling,
+        window=spec.window,
     )
 
 
@@ -121,12 +125,18 @@ class TrialStep:
         spec: LayerSpec,
         count: int,
         longest: int,
+        dtype: torch.dtype = torch.float32,
+        kernels: Mapping[str, PagedKernel] | None = None,
     ) -> None:
-        """`longest`: so many tokens do rows have at most, between `SHORTEST` and `LONGEST`."""
+        """`longest`: so many tokens do rows have at most, between `SHORTEST` and `LONGEST`. `kernels`: what the backend
+        decodes with.
+        """
         drawn = torch.Generator().manual_seed(count)
         blocks = -(-LONGEST // BLOCK_SIZE)
-        backend = CpuBackend([spec], torch.float32, torch.device("cpu"))
-        self.cache = backend.allocate(CACHE_SIZE * blocks * count, BLOCK_SIZE)[spec.name]
+        backend = CpuBackend([spec], dtype, torch.device("cpu"))
+        backend.decode_with(kernels or {})
+        times = 1 if kernels else CACHE_SIZE
+        self.cache = backend.allocate(times * blocks * count, BLOCK_SIZE)[spec.name]
         self.step = StepPlan(backend)
         self.layer = AttentionLayer(spec, self.step)
         self.layer.kv_cache = [self.cache]
@@ -135,7 +145,8 @@ class TrialStep:
         self.table = np.arange(blocks * count, dtype=np.int32).reshape(count, -1)
         self.start = torch.randint(1, longest - 1, (count,), generator=drawn).numpy()
         held = self.kept()
-        held.copy_(torch.randn(held.shape, generator=drawn))
+        store = torch.randn(STORE, generator=drawn).to(dtype)
+        held.view(-1).copy_(store.repeat(-(-held.numel() // STORE))[: held.numel()])
 
     def kept(self) -> torch.Tensor:
         """The blocks of the rows."""
@@ -165,9 +176,9 @@ class TrialStep:
     def after_entering(self, rope: RopeTable) -> tuple[torch.Tensor, torch.Tensor]:
         """Let all rows enter with a token, and plan their next one; returns its rotation."""
         cos, sin = rope.at(self.plan(0))
-        self.own.between(
-            torch.ones(len(self.table), attention_parts(self.own).columns), cos, sin, None
-        )
+        columns = attention_parts(self.own).columns
+        entering = torch.ones(len(self.table), columns, dtype=self.step.backend.dtype)
+        self.own.between(entering, cos, sin, None)
         return rope.at(self.plan(1))
 
     def held(self) -> HeldKeys:

@@ -1,0 +1,54 @@
+"""What the CPU backend works out once per step where kernels attend over blocks: tables and lengths of the rows that
+decode. Worker process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+
+from tenonry_torch_base.step_kernels import PagedKeys
+from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan
+
+if TYPE_CHECKING:
+    from tenonry_worker_torch.attention.base import AttentionBatch
+
+
+class PagedPlan(SdpaPlan):
+    """A step: what the reference plans for prefill, and where kernels find the keys of rows that decode."""
+
+    sorts: ClassVar[bool] = False  # a kernel takes rows of any length together
+    __slots__ = ("_lengths", "_table")
+
+    def __init__(self, batch: AttentionBatch, block_size: int) -> None:
+        super().__init__(batch, block_size)
+        self._table: torch.Tensor | None = None
+        self._lengths: torch.Tensor | None = None
+
+    def keys(self, blocks: torch.Tensor) -> PagedKeys:
+        """In the cache `blocks` of a layer, of the rows in decode order."""
+        if self._table is None or self._lengths is None:
+            self._lengths, self._table = self._looked_up()
+        return PagedKeys(blocks, self._table, self._lengths)
+
+    @property
+    def is_decode_only(self) -> bool:
+        """Whether each row of the step has one token, which attends."""
+        return (
+            not self.prefill
+            and self.decode_tokens is None
+            and self.batch.full_plan is None
+            and len(self.decode_order) == self.num_queries
+        )
+
+    def _looked_up(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Lengths, and the blocks that they reach into."""
+        batch = self.batch
+        lengths = batch.seq_lens[self.decode_order]
+        width = -(-int(lengths.max()) // self.block_size)
+        rows = batch.row[self.decode_order]
+        table = batch.block_table[rows, :width]
+        found = torch.from_numpy(lengths.astype(np.int64))
+        return found, torch.from_numpy(np.ascontiguousarray(table, np.int32))

@@ -1,0 +1,59 @@
+"""Linear layers with packed weights by a kernel that reads the same memory, up to so many rows. Worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from tenonry_worker_torch.fuse.kernels.trial import Candidates
+
+if TYPE_CHECKING:
+    from tenonry_torch_base.step_kernels import LinearKernel
+    from tenonry_worker_torch.fuse.linear import PackedLinear, Packing
+
+TOLERANCE = 1e-2  # relative error (L2): results are rounded to 16 bits
+
+
+class KernelLinear:
+    """Is called as `PackedLinear` is. `own`: the layer, which computes more than `most` rows."""
+
+    __slots__ = ("kernel", "most", "own")
+
+    def __init__(
+        self,
+        own: PackedLinear,
+        kernel: LinearKernel,
+        most: int,
+    ) -> None:
+        self.own = own
+        self.kernel = kernel
+        self.most = most
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > self.most or not x.is_contiguous():
+            return self.own(x)
+        return self.kernel(x)
+
+    def add(
+        self,
+        x: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        if len(x) > self.most or not x.is_contiguous() or not other.is_contiguous():
+            return self.own.add(x, other)
+        return self.kernel(x, other)
+
+    def packed(self, _packing: Packing) -> KernelLinear:
+        return self
+
+
+def candidates(
+    own: PackedLinear,
+    kernel: LinearKernel,
+    count: int,
+) -> Candidates:
+    """Both over `count` random rows."""
+    inputs = own.weight.shape[1]
+    x = torch.randn(count, inputs).bfloat16()
+    return Candidates(lambda: (own(x),), lambda: (kernel(x),), TOLERANCE)

@@ -1,0 +1,84 @@
+"""Up to how many rows a kernel is used that is quicker than our operations for few, and may not be for many. Worker
+process.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from tenonry_torch_base.seeded import seeded
+from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
+from tenonry_worker_torch.fuse.trial import is_same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenonry_worker_torch.fuse.kernels.trial import Candidates, Run
+
+COUNTS = (1, 8, 64)
+LIMIT_S = 0.4  # for all trials of a model together
+REPEATS = 20
+# As slow may a kernel be for more rows than one, in times of our operations: what is as quick is chosen at every start.
+PAR = 1.2
+ENOUGH_S = 0.004  # for the timings of both with one number of rows; each is timed twice at least
+
+
+class Budget:
+    """What is left of the time for trials."""
+
+    def __init__(self, limit_s: float = LIMIT_S) -> None:
+        self.left_s = limit_s
+
+    def most_rows(self, candidates_for: Callable[[int], Candidates], *, is_timed: bool) -> int:
+        """The largest of `COUNTS` up to which the kernel is right and, if timed, quicker for the first and never
+        slower; 0: for none. Where that is the last one, as many rows as kernels ever are for.
+
+        Trials end where the next one would not fit: beyond, our own operations compute.
+        """
+        most = 0
+        took = 0.0
+        with seeded(0), torch.inference_mode():
+            for before, count in zip((1, *COUNTS), COUNTS, strict=False):
+                if is_timed and took * count / before > self.left_s:
+                    break
+                begin = time.perf_counter()
+                candidates = candidates_for(count)
+                if not _agree(candidates):
+                    return 0
+                is_quicker = not is_timed or _is_quicker(candidates, PAR if most else 1.0)
+                took = time.perf_counter() - begin
+                self.left_s -= took
+                if not is_quicker:
+                    break
+                most = count
+        return KERNEL_TOKENS if most == COUNTS[-1] else most
+
+
+def _agree(candidates: Candidates) -> bool:
+    """But for rounding in 16 bits."""
+    pairs = zip(candidates.kernel(), candidates.own(), strict=True)
+    return all(is_same(got.float(), wanted.float(), candidates.tolerance) for got, wanted in pairs)
+
+
+def _is_quicker(candidates: Candidates, times: float) -> bool:
+    """Whether the kernel takes less than so many times what our operations take.
+
+    By the shortest of runs in turns, so that both see the same machine.
+    """
+    own = kernel = float("inf")
+    end = time.perf_counter() + ENOUGH_S
+    for turn in range(REPEATS):
+        own = min(own, _timed(candidates.own))
+        kernel = min(kernel, _timed(candidates.kernel))
+        if turn and time.perf_counter() > end:
+            break
+    return kernel < times * own
+
+
+def _timed(run: Run) -> float:
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin

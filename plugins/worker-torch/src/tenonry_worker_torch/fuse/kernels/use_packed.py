@@ -1,0 +1,232 @@
+"""Kernels for a lean model in bfloat16 with packed weights: which parts get one, and how all of them are taken back.
+Worker process.
+
+Linear layers have one where they are quicker with it, up to so many rows; the kernel reads the weights where oneDNN put
+them. Attention of rows that decode has one for all layers or for none, since with it K/V are read from their blocks,
+and there are no slabs. Where it has, whole layers may have one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
+from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
+from tenonry_worker_torch.fuse.kernels import linear, paged
+from tenonry_worker_torch.fuse.kernels.rows import Budget
+from tenonry_worker_torch.fuse.kernels.trial import tried
+from tenonry_worker_torch.fuse.linear import PackedLinear
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenonry_torch_base.step_kernels import PagedKernel
+    from tenonry_worker_torch.attention.base import AttentionBackend
+    from tenonry_worker_torch.attention.cpu import CpuBackend
+    from tenonry_worker_torch.attention.layer import AttentionLayer
+    from tenonry_worker_torch.forward import Forward
+    from tenonry_worker_torch.fuse.kernels.found import FoundKernels
+    from tenonry_worker_torch.fuse.kernels.trial import Candidates
+    from tenonry_worker_torch.fuse.layer import LeanLayer
+
+LAYER = "layer"
+ATTENTION = "attention"
+LINEAR = "linear"
+
+
+class UsedPacked:
+    """What a model computes with kernels. Parts of one kind are tried once."""
+
+    def __init__(self, found: FoundKernels) -> None:
+        self.found = found
+        self.counts: Counter[str] = Counter()
+        self.left: Counter[str] = Counter()  # parts that stay with torch
+        self.chosen: dict[str, int] = {}  # rows, by shape
+        self._budget = Budget()
+        self._verdicts: dict[tuple[object, ...], int] = {}
+        self._places: list[tuple[Any, str, PackedLinear]] = []
+        self._layers: list[LeanLayer] = []
+        self._backends: list[CpuBackend] = []
+        self._backend: AttentionBackend | None = None
+
+    def give(self, forward: Forward, backend: AttentionBackend) -> None:
+        """Kernels to all parts of a model that have one and are quicker with it."""
+        if not isinstance(forward, LeanForward):
+            return
+        for layer in forward.layers:
+            if isinstance(layer.attention, FusedAttention):
+                self._give_linear(
+                    layer.attention,
+                    "qkv",
+                )
+                self._give_linear(
+                    layer.attention,
+                    "out",
+                )
+            if isinstance(layer.mlp, FusedMLP):
+                self._give_linear(
+                    layer.mlp,
+                    "gate_up",
+                )
+                self._give_linear(
+                    layer.mlp,
+                    "down",
+                )
+        kernels = self._attention_kernels(forward, backend)
+        if kernels:
+            self._backend = backend
+            self._backends = paged.cpu_backends(backend)
+            self._decode_with(kernels)
+            for layer in forward.layers:
+                self._give_layer(
+                    forward,
+                    layer,
+                    kernels,
+                )
+        if isinstance(forward.end, LeanHead):
+            self._give_linear(
+                forward.end, "head"
+            )  # the largest: what is left of the time is enough for few rows
+
+    def take_back(self) -> None:
+        """Let the operations of torch compute everything again."""
+        for owner, place, own in self._places:
+            setattr(
+                owner,
+                place,
+                own,
+            )
+        for layer in self._layers:
+            layer.kernel = None
+        self._decode_with({})
+        self.counts.clear()
+
+    @property
+    def text(self) -> str:
+        """For the log."""
+        used = ", ".join(f"{count} × {part}" for part, count in self.counts.items())
+        left = ", ".join(f"{count} × {part}" for part, count in self.left.items())
+        text = f"Step kernels {self.found.text}: {used or 'none'}"
+        if self.chosen:
+            rows = ", ".join(f"{shape} to {most}" for shape, most in self.chosen.items())
+            text = f"{text}; rows: {rows}"
+        return f"{text}; with torch: {left}" if left else text
+
+    def _decode_with(self, kernels: dict[str, PagedKernel]) -> None:
+        for part in self._backends:
+            part.decode_with(kernels)
+        if self._backend is not None:
+            self._backend.cache_sizes = self._backends[0].cache_sizes
+
+    def _give_linear(
+        self,
+        owner: Any,
+        place: str,
+    ) -> None:
+        own = getattr(owner, place)
+        if not isinstance(own, PackedLinear):
+            return
+        weight = own.blocked()
+        made = None if weight is None else self.found.kernels.linear(weight)
+        if made is None:
+            self.left[LINEAR] += 1
+            return
+        outputs, inputs = own.weight.shape
+        shape = f"{outputs}×{inputs}"
+        compared = partial(
+            linear.candidates,
+            own,
+            made,
+        )
+        most = self._most((LINEAR, shape, own.bias is None), compared)
+        if most:
+            self.chosen[shape] = most
+            setattr(
+                owner,
+                place,
+                linear.KernelLinear(
+                    own,
+                    made,
+                    most,
+                ),
+            )
+            self._places.append((owner, place, own))
+
+    def _attention_kernels(
+        self, forward: LeanForward, backend: AttentionBackend
+    ) -> dict[str, PagedKernel]:
+        """By the names of all layers with attention; empty where one of them has none."""
+        if not paged.cpu_backends(backend):
+            return {}
+        kernels: dict[str, PagedKernel] = {}
+        for layer in forward.layers:
+            own = layer.attention
+            rope = forward.ropes.get(layer.layer_type)
+            if not isinstance(own, FusedAttention):
+                continue
+            attends: Any = own.attend
+            if rope is None or not paged.is_plain(attends):
+                return {}
+            made = self.found.kernels.paged_attention(paged.paged_parts(own.spec))
+            if made is None:
+                return {}
+            compared = partial(
+                paged.attention_candidates,
+                own,
+                made,
+                rope,
+            )
+            parts = paged.paged_parts(own.spec)
+            shape = (parts.heads, parts.kv_heads, parts.size, parts.scaling, parts.window)
+            if not self._most((ATTENTION, *shape), compared):
+                return {}
+            kernels[own.spec.name] = made
+        return kernels if len(kernels) == len(backend.layers) else {}
+
+    def _give_layer(
+        self, forward: LeanForward, layer: LeanLayer, kernels: dict[str, PagedKernel]
+    ) -> None:
+        rope = forward.ropes.get(layer.layer_type)
+        parts = paged.layer_parts(layer, rope)
+        made = None if parts is None else self.found.kernels.layer(parts)
+        if made is None or parts is None or rope is None:
+            self.left[LAYER] += 1
+            return
+        attends_in: AttentionLayer = layer.attention.attend  # type: ignore[attr-defined] - has parts
+        attends = kernels[attends_in.spec.name]
+        compared = partial(
+            paged.layer_candidates,
+            layer,
+            made,
+            attends,
+            rope,
+        )
+        shape = (parts.attention.window, parts.attention.heads, parts.gate_up.outputs)
+        most = self._most((LAYER, *shape, layer.layer_type), compared)
+        if most:
+            self.chosen[LAYER] = most
+            layer.kernel = paged.WholeLayer(
+                attends_in,
+                made,
+                most,
+            )
+            self._layers.append(layer)
+
+    def _most(self, kind: tuple[object, ...], compared: Callable[[int], Candidates]) -> int:
+        """Up to how many rows the kernel is used."""
+        part = str(kind[0])
+        if kind not in self._verdicts:
+            is_timed = not self.found.is_asked_for
+            most = 0
+
+            def trial() -> bool:
+                nonlocal most
+                most = self._budget.most_rows(compared, is_timed=is_timed)
+                return most > 0
+
+            self._verdicts[kind] = most if tried(self.found.text, part, trial) else 0
+        counts = self.counts if self._verdicts[kind] else self.left
+        counts[part] += 1
+        return self._verdicts[kind]

@@ -1,0 +1,236 @@
+"""Models in bfloat16 with step kernels: linear layers, attention over blocks and whole layers compute what the model's
+own code computes, but for rounding; what is wrong or slower is left to torch.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+import worker_families
+import worker_tools
+from worker_driver import Driver, Request
+
+from tenonry_kernels_cpu.kernels import CpuKernels
+from tenonry_torch_base.buffers import HostBuffers
+from tenonry_worker_torch.attention.cpu import CpuBackend
+from tenonry_worker_torch.attention.groups import GroupedBackend
+from tenonry_worker_torch.fuse.kernels.found import FoundKernels
+from tenonry_worker_torch.fuse.kernels.linear import KernelLinear
+from tenonry_worker_torch.fuse.kernels.paged import cpu_backends
+from tenonry_worker_torch.fuse.kernels.rows import COUNTS, Budget
+from tenonry_worker_torch.fuse.kernels.trial import Candidates
+from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
+from tenonry_worker_torch.fuse.linear import PackedLinear, can_pack
+from tenonry_worker_torch.loaded_model import build
+
+CPU = torch.device("cpu")
+NUM_BLOCKS = 512
+LOST = 0.5  # layers with such large weights round much; a wrong token is 2 or more below the best
+WAYS = {
+    "one big batch": {},
+    "chunked prefill": {"budget": 7},
+    "three steps in flight": {"depth": 3, "budget": 20},
+    "preempted": {"budget": 11, "depth": 2, "preempt_every": 5},
+}
+# Layers with kernels for all of them, for attention, and of linear layers, the head included.
+FAMILIES = {
+    "llama": (3, 3, 13),
+    "llama-biased": (3, 3, 13),
+    "qwen2": (3, 3, 13),
+    "qwen3": (3, 3, 13),
+    "mistral": (3, 3, 13),
+    "phi3": (3, 3, 13),
+    "gemma3": (0, 3, 13),  # norms behind both halves
+    "gemma2": (0, 0, 13),  # a soft cap
+}
+pytestmark = [
+    pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built"),
+    pytest.mark.skipif(not can_pack(torch.bfloat16, CPU), reason="oneDNN has no bfloat16 here"),
+]
+
+
+class Wrong(CpuKernels):
+    """Layers that make something else."""
+
+    name = "wrong"
+
+    def layer(self, parts):
+        kernel = super().layer(parts)
+        return lambda *given: kernel(*given).flip(-1)
+
+
+def module_of(family):
+    """With feed-forward parts that end where a block ends."""
+    name, values = worker_families.FAMILIES[family]
+    other = f"packed-{family}"
+    worker_families.OTHERS[other] = (name, values | {"intermediate_size": 128})
+    return worker_families.build(other, seed=worker_families.SEEDS[family], dtype=torch.bfloat16)
+
+
+@functools.cache
+def model_of(family):
+    return worker_tools.loaded(module_of(family), kernels=FoundKernels(CpuKernels(), True))
+
+
+def used(model):
+    layers = model.forward.layers
+    whole = sum(layer.kernel is not None for layer in layers)
+    places = [model.forward.end.head]
+    for layer in layers:
+        places += [layer.attention.qkv, layer.attention.out, layer.mlp.gate_up, layer.mlp.down]
+    (attends,) = {len(part._paged) for part in cpu_backends(model.backend)}
+    return whole, attends, sum(isinstance(place, KernelLinear) for place in places)
+
+
+def serve(model, **way):
+    runner = worker_tools.runner(model, num_blocks=NUM_BLOCKS)
+    driver = Driver(runner.answer, max_num_seqs=6, num_blocks=NUM_BLOCKS, block_size=4, **way)
+    requests = [
+        Request(number + 1, prompt, max_tokens=worker_tools.OUTPUT_LENGTH)
+        for number, prompt in enumerate(worker_tools.prompts())
+    ]
+    return driver.run(requests)
+
+
+def lost(reference, request):
+    """How far below the best logit those of a request's tokens are, in shares of the logits' spread: the largest."""
+    tokens = request.prompt + request.output
+    with torch.inference_mode():
+        logits = reference(torch.tensor([tokens])).logits[0].float()
+    of_tokens = logits[len(request.prompt) - 1 : -1]
+    chosen = of_tokens.gather(1, torch.tensor(request.output)[:, None])[:, 0]
+    best = of_tokens.amax(1)
+    return float(((best - chosen) / of_tokens.std(1)).max())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_kernels_are_used_where_they_know_the_layer(family):
+    assert used(model_of(family)) == FAMILIES[family]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tokens_are_the_best_ones_of_the_models_own_code(family, way):
+    """But for rounding: prompts and decoded tokens together and apart, rows of other lengths beside them."""
+    served = serve(model_of(family), **WAYS[way])
+    reference = module_of(family).float()
+    for request in served:
+        assert len(request.output) == worker_tools.OUTPUT_LENGTH
+        assert lost(reference, request) < LOST
+
+
+def test_layers_run_in_one_call_when_rows_only_decode(monkeypatch):
+    model = model_of("qwen3")
+    seen = []
+    for layer in model.forward.layers:
+        kernel = layer.kernel
+
+        def counted(hidden, cos, sin, kernel=kernel):
+            made = kernel(hidden, cos, sin)
+            seen.append((len(hidden), made is not None))
+            return made
+
+        monkeypatch.setattr(layer, "kernel", counted)
+    serve(model)
+    decoding = [is_used for count, is_used in seen if count <= 6]
+    assert len(decoding) == 3 * (worker_tools.OUTPUT_LENGTH - 1)
+    assert all(decoding)
+
+
+def test_layers_with_block_tables_of_their_own_have_kernels():
+    name, values = worker_families.FAMILIES["gemma3"]
+    worker_families.OTHERS["packed-groups"] = (name, values)
+    module = worker_families.build("packed-groups", seed=0, dtype=torch.bfloat16)
+    model = build(
+        module,
+        CpuBackend,
+        HostBuffers(CPU, 1),
+        max_model_len=64,
+        fuse=True,
+        skip_check=False,
+        window_groups=True,
+        kernels=FoundKernels(CpuKernels(), True),
+    )
+    assert isinstance(model.backend, GroupedBackend)
+    assert used(model)[1] == 3
+
+
+def test_kernels_that_are_wrong_are_left_to_torch():
+    model = worker_tools.loaded(module_of("qwen3"), kernels=FoundKernels(Wrong(), True))
+    assert used(model) == (0, 3, 13)
+
+
+def test_all_kernels_are_taken_back_where_the_whole_model_differs(monkeypatch, caplog):
+    """As where a comparison of parts does not find what is wrong."""
+    monkeypatch.setattr(Budget, "most_rows", lambda *_, **__: KERNEL_TOKENS)
+    model = worker_tools.loaded(module_of("qwen3"), kernels=FoundKernels(Wrong(), True))
+    assert used(model) == (0, 0, 0)
+    assert model.backend.cache_sizes == CpuBackend.cache_sizes
+    assert "differs with step kernels 'wrong'" in caplog.text
+    reference = module_of("qwen3").float()
+    assert all(lost(reference, request) < LOST for request in serve(model))
+
+
+class TestBlocked:
+    @pytest.mark.parametrize(("outputs", "inputs"), [(64, 32), (100, 40), (17, 34), (256, 96)])
+    def test_blocks_are_the_weight_in_the_layout_that_kernels_know(self, outputs, inputs):
+        weight = torch.randn(outputs, inputs).bfloat16()
+        found = PackedLinear(weight, None).blocked()
+        rows = found.blocks.transpose(1, 2).reshape(found.blocks.shape[0] * 64, -1)
+        assert torch.equal(rows[:outputs, :inputs], weight)
+        assert not rows[outputs:].any()
+        assert not rows[:, inputs:].any()
+
+    def test_blocks_live_as_long_as_they_are_looked_at(self):
+        weight = torch.randn(512, 512).bfloat16()
+        found = PackedLinear(weight, None).blocked()
+        others = [torch.randn(512, 512) for _ in range(20)]
+        rows = found.blocks.transpose(1, 2).reshape(512, 512)
+        assert torch.equal(rows, weight)
+        assert len(others) == 20
+
+    def test_more_rows_than_were_tried_go_the_packed_way(self):
+        own = PackedLinear(torch.randn(32, 32).bfloat16(), None)
+
+        def fail(*_):
+            raise AssertionError
+
+        layer = KernelLinear(own, fail, 4)
+        x = torch.randn(5, 32).bfloat16()
+        assert torch.equal(layer(x), own(x))
+        assert torch.equal(layer.add(x, x), own.add(x, x))
+
+
+class TestRows:
+    def test_kernels_are_used_up_to_the_rows_for_which_they_are_quick(self):
+        def candidates(count):
+            x = torch.ones(1)
+            turns = 1 if count == 1 else 200
+            return Candidates(
+                lambda: (sum(x for _ in range(20)) / 20,),
+                lambda: (sum(x for _ in range(turns)) / turns,),
+            )
+
+        assert Budget().most_rows(candidates, is_timed=True) == 1
+        assert Budget().most_rows(candidates, is_timed=False) == KERNEL_TOKENS
+
+    def test_kernel_that_is_wrong_for_some_rows_is_used_for_none(self):
+        def candidates(count):
+            x = torch.ones(1)
+            return Candidates(lambda: (x,), lambda: (x * (1 + (count == COUNTS[-1])),))
+
+        assert Budget().most_rows(candidates, is_timed=False) == 0
+
+    def test_trials_end_when_the_time_is_used_up(self):
+        asked = []
+
+        def candidates(count):
+            asked.append(count)
+            x = np.zeros(1)
+            return Candidates(lambda: (torch.from_numpy(x),), lambda: (torch.from_numpy(x),))
+
+        assert Budget(-1.0).most_rows(candidates, is_timed=True) == 0
+        assert not asked
