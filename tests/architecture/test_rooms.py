@@ -18,8 +18,8 @@ MAX_TOKENS = {
     "contract": 14_610,  # what follows a death is a setting, and counted
     "checks": 1_490,
     "sizing": 1_350,
-    "engine": 18_075,
-    "client": 16_070,  # requests go on when their engine died: the links and streams of continuity
+    "engine": 18_090,  # a start can be cancelled
+    "client": 16_085,  # requests go on when their engine died: the links and streams of continuity
     "settings": 900,
     "observers": 1_600,  # a logger that does not return is left behind
     "media": 80,

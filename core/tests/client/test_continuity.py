@@ -272,6 +272,30 @@ class TestOneEngine:
 
         served.run(main())
 
+    def test_a_loop_that_ends_meanwhile_does_not_wait_for_the_start(self, serve, caplog):
+        """SIGTERM while an engine loads: its start is cancelled."""
+        served = serve(worker=worker())
+        fleet = served.engine._engines.fleet
+        seen = []
+
+        def slow(engines: Any) -> dict[str, int]:
+            seen.append(engines)
+            fleet._check_open()
+            return {}
+
+        async def main() -> None:
+            tasks = await begun(served, [[1]])
+            fleet._ended = slow
+            fleet._launcher.start = lambda specs: None  # it never gets ready
+            kill(served)
+            while not seen:  # noqa: ASYNC110 - no event says so
+                await asyncio.sleep(0.01)
+            tasks[0].cancel()
+
+        served.run(main())
+        served.runner.close()
+        assert served.engine._engines.fleet.is_cancelled
+
     def test_a_drain_waits_for_it(self, serve):
         served = serve(worker=worker())
 

@@ -169,6 +169,9 @@ class OwnedEngines(Engines):
                 )
                 try:
                     facts = await asyncio.shield(start)
+                except asyncio.CancelledError:
+                    self.fleet.is_cancelled = True
+                    raise
                 finally:
                     # A thread cannot be cancelled; the engines that it started are stopped below.
                     await asyncio.wait([start])

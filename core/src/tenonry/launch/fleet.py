@@ -66,6 +66,7 @@ class EngineFleet:
         self._rendezvous = ""  # of engines that step together
         self._epoch = 0
         self._closing = False
+        self.is_cancelled = False  # the start that is under way ends soon, and raises LaunchError
         self._lock = threading.Lock()
         self._starting = threading.Lock()  # held while engines are started
         self._coordinator_files = contextlib.ExitStack()
@@ -91,7 +92,7 @@ class EngineFleet:
         return RunDirectory()
 
     def _check_open(self) -> None:
-        if self._closing:
+        if self._closing or self.is_cancelled:
             raise LaunchError("the engines were shut down while more were started")
 
     def address(self, directory: RunDirectory, port: int = 0) -> str:
@@ -103,6 +104,7 @@ class EngineFleet:
 
         Raises LaunchError or ConfigError.
         """
+        self.is_cancelled = False
         with self._starting, contextlib.closing(self.run_directory()) as directory:
             port = 0 if self.engines else self._config.data_parallel_rpc_port
             socket = make_socket(
