@@ -33,6 +33,7 @@ class TestBounds:
         "kv_cache_memory_bytes": ([1, None], [0]),
         "state_cache_memory_bytes": ([0, None], [-1]),
         "max_num_queued_reqs": ([0, None], [-1]),
+        "max_round_tokens": ([1, 64], [0, 65, None]),
         "max_loras": ([0, 1024], [-1, 1025, None]),
         "max_lora_rank": ([1, 4096], [0, 4097]),
         "tensor_parallel_size": ([1, 1024], [0, 1025]),

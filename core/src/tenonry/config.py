@@ -160,6 +160,8 @@ class EngineConfig(Settings):
     """Split long prompts over several steps."""
     async_scheduling: bool = True
     """Let the executor keep several steps in flight."""
+    max_round_tokens: int = Field(8, ge=1, le=64)
+    """Most tokens of each request in one step, while none waits and a step takes at most 5 ms more; 1: one."""
     max_num_queued_reqs: int | None = Field(4096, ge=0)
     """Waiting requests above which new ones get 429."""
     validate_scheduler: bool = True

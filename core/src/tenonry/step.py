@@ -61,6 +61,8 @@ class SchedulerOutput(msgspec.Struct, array_like=True, kw_only=True):
     is a state slot, to which the row's state is copied after the step; rows that start from a slot read it before.
     `prepare`: requests, by handle, that will start when their grammar is compiled: its specification in the first step
     that asks, None in those that ask again.
+    `round_tokens` above 1 makes the step a round: every row decodes, has slots for that many tokens, and may sample
+    that many, one after another. The worker may stop earlier, and stops a row at its end token.
     """
 
     step_id: int
@@ -77,6 +79,7 @@ class SchedulerOutput(msgspec.Struct, array_like=True, kw_only=True):
     total_tokens: int = 0
     connector_metadata: Any = None
     prepare: dict[int, StructuredOutput | None] = {}
+    round_tokens: int = 1
 
     @property
     def is_empty(self) -> bool:

@@ -14,6 +14,7 @@ from tenonry.interfaces.kv_connector import KVConnectorRole
 from tenonry.plugin import Point
 from tenonry.sizing import start
 from tenonry.version import __version__
+from tenonry_testkit.fakes import FakeWorker
 from tenonry_testkit.kernel.engine import FAKES, make_core
 from tenonry_testkit.kernel.faulty import CALLS, FaultyConnector
 
@@ -240,6 +241,32 @@ class TestFaults:
         with pytest.raises(PluginError, match=r"options of scheduler .*unknown setting 'refusee'"):
             make_core(**faulty(executor={}, scheduler={"refusee": "x"}))
         assert CALLS == []
+
+
+NO_ROUNDS = {
+    "the user": {"max_round_tokens": 1},
+    "steps in flight": {
+        "executor": {"name": "tenonry_testkit.fakes:InstantExecutor", "options": {"depth": 2}}
+    },
+    "no feedback": {"executor": "tenonry_testkit.fakes:NoFeedbackExecutor"},
+    "a connector": faulty(connector={}),
+    "lockstep": {"facts": {"needs_lockstep": True}},
+    "the worker": {"worker": f"{__name__}:WithoutRounds"},
+}
+
+
+class WithoutRounds(FakeWorker):
+    capabilities = FakeWorker.capabilities - {"rounds"}
+
+
+@pytest.mark.parametrize("why", NO_ROUNDS)
+def test_rounds_are_off_where_they_cannot_be_right(why):
+    values = {"max_round_tokens": 5, **NO_ROUNDS[why]}
+    assert make_core(**values).scheduler.context.max_round_tokens == 1
+
+
+def test_rounds_are_as_long_as_the_user_allows():
+    assert make_core(max_round_tokens=5).scheduler.context.max_round_tokens == 5
 
 
 @pytest.mark.parametrize(("depth", "expected"), [(1, 1), (2, 2), (3, 3)])

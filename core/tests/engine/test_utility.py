@@ -322,7 +322,7 @@ class TestCapabilities:
         answered = call(core, method, *args)
         assert answered.failure == (
             f"Unsupported: worker 'tenonry_testkit.fakes:FakeWorker' does not support '{method}'; "
-            "it declares ['dummy_batch', 'kv_connector', 'profile']"
+            "it declares ['dummy_batch', 'kv_connector', 'profile', 'rounds']"
         )
         assert reset == []
 

@@ -254,6 +254,22 @@ class TestFailedRows:
         harness.drain()
 
 
+@pytest.mark.parametrize("position", range(3, 11))
+def test_a_round_caches_what_it_computed_and_no_more(position):
+    """The token that ends a request is not computed, though its round had a slot for it: its block is not whole."""
+    solo = make_harness(max_model_len=64)
+    alone = solo.add([1, 2, 3], 20)
+    solo.drain()
+    harness = make_harness(max_model_len=64, round_tokens=8)
+    stop_id = alone.token_ids[position]
+    first = harness.add([1, 2, 3], 20, stop_token_ids=[stop_id])
+    harness.drain()
+    known = [1, 2, 3, *first.token_ids]
+    again = harness.add([*known, 60, 61, 62, 63], 4)
+    harness.drain()
+    assert again.num_cached == (len(known) - 1) // 4 * 4
+
+
 def test_a_running_request_decodes_every_step_beside_prompts_with_logprobs():
     """Twenty such prompts arrive at once; a neighbour's stream must not stop for them."""
     harness = make_harness(

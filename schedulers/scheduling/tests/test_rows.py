@@ -92,7 +92,9 @@ def test_leaving_raises_the_generation_and_remembers_the_step(driver):
 def test_running_rows_stand_in_the_order_of_activation(actions):
     from types import SimpleNamespace
 
-    params = SimpleNamespace(min_tokens=0, prompt_logprobs=None, structured_output=None)
+    params = SimpleNamespace(
+        min_tokens=0, logprobs=None, prompt_logprobs=None, structured_output=None
+    )
     rows, entered, active = Rows(4, 8), [], []
     for number, (action, which) in enumerate(actions):
         if action == "enter" and rows.num_free:

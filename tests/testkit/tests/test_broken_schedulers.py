@@ -407,6 +407,35 @@ class GivesBackTooEarly(Honest):
                 self._tables._first_place = lambda start, window: first_place(start, window - 2)
 
 
+# --------------------------------------------------------------------------------------------------------------- rounds
+class TakesRoundsOfAnyLength(ReferenceScheduler):
+    caught_by = "test_right_in_rounds"
+
+    def __init__(self, context):
+        super().__init__(context)
+        if self._rounds is not None:
+            self._rounds._most += 3
+
+
+class GoesOnBehindTheWholeRound(ReferenceScheduler):
+    caught_by = "test_right_in_rounds"
+
+    def update_from_output(self, output, result):
+        places = self.rows.num_computed.copy()
+        outputs_by_client = super().update_from_output(output, result)
+        self.rows.num_computed[:] = places
+        return outputs_by_client
+
+
+class DeliversWhatFollowsTheEnd(ReferenceScheduler):
+    caught_by = "test_right_in_rounds"
+
+    def __init__(self, context):
+        super().__init__(context)
+        end = self._results._end
+        self._results._end = lambda row, length, stop: end(row, length, None)
+
+
 # ---------------------------------------------------------------------------------------------------------- determinism
 class ReadsTheClock(ReferenceScheduler):
     caught_by = "test_the_wall_clock_is_not_read"

@@ -160,6 +160,37 @@ class AnswersWithLongIntegers(Unchecked):
         return result
 
 
+class DecodesOneTokenOfARound(Unchecked):
+    """Though it says that it decodes several."""
+
+    caught_by = "test_rounds_give_what_single_steps_give"
+
+    def initialize_cache(self, kv_cache):
+        super().initialize_cache(kv_cache)
+        self.rounds.play = lambda output, first: first
+
+
+class GoesOnAfterTheEnd(Unchecked):
+    """Which no row's tokens show, but its neighbours' may: it never stops a row."""
+
+    caught_by = "test_rounds_give_what_single_steps_give"
+
+    def initialize_cache(self, kv_cache):
+        super().initialize_cache(kv_cache)
+        self.rounds._has_ended = lambda row, token: False
+
+
+class LosesARoundsLastToken(Unchecked):
+    caught_by = "test_rounds_give_what_single_steps_give"
+
+    def execute_model(self, output):
+        result = super().execute_model(output)
+        if len(result.token_ids) > len(result.row) > 0:
+            result.token_ids = result.token_ids[:-1]
+            result.offsets = np.minimum(result.offsets, len(result.token_ids))
+        return result
+
+
 class CompilesGrammars(Unchecked):
     """Says so, and takes three steps for each."""
 

@@ -85,6 +85,7 @@ def build_engine(
             engine_index=engine_index,
             max_concurrent_steps=executor.max_concurrent_batches,
             feeds_back_tokens=executor.feeds_back_tokens,
+            max_round_tokens=_max_round_tokens(context, executor),
             kv_connector=kv_connector,
             resolve=resolve_point,
         )
@@ -130,6 +131,18 @@ def _executor_context(
         plan_text=plan.encode(),
         kv_connector=connector,
     )
+
+
+def _max_round_tokens(context: ExecutorContext, executor: Executor) -> int:
+    """1 where steps overlap or are counted, or where a KV connector has to see each of them."""
+    is_possible = (
+        "rounds" in executor.capabilities
+        and executor.max_concurrent_batches == 1
+        and executor.feeds_back_tokens
+        and context.kv_connector is None
+        and not context.model.needs_lockstep
+    )
+    return context.config.max_round_tokens if is_possible else 1
 
 
 def _kv_connector(context: ExecutorContext, kv_cache: KVCacheConfig) -> KVConnector | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tenonry.errors import ContractViolation
@@ -32,6 +33,8 @@ class StepValidator:
         self._plugin = context.plugin_name
         self._feeds_back = context.feeds_back_tokens
         self._budget = context.config.step_token_budget
+        self._max_round_tokens = context.max_round_tokens
+        self._ahead = 0  # tokens that each row of the last step may sample beyond one
         self._max_model_len = context.max_model_len
         self._num_groups = len(kv_cache.groups)
         # How far the layers of each group see; 0 for those with a state.
@@ -84,6 +87,9 @@ class StepValidator:
             self._enter(new)
         if len(output.new_block_row):
             self._check_new_blocks(output)
+        self._ahead = output.round_tokens - 1
+        if self._ahead:
+            self._check_round(output)
         spans = self._advance(output)
         if len(spans.row):
             self._check_rows(output, spans)
@@ -92,8 +98,10 @@ class StepValidator:
                     self._check_slots(group, spans)
 
     def answered(self, result: ModelRunnerOutput) -> None:
-        """A result came back: its tokens are no longer pending."""
+        """A result came back: its tokens are no longer pending. Rows of a round stand where their tokens end."""
         self._pending[result.row] = 0
+        if self._ahead:
+            self._settle(result)
 
     # ------------------------------------------------------------------ rules
     def _expect(
@@ -194,8 +202,34 @@ class StepValidator:
         self._check_range(group, self._num_groups, "one block table per KV group", "group")
         self._check_range(output.new_block_id, self._num_ids[group], "block ids exist", "block")
 
+    def _check_round(self, output: SchedulerOutput) -> None:
+        tokens = output.round_tokens
+        most = self._max_round_tokens
+        self._expect(0 < tokens <= most, "max_round_tokens", "%d of at most %d", tokens, most)
+        samples = np.count_nonzero(output.samples & ~self._waits[output.row])
+        decodes = not output.new and samples == len(output.row) == output.total_tokens
+        self._expect(decodes, "a round holds only rows that decode freely", "%d tokens", tokens)
+
+    def _settle(self, result: ModelRunnerOutput) -> None:
+        """A round is over: rows go on behind the tokens that they got."""
+        row = result.row
+        count = result.offsets[1:] - result.offsets[:-1]
+        missing = self._ahead + 1 - count
+        num_tokens = len(result.token_ids)
+        is_ragged = len(count) == len(row) and result.offsets[-1] == num_tokens
+        is_outside = np.count_nonzero((count < 1) | (missing < 0))
+        rule = "a round gives each row 1 to round_tokens tokens"
+        self._expect(is_ragged and not is_outside, rule, "the worker gave %s", count)
+        is_short = np.count_nonzero(missing)
+        if is_short:
+            self._total[row] -= missing
+            self._state.num_computed[row] -= missing
+
     def _advance(self, output: SchedulerOutput) -> Spans:
         """All row, group and block ids are in range by now: only a sequence that is too long can be out of bounds."""
+        if self._ahead:
+            num_tokens = output.num_tokens + np.int32(self._ahead)
+            output = msgspec.structs.replace(output, num_tokens=num_tokens)
         try:
             return self._state.advance(output)
         except IndexError:
@@ -211,7 +245,7 @@ class StepValidator:
         if self._max_loras:
             found = np.count_nonzero(np.unique(self._adapter[row]))
             self._expect(found <= self._max_loras, "max_loras", "%d different adapters", found)
-        total = self._total[row]
+        total = self._total[row] + self._ahead
         beyond = np.count_nonzero(seq_lens > total)
         self._expect(not beyond, "only existing tokens are computed", "num_tokens is too large")
         samples = seq_lens == total

@@ -33,8 +33,8 @@ class SchedulerContext(PluginContext):
     """Everything that a scheduler may read. `clock` is the only clock it may read (seconds, monotonic).
 
     `max_concurrent_steps`: steps that may be in flight. `feeds_back_tokens`: whether a row with a pending token may be
-    scheduled. `resolve` finds plugins of points that the scheduler itself opens; None: `resolve_point` of
-    `tenonry.plugin.manager`.
+    scheduled. `max_round_tokens`: most tokens that a row may sample in one step. `resolve` finds plugins of points that
+    the scheduler itself opens; None: `resolve_point` of `tenonry.plugin.manager`.
     """
 
     kv_cache: KVCacheConfig
@@ -45,6 +45,7 @@ class SchedulerContext(PluginContext):
     engine_index: int = 0
     max_concurrent_steps: int = 1
     feeds_back_tokens: bool = True
+    max_round_tokens: int = 1
     kv_connector: KVConnector | None = None
     resolve: Callable[[Point, PluginChoice], tuple[Any, PluginRecord]] | None = None
 
@@ -61,6 +62,9 @@ class Scheduler(Plugin[SchedulerContext], ABC):
       middle a row enters. Without chunked prefill one prompt may have more.
     - If a request has the feature `WHOLE` of `tenonry.media`, no step ends in one of the pieces that it names.
     - A row whose request has `structured_output` is not scheduled while the last token that it sampled is not known.
+    - A step is a round (`SchedulerOutput.round_tokens` above 1) only if each of its rows was sent before, computes one
+      token, samples, and has no `structured_output`; the result may hold fewer tokens of a row, and the row goes on
+      from there.
     - It is right at one, two and three steps in flight: `schedule()` may be called again before the previous step's
       result came back; results come in step order; results for rows that were finished, aborted, preempted or reset
       meanwhile are dropped.

@@ -71,6 +71,7 @@ class Worker(Plugin[WorkerContext], ABC):
     `poll` before each step and `save` after it, and reports what `poll` said; without it no connector can be chosen.
     "features" and "grammar" say that it reads `features` and `structured_output` of a request, which is refused
     otherwise; with "grammar" it compiles what `SchedulerOutput.prepare` asks for and says when that is done.
+    "rounds" says that it decodes several tokens in a step with `round_tokens` above 1; others may ignore that number.
     "pooling" says that it may serve `SamplingParams.pooling`; `call("tasks")` then gives `EngineInfo.tasks`.
     "quantization" says that it keeps weights in few bits as that setting asks.
     `rpc_methods` is the allow-list of `call`. `steps_in_flight` is how many steps may be launched before the first is

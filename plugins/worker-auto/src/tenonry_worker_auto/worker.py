@@ -46,6 +46,7 @@ class AutoWorker(Worker):
             "pooling",
             "profile",
             "quantization",
+            "rounds",
             "save",
             "sleep",
             "weights",

@@ -11,6 +11,7 @@ from tenonry.step import BatchState, DoneFuture, RowFailure
 from tenonry_torch_base.history import History
 from tenonry_torch_base.profiling import scoped
 from tenonry_torch_base.results import DeviceFuture, PromptPart, StepResult
+from tenonry_torch_base.rounds import Rounds
 from tenonry_torch_base.sampler.logprobs import prompt_logprobs_of
 from tenonry_torch_base.sampler.processors import ProcessorContext, SampleStep
 from tenonry_torch_base.sampler.sampler import Sampler
@@ -60,6 +61,7 @@ class ModelRunner:
             self.adapters.allocate(max_num_seqs)
         self.state = BatchState(max_num_seqs, max_model_len, block_size, groups.num_groups)
         self.history = History(self.state, self.device)
+        self.rounds = Rounds(self.state, self._step)
         self.generation = np.zeros(max_num_seqs, np.int64)
         self.kv_caches: list[LayerCache] = []
         self._state_group = groups.num_groups - 1
@@ -104,6 +106,11 @@ class ModelRunner:
     @scoped("tenonry: step")
     def execute(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
         """One step. On the CPU the result is returned; on another device, a future of it."""
+        if output.round_tokens > 1:
+            return self.rounds.run(output)
+        return self._step(output)
+
+    def _step(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
         prepared = self.sampler.compile(output)
         states = self.model.states
         if states is None:
@@ -125,6 +132,7 @@ class ModelRunner:
         for new in output.new:
             self.generation[new.row] += 1
             self.sampler.enter(new)
+            self.rounds.enter(new)
             if self.images is None and new.features:
                 self.images = ImageRows(Blind(), len(self.generation))
             if self.images is not None:

@@ -48,6 +48,7 @@ class TorchWorker(Worker):
             "lora",
             "profile",
             "quantization",
+            "rounds",
             "save",
             "sleep",
             "weights",

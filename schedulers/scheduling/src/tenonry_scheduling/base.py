@@ -32,6 +32,7 @@ from tenonry_scheduling.blocks import BlockManager
 from tenonry_scheduling.budget import StepBudget
 from tenonry_scheduling.lifecycle import Lifecycle
 from tenonry_scheduling.results import ResultReader
+from tenonry_scheduling.rounds import Rounds
 from tenonry_scheduling.step_builder import StepBuilder
 from tenonry_scheduling.whole import check_pieces
 
@@ -62,6 +63,9 @@ class BaseScheduler(Scheduler):
             context.max_model_len,
         )
         self._results = ResultReader(self.lifecycle)
+        self._rounds: Rounds | None = None
+        if context.max_round_tokens > 1:
+            self._rounds = Rounds(self.lifecycle)
         self._num_steps = 0  # since the last call of make_stats
         self._reported_preemptions = 0
 
@@ -105,7 +109,7 @@ class BaseScheduler(Scheduler):
             self.lifecycle.adapters.begin_step()
         if self.lifecycle.encoder is not None:
             self.lifecycle.encoder.begin_step()
-        step = StepBuilder(self.lifecycle, self.victim, budget)
+        step = StepBuilder(self.lifecycle, self.victim, budget, self._rounds)
         self.choose(step)
         self.rows.step += 1
         self._num_steps += 1
@@ -118,6 +122,8 @@ class BaseScheduler(Scheduler):
             self.lifecycle.end_transfers(result.transfers_done, result.transfers_failed)
         if result.prepared:
             self.lifecycle.end_grammars(result.prepared)
+        if self._rounds is not None:
+            self._rounds.answered(result)
         return self._results.read(output, result)
 
     def finish_requests(self, handles: Iterable[int] | None, reason: FinishReason) -> list[Request]:

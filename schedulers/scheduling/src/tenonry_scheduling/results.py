@@ -15,6 +15,7 @@ from tenonry.messages import EngineCoreOutputs, FinishedOutput
 from tenonry.outputs import FinishReason
 from tenonry.step import (
     I32,
+    NO_ROWS,
     ModelRunnerOutput,
     PromptLogprobs,
     RowFailure,
@@ -22,6 +23,7 @@ from tenonry.step import (
     TokenLogprobs,
 )
 from tenonry_scheduling.lifecycle import Lifecycle
+from tenonry_scheduling.rounds import Ragged, num_of_each
 from tenonry_scheduling.rows import STOP_MASK, Index
 
 OutputsByClient = defaultdict[int, EngineCoreOutputs]
@@ -42,6 +44,8 @@ class ResultReader:
 
         Raises PluginError when the worker's answer does not fit the step.
         """
+        if output.round_tokens > 1:
+            return self._read_round(output, result)
         row = result.row.astype(np.intp)
         token = result.token_ids
         answered = len(row) + len(result.failed_row)
@@ -77,6 +81,54 @@ class ResultReader:
             outputs.prompt_logprobs.append(part)
             outputs.prompt_logprobs_handles.append(owner)
         return outputs_by_client
+
+    def _read_round(self, output: SchedulerOutput, result: ModelRunnerOutput) -> OutputsByClient:
+        """As `read`, for a step in which rows that decode may have sampled several tokens each."""
+        row = result.row.astype(np.intp)
+        _check_round(output, result)
+        ragged = Ragged(result, output.round_tokens)
+        finished: list[FinishedOutput] = []
+        if len(result.failed_row):
+            finished = self._fail(output, result.failed_row, result.failed_code)
+        if output.step_id < self._rows.left_in:
+            current = self._is_current(output, row)
+            row = row[current]
+            ragged.select(current)
+        handle = self._rows.handle[row]
+        if len(row):
+            finished += self._append_round(row, ragged)
+        outputs_by_client = _split(handle, ragged.kept(), ragged.count)
+        if finished or self._lifecycle.first_runs:
+            self._attach_events(outputs_by_client, finished)
+        return outputs_by_client
+
+    def _append_round(self, row: Index, ragged: Ragged) -> list[FinishedOutput]:
+        """Each row stands behind the tokens that it got; end the requests that are complete."""
+        columns = self._rows
+        token = ragged.token_ids
+        first = columns.num_tokens[row] - columns.pending[row]
+        place = first[:, None] + ragged.places
+        columns.token_ids[row[:, None], place] = token
+        stopped: np.ndarray | None = None
+        stops = columns.may_stop[token & STOP_MASK]
+        if np.count_nonzero(stops):
+            is_stop_id = (token[:, :, None] == columns.stop_ids[row][:, None, :]).any(axis=2)
+            may_end = place >= columns.stop_from[row][:, None] - 1
+            stopped = ragged.cut(is_stop_id & may_end)
+        length = first + ragged.count
+        columns.pending[row] = 0
+        if not ragged.is_whole:
+            columns.num_tokens[row] = length
+            columns.num_computed[row] = length - 1
+        ended = length >= columns.limit[row]
+        if stopped is None:
+            stopped = np.zeros_like(ended)
+        finished = []
+        for i in (ended | stopped).nonzero()[0].tolist():
+            last = int(token[i, ragged.count[i] - 1])
+            outcome = self._end(int(row[i]), int(length[i]), last if stopped[i] else None)
+            finished.append(outcome)
+        return finished
 
     def _is_current(self, output: SchedulerOutput, row: Index) -> np.ndarray:
         """Which results belong to requests that are still in their rows; those of an older generation are dropped."""
@@ -205,8 +257,25 @@ def _attach_pooled(
         outcome.pooled = by_handle.get(outcome.handle)
 
 
-def _split(handle: np.ndarray, token: I32) -> OutputsByClient:
-    """One message per client; most engines have one."""
+def _check_round(output: SchedulerOutput, result: ModelRunnerOutput) -> None:
+    """Raises PluginError unless each row of the round has some tokens, and no more than it may have, or failed."""
+    count = num_of_each(result)
+    most = output.round_tokens
+    fits = len(count) == len(result.row) and int(result.offsets[-1]) == len(result.token_ids)
+    fits = fits and not np.count_nonzero((count < 1) | (count > most))
+    if len(result.row) != len(output.row) or np.count_nonzero(result.row != output.row):
+        rows = np.concatenate([result.row, result.failed_row])
+        fits = fits and np.array_equal(np.sort(rows), np.sort(output.row))
+    if not fits:
+        raise PluginError(
+            f"the worker answered step {output.step_id}, a round of {len(output.row)} rows, with "
+            f"{len(result.token_ids)} tokens for {len(result.row)} rows and {len(result.failed_row)} failures; each "
+            f"row samples 1 to {most} tokens (got {count.tolist()}) or fails, once"
+        )
+
+
+def _split(handle: np.ndarray, token: I32, count: I32 | None = None) -> OutputsByClient:
+    """One message per client; most engines have one. `count[i]` tokens are of the request `handle[i]`; None: one."""
     outputs_by_client: OutputsByClient = defaultdict(EngineCoreOutputs)
     if len(handle) == 0:
         return outputs_by_client
@@ -214,12 +283,26 @@ def _split(handle: np.ndarray, token: I32) -> OutputsByClient:
     highest = int(handle.max())
     first = client_of(lowest)
     if first == client_of(highest):
-        outputs_by_client[first] = EngineCoreOutputs(handles=handle, token_ids=token)
+        outputs_by_client[first] = EngineCoreOutputs(
+            handles=handle, token_ids=token, offsets=_offsets(count)
+        )
         return outputs_by_client
     client = handle >> np.uint64(CLIENT_SHIFT)
     for index in np.unique(client).tolist():
         of_client = client == index
+        owned = of_client if count is None else np.repeat(of_client, count)
         outputs_by_client[index] = EngineCoreOutputs(
-            handles=handle[of_client], token_ids=token[of_client]
+            handles=handle[of_client],
+            token_ids=token[owned],
+            offsets=_offsets(None if count is None else count[of_client]),
         )
     return outputs_by_client
+
+
+def _offsets(count: I32 | None) -> I32:
+    """Where the tokens of each request begin and end; nothing where each has one."""
+    if count is None:
+        return NO_ROWS
+    offsets = np.zeros(len(count) + 1, np.int32)
+    np.cumsum(count, out=offsets[1:])
+    return offsets

@@ -29,6 +29,7 @@ class Rows:
     never run with a pending token.
 
     `active`: rows that may be scheduled, in the order in which they were activated (a dict keeps that order).
+    `logprob_rows`: rows whose tokens come with log-probabilities.
     `prompt_logprob_rows`: rows that still compute a prompt whose log-probabilities are wanted.
     `step`: number of the step being built, set by the scheduler. `left_in`: value of `step` when a row last left;
     results of this step and later ones cannot be out of date.
@@ -51,6 +52,7 @@ class Rows:
         self.num_grammars = 0
         self.scheduled_in = np.full(max_num_seqs, -1, np.int64)
         self.active: dict[int, None] = {}
+        self.logprob_rows: set[int] = set()
         self.prompt_logprob_rows: set[int] = set()
         self.step = 0
         self.left_in = 0
@@ -95,6 +97,8 @@ class Rows:
         stop_ids = request.source.stop_token_ids
         if stop_ids or self.stop_ids[row, 0] != UNKNOWN:
             self._set_stop_ids(row, stop_ids)
+        if params.logprobs is not None:
+            self.logprob_rows.add(row)
         if params.prompt_logprobs is not None:
             self.prompt_logprob_rows.add(row)
         if params.structured_output is not None:
@@ -124,6 +128,7 @@ class Rows:
         self.save(row)
         self.request(row).row = -1
         self.requests[row] = None
+        self.logprob_rows.discard(row)
         self.prompt_logprob_rows.discard(row)
         if self.has_grammar[row]:
             self.has_grammar[row] = False

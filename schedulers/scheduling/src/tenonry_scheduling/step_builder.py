@@ -18,6 +18,7 @@ from tenonry_scheduling.blocks import NewBlocks
 from tenonry_scheduling.budget import StepBudget
 from tenonry_scheduling.chunks import ChunkLimits
 from tenonry_scheduling.lifecycle import Lifecycle
+from tenonry_scheduling.rounds import Rounds
 from tenonry_scheduling.rows import Index
 
 ScheduledRows = tuple[Index, I32, I32, NDArray[np.bool_]]  # row, num_tokens, next_token, samples
@@ -36,12 +37,14 @@ class StepBuilder:
         lifecycle: Lifecycle,
         victim: Callable[[list[Request]], Request],
         budget: StepBudget,
+        rounds: Rounds | None = None,
     ) -> None:
         self._lifecycle = lifecycle
         self._rows = lifecycle.rows
         self._blocks = lifecycle.blocks
         self._victim = victim
         self._budget = budget
+        self._rounds = rounds
         self._snapshots = lifecycle.blocks.takes_snapshots
         self._chunks = ChunkLimits(lifecycle, budget)
         self._step_id = lifecycle.rows.step
@@ -207,6 +210,7 @@ class StepBuilder:
             step_id=self._step_id,
             gone=self._rows.take_gone(),
             new=self._new,
+            total_tokens=self._budget.num_tokens - self._budget.tokens_left,
         )
         if self._started:
             started = zip(*self._started, strict=True)
@@ -224,13 +228,22 @@ class StepBuilder:
             row, output.num_tokens, output.next_token, output.samples = scheduled
             output.row = row.astype(np.int32)
             output.generation = self._rows.generation[row]
+            if self._rounds is not None:
+                self._add_ahead(self._rounds.extend(row, output, self.now))
         if self._added:
             added = _join(self._added)
             output.new_block_row, output.new_block_group, output.new_block_id = added
-        output.total_tokens = self._budget.num_tokens - self._budget.tokens_left
         output.connector_metadata = self._blocks.connector_metadata()
         output.prepare = self._lifecycle.grammars.asks()
         return output
+
+    def _add_ahead(self, ahead: NewBlocks | None) -> None:
+        """Blocks for tokens beyond this step's first: those of one row stay neighbours."""
+        if ahead is None or not len(ahead.row):
+            return
+        added = _join([*self._added, ahead])
+        order = np.argsort(added[0], kind="stable")
+        self._added = [NewBlocks(*(column[order] for column in added))]
 
     # ------------------------------------------------------------------ what fits
     def _is_ready(self, row: int) -> bool:

@@ -114,6 +114,7 @@ class SchedulerHarness:
             plugin_name=plugin_name,
             max_concurrent_steps=self.spec.depth,
             feeds_back_tokens=self.spec.feeds_back,
+            max_round_tokens=1 if self.connector else self.spec.max_round_tokens,
             kv_connector=self.connector,
             resolve=resolve or resolve_point,
         )
@@ -319,7 +320,7 @@ class SchedulerHarness:
         with self._calls():
             outputs_by_client = self.scheduler.update_from_output(output, result)
         self.validator.answered(result)
-        self.step_checker.grammars.prepared(result.prepared)
+        self.step_checker.answered(output, result)
         ended = self.ledger.take(outputs_by_client)
         for entry in ended:
             self.validator.ended(entry.handle)
@@ -392,8 +393,7 @@ class SchedulerHarness:
 
     def max_steps_left(self) -> int:
         """More steps than any scheduler needs that makes progress."""
-        tokens = sum(entry.limit for entry in self.ledger.live)
-        return 500 + 60 * tokens
+        return 500 + 60 * sum(entry.limit for entry in self.ledger.live)
 
     def check_end(self) -> None:
         """Everything ended, everything was given back. Raises RuleBroken."""

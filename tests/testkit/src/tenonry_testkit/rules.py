@@ -17,6 +17,7 @@ STAYS_WHOLE = "no step ends in a piece of a prompt that `WHOLE` of its features 
 NO_OVERRUN = "length limits are never overrun"
 NO_CHUNKS = "without chunked prefill a row computes all its tokens at once"
 NO_PENDING = "without feedback no row with a pending token is scheduled"
+ROUNDS = "a round holds only rows that decode, without a grammar, and at most max_round_tokens each"
 NOT_STARVED = "a request waits at most for those ahead of it, plus max_num_seqs more"
 OWN_ORDER = "of two equal requests the one that its order puts first starts first"
 ONE_OUTCOME = "every request reaches exactly one terminal outcome"

@@ -221,6 +221,22 @@ class SchedulerContract:
         program = storms(asked, aborts=True, resets=True)
         self._search(program, lambda ops: scenarios_endings.play_out(self.harness(spec), ops), 8)
 
+    # ------------------------------------------------------------------ several tokens in a step
+    @pytest.mark.parametrize("short", [0, 3])
+    def test_right_in_rounds(self, short: int) -> None:
+        """Where rows may decode several tokens in a step, or fewer than they may: tokens are those of a solo run."""
+        machine = machine_for(self.harness, HarnessSpec(round_tokens=6, short_rounds=short))
+        search_machine(machine, max(1, round(25 * self.effort)), 30, self.phases)
+        spec = HarnessSpec(round_tokens=8, short_rounds=short, windows=(0, 6), num_blocks=40)
+        asked = st.builds(
+            dataclasses.replace,
+            sends(max_length=8, max_output=24),
+            stop_after=st.integers(0, 20),
+            min_tokens=st.integers(0, 12),
+        )
+        program = storms(asked, aborts=True, failures=True)
+        self._search(program, lambda ops: scenarios_endings.play_out(self.harness(spec), ops), 8)
+
     # ------------------------------------------------------------------ how requests end
     def test_every_request_ends_exactly_once(self) -> None:
         """Under any sequence of aborts, preemptions, failures and resets each request has one terminal outcome."""

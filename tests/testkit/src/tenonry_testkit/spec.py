@@ -27,8 +27,10 @@ class HarnessSpec:
     """The engine around a scheduler. Sizes are small on purpose: every limit is met within a few steps.
 
     `depth`: steps in flight. `windows`: one entry per KV group, as in `FakeWorkerOptions`. `num_state_slots`: snapshots
-    of recurrent groups. `grammar_asks`: how often a grammar is asked for until it is there. `config`: further fields
-    of EngineConfig. The pool holds exactly one sequence of `max_model_len` unless `num_blocks` says otherwise.
+    of recurrent groups. `round_tokens`: most tokens of a row in one step, with one step in flight and tokens fed back;
+    `short_rounds`: as in `FakeWorkerOptions`. `grammar_asks`: how often a grammar is asked for until it is there.
+    `config`: further fields of EngineConfig. The pool holds exactly one sequence of `max_model_len` unless `num_blocks`
+    says otherwise.
     """
 
     depth: int = 1
@@ -40,11 +42,18 @@ class HarnessSpec:
     num_blocks: int = 0
     windows: tuple[int, ...] = (0,)
     num_state_slots: int = 0
+    round_tokens: int = 1
+    short_rounds: int = 0
     grammar_asks: int = 1
     enable_prefix_caching: bool = True
     seed: int = 0
     vocab_size: int = 64
     config: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def max_round_tokens(self) -> int:
+        """What an engine without a KV connector tells its scheduler."""
+        return self.round_tokens if self.depth == 1 and self.feeds_back else 1
 
     def engine_config(self) -> EngineConfig:
         return EngineConfig(
@@ -115,6 +124,7 @@ def ready_fake_worker(spec: HarnessSpec, connector: KVConnector | None = None) -
         windows=spec.windows,
         feeds_back=spec.feeds_back,
         grammar_asks=spec.grammar_asks,
+        short_rounds=spec.short_rounds,
     )
     worker = FakeWorker(
         WorkerContext(

@@ -5,8 +5,10 @@ Slow and obviously right, where the kernel's validator is fast: the two check ea
 
 from __future__ import annotations
 
+import numpy as np
+
 from tenonry.kv_cache import KVCacheConfig
-from tenonry.step import NewRow, SchedulerOutput
+from tenonry.step import ModelRunnerOutput, NewRow, SchedulerOutput
 from tenonry_testkit.encoder_checker import EncoderChecker
 from tenonry_testkit.grammar_checker import GrammarChecker
 from tenonry_testkit.ledger import Entry, Ledger
@@ -20,6 +22,7 @@ from tenonry_testkit.rules import (
     NO_PENDING,
     NOT_STARVED,
     ONE_WRITER,
+    ROUNDS,
     RuleBroken,
     expect,
 )
@@ -86,6 +89,23 @@ class StepChecker:
                 passed.add(handle)
                 self.most_overtaken = max(self.most_overtaken, len(passed))
 
+    def answered(self, output: SchedulerOutput, result: ModelRunnerOutput) -> None:
+        """Rows of a round go on behind the tokens that they got, which may be fewer than were asked for."""
+        self.grammars.prepared(result.prepared)
+        if output.round_tokens == 1:
+            return
+        counts = np.diff(result.offsets)
+        missing_of_each = output.round_tokens - counts
+        pairs = zip(
+            result.row.tolist(),
+            missing_of_each.tolist(),
+            strict=True,
+        )
+        for row, missing in pairs:
+            stay = self.rows[row]
+            stay.num_computed -= missing
+            stay.num_pending -= missing
+
     def check_starvation(self) -> None:
         """Raise RuleBroken if a request was overtaken too often while it waited."""
         bound = self._spec.max_num_seqs
@@ -133,12 +153,30 @@ class StepChecker:
                 KNOWN_AND_UNFINISHED,
                 f"step {output.step_id} runs row {row}, which holds nothing",
             )
-            self._compute(self.rows[row], count, samples=samples, written=written)
+            ahead = output.round_tokens - 1
+            if ahead:
+                self._check_round(output, row, count, samples=samples)
+            self._compute(self.rows[row], count, samples=samples, ahead=ahead, written=written)
         self._settle_writers(written)
         if self._max_loras:
             self._check_adapters(output)
         if self._encoder.is_on:
             self._check_images(output)
+
+    def _check_round(self, output: SchedulerOutput, row: int, count: int, *, samples: bool) -> None:
+        entry = self.rows[row].entry
+        is_new = any(new.row == row for new in output.new)
+        expect(
+            count == 1 and samples and not is_new and entry.wants.structured_output is None,
+            ROUNDS,
+            f"{entry} computes {count} tokens in step {output.step_id}, a round",
+        )
+        most = self._spec.round_tokens
+        expect(
+            1 < output.round_tokens <= most,
+            ROUNDS,
+            f"step {output.step_id} is a round of {output.round_tokens} tokens; {most} are allowed",
+        )
 
     def _check_adapters(self, output: SchedulerOutput) -> None:
         sources = [self.rows[row].entry.request.source for row in output.row.tolist()]
@@ -198,10 +236,12 @@ class StepChecker:
         count: int,
         *,
         samples: bool,
+        ahead: int,
         written: dict[int, Stay],
     ) -> None:
         start = stay.num_computed
-        end = stay.num_computed + count
+        stay.num_pending += ahead  # of a round: each but its last token is computed in it
+        end = stay.num_computed + count + ahead
         self._check_length(stay, end, samples=samples)
         stay.num_computed = end
         stay.num_pending += samples

@@ -27,7 +27,6 @@ from tenonry.info import ModelInfo, WorkerFacts
 from tenonry.interfaces.scheduler import Scheduler
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheGroup
-from tenonry.outputs import FinishReason
 from tenonry.sizing.pages import paged
 from tenonry.sizing.plan import choose_block_size
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
@@ -39,7 +38,9 @@ from tenonry_testkit.scenarios_fairness import encoded
 from tenonry_testkit.scenarios_workers import (
     CachingScheduler,
     ScatteringScheduler,
+    a_row_fails_alone,
     grammars_are_compiled,
+    rows_end_in_rounds,
 )
 from tenonry_testkit.solo import SoloOracle
 from tenonry_testkit.spec import HarnessSpec
@@ -272,6 +273,16 @@ class WorkerContract:
         """Several steps in flight: −1 as next token means the one that it sampled itself."""
         self._mixed(self.run(dataclasses.replace(self.spec, depth=depth)))
 
+    @pytest.mark.parametrize("budget", [5, 32])
+    def test_rounds_give_what_single_steps_give(self, budget: int) -> None:
+        """With capability "rounds", rows may decode several tokens in a step; stop ids end them in its middle."""
+        spec = dataclasses.replace(self.spec, round_tokens=8, max_num_batched_tokens=budget)
+        harness = self.run(spec)
+        self._mixed(harness)
+        if "rounds" in harness.worker.capabilities:
+            most = rows_end_in_rounds(harness, self.prompt_ids, self.model().vocab_size)
+            assert most == min(8, budget), "a row gets as many tokens as a round may have"
+
     def test_stop_ids_are_held_back_until_min_tokens(self) -> None:
         """Before min_tokens a stop id is not sampled at all."""
         prompt = list(self.prompt_ids[:4])
@@ -318,23 +329,7 @@ class WorkerContract:
 
     def test_a_row_that_has_no_token_to_sample_fails_alone(self) -> None:
         """`failed_row` names a row whose parameters leave no token; the other rows of the step are answered."""
-        harness = self.run()
-        stop_id = self.prompt_ids[0]
-        impossible = harness.add(
-            list(self.prompt_ids[:5]),
-            6,
-            min_tokens=2,
-            stop_token_ids=(stop_id,),
-            allowed_token_ids=(stop_id,),
-        )
-        harness.add(list(self.prompt_ids[:3]), 6)
-        harness.drain()
-        finished = impossible.finished
-        assert finished is not None
-        assert finished.reason is FinishReason.ERROR, (
-            f"a request that may sample only id {stop_id}, which min_tokens forbids, ended with {finished.reason} "
-            f"after {impossible.token_ids}; expected its row in failed_row with RowFailure.SAMPLING"
-        )
+        a_row_fails_alone(self.run(), self.prompt_ids)
 
     def test_a_step_is_left_as_it_was(self) -> None:
         """The scheduler may go on using the arrays of a step: a worker copies what it wants to change."""

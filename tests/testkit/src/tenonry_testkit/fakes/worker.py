@@ -32,6 +32,7 @@ from tenonry.step import (
 )
 from tenonry_testkit.fakes.kv_store import LOST, NOBODY, POISON, FakeKVError, FakeKVStore
 from tenonry_testkit.fakes.logprobs import prompt_logprobs, token_logprobs
+from tenonry_testkit.fakes.rounds import FakeRounds
 from tenonry_testkit.fakes.state_store import FakeStateStore
 from tenonry_testkit.fakes.tokens import TokenModel, text_salt
 from tenonry_testkit.fakes.worker_options import FakeWorkerOptions, fake_group
@@ -48,7 +49,7 @@ class FakeWorker(Worker):
     """
 
     Options = FakeWorkerOptions
-    capabilities = frozenset({"profile", "dummy_batch", "kv_connector"})
+    capabilities = frozenset({"profile", "dummy_batch", "kv_connector", "rounds"})
     rpc_methods = frozenset({"profile", "echo", "execute_dummy_batch", "count_steps"})
 
     def __init__(self, context: WorkerContext) -> None:
@@ -117,6 +118,8 @@ class FakeWorker(Worker):
         )
         self.store = FakeKVStore(kv_cache)
         self.states = FakeStateStore(kv_cache, config.max_num_seqs)
+        short = self.options.short_rounds
+        self.rounds = FakeRounds(self.state, self._new_rows, self._compute, short)
         if self.context.kv_connector is not None:
             self._connector = self._build_connector(self.context.kv_connector, kv_cache)
             self._connector.bind(self.store)
@@ -166,6 +169,8 @@ class FakeWorker(Worker):
         if len(output.row):
             result = self._compute(output, inputs)
             self.states.save(output, self.state)
+        if output.round_tokens > 1:
+            result = self.rounds.play(output, result)
         if self._connector is not None:
             self._connector.save(output.connector_metadata)
         result.transfers_done = done

@@ -15,6 +15,7 @@ class FakeWorkerOptions(PluginOptions):
     """`seed` changes all tokens. A step with `*_token` among the tokens it computes makes its row fail, raises, waits
     `hang_s`, or ends the process: faults that a test can put into a prompt. `fail_load` raises at start.
     `grammar_asks`: how often a grammar is asked for until it is there.
+    `short_rounds`: a row leaves a round where its outputs are a multiple of that number; 0: nowhere.
     `windows`: one entry per KV group: 0 for full attention, RECURRENT for layers with a state, else a sliding window.
     """
 
@@ -26,6 +27,7 @@ class FakeWorkerOptions(PluginOptions):
     steps_in_flight: int = 1
     feeds_back: bool = True
     grammar_asks: int = 1
+    short_rounds: int = 0
     delay_s: float = 0.0
     fail_load: str | None = None
     fail_row_token: int | None = None

@@ -1,0 +1,115 @@
+"""Rounds: steps in which rows decode several tokens, run as one pass after another. Worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from tenonry.step import KNOWN_TO_WORKER, ModelRunnerOutput, SchedulerOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from tenonry.step import BatchState, NewRow, StepFuture
+
+UNKNOWN = -1
+
+
+class Rounds:
+    """Knows what ends each row: stop_ids i64[max_num_seqs, W] (−1 fills), min_output i32[max_num_seqs].
+
+    `execute` runs one step as if it were no round; `state` has its columns afterwards.
+    """
+
+    def __init__(
+        self,
+        state: BatchState,
+        execute: Callable[[SchedulerOutput], ModelRunnerOutput | StepFuture],
+    ) -> None:
+        size = len(state.handle)
+        self._state = state
+        self._execute = execute
+        self._stop_ids = np.full((size, 2), UNKNOWN, np.int64)
+        self._min_output = np.zeros(size, np.int32)
+
+    def enter(self, new: NewRow) -> None:
+        """A row starts, or comes back."""
+        ids = new.stop_token_ids
+        width = self._stop_ids.shape[1]
+        if len(ids) > width:
+            wider = np.full((len(self._stop_ids), len(ids)), UNKNOWN, np.int64)
+            wider[:, :width] = self._stop_ids
+            self._stop_ids = wider
+        self._stop_ids[new.row] = UNKNOWN
+        self._stop_ids[new.row, : len(ids)] = ids
+        longest = self._state.token_ids.shape[1]
+        self._min_output[new.row] = min(new.sampling.min_tokens, longest)
+
+    def run(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        """Passes until each row has its tokens, has ended, or has failed."""
+        passes = [self._pass(output)]
+        while len(passes) < output.round_tokens:
+            row = self._going(passes[-1])
+            if not len(row):
+                break
+            passes.append(self._pass(_next_pass(output.step_id, row)))
+        return joined(passes)
+
+    def _pass(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        answer = self._execute(output)
+        return answer if isinstance(answer, ModelRunnerOutput) else answer.result()
+
+    def _going(self, result: ModelRunnerOutput) -> NDArray[np.int32]:
+        """The rows whose last token does not end them."""
+        row = result.row
+        is_stop_id = (result.token_ids[:, None] == self._stop_ids[row]).any(axis=1)
+        may_end = self._state.num_output[row] >= self._min_output[row]
+        going: NDArray[np.int32] = row[~(is_stop_id & may_end)]
+        return going
+
+
+def _next_pass(step_id: int, row: NDArray[np.int32]) -> SchedulerOutput:
+    """Each row computes the token that it sampled last."""
+    count = len(row)
+    return SchedulerOutput(
+        step_id=step_id,
+        row=row,
+        num_tokens=np.ones(count, np.int32),
+        next_token=np.full(count, KNOWN_TO_WORKER, np.int32),
+        samples=np.ones(count, np.bool_),
+        generation=np.zeros(count, np.int32),
+        total_tokens=count,
+    )
+
+
+def joined(passes: list[ModelRunnerOutput]) -> ModelRunnerOutput:
+    """The passes of a round as one answer. Rows keep their order; those that failed lose the round's tokens."""
+    if len(passes) == 1:
+        return passes[0]
+    failed = np.concatenate([each.failed_row for each in passes])
+    row = passes[0].row
+    tokens = np.full((len(row), len(passes)), UNKNOWN, np.int32)
+    for number, each in enumerate(passes):
+        if len(each.row) == len(row):
+            tokens[:, number] = each.token_ids
+        else:  # a pass has rows of the one before, in their order
+            tokens[np.isin(row, each.row), number] = each.token_ids
+    if len(failed):
+        is_sound = np.isin(row, failed, invert=True)
+        row = row[is_sound]
+        tokens = tokens[is_sound]
+    is_token = tokens != UNKNOWN
+    offsets = np.zeros(len(row) + 1, np.int32)
+    np.cumsum(is_token.sum(axis=1), out=offsets[1:])
+    return msgspec.structs.replace(
+        passes[0],
+        row=row,
+        offsets=offsets,
+        token_ids=tokens[is_token],
+        failed_row=failed,
+        failed_code=np.concatenate([each.failed_code for each in passes]),
+    )

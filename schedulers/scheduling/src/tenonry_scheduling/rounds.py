@@ -1,0 +1,143 @@
+"""Steps in which rows decode several tokens each: when, and how many. Engine process.
+
+A round spares the engine's own work for all but one of its tokens. What arrives meanwhile waits for its end: it takes
+place only while no request waits, and its tokens are one and as many more as the rows decode in `MAX_WAIT_S`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tenonry.step import I32, ModelRunnerOutput, SchedulerOutput
+from tenonry_scheduling.blocks import NewBlocks
+from tenonry_scheduling.lifecycle import Lifecycle
+from tenonry_scheduling.rows import Index
+
+MAX_WAIT_S = 0.005
+FORGETTING = (
+    0.2  # how much of a shorter time per token is believed at once; a longer one is in full
+)
+
+
+class Rounds:
+    """The rounds of one scheduler that has one step in flight at a time."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+        self._rows = lifecycle.rows
+        self._clock = lifecycle.context.clock
+        context = lifecycle.context
+        # Blocks of a sliding window are counted for rows that compute no more than the budget in one step.
+        self._most = min(context.max_round_tokens, context.config.step_token_budget)
+        self._token_s = math.inf  # what a token of every row takes
+        self._num_rows = 0  # for so many rows
+        self._began = math.nan  # when the step that is under way did, if all of its rows decode
+
+    def extend(self, row: Index, output: SchedulerOutput, now: float) -> NewBlocks | None:
+        """Let the rows of a step that is complete sample more than one token each; the blocks that this takes.
+
+        None, and nothing changed, where they sample one.
+        """
+        self._began = math.nan
+        if not self._is_possible(row, output):
+            return None
+        self._began = now
+        if len(row) > self._num_rows:
+            self._token_s = math.inf
+        self._num_rows = len(row)
+        columns = self._rows
+        room = int((columns.limit[row] - columns.num_tokens[row]).min())
+        ahead = min(self._num_ahead(), room)
+        if ahead < 1:
+            return None
+        end = columns.num_computed[row]
+        columns.num_computed[row] = (
+            end - 1
+        )  # blocks are given back as far as the whole step sees none
+        added = self._lifecycle.blocks.grow(row, end + ahead)
+        columns.num_computed[row] = end
+        if added is None:
+            return None
+        for column in (columns.num_computed, columns.num_tokens, columns.pending):
+            column[row] += ahead
+        output.round_tokens = ahead + 1
+        return added
+
+    def _is_possible(self, row: Index, output: SchedulerOutput) -> bool:
+        """Whether all requests run in this step, each decodes, and none needs the engine after every token."""
+        num_rows = len(row)
+        return (
+            num_rows > 0
+            and num_rows == output.total_tokens == len(self._lifecycle.requests)
+            and not output.new
+            and not self._rows.logprob_rows
+            and not self._rows.num_grammars
+            and not self._lifecycle.blocks.takes_snapshots
+            and np.count_nonzero(output.samples) == num_rows
+        )
+
+    def _num_ahead(self) -> int:
+        if self._token_s == 0:
+            return self._most - 1
+        return int(min(self._most - 1, MAX_WAIT_S / self._token_s))
+
+    def answered(self, result: ModelRunnerOutput) -> None:
+        """The step under way ended: note what a token took."""
+        if math.isnan(self._began) or not len(result.row):
+            return
+        most = int(num_of_each(result).max())
+        token_s = (self._clock() - self._began) / most
+        slowly = self._token_s + FORGETTING * (token_s - self._token_s)
+        self._token_s = token_s if math.isinf(slowly) else max(token_s, slowly)
+
+
+def num_of_each(result: ModelRunnerOutput) -> I32:
+    """Tokens of each row that sampled."""
+    offsets = result.offsets
+    count: I32 = offsets[1:] - offsets[:-1]
+    return count
+
+
+class Ragged:
+    """What the rows of a round sampled: `token_ids` i32[R, K], of which the first `count` i32[R] of each row count.
+
+    `is_whole`: all of them do.
+    """
+
+    def __init__(self, result: ModelRunnerOutput, num_tokens: int) -> None:
+        self.places = np.arange(num_tokens)
+        self.count = num_of_each(result)
+        shape = (len(self.count), num_tokens)
+        self.is_whole = len(result.token_ids) == shape[0] * num_tokens  # no row can have more
+        if self.is_whole:
+            self.token_ids = result.token_ids.reshape(shape)
+        else:
+            self.token_ids = np.full(shape, -1, np.int32)
+            self.token_ids[self._is_kept()] = result.token_ids
+
+    def _is_kept(self) -> np.ndarray:
+        """bool[R, K]"""
+        kept: np.ndarray = self.places < self.count[:, None]
+        return kept
+
+    def kept(self) -> I32:
+        """The ids, row by row."""
+        ids: I32 = self.token_ids.reshape(-1)
+        return ids if self.is_whole else self.token_ids[self._is_kept()]
+
+    def select(self, wanted: np.ndarray) -> None:
+        """Forget the other rows."""
+        self.count = self.count[wanted]
+        self.token_ids = self.token_ids[wanted]
+
+    def cut(self, is_last: np.ndarray) -> np.ndarray:
+        """End each row at the first token that `is_last` bool[R, K] marks; which rows have one."""
+        is_last = is_last & self._is_kept()
+        ends: np.ndarray = is_last.any(axis=1)
+        if np.count_nonzero(ends):
+            first = is_last.argmax(axis=1) + 1
+            self.count = np.where(ends, first, self.count).astype(np.int32)
+            self.is_whole = False
+        return ends

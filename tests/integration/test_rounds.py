@@ -1,0 +1,137 @@
+"""Rounds, in which requests decode several tokens in one step, change no token: the demo model, real processes.
+
+What an engine that decodes one token a step gives is the oracle. How long a step takes is not part of it: the time that
+a round may take is made so long that rounds are as long as they are allowed to be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from tenonry import LLM, AsyncLLM, EngineConfig, SamplingParams
+from tenonry_demo_model import model_path
+from tenonry_scheduling import rounds
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("one_thread")]
+SETTINGS = {
+    "model": str(model_path()), "dtype": "float32", "device": "cpu", "max_num_seqs": 8, "max_model_len": 256,
+    "log_stats": False,
+}  # fmt: skip
+PROMPT = "Once upon a time there was a little girl who"
+GREEDY = {"temperature": 0.0, "max_tokens": 40}
+DRAWN = {"temperature": 0.9, "seed": 5, "max_tokens": 40}
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch):
+    monkeypatch.setattr(rounds, "MAX_WAIT_S", 60.0)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """Tokens and text of requests that run together, one token a step."""
+    with LLM(**SETTINGS, max_round_tokens=1) as llm:
+        yield lambda asked: answers(llm, asked)
+
+
+@pytest.fixture(scope="module")
+def llm():
+    with LLM(**SETTINGS, max_round_tokens=8) as made:
+        yield made
+
+
+def answers(llm, asked):
+    outputs = llm.generate([PROMPT] * len(asked), [SamplingParams(**each) for each in asked])
+    return [
+        (each.token_ids, each.text, each.finish_reason, each.stop_reason)
+        for each in (output.outputs[0] for output in outputs)
+    ]
+
+
+def middle(plain, sampling):
+    """A token, and a piece of text, from the middle of what a request gets."""
+    token_ids, text, _, _ = plain([sampling])[0]
+    return token_ids[17], text[40:46]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+class TestTokens:
+    def test_alone_and_beside_others(self, plain, llm, sampling):
+        asked = [{**sampling, "max_tokens": count} for count in (1, 2, 9, 33, 40)]
+        assert answers(llm, asked[-1:]) == plain(asked[-1:])
+        assert answers(llm, asked) == plain(asked)
+
+    def test_penalties_biases_and_cuts(self, plain, llm, sampling):
+        asked = [
+            {**sampling, "presence_penalty": 0.7, "frequency_penalty": 0.4},
+            {**sampling, "repetition_penalty": 1.4},
+            {**sampling, "top_k": 20, "top_p": 0.8, "min_p": 0.01},
+            {**sampling, "logit_bias": {31: 4.0, 40: -4.0}},
+            {**sampling, "bad_words": ["girl", "was"]},
+        ]
+        assert answers(llm, asked) == plain(asked)
+
+    def test_stop_ids_stop_strings_and_min_tokens(self, plain, llm, sampling):
+        token_id, text = middle(plain, sampling)
+        asked = [
+            {**sampling, "stop_token_ids": [token_id]},
+            {**sampling, "stop_token_ids": [token_id], "min_tokens": 25},
+            {**sampling, "stop": [text]},
+            {**sampling, "stop": [text], "include_stop_str_in_output": True},
+            sampling,
+        ]
+        expected = plain(asked)
+        assert answers(llm, asked) == expected
+        assert [each[2] for each in expected[:1] + expected[2:4]] == ["stop"] * 3
+
+    def test_beside_log_probabilities_and_a_grammar(self, plain, llm, sampling):
+        asked = [{**sampling, "logprobs": 2, "max_tokens": 6}, sampling]
+        assert answers(llm, asked) == plain(asked)
+
+
+def test_rounds_take_place(llm):
+    """Or nothing above was tried: forty tokens in a few steps."""
+    core = llm.engine_core
+    before = core.num_passes
+    answers(llm, [GREEDY])
+    assert core.num_passes - before < 12
+
+
+class TestServed:
+    @pytest.mark.parametrize("layout", [{}, {"tensor_parallel_size": 2}], ids=["one rank", "TP 2"])
+    def test_newcomers_and_aborts_in_the_middle(self, plain, layout):
+        """Streams show every token once, in order, whatever others do meanwhile."""
+        lengths = (40, 23, 31, 12)
+        expected = plain([{**DRAWN, "max_tokens": count} for count in lengths])
+        engine = AsyncLLM(EngineConfig(**SETTINGS, **layout, max_round_tokens=8))
+
+        async def stream(engine, number):
+            await asyncio.sleep(0.03 * number)
+            params = SamplingParams(**{**DRAWN, "max_tokens": lengths[number]})
+            seen = []
+            async for output in engine.generate(PROMPT, params, request_id=str(number)):
+                token_ids = output.outputs[0].token_ids
+                assert token_ids[: len(seen)] == seen
+                seen = token_ids
+            return seen, output.outputs[0].text
+
+        async def left(engine):
+            params = SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True)
+            async with aclosing(engine.generate(PROMPT, params, request_id="left")) as outputs:
+                async for output in outputs:
+                    if len(output.outputs[0].token_ids) > 20:
+                        break
+
+        async def run():
+            streams = [stream(engine, number) for number in range(len(lengths))]
+            found = await asyncio.gather(*streams, left(engine))
+            return found[:-1]
+
+        try:
+            found = asyncio.run(run())
+        finally:
+            engine.shutdown()
+        assert found == [each[:2] for each in expected]
