@@ -306,6 +306,8 @@ def test_an_engine_that_keeps_dying_ends_the_server_with_a_status(serve):
     stream = Stream(server)
     for number in range(4):
         eventually(lambda count=number: server.output.count("serves again") == count)
+        seen = len(stream.chunks)  # a stream that goes on is not suspected of the death
+        eventually(lambda least=seen + 20: len(stream.chunks) > least)
         psutil.Process(server.engine_pid()).kill()
     stream.join(20)
     assert not stream.is_alive()

@@ -75,7 +75,6 @@ def test_and_in_a_file(text, name, value, tmp_path):
         (["--trust-remote-code"], "never run"),
         (["--swap-space", "4"], "recomputed"),
         (["--uvicorn-log-level=info"], "TENONRY_LOG_LEVEL"),
-        (["-q", "awq"], "--dtype"),
         (["-O3"], "--enforce-eager"),
         (["--kv-transfer-config", "{}"], "--kv-connector NAME"),
         (["--download-dir", "x"], "HF_HOME"),

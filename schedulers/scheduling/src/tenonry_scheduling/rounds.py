@@ -16,9 +16,8 @@ from tenonry_scheduling.lifecycle import Lifecycle
 from tenonry_scheduling.rows import Index
 
 MAX_WAIT_S = 0.005
-FORGETTING = (
-    0.2  # how much of a shorter time per token is believed at once; a longer one is in full
-)
+# How much of a shorter time per token is believed at once; a longer one is in full.
+FORGETTING = 0.2
 
 
 class Rounds:
@@ -53,9 +52,8 @@ class Rounds:
         if ahead < 1:
             return None
         end = columns.num_computed[row]
-        columns.num_computed[row] = (
-            end - 1
-        )  # blocks are given back as far as the whole step sees none
+        # Blocks are given back as far as the whole step sees none.
+        columns.num_computed[row] = end - 1
         added = self._lifecycle.blocks.grow(row, end + ahead)
         columns.num_computed[row] = end
         if added is None:

@@ -49,30 +49,33 @@ def find_quantisation(
     method = quantised_by(raw)
     if method is None:
         return None if asked is None else _at_load(asked, path)
-    if load_format in {"dummy", "sharded"}:
-        raise ConfigError(
-            f"load_format={load_format}: {path} is quantised ({method}), and such weights are read from its own files; "
-            "use load_format=auto"
-        )
     config = raw.get("quantization_config") or raw["compression_config"]
     if not isinstance(config, dict):
         raise ModelError(
             f"{path}/config.json: quantization_config is {str(config)[:80]!r}, no object"
         )
+    name = asked or _reader(config, path, method)
     origin: dict[str, str] = {}
-    if asked is not None:
-        found = resolve_class(QUANTISATIONS, asked, origin)
-        if not found.reads(config):
-            raise ConfigError(
-                f"quantization={asked}: {path} is quantised already ({method}); leave it out, or take the model with "
-                "its floats"
-            )
-        return FoundQuantisation(found(config), origin)
+    found = resolve_class(QUANTISATIONS, name, origin)
+    if not found.reads(config):
+        raise ConfigError(
+            f"quantization={asked}: {path} is quantised already ({method}); leave it out, or take the model with its "
+            "floats"
+        )
+    if load_format in {"dummy", "sharded"}:
+        raise ConfigError(
+            f"load_format={load_format}: {path} is quantised ({method}), and such weights are read from its own files; "
+            "use load_format=auto"
+        )
+    return FoundQuantisation(found(config), origin)
+
+
+def _reader(config: dict[str, Any], path: str, method: str) -> str:
+    """The name of the installed quantisation that reads such a checkpoint."""
     names = [record.name for record in installed(QUANTISATIONS)]
     for name in names:
         if resolve_point(QUANTISATIONS, name)[0].reads(config):
-            found = resolve_class(QUANTISATIONS, name, origin)
-            return FoundQuantisation(found(config), origin)
+            return name
     raise ModelError(_not_known(path, method, names))
 
 
