@@ -88,7 +88,7 @@ TESTERS = AT_A_TIME + 1  # tests wait for processes, too, and leave a part of th
 HEAD_START_S = 7
 LAST_COMPILED = "tests/architecture/__pycache__/test_rooms.*"
 PRINTING = threading.Lock()
-TRIED_AGAIN = 2  # tests, at most; more failures are no accident
+TRIED_AGAIN = 2  # tests, at most; more failures are no race
 # In a process of their own: Ray may end a process whose cluster is lost.
 ALONE = ("executors/ray/tests", "tests/integration/test_ray.py")
 SUPPORTED = ((3, 11), (3, 12), (3, 13))
@@ -442,28 +442,23 @@ def test(words: list[str]) -> int:
         ray_status = ray.wait()
         output_of_ray.seek(0)
         sys.stdout.write(output_of_ray.read().decode())
-        results = {
-            "all but Ray": tried_again(others, Path(caches, "others"), status),
-            "Ray": tried_again(ray_command, Path(caches, "ray"), ray_status),
-        }
-    return summary("test", results)
+        tell_races(others, Path(caches, "others"), status)
+        tell_races(ray_command, Path(caches, "ray"), ray_status)
+    return summary("test", {"all but Ray": status, "Ray": ray_status})
 
 
-def tried_again(command: list[str], cache: Path, status: int) -> int:
-    """Run the one or two tests that failed once more, alone; return the status that counts.
-
-    Hundreds of tests start processes on cores that they share, so a race in one of them fails changes that have nothing
-    to do with it. What passes then is named, as a defect that is left.
+def tell_races(command: list[str], cache: Path, status: int) -> None:
+    """Run the one or two tests that failed once more, alone, and say whether they pass then; they have failed all the
+    same.
     """
     failed = cache / "v" / "cache" / "lastfailed"
     names = list(json.loads(failed.read_text())) if failed.exists() else []
     if status != 1 or not 0 < len(names) <= TRIED_AGAIN:
-        return status
-    say("tried again, alone: " + ", ".join(names))
-    status = subprocess.run([*command, "--lf"], env=test_env(), check=False).returncode
-    if status == 0:
-        say("UNSTABLE, to be mended: " + ", ".join(names) + " failed beside others, passed alone")
-    return status
+        return
+    say("once more, alone: " + ", ".join(names))
+    alone = subprocess.run([*command, "--lf"], env=test_env(), check=False).returncode
+    if alone == 0:
+        say(", ".join(names) + " passed alone: a race, in the test or in what it tests")
 
 
 def test_isolated(words: list[str]) -> int:

@@ -23,11 +23,13 @@ MAX_TOKENS = {
     "settings": 900,
     "observers": 1_600,  # a logger that does not return is left behind
     "media": 80,
-    "features": 1_725,  # what was checked of them in checks moved there; the mirror of images
+    # What was checked of them in checks moved there; the mirror of images; they go along to another engine.
+    "features": 1_725,
     "adapters": 650,
-    "operations": 2_425,  # the operations of AsyncLLM moved there from the client
+    # The operations of AsyncLLM moved there from the client; they say what a restarted engine would lack.
+    "operations": 2_425,
     "pooling": 1_680,
-    "continuity": 2_670,
+    "continuity": 2_670,  # new: engines that died are started again, and their requests sent again
 }
 # Packed assignments that are still to be unpacked, and rooms that are still too dense: entries only ever go.
 STILL_PACKED = 0

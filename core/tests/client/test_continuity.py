@@ -77,6 +77,7 @@ class TestOneEngine:
         assert not served.engine.errored
         assert served.run(collect(served.engine, [3], params(), "after")) == tokens([3], params())
 
+    # Twelve tokens take as many steps without rounds; the long prompt takes four in any case.
     @pytest.mark.parametrize(("round_tokens", "least"), [(1, 12), (8, 4)])
     def test_again_and_again_at_any_step(self, round_tokens, least, serve, tmp_path, monkeypatch):
         """The engine kills itself in the step that the file counts down to; what is delivered is never repeated."""

@@ -66,7 +66,8 @@ def listening(client: Client, outputs: OutputProcessor) -> OutputHandler:
         client=client, stats=SimpleNamespace(enabled=False), listen=lambda *_: None
     )
     admission = Admission(EngineConfig(model="fake"), outputs, engines)
-    handler = OutputHandler(engines, outputs, admission)
+    no_recovery: Any = SimpleNamespace()
+    handler = OutputHandler(engines, outputs, admission, no_recovery)
     handler.listen()
     return handler
 

@@ -188,6 +188,22 @@ def test_a_request_that_named_a_lost_image_is_sent_once_more_with_all_of_its_ima
     assert not {first.handle, second.handle} & pair.peer.requests.keys()
 
 
+def test_one_that_was_sent_again_goes_on_in_another_engine_with_its_images():
+    """The engine dies after that (AF-24)."""
+    pair = Pair()
+    pair.send(request([1]))
+    pair.engine.forget(0)
+    asked = request([1, 2])
+    with pytest.raises(WireError):
+        pair.send(asked)
+    (again,), _ = pair.ended(failed(asked))
+    pair.send(again)
+    held = pair.peer.requests[asked.handle]
+    pair.restart()
+    _, got = pair.send(held)
+    same(asked, got)
+
+
 @pytest.mark.parametrize(
     ("numbers", "error"), [([1], "the engine is shutting down"), ([], LOST), ([1], None)]
 )

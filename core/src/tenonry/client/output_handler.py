@@ -29,7 +29,7 @@ STOP_TIMEOUT_S = 1.0
 class OutputHandler:
     """Listens on one event loop, from `listen` to `stop`. An exception of its own ends every open request.
 
-    `recovery` takes the requests of dead engines; without it they end.
+    `recovery` takes the requests of dead engines where these are started again; elsewhere they end.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class OutputHandler:
         engines: Engines,
         outputs: OutputProcessor,
         admission: Admission,
-        recovery: Recovery | None = None,
+        recovery: Recovery,
     ) -> None:
         self._engines = engines
         self._client = engines.client
@@ -45,8 +45,7 @@ class OutputHandler:
         self._outputs = outputs
         self._admission = admission
         self._recovery = recovery
-        if recovery is not None:
-            recovery.on_end = self._end
+        recovery.on_end = self._end
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._fd = -1
@@ -134,7 +133,7 @@ class OutputHandler:
         lost = self._client.remove_engine(index, reason)
         if self._client.dead is not None:
             self.stop(EngineDeadError(f"the engine died: {reason}"))
-        elif self._recovery is not None:
+        elif self._client.recovers:
             self._client.abort_requests(aborts)
             self._recovery.on_death(index, reason, lost)
         else:

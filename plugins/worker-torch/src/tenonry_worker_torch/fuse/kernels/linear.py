@@ -20,12 +20,7 @@ class KernelLinear:
 
     __slots__ = ("kernel", "most", "own")
 
-    def __init__(
-        self,
-        own: PackedLinear,
-        kernel: LinearKernel,
-        most: int,
-    ) -> None:
+    def __init__(self, own: PackedLinear, kernel: LinearKernel, most: int) -> None:
         self.own = own
         self.kernel = kernel
         self.most = most
@@ -35,11 +30,7 @@ class KernelLinear:
             return self.own(x)
         return self.kernel(x)
 
-    def add(
-        self,
-        x: torch.Tensor,
-        other: torch.Tensor,
-    ) -> torch.Tensor:
+    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         if len(x) > self.most or not x.is_contiguous() or not other.is_contiguous():
             return self.own.add(x, other)
         return self.kernel(x, other)
@@ -48,11 +39,7 @@ class KernelLinear:
         return self
 
 
-def candidates(
-    own: PackedLinear,
-    kernel: LinearKernel,
-    count: int,
-) -> Candidates:
+def candidates(own: PackedLinear, kernel: LinearKernel, count: int) -> Candidates:
     """Both over `count` random rows."""
     inputs = own.weight.shape[1]
     x = torch.randn(count, inputs).bfloat16()

@@ -44,26 +44,14 @@ class WholeLayer(NamedTuple):
     most: int
 
     def __call__(
-        self,
-        hidden: torch.Tensor,
-        cos: torch.Tensor | None,
-        sin: torch.Tensor | None,
+        self, hidden: torch.Tensor, cos: torch.Tensor | None, sin: torch.Tensor | None
     ) -> torch.Tensor | None:
         """None where the step has other tokens than those of decoding rows, or too many."""
         if len(hidden) > self.most or cos is None or sin is None:
             return None
         step = self.layer.step
         keys = step.backend.paged_keys(self.layer, step.plan)
-        return (
-            None
-            if keys is None
-            else self.kernel(
-                hidden,
-                cos,
-                sin,
-                keys,
-            )
-        )
+        return None if keys is None else self.kernel(hidden, cos, sin, keys)
 
 
 def cpu_backends(backend: AttentionBackend) -> list[CpuBackend]:
@@ -128,9 +116,7 @@ def layer_parts(layer: LeanLayer, rope: RopeTable | None) -> LayerParts | None:
     )
 
 
-def blocked_of(
-    linear: Linear,
-) -> BlockedWeight | None:
+def blocked_of(linear: Linear) -> BlockedWeight | None:
     """The packed weight of a layer that is nothing else, as kernels read it."""
     if isinstance(linear, KernelLinear):
         linear = linear.own
@@ -138,26 +124,11 @@ def blocked_of(
 
 
 def attention_candidates(
-    own: FusedAttention,
-    kernel: PagedKernel,
-    rope: RopeTable,
-    count: int,
+    own: FusedAttention, kernel: PagedKernel, rope: RopeTable, count: int
 ) -> Candidates:
     """Attention of rows that decode, with slabs and with the kernel, over the same random keys."""
     spec = own.spec
-    steps = [
-        trial_step(
-            own,
-            rope,
-            count,
-        ),
-        trial_step(
-            own,
-            rope,
-            count,
-            {spec.name: kernel},
-        ),
-    ]
+    steps = [trial_step(own, rope, count), trial_step(own, rope, count, {spec.name: kernel})]
     for step in steps:
         step.after_entering(rope)
     query = torch.randn(count, spec.num_heads, spec.key_size).bfloat16()
@@ -165,49 +136,21 @@ def attention_candidates(
     key, value = both.chunk(2, 1)
     first, second = (step.layer for step in steps)
     return Candidates(
-        lambda: (
-            first(
-                query,
-                key,
-                value,
-                both,
-            ),
-        ),
-        lambda: (
-            second(
-                query,
-                key,
-                value,
-                both,
-            ),
-        ),
+        lambda: (first(query, key, value, both),),
+        lambda: (second(query, key, value, both),),
         TOLERANCE,
     )
 
 
 def layer_candidates(
-    layer: LeanLayer,
-    kernel: Kernel,
-    attends: PagedKernel,
-    rope: RopeTable,
-    count: int,
+    layer: LeanLayer, kernel: Kernel, attends: PagedKernel, rope: RopeTable, count: int
 ) -> Candidates:
     """Both over `count` random tokens, the second ones after their rows entered."""
     own = layer.attention
     if not isinstance(own, FusedAttention):
         raise TypeError(f"a layer with {type(own).__name__} has no kernel")
-    first = trial_step(
-        own,
-        rope,
-        count,
-        {own.spec.name: attends},
-    )
-    second = trial_step(
-        own,
-        rope,
-        count,
-        {own.spec.name: attends},
-    )
+    first = trial_step(own, rope, count, {own.spec.name: attends})
+    second = trial_step(own, rope, count, {own.spec.name: attends})
     first.after_entering(rope)
     cos, sin = second.after_entering(rope)
     keys = paged_keys(second)
@@ -216,23 +159,8 @@ def layer_candidates(
     lean.kernel = None
     lean.attention = first.own
     return Candidates(
-        lambda: (
-            lean(
-                hidden,
-                cos,
-                sin,
-            ),
-            first.kept(),
-        ),
-        lambda: (
-            kernel(
-                hidden,
-                cos,
-                sin,
-                keys,
-            ),
-            second.kept(),
-        ),
+        lambda: (lean(hidden, cos, sin), first.kept()),
+        lambda: (kernel(hidden, cos, sin, keys), second.kept()),
         TOLERANCE,
     )
 
@@ -245,14 +173,7 @@ def trial_step(
 ) -> TrialStep:
     """In bfloat16, of no more tokens than can be rotated."""
     longest = min(LONGEST, len(rope.cos))
-    return TrialStep(
-        own,
-        own.spec,
-        count,
-        longest,
-        torch.bfloat16,
-        kernels,
-    )
+    return TrialStep(own, own.spec, count, longest, torch.bfloat16, kernels)
 
 
 def paged_keys(step: TrialStep) -> PagedKeys:
