@@ -15,10 +15,10 @@ MAX_DENSITY = 8.0
 MAX_PACKED_SHARE = 0.5 / 1000
 MAX_FILE_LINES = 400
 MAX_TOKENS = {
-    "contract": 14_636,  # what follows a death, and how long rounds are, are settings, and told
+    "contract": 14_641,  # what follows a death, and how long rounds are, are settings, and told; seconds of silence
     "checks": 1_490,
     "sizing": 1_350,
-    "engine": 18_465,  # a start can be cancelled; where rounds may be, and what the validator checks of them
+    "engine": 18_502,  # a start can be cancelled; where rounds may be, and what is checked of them; epochs in titles
     "client": 16_085,  # requests go on when their engine died: the links and streams of continuity
     "settings": 900,
     "observers": 1_600,  # a logger that does not return is left behind

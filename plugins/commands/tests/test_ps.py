@@ -1,4 +1,4 @@
-"""`tenonry ps`: running instances as trees of role, rank, pid, uptime and state; real processes, found by title."""
+"""`tenonry ps`: running instances as trees of role, rank, epoch, pid, uptime and state; real processes, by title."""
 
 from __future__ import annotations
 
@@ -169,15 +169,15 @@ def test_a_dead_process_that_nobody_waited_for_says_so(serve):
 def test_the_table_indents_by_two_spaces(serve, capsys):
     top = serve("tenonry: api-server 0")
     lines = run(capsys).splitlines()
-    assert lines[0].split() == ["ROLE", "RANK", "PID", "UPTIME", "STATE"]
+    assert lines[0].split() == ["ROLE", "RANK", "EPOCH", "PID", "UPTIME", "STATE"]
     first = next(number for number, line in enumerate(lines) if f" {top.pid} " in line)
     below = lines[first + 1 : first + 4]
     assert lines[first].startswith("api-server  ")
     assert sorted(line.split()[0] for line in below) == ["coordinator", "engine", "engine"]
     assert all(line.startswith("  ") and line[2] != " " for line in below)
     coordinator = next(line for line in below if "coordinator" in line)
-    assert coordinator.split()[1] == "-"
-    assert coordinator.split()[3].startswith("0:00:")
+    assert coordinator.split()[1:3] == ["-", "-"]
+    assert coordinator.split()[4].startswith("0:00:")
 
 
 def test_json_is_a_list_of_records(supervisor, tmp_path, capsys):
@@ -187,8 +187,14 @@ def test_json_is_a_list_of_records(supervisor, tmp_path, capsys):
     ]
     assert record.pop("uptime_s") >= 0
     assert record == {
-        "instance": os.getpid(), "depth": 1, "role": "engine", "rank": "0", "pid": child.pid, "state": "ok",
+        "instance": os.getpid(), "depth": 1, "role": "engine", "rank": "0", "epoch": 1, "pid": child.pid, "state": "ok",
     }  # fmt: skip
+
+
+def test_an_engine_that_was_started_again_says_which_start_it_is(supervisor, tmp_path):
+    child = start(supervisor, "engine 1 epoch 3", tmp_path)
+    (row,) = [row for row in instance(os.getpid()) if row.pid == child.pid]
+    assert (row.role, row.rank, row.epoch) == ("engine", "1", 3)
 
 
 def test_no_instance(monkeypatch, capsys):

@@ -240,6 +240,10 @@ class FakeEngine:
         return self.dead
 
     @property
+    def engine_pids(self) -> dict[str, int]:
+        return {}
+
+    @property
     def is_serving(self) -> bool:
         return not self.dead and not self.recovering
 

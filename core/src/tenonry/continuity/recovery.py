@@ -12,7 +12,7 @@ import logging
 import time
 from array import array
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -256,7 +256,7 @@ class Recovery:
         siblings = self._outputs.fail(handles, error)
         self._client.abort_requests([*handles, *siblings])
 
-    def _count(self, index: int, **numbers: int) -> None:
+    def _count(self, index: int, **numbers: Any) -> None:
         record = StatRecord(
             engine_index=index,
             time=time.monotonic(),
@@ -298,12 +298,9 @@ class Recovery:
         for index in indexes:
             died, _ = self._deaths[index]
             self._budget.served(index)
-            self._count(index, restarts=1)
-            logger.warning(
-                "engine %d serves again after %.1f s",
-                index,
-                time.monotonic() - died,
-            )
+            silence_s = time.monotonic() - died
+            self._count(index, restarts=1, silence_s=silence_s)
+            logger.warning("engine %d serves again after %.1f s", index, silence_s)
         for index in sorted(indexes, reverse=True):  # the last one tries those of all
             ranks = {index, None} if index == min(indexes) else {index}
             await self._try_suspects(index, ranks)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 import zmq
+from setproctitle import setproctitle
 
 from tenonry.engine.loop import EngineLoop
 from tenonry.errors import LaunchError, PluginFault, TenonryError
@@ -36,6 +37,7 @@ def run_engine(payload: Mapping[str, str]) -> int:
     handshake = EngineHandshake(context, spec)
     try:
         metadata = handshake.hello()
+        _show_epoch(spec.engine_index, metadata.epoch)
         loop = EngineLoop(context, spec, metadata, Heartbeat(int(payload.get("heartbeat", -1))))
     except Exception as error:
         logger.exception(
@@ -48,6 +50,12 @@ def run_engine(payload: Mapping[str, str]) -> int:
         return 1
     handshake.ready(loop.core.facts(metadata.epoch))
     return loop.run()
+
+
+def _show_epoch(index: int, epoch: int) -> None:
+    """In the title of a process that was started after the first engines: `tenonry ps` reads it."""
+    if epoch > 1:
+        setproctitle(f"tenonry: engine {index} epoch {epoch}")
 
 
 class EngineHandshake:

@@ -18,6 +18,7 @@ import psutil
 from tenonry.interfaces.command import Command
 
 TITLE = "tenonry: "
+EPOCH = " epoch "  # in the titles of engines that were started later than the first
 TOP_ROLES = {
     "api-server",
     "supervisor",
@@ -32,12 +33,15 @@ STATES = {
 
 
 class Row(NamedTuple):
-    """One process. `instance`: the pid of the topmost process; `depth`: how far below that this one is."""
+    """One process. `instance`: the pid of the topmost process; `depth`: how far below that this one is. `epoch`: of an
+    engine, the start that made it; 0 for others.
+    """
 
     instance: int
     depth: int
     role: str
     rank: str
+    epoch: int
     pid: int
     uptime_s: float
     state: str
@@ -79,11 +83,13 @@ def process_rows() -> list[Row]:
 
     def walk(pid: int, instance: int, depth: int) -> Iterator[Row]:
         role, rank = titles.get(pid, ("program", ""))
-        uptime, state = (
-            time.time() - mine[pid]["create_time"],
-            STATES.get(mine[pid]["status"], "ok"),
-        )
-        yield Row(instance, depth, role, rank, pid, round(uptime, 1), state)
+        rank, _, number = rank.partition(EPOCH)
+        epoch = 0
+        if role == "engine":
+            epoch = int(number) if number.isdecimal() else 1
+        uptime = time.time() - mine[pid]["create_time"]
+        state = STATES.get(mine[pid]["status"], "ok")
+        yield Row(instance, depth, role, rank, epoch, pid, round(uptime, 1), state)
         for child in sorted(children.get(pid, ())):
             yield from walk(child, instance, depth + 1)
 
@@ -100,11 +106,11 @@ def _title(info: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def _table(rows: list[Row]) -> str:
-    lines = [("ROLE", "RANK", "PID", "UPTIME", "STATE")]
+    lines = [("ROLE", "RANK", "EPOCH", "PID", "UPTIME", "STATE")]
     for row in rows:
+        role = "  " * row.depth + row.role
+        epoch = str(row.epoch or "-")
         uptime = str(timedelta(seconds=int(row.uptime_s)))
-        lines.append(
-            ("  " * row.depth + row.role, row.rank or "-", str(row.pid), uptime, row.state)
-        )
-    widths = [max(len(line[column]) for line in lines) for column in range(5)]
+        lines.append((role, row.rank or "-", epoch, str(row.pid), uptime, row.state))
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "".join("  ".join(map(str.ljust, line, widths)).rstrip() + "\n" for line in lines)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+import psutil
 
 if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
 
 ANSWER_S = 0.1  # a probe waits no longer for the engines; they answer between two steps
+LOOK_S = 0.5  # one look at the processes serves all probes of this time
+STOPPED = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP})
+TITLE = "tenonry: "
 
 
 class HealthCheck:
@@ -32,3 +40,53 @@ class HealthCheck:
             self._error = error
         else:
             self._error = None
+
+
+class StoppedProcesses:
+    """Which processes of the engines on this node are stopped: by SIGSTOP, or by a debugger.
+
+    The system says so, and no message is sent: an engine that is long in a step runs, and one that is stopped could not
+    answer. Ranks are processes below their engine.
+    """
+
+    def __init__(self) -> None:
+        self._seen: tuple[str, ...] = ()
+        self._look_at = 0.0
+        self._look: asyncio.Future[tuple[str, ...]] | None = None
+
+    async def ask(self, engine: AsyncLLM) -> tuple[str, ...]:
+        """Each with its title and number, not older than `LOOK_S`."""
+        if self._look is None and time.monotonic() >= self._look_at:
+            look = asyncio.to_thread(stopped_processes, engine.engine_pids)
+            self._look = asyncio.ensure_future(look)
+        if self._look is not None:
+            self._seen = await asyncio.shield(self._look)
+            self._look_at = time.monotonic() + LOOK_S
+            self._look = None
+        return self._seen
+
+
+def stopped_processes(pids: Mapping[str, int]) -> tuple[str, ...]:
+    """Those among these engines, and among all processes below them."""
+    found = []
+    for name, pid in pids.items():
+        with contextlib.suppress(psutil.Error):  # it has ended
+            engine = psutil.Process(pid)
+            tree = [engine, *engine.children(recursive=True)]
+            found += [_describe(each, name) for each in tree if _is_stopped(each)]
+    return tuple(found)
+
+
+def _is_stopped(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.status() in STOPPED
+    return False
+
+
+def _describe(process: psutil.Process, engine: str) -> str:
+    title = ""
+    with contextlib.suppress(psutil.Error):
+        title = " ".join(process.cmdline()).rstrip("\0 ")
+    is_ours = title.startswith(TITLE)
+    name = title.removeprefix(TITLE) if is_ours else f"a process of {engine}"
+    return f"{name} (pid {process.pid})"

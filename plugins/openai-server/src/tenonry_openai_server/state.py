@@ -12,7 +12,7 @@ from tenonry.config import EngineConfig
 from tenonry_openai_server.adapter_folder import AdapterFolder
 from tenonry_openai_server.adapters import ServedAdapters
 from tenonry_openai_server.errors import APIError
-from tenonry_openai_server.health import HealthCheck
+from tenonry_openai_server.health import HealthCheck, StoppedProcesses
 from tenonry_openai_server.parsers import OutputParsers, chosen_parsers
 from tenonry_openai_server.served_facts import ServedFacts
 from tenonry_openai_server.settings import ServerConfig
@@ -49,6 +49,7 @@ class ServerState:
         self.idle.set()
         self.created = int(time.time())
         self.health = HealthCheck()
+        self.stopped = StoppedProcesses()
         self.facts = ServedFacts()
         folder = None
         if settings.lora_folder is not None:

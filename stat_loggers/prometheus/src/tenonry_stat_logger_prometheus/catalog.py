@@ -208,6 +208,11 @@ METRICS: tuple[MetricDef, ...] = (
     _counter(
         "tokens_recomputed", "Prompt and output tokens that those had computed until then.", vllm=()
     ),
+    _counter(
+        "recovery_silence_seconds",
+        "Seconds from a death of the engine until it served again.",
+        vllm=(),
+    ),
     MetricDef(
         "request_rejections",
         "counter",

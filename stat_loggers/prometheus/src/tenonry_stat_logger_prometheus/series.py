@@ -63,6 +63,7 @@ class EngineSeries:
         self.restarts = cell("engine_restarts", engine)
         self.continued = cell("requests_continued", engine)
         self.recomputed = cell("tokens_recomputed", engine)
+        self.silence = cell("recovery_silence_seconds", engine)
         self.ttft = histogram("time_to_first_token_seconds", engine)
         self.itl = histogram("inter_token_latency_seconds", engine)
         self.tpot = histogram("request_time_per_output_token_seconds", engine)
@@ -125,6 +126,7 @@ class EngineSeries:
         self.restarts.value += stats.restarts
         self.continued.value += stats.requests_continued
         self.recomputed.value += stats.tokens_recomputed
+        self.silence.value += stats.silence_s
 
     def _add_finished(self, request: FinishedRequestStats) -> None:
         reason = request.finish_reason

@@ -28,6 +28,8 @@ logger = logging.getLogger("tenonry.server")
 
 router = APIRouter()
 RECOVERING = "recovering"
+STOPPED = "stopped"
+RETRY_AFTER = {"retry-after": "2"}
 
 
 def answer(value: Any, status: int = 200, **headers: str) -> Response:
@@ -63,12 +65,18 @@ def _reason(error: Exception) -> str:
 @router.head("/ready", include_in_schema=False)
 @router.get("/ready", **describe("Whether new requests are taken", None, StateResponse))
 async def ready(request: Request) -> Response:
-    """200 while new requests are taken; 503 while the model loads, while no engine serves, and during a drain."""
+    """200 while new requests are taken; 503 while the model loads, while no engine serves or a process of one
+    is stopped, and during a drain.
+    """
     state = server_state(request)
-    if state.is_ready:
-        return answer(StateResponse("ready"))
-    shown = RECOVERING if state.is_recovering else _shown(state.phase)
-    return answer(StateResponse(shown), 503, **{"retry-after": "2"})
+    if not state.is_ready:
+        shown = RECOVERING if state.is_recovering else _shown(state.phase)
+        return answer(StateResponse(shown), 503, **RETRY_AFTER)
+    stopped = await state.stopped.ask(state.engine)
+    if stopped:
+        reason = f"stopped: {', '.join(stopped)}"
+        return answer(StateResponse(STOPPED, reason), 503, **RETRY_AFTER)
+    return answer(StateResponse("ready"))
 
 
 def _shown(phase: Phase) -> str:
