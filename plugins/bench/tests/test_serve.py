@@ -10,7 +10,7 @@ from tenonry.errors import ConfigError, LaunchError, TenonryError
 from tenonry_bench import own_server
 from tenonry_bench.__main__ import main
 from tenonry_bench.load import LoadRun, Record
-from tenonry_bench.own_server import OwnServer
+from tenonry_bench.own_server import ServerProcess, start_own_server
 from tenonry_bench.serve import workload_from
 from tenonry_bench.served import summarise
 from tenonry_bench.workload import Workload
@@ -181,7 +181,7 @@ def fake_command(monkeypatch, tmp_path):
     return install
 
 
-def wait_for(server: OwnServer, timeout_s: float):
+def wait_for(server: ServerProcess, timeout_s: float):
     import asyncio
 
     try:
@@ -195,7 +195,7 @@ def test_a_server_that_cannot_start_is_quoted(fake_command):
     with pytest.raises(
         LaunchError, match=r"status 1:\nfake serve m --host 127.0.0.1 --port 0 --x\nno such model"
     ):
-        wait_for(OwnServer("m", arguments=["--x"]), 20)
+        wait_for(start_own_server("m", arguments=["--x"]), 20)
 
 
 def test_a_server_that_never_answers_is_given_up_and_killed(fake_command, monkeypatch):
@@ -203,7 +203,7 @@ def test_a_server_that_never_answers_is_given_up_and_killed(fake_command, monkey
     fake_command(
         "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
     )
-    server = OwnServer("m")
+    server = start_own_server("m")
     with pytest.raises(LaunchError, match=r"not ready after 0.3 s"):
         wait_for(server, 0.3)
     assert not psutil.pid_exists(server.pid)
@@ -214,7 +214,7 @@ def test_the_server_shares_our_session(fake_command):
     import os
 
     fake_command("time.sleep(60)")
-    server = OwnServer("m")
+    server = start_own_server("m")
     try:
         assert os.getsid(server.pid) == os.getsid(0)
         assert os.getpgid(server.pid) == os.getpgid(0)

@@ -17,6 +17,7 @@ VERBS = {
     "adapters": "tenonry_bench.adapters:AdaptersBench",
     "structured": "tenonry_bench.structured:StructuredBench",
     "throughput": "tenonry_bench.throughput:ThroughputBench",
+    "models": "tenonry_bench.models.bench:ModelsBench",
     "workers": "tenonry_bench.workers:WorkersBench",
     "serve": "tenonry_bench.serve:ServeBench",
     "scheduler": "tenonry_bench.scheduler:SchedulerBench",

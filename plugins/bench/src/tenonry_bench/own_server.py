@@ -1,4 +1,4 @@
-"""Starts `tenonry serve` as a child for a benchmark, and stops it. Client process.
+"""Starts a server as a child for a benchmark, ours or a peer's, and stops it. Client process.
 
 The child stays in this process's session: Linux schedules sessions apart (autogroups), and on shared cores a client
 would stand still for seconds while a server in a session of its own computes.
@@ -23,20 +23,19 @@ STOP_S = 10.0
 POLL_S = 0.05
 
 
-class OwnServer:
-    """A server on 127.0.0.1. With `port` 0 it takes a free one, which it logs when it is ready."""
+class ServerProcess:
+    """A server on 127.0.0.1, started by `command`. A line of its output that matches `ready` says that it takes
+    requests, and with `port` 0 also on which port, as the first group.
+    """
 
-    def __init__(self, model: str, port: int = 0, arguments: Sequence[str] = ()) -> None:
-        command = [
-            *tenonry_command(),
-            "serve",
-            model,
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            *arguments,
-        ]
+    def __init__(
+        self,
+        command: Sequence[str],
+        port: int,
+        ready: re.Pattern[str] = READY,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self._ready_line = ready
         self._lines: deque[str] = deque(maxlen=40)
         self._port = port
         self._is_ready = threading.Event()
@@ -47,6 +46,7 @@ class OwnServer:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            env=environment,
         )
         self.pid = self._process.pid
         self._reader = threading.Thread(target=self._read, name="server-output", daemon=True)
@@ -55,9 +55,9 @@ class OwnServer:
     def _read(self) -> None:
         for line in self._process.stdout or ():
             self._lines.append(line.rstrip())
-            found = None if self._is_ready.is_set() else READY.search(line)
+            found = None if self._is_ready.is_set() else self._ready_line.search(line)
             if found:
-                self._port = int(found.group(1))
+                self._port = self._port or int(found.group(1))
                 self._is_ready.set()
 
     async def ready(self, timeout_s: float) -> tuple[str, float]:
@@ -91,3 +91,15 @@ class OwnServer:
         self._reader.join()
         if self._process.stdout is not None:
             self._process.stdout.close()
+
+
+def start_own_server(
+    model: str,
+    port: int = 0,
+    arguments: Sequence[str] = (),
+    environment: dict[str, str] | None = None,
+) -> ServerProcess:
+    """`tenonry serve MODEL`. With `port` 0 it takes a free one, which it logs when it is ready."""
+    place = ["--host", "127.0.0.1", "--port", str(port)]
+    command = [*tenonry_command(), "serve", model, *place, *arguments]
+    return ServerProcess(command, port, READY, environment)

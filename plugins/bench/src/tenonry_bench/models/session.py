@@ -1,0 +1,122 @@
+"""An engine's program while it runs: asks it for runs and reads their times. The measuring process."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import tempfile
+import time
+from typing import IO, Any, Self
+
+import msgspec
+import psutil
+
+from tenonry.errors import TenonryError
+from tenonry_bench.models.engines import Engine
+
+END_S = 30.0
+LAST_LINES = 15
+
+
+class Times(msgspec.Struct, frozen=True):
+    """One run: seconds on the clock, and to the first and per later token of each request."""
+
+    wall: float
+    ttft: list[float]
+    tpot: list[float]
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """What a program says when its model is loaded."""
+
+    version: str
+
+
+class Session:
+    """One program with one model. The program is started at once; `ready` waits until it has loaded."""
+
+    def __init__(self, engine: Engine, options: dict[str, Any]) -> None:
+        self._engine = engine
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in `close`
+        self.started = time.perf_counter()
+        self._process = engine.start(options, self._log)
+        self.version = ""
+
+    def ready(self) -> None:
+        """Raises TenonryError with the program's last words if it ends instead."""
+        self.version = msgspec.json.decode(self._read(), type=Loaded).version
+
+    def run(self, prompts: list[list[int]], out_len: int) -> Times:
+        """One run. Raises TenonryError."""
+        self.ask(prompts, out_len)
+        return self.answer()
+
+    def ask(self, prompts: list[list[int]], out_len: int) -> None:
+        """Send a run, perhaps before the model is loaded."""
+        asked = msgspec.json.encode({"prompts": prompts, "out_len": out_len}).decode()
+        stdin = pipe(self._process.stdin)
+        with contextlib.suppress(BrokenPipeError):  # the answer says why
+            stdin.write(asked + "\n")
+            stdin.flush()
+
+    def answer(self) -> Times:
+        """The times of the run that was asked for."""
+        return msgspec.json.decode(self._read(), type=Times)
+
+    def memory_gib(self) -> float:
+        """Of the program and all processes below it, pages that several share counted once."""
+        root = psutil.Process(self._process.pid)
+        total = 0
+        for process in [root, *root.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                total += process.memory_full_info().pss
+        return total / 2**30
+
+    def _read(self) -> str:
+        line = pipe(self._process.stdout).readline()
+        if not line:
+            raise TenonryError(self._last_words())
+        return line
+
+    def _last_words(self) -> str:
+        status = self._process.wait(END_S)
+        self._log.seek(0)
+        tail = "\n".join(self._log.read().splitlines()[-LAST_LINES:])
+        return f"the program of {self._engine.name} ended with status {status}:\n{tail}"
+
+    def finish(self) -> None:
+        """Wait until the program has ended by itself. Raises TenonryError if its status is not 0."""
+        if self._process.wait():
+            raise TenonryError(self._last_words())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End of input ends the program; what does not end then is killed, and what it started, too."""
+        below = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            below = psutil.Process(self._process.pid).children(recursive=True)
+        with contextlib.suppress(BrokenPipeError):
+            pipe(self._process.stdin).close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_S)
+        self._process.kill()
+        for process in below:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.wait()
+        pipe(self._process.stdout).close()
+        self._log.close()
+
+
+def prepare(engine: Engine, options: dict[str, Any]) -> None:
+    """What a program does once per model, such as a file in another format. Raises TenonryError."""
+    with Session(engine, {**options, "prepare": True}) as session:
+        session.finish()
+
+
+def pipe(file: IO[str] | None) -> IO[str]:
+    """A pipe that is there, because `Engine.start` asks for it."""
+    assert file is not None  # noqa: S101 - PIPE
+    return file
