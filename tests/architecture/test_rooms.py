@@ -19,7 +19,7 @@ MAX_TOKENS = {
     "checks": 1_490,
     "sizing": 1_350,
     "engine": 18_502,  # a start can be cancelled; where rounds may be, and what is checked of them; epochs in titles
-    "client": 16_085,  # requests go on when their engine died: the links and streams of continuity
+    "client": 16_119,  # requests go on when their engine died: the links and streams of continuity, and who restarts
     "settings": 900,
     "observers": 1_600,  # a logger that does not return is left behind
     "media": 80,
@@ -29,7 +29,9 @@ MAX_TOKENS = {
     # The operations of AsyncLLM moved there from the client; they say what a restarted engine would lack.
     "operations": 2_425,
     "pooling": 1_680,
-    "continuity": 2_670,  # new: engines that died are started again, and their requests sent again
+    # Engines that died are started again, and their requests sent again: two parts since a supervisor does the first
+    # for front ends that do the second.
+    "continuity": 2_998,
 }
 # Packed assignments that are still to be unpacked, and rooms that are still too dense: entries only ever go.
 STILL_PACKED = 0

@@ -12,7 +12,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from server_process import ForkedServer, Server
+import psutil
+from server_process import ForkedServer, Server, eventually
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -94,3 +95,29 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the instance puts its socket files."""
+    return tmp_path_factory.mktemp("t")
+
+
+@pytest.fixture
+def start(text_model: Path, temporary: Path) -> Iterator[Callable[..., Server]]:
+    """A function that starts two API servers; after the test no process and no socket file of theirs may exist."""
+    servers: list[Server] = []
+    seen: set[int] = set()
+
+    def run(*arguments: str, kind: type[Server] = ForkedServer) -> Server:
+        arguments = ("--worker", "null", "--api-server-count", "2", *arguments)
+        servers.append(kind(text_model, *arguments, TMPDIR=str(temporary)))
+        return servers[-1]
+
+    yield run
+    for server in servers:
+        if server.process.poll() is None:
+            seen |= set(server.pids().values())
+        server.close()
+    eventually(lambda: not any(psutil.pid_exists(pid) for pid in seen))
+    eventually(lambda: list(temporary.iterdir()) == [])

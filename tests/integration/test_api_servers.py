@@ -5,139 +5,19 @@ PM-11).
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
-import http.client
-import json
 import os
-import re
 import signal
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psutil
 import pytest
-from server_process import ForkedServer, Server, eventually
+from many_servers import SLOW, Stream, ask, on_each_server, total
+from server_process import Server, eventually
 
 from tenonry_testkit.kernel import forked
 
 pytestmark = pytest.mark.timeout(120)  # as in test_openai_server
-SLOW = ("--worker-option", "step_ms=20")
-
-
-@pytest.fixture
-def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the instance puts its socket files."""
-    return tmp_path_factory.mktemp("t")
-
-
-@pytest.fixture
-def start(text_model: Path, temporary: Path) -> Iterator[Callable[..., Server]]:
-    """A function that starts two API servers; after the test no process and no socket file of theirs may exist."""
-    servers: list[Server] = []
-    seen: set[int] = set()
-
-    def run(*arguments: str, kind: type[Server] = ForkedServer) -> Server:
-        arguments = ("--worker", "null", "--api-server-count", "2", *arguments)
-        servers.append(kind(text_model, *arguments, TMPDIR=str(temporary)))
-        return servers[-1]
-
-    yield run
-    for server in servers:
-        if server.process.poll() is None:
-            seen |= set(server.pids().values())
-        server.close()
-    eventually(lambda: not any(psutil.pid_exists(pid) for pid in seen))
-    eventually(lambda: list(temporary.iterdir()) == [])
-
-
-class Stream(threading.Thread):
-    """A client on a connection of its own, so that the test can find the server that answers it."""
-
-    def __init__(self, server: Server, max_tokens: int = 400, **extra: object) -> None:
-        super().__init__(daemon=True)
-        host, port = server.url.removeprefix("http://").split(":")
-        self.connection = http.client.HTTPConnection(host, int(port), timeout=30)
-        self.body = {
-            "prompt": "x",
-            "max_tokens": max_tokens,
-            "stream": True,
-            "ignore_eos": True,
-            **extra,
-        }
-        self.headers = {"content-type": "application/json"}
-        self.events: list[dict] = []
-        self.connection.connect()
-        self.port = self.connection.sock.getsockname()[1]
-
-    def begin(self, **headers: str) -> Stream:
-        self.headers |= headers
-        self.start()
-        eventually(lambda: self.events or not self.is_alive())
-        return self
-
-    def run(self) -> None:
-        with (
-            contextlib.closing(self.connection),
-            contextlib.suppress(OSError, http.client.HTTPException),
-        ):
-            self.connection.request("POST", "/v1/completions", json.dumps(self.body), self.headers)
-            for line in self.connection.getresponse():
-                data = line.decode().removeprefix("data: ").strip()
-                if data and data != "[DONE]":
-                    self.events.append(json.loads(data))
-
-    def server_of(self, pids: dict[str, int]) -> str:
-        """The name of the process at the other end of the connection."""
-        for name, pid in pids.items():
-            if name.startswith("api-server"):
-                for connection in psutil.Process(pid).net_connections("tcp"):
-                    if connection.raddr and connection.raddr.port == self.port:
-                        return name
-        return ""
-
-    def end(self) -> str:
-        """Read to the end; return its finish reason, the code of its error, or "broken"."""
-        self.join(30)
-        assert not self.is_alive()
-        last = self.events[-1] if self.events else {"choices": [{"finish_reason": None}]}
-        return (
-            last["error"]["code"]
-            if "error" in last
-            else last["choices"][0]["finish_reason"] or "broken"
-        )
-
-
-def on_each_server(
-    server: Server, count: int = 2, max_tokens: int = 250, **headers: str
-) -> dict[str, list[Stream]]:
-    """Start streams until at least `count` run on each API server."""
-    streams: dict[str, list[Stream]] = {"api-server 1": [], "api-server 2": []}
-    pids = server.pids()
-    for _ in range(60):
-        stream = Stream(server, max_tokens).begin(**headers)
-        streams[stream.server_of(pids)].append(stream)
-        if all(len(some) >= count for some in streams.values()):
-            return streams
-    raise AssertionError({name: len(some) for name, some in streams.items()})
-
-
-def total(server: Server, name: str, **labels: str) -> float:
-    """The sum of a metric over all engines."""
-    values = re.findall(rf"^tenonry:{name}{{(.*)}} (\S+)$", server.get("/metrics")[1], re.MULTILINE)
-    wanted = [f'{key}="{value}"' for key, value in labels.items()]
-    return sum(float(value) for found, value in values if all(label in found for label in wanted))
-
-
-def ask(server: Server) -> int:
-    """Return the HTTP status of a short request."""
-    stream = Stream(server, 2, stream=False)
-    stream.connection.request("POST", "/v1/completions", json.dumps(stream.body), stream.headers)
-    status = stream.connection.getresponse().status
-    stream.connection.close()
-    return status
 
 
 def successor(server: Server, pid: int) -> int:
@@ -251,7 +131,8 @@ def test_server_that_ends_is_replaced_until_it_ends_too_often(temporary, start):
 
 
 def test_killed_engine_takes_its_own_streams_and_the_last_one_everything(start):
-    server = start("--data-parallel-size", "2", *SLOW).ready()
+    """Where engines are not started again."""
+    server = start("--data-parallel-size", "2", "--engine-death", "stop", *SLOW).ready()
     pids = server.pids()
     # Both API servers have heard of the death when these have ended.
     lost = on_each_server(server, max_tokens=400, **{"x-data-parallel-rank": "0"})

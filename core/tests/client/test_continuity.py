@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tenonry.continuity import budget, recovery
+from tenonry.continuity import budget, restarts
 from tenonry.errors import (
     EngineDeadError,
     EngineGenerateError,
@@ -323,7 +323,7 @@ class TestSeveralEngines:
             await again.wait()
             await restart(indexes)
 
-        monkeypatch.setattr(served.engine._handler._recovery, "_restart", later)
+        monkeypatch.setattr(served.engine._handler._recovery.restarts, "_restart", later)
 
         async def main() -> list[list[int]]:
             tasks = await begun(served, prompts)
@@ -424,7 +424,7 @@ class TestGivingUp:
             served.run(collect(served.engine, [1], params(), "late"))
 
     def test_an_engine_that_cannot_be_started_again(self, serve, tmp_path, monkeypatch):
-        monkeypatch.setattr(recovery, "RETRY_S", 0.0)
+        monkeypatch.setattr(restarts, "RETRY_S", 0.0)
         served = serve(worker=worker())
         starts = []
 
@@ -432,7 +432,7 @@ class TestGivingUp:
             starts.append(indexes)
             raise LaunchError("no weights left")
 
-        monkeypatch.setattr(served.engine._handler._recovery, "_restart", broken)
+        monkeypatch.setattr(served.engine._handler._recovery.restarts, "_restart", broken)
 
         async def main() -> None:
             tasks = await begun(served, [[1]])

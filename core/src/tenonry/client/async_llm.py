@@ -72,16 +72,19 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
                 log_requests=config.log_requests,
             )
             self._admission = Admission(config, self._outputs, self._engines)
-            restart = self._engines.restart
-            record = self._stats.record
-            recovery = Recovery(self._client, self._outputs, restart, record, config.max_num_seqs)
+            recovery = Recovery(
+                self._client,
+                self._outputs,
+                self._stats.record,
+                config.max_num_seqs,
+            )
             self._scaling = recovery.lock
             self._client.recovers = self._engines.can_restart
             self._handler = OutputHandler(self._engines, self._outputs, self._admission, recovery)
             self._calls = EngineCalls(self._client, self._handler)
             self.adapters = AdapterCalls(self._calls)
             self.operations = Operations(self._calls, self._stats.submit)
-            recovery.obstacles = self.operations.changes
+            self._engines.recover(recovery, self.operations.changes)
             self._engines.on_death = self._handler.died
             self._engines.on_join = self.adapters.renew
             self._engines.start()

@@ -7,13 +7,15 @@ import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from tenonry.client.core_client import CoreClient
 from tenonry.client.load_balancer import EngineChooser
 from tenonry.client.start import announce, engine_info, resolve_front_end
 from tenonry.config import EngineConfig
-from tenonry.errors import ConfigError, LaunchError, Unsupported
+from tenonry.continuity.recovery import Recovery
+from tenonry.continuity.restarts import Restarts
+from tenonry.errors import ConfigError, LaunchError
 from tenonry.info import EngineInfo, ModelInfo
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.launch.fleet import EngineFleet
@@ -67,12 +69,13 @@ class Engines(ABC):
 
     @property
     def can_restart(self) -> bool:
-        """Whether `restart` is to be called for engines that died."""
+        """Whether engines that died are started again."""
         return False
 
-    async def restart(self, indexes: Sequence[int]) -> None:
-        """Start engines that died, under their numbers, and return when they can be used. Raises LaunchError."""
-        raise Unsupported(f"engines {list(indexes)} cannot be started again by this front end")
+    def recover(  # noqa: B027 - nothing, where they are not started again
+        self, recovery: Recovery, changes: Collection[str]
+    ) -> None:
+        """`recovery` takes their requests when they die. `changes`: by what they differ from ones just started."""
 
     @abstractmethod
     def shutdown(self, timeout: float = 5.0) -> None:
@@ -158,7 +161,12 @@ class OwnedEngines(Engines):
         is_ours = config.launcher.name == "process" and self.fleet.is_local
         return config.engine_death == "restart" and is_ours and not self.model.needs_lockstep
 
+    def recover(self, recovery: Recovery, changes: Collection[str]) -> None:
+        recovery.restarts = Restarts(recovery, self.restart, self.stats.record, recovery.lock)
+        recovery.restarts.obstacles = changes
+
     async def restart(self, indexes: Sequence[int]) -> None:
+        """Start engines that died, under their numbers, and return when they can be used. Raises LaunchError."""
         await self._grow(indexes)
 
     async def _grow(self, indexes: Sequence[int]) -> None:

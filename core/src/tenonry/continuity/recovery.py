@@ -1,4 +1,4 @@
-"""Starts engines again that died, and sends their requests again, so that streams go on. Front end, event loop.
+"""Sends the requests of engines that died again, so that streams go on. Front end, event loop.
 
 A request is sent with the tokens that were delivered: its engine takes them as output, so that limits, penalties,
 seeds, grammars and log-probabilities are those of an undisturbed run. It goes to a sibling at once, or waits for the
@@ -11,12 +11,12 @@ import asyncio
 import logging
 import time
 from array import array
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
-from tenonry.continuity.budget import MAX_RESTARTS, WINDOW_S, RestartBudget
+from tenonry.continuity.restarts import Restarts
 from tenonry.continuity.suspects import CRASHES, MARGIN, Lost, OpenStream, Suspects
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError
 from tenonry.messages import EngineCoreRequest
@@ -24,7 +24,6 @@ from tenonry.stats import RecoveryStats, StatRecord
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.005
-RETRY_S = 0.5  # after a start that failed
 KILLER = "engines died while it ran"  # of a request that is not tried again
 
 
@@ -94,37 +93,31 @@ class Links(Protocol):
 
 
 class Recovery:
-    """`restart(engine indexes)` starts engines, and returns when they can be used; `lock` is held meanwhile.
+    """The requests of engines that died. `restarts` starts these again, where this front end owns them; where it does
+    not, their owner says when suspects are to be tried, and when requests are let in or given up.
 
-    `obstacles`: why an engine that is started now would not be as it was. `on_end(reason)` is called for each engine
-    that is given up.
+    `on_end(reason)` is called for each engine that is given up. `lock`: held while engines are started.
     """
 
     on_end: Callable[[str], None]
+    restarts: Restarts | None = None
 
     def __init__(
         self,
         client: Links,
         outputs: Outputs,
-        restart: Callable[[Sequence[int]], Awaitable[None]],
         record: Callable[[StatRecord], None],
         max_num_seqs: int,
     ) -> None:
         self._client = client
         self._outputs = outputs
-        self._restart = restart
         self._record = record
-        self.obstacles: Collection[str] = ()
         self.lock = asyncio.Lock()
-        self._budget = RestartBudget()
         self._suspects = Suspects(max_num_seqs)
         self._to_try: dict[str, list[EngineCoreRequest]] = {}  # suspects, by request id
         self._on_trial = ""  # the id of the request
-        self._due: set[int] = set()
-        self._deaths: dict[int, tuple[float, str]] = {}  # when and why
-        self._task: asyncio.Task[None] | None = None
 
-    # ------------------------------------------------------------------ deaths
+    # ------------------------------------------------------------------ engines
     def on_death(
         self,
         index: int,
@@ -132,43 +125,43 @@ class Recovery:
         requests: Mapping[int, EngineCoreRequest],
     ) -> None:
         """An engine is gone: its requests go on elsewhere, or wait until it is started again."""
-        self._count(index, deaths=1)
-        self._deaths[index] = (time.monotonic(), reason)
-        self._start_or_end(index)
-        if self._client.dead is None:
+        if self.restarts is not None:
+            self.restarts.on_death(index, reason)
+        if not self.is_over:
             self._go_on(index, reason, self._lost(requests))
-        if self._due and self._task is None:
-            self._task = asyncio.ensure_future(self._work())
 
-    def _start_or_end(self, index: int, failure: str = "") -> None:
-        if self.obstacles:
-            self._end(index, f"it is not started again: {', '.join(sorted(self.obstacles))}")
-            return
-        number = self._budget.take(index, time.monotonic())
-        if not number:
-            text = failure or f"it was started again {MAX_RESTARTS} times in {WINDOW_S:g} s"
-            self._end(index, text)
-            return
-        logger.warning(
-            "engine %d is started again (%d of at most %d times in %g s)%s",
-            index,
-            number,
-            MAX_RESTARTS,
-            WINDOW_S,
-            failure and f": {failure}",
-        )
-        self._due.add(index)
+    @property
+    def is_over(self) -> bool:
+        """No engine is left, or wanted."""
+        return self._client.dead is not None
 
-    def _end(self, index: int, why: str) -> None:
-        """Give one engine up."""
-        _, reason = self._deaths[index]
+    def has(self, index: int) -> bool:
+        """Whether this engine is there."""
+        return index in self._client.engines
+
+    async def admit(self, indexes: Sequence[int]) -> None:
+        """These engines are ready: first for suspects, then for all."""
+        await self.try_suspects(indexes)
+        self.let_in(indexes)
+
+    def let_in(self, indexes: Sequence[int]) -> None:
+        """Requests may go to those that have not died meanwhile."""
+        for index in indexes:
+            link = self._client.engines.get(index)
+            if link is not None and not link.dead:
+                self._client.awaited.discard(index)
+        self._send_parked()
+
+    def give_up(self, index: int, reason: str) -> None:
+        """This engine is not started again."""
         self._client.awaited.discard(index)
-        self.on_end(f"{reason}; {why}")
-        if self._client.dead is None:
+        self.on_end(reason)
+        if not self.is_over:
             self._send_parked()
             if not self._client.awaited:
                 self._fail_suspects(reason)
 
+    # ------------------------------------------------------------------ requests
     def _fail_suspects(self, reason: str) -> None:
         for request_id, requests in self._to_try.items():
             self._fail(requests, _poisoned(request_id, reason))
@@ -207,11 +200,9 @@ class Recovery:
                 self._to_try[each.stream.request_id] = each.requests
             else:
                 self._send(each.requests)
-        self._count(
-            index,
-            requests_continued=num_requests,
-            tokens_recomputed=num_tokens,
-        )
+        numbers = RecoveryStats(requests_continued=num_requests, tokens_recomputed=num_tokens)
+        record = StatRecord(engine_index=index, time=time.monotonic(), recovery=numbers)
+        self._record(record)
         logger.warning(
             "engine %d: %d of its requests go on, %d tokens are computed again",
             index,
@@ -240,7 +231,6 @@ class Recovery:
             return _poisoned(request_id, reason)
         return None
 
-    # ------------------------------------------------------------------ requests
     def _send(self, requests: Sequence[EngineCoreRequest]) -> None:
         try:
             self._client.add_requests(requests)
@@ -256,61 +246,12 @@ class Recovery:
         siblings = self._outputs.fail(handles, error)
         self._client.abort_requests([*handles, *siblings])
 
-    def _count(self, index: int, **numbers: Any) -> None:
-        record = StatRecord(
-            engine_index=index,
-            time=time.monotonic(),
-            recovery=RecoveryStats(**numbers),
-        )
-        self._record(record)
-
-    # ------------------------------------------------------------------ starting again
-    async def _work(self) -> None:
-        try:
-            async with self.lock:
-                while self._due and self._client.dead is None:
-                    indexes = sorted(self._due)
-                    self._due.clear()
-                    await self._bring_back(indexes)
-        except Exception as error:
-            logger.exception("the recovery failed")
-            for index in list(self._client.awaited):
-                self._end(index, f"the recovery failed: {error}")
-        finally:
-            self._task = None
-
-    async def _bring_back(self, indexes: Sequence[int]) -> None:
-        # `scale` may have started some meanwhile.
-        missing = [index for index in indexes if index not in self._client.engines]
-        try:
-            if missing:
-                await self._restart(missing)
-        except Exception as error:  # noqa: BLE001 - it is tried again, or ends the engines
-            if self._client.dead is None:  # else all are being shut down
-                await asyncio.sleep(RETRY_S)
-                for index in missing:
-                    if index in self._due or index not in self._client.awaited:
-                        continue  # it was ready, and died since
-                    self._budget.failed(index)
-                    self._start_or_end(index, f"it could not be started: {error}")
-            self._due.update(set(indexes) - set(missing))
-            return
-        for index in indexes:
-            died, _ = self._deaths[index]
-            self._budget.served(index)
-            silence_s = time.monotonic() - died
-            self._count(index, restarts=1, silence_s=silence_s)
-            logger.warning("engine %d serves again after %.1f s", index, silence_s)
-        for index in sorted(indexes, reverse=True):  # the last one tries those of all
+    # ------------------------------------------------------------------ suspects
+    async def try_suspects(self, indexes: Sequence[int]) -> None:
+        """Each in the engine that it asked for, others in the lowest of these, which has its turn last."""
+        for index in sorted(indexes, reverse=True):
             ranks = {index, None} if index == min(indexes) else {index}
             await self._try_suspects(index, ranks)
-            self._let_in(index)
-
-    def _let_in(self, index: int) -> None:
-        link = self._client.engines.get(index)
-        if link is not None and not link.dead:
-            self._client.awaited.discard(index)
-        self._send_parked()
 
     async def _try_suspects(
         self,

@@ -8,13 +8,14 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from tenonry.client.core_client import CoreClient
 from tenonry.client.engines import Engines
 from tenonry.client.load_balancer import EngineChooser
 from tenonry.config import EngineConfig
+from tenonry.continuity.recovery import Recovery
 from tenonry.errors import EngineDeadError, LaunchError, TenonryError, Unsupported
 from tenonry.info import EngineInfo
 from tenonry.observers.stat_manager import StatManager
@@ -22,13 +23,17 @@ from tenonry.plugin.plan import PluginPlan
 from tenonry.stats import IterationStats, StatRecord
 from tenonry.transport.keys import keys_of
 from tenonry_front_ends.channel import ControlLink
+from tenonry_front_ends.follower import Follower
 from tenonry_front_ends.messages import (
     EngineDied,
+    EngineGivenUp,
+    EnginesAdmitted,
     EnginesReady,
     Flush,
     LoggerCall,
     Metrics,
     MetricsRequest,
+    RecoveryTask,
     Report,
     ReportReceived,
     ServerConnected,
@@ -171,6 +176,21 @@ class AttachedEngines(Engines):
         self.client.num_clients = attachment.count
         self._dead_engines: set[int] = set()
         self._pids: dict[str, int] = {}
+        self._follower: Follower | None = None
+
+    @property
+    def can_restart(self) -> bool:
+        return self._link.attachment.recovers
+
+    def recover(self, recovery: Recovery, changes: Collection[str]) -> None:
+        """The supervisor starts engines again; this front end follows it."""
+        self._follower = Follower(
+            self.client,
+            recovery,
+            changes,
+            lambda: self.on_join(),  # noqa: PLW0108 - it is set later
+            self._link.send,
+        )
 
     def start(self) -> None:
         """Wait until the engines are ready and connected. Raises LaunchError or EngineDeadError."""
@@ -189,7 +209,7 @@ class AttachedEngines(Engines):
             if isinstance(message, EngineDied):
                 self._on_engine_dead(message.index, message.reason)
                 self.client.remove_engine(message.index, message.reason)
-            if self.client.dead is not None or not self.client.engines:
+            if self.client.dead is not None or not (self.client.engines or self.client.awaited):
                 raise EngineDeadError(f"the engine is gone: {self.client.dead}")
             if time.monotonic() > deadline:
                 raise LaunchError(
@@ -213,6 +233,8 @@ class AttachedEngines(Engines):
         match message:
             case EngineDied(index, reason):
                 self._on_engine_dead(index, reason)
+            case RecoveryTask() | EnginesAdmitted() | EngineGivenUp():
+                self._follow(message)
             case Flush(number):
                 self.stats.flush(number)
             case ReportReceived():
@@ -223,6 +245,21 @@ class AttachedEngines(Engines):
                 self._link.on_stop(abort)
             case EnginesReady():
                 logger.warning("the supervisor reported twice that the engines are ready")
+
+    def _follow(self, message: RecoveryTask | EnginesAdmitted | EngineGivenUp) -> None:
+        """A part of a recovery."""
+        if self._follower is None:
+            return
+        match message:
+            case RecoveryTask():
+                self._follower.take(message)
+                if message.step == "bind":
+                    self._pids = message.pids
+                    self._dead_engines.difference_update(message.indexes)
+            case EnginesAdmitted(indexes):
+                self._follower.recovery.let_in(indexes)
+            case EngineGivenUp(index, reason):
+                self._follower.recovery.give_up(index, reason)
 
     def _on_engine_dead(self, index: int, reason: str) -> None:
         """The supervisor reports a death, or the engine itself; the first report counts."""

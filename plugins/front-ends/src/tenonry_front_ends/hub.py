@@ -38,7 +38,9 @@ from tenonry_front_ends.messages import (
     ServerMessage,
     Stop,
     SupervisorMessage,
+    TaskDone,
 )
+from tenonry_front_ends.recovery import SharedRecovery
 
 logger = logging.getLogger("tenonry.front_ends")
 FLUSH_TIMEOUT_S = 2.0  # a server that hangs delays the metrics by no more than this
@@ -48,13 +50,14 @@ DRAIN_GRACE_MS = 50
 class _Server:
     """One API server as the hub sees it. `run_directory` is removed once it is connected."""
 
-    __slots__ = ("connected", "hello", "index", "run_directory")
+    __slots__ = ("connected", "epochs", "hello", "index", "run_directory")
 
     def __init__(self, index: int, run_directory: RunDirectory) -> None:
         self.index = index
         self.run_directory = run_directory
         self.hello: ServerHello | None = None
         self.connected = False
+        self.epochs: dict[int, int] = {}  # of the engines that it was told of
 
 
 class Hub:
@@ -88,6 +91,18 @@ class Hub:
         self._deaths: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._client.recovers = self._engines.can_restart
+        self._recovery = SharedRecovery(
+            self._engines,
+            self._serving,
+            self._control.send,
+            on_engine_died,
+        )
+
+    def _serving(self) -> dict[bytes, int]:
+        return {
+            identity: server.index for identity, server in self._servers.items() if server.connected
+        }
 
     # ------------------------------------------------------------------ start
     def attachment(self, index: int) -> Attachment:
@@ -108,6 +123,7 @@ class Hub:
             model=self._engines.model,
             curve_keys="" if self._fleet.curve is None else self._fleet.curve.encode(),
             traces=self._stats.traces,
+            recovers=self._client.recovers,
         )
 
     def start(self) -> None:
@@ -144,6 +160,8 @@ class Hub:
                 EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats())
             )  # no work left
             self._broadcast(EngineDied(index, reason))
+            if self._client.recovers:
+                self._recovery.restarts.on_death(index, reason)
             self._on_engine_died(reason)
 
     @property
@@ -176,23 +194,29 @@ class Hub:
             server.connected = True
             server.run_directory.close()
             self._on_connected(server.index)
+            self._spawn(self._recovery.catch_up(identity, server.index, server.epochs))
+        elif isinstance(message, TaskDone):
+            self._recovery.done(message)
         elif isinstance(message, MetricsRequest):
             self._spawn(self._answer_metrics(identity, message.call_id))
 
     async def _attach(self, identity: bytes, server: _Server) -> None:
         """Let every engine connect to the server, and name them to the server, which waits for them."""
         hello = server.hello
-        if hello is not None:
-            await self._call(
-                "attach_client", server.index, hello.input_address, hello.output_address
+        async with self._recovery.lock:  # while engines come back, none may be there
+            if hello is not None:
+                await self._call(
+                    "attach_client", server.index, hello.input_address, hello.output_address
+                )
+            engines = list(self._fleet.engines.values())
+            server.epochs = {engine.index: engine.epoch for engine in engines}
+            ready = EnginesReady(
+                engines=engines,
+                coordinator=self._fleet.coordinator,
+                info=self.info,
+                pids=self.pids(),
             )
-        ready = EnginesReady(
-            engines=list(self._fleet.engines.values()),
-            coordinator=self._fleet.coordinator,
-            info=self.info,
-            pids=self.pids(),
-        )
-        self._control.send(identity, ready)
+            self._control.send(identity, ready)
 
     def detach(self, index: int) -> str:
         """A server ended: abort its requests. Returns its last error, or an empty string."""
@@ -203,6 +227,7 @@ class Hub:
             run_directory = self._servers.pop(identity).run_directory
             self._control.unbind(run_directory.address("control"))
             run_directory.close()
+            self._recovery.left(identity)
             for number in list(self._flushes):
                 self._flushed(number, identity)
         if self.dead is None:
@@ -215,13 +240,15 @@ class Hub:
         return self._failures.pop(index, "")
 
     async def _call(self, method: str, *args: Any) -> None:
-        """Call a method of every engine; the death of one is reported by `on_engine_died`."""
-        try:
-            await self._client.call(method, *args)
-        except EngineDeadError:
-            return
-        except EngineGenerateError as error:
-            logger.error("%s of client %s failed: %s", method, args[0], error)  # noqa: TRY400 - the message names the cause
+        """Call a method of every engine that is there; the death of one is reported by `on_engine_died`."""
+        calls = [
+            self._client.call_engine(index, method, *args) for index in sorted(self._client.engines)
+        ]
+        for answer in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(answer, EngineGenerateError):
+                logger.error("%s of client %s failed: %s", method, args[0], answer)
+            elif isinstance(answer, Exception) and not isinstance(answer, EngineDeadError):
+                raise answer
 
     def stop_servers(self, *, abort: bool) -> set[int]:
         """Ask servers to finish, or abort, what runs, and to end; returns the indexes of those that are connected."""

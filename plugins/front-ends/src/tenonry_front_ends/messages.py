@@ -27,6 +27,7 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelInfo
     curve_keys: str = ""
     traces: bool = False  # whether one of the supervisor's stat loggers does
+    recovers: bool = False  # whether engines that died are started again
 
 
 class ServerHello(msgspec.Struct, array_like=True, tag=True):
@@ -70,6 +71,13 @@ class MetricsRequest(msgspec.Struct, array_like=True, tag=True):
     call_id: int
 
 
+class TaskDone(msgspec.Struct, array_like=True, tag=True):
+    """Server: the answer to a RecoveryTask. `obstacles`: why an engine started now would not be as it was."""
+
+    number: int
+    obstacles: list[str] = []
+
+
 class EnginesReady(msgspec.Struct, array_like=True, tag=True):
     """Supervisor: these engines connect to the server now."""
 
@@ -81,6 +89,33 @@ class EnginesReady(msgspec.Struct, array_like=True, tag=True):
 
 class EngineDied(msgspec.Struct, array_like=True, tag=True):
     """Supervisor: an engine has died."""
+
+    index: int
+    reason: str
+
+
+class RecoveryTask(msgspec.Struct, array_like=True, tag=True):
+    """Supervisor: a part of bringing engines back. "check": whether anything stands against it; "bind": at these
+    addresses, for these engines; "connect": return when they are connected; "try": the suspects.
+    """
+
+    number: int
+    step: Literal["check", "bind", "connect", "try"]
+    indexes: list[int] = []
+    engines: list[EngineFacts] = []
+    pids: dict[str, int] = {}
+    input_address: str = ""
+    output_address: str = ""
+
+
+class EnginesAdmitted(msgspec.Struct, array_like=True, tag=True):
+    """Supervisor: requests may go to these engines, which came back."""
+
+    indexes: list[int]
+
+
+class EngineGivenUp(msgspec.Struct, array_like=True, tag=True):
+    """Supervisor: an engine that died is not started again."""
 
     index: int
     reason: str
@@ -111,5 +146,15 @@ class Stop(msgspec.Struct, array_like=True, tag=True):
     abort: bool
 
 
-ServerMessage = ServerHello | ServerConnected | ServerFailed | Report | MetricsRequest
-SupervisorMessage = EnginesReady | EngineDied | Flush | ReportReceived | Metrics | Stop
+ServerMessage = ServerHello | ServerConnected | ServerFailed | Report | MetricsRequest | TaskDone
+SupervisorMessage = (
+    EnginesReady
+    | EngineDied
+    | RecoveryTask
+    | EnginesAdmitted
+    | EngineGivenUp
+    | Flush
+    | ReportReceived
+    | Metrics
+    | Stop
+)

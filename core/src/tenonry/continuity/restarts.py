@@ -1,0 +1,126 @@
+"""Starts engines again that died, within a budget. The event loop of their owner, front end or supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Protocol
+
+from tenonry.continuity.budget import MAX_RESTARTS, WINDOW_S, RestartBudget
+from tenonry.stats import RecoveryStats, StatRecord
+
+logger = logging.getLogger(__name__)
+RETRY_S = 0.5  # after a start that failed
+
+
+class Served(Protocol):
+    """Those who wait for the engines."""
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def has(self, index: int) -> bool: ...
+
+    async def admit(self, indexes: Sequence[int]) -> None: ...
+
+    def give_up(self, index: int, reason: str) -> None: ...
+
+
+class Restarts:
+    """`restart(engine indexes)` starts engines, and returns when they can be used; then they are admitted. `lock` is
+    held meanwhile. An engine that is not started again is given up.
+
+    `obstacles`: why an engine that is started now would not be as it was.
+    """
+
+    def __init__(
+        self,
+        served: Served,
+        restart: Callable[[Sequence[int]], Awaitable[None]],
+        record: Callable[[StatRecord], None],
+        lock: asyncio.Lock,
+    ) -> None:
+        self._served = served
+        self._restart = restart
+        self._record = record
+        self._lock = lock
+        self.obstacles: Collection[str] = ()
+        self._budget = RestartBudget()
+        self._due: set[int] = set()
+        self._deaths: dict[int, tuple[float, str]] = {}  # when and why
+        self._task: asyncio.Task[None] | None = None
+
+    def on_death(self, index: int, reason: str) -> None:
+        """An engine is gone."""
+        self._count(index, RecoveryStats(deaths=1))
+        self._deaths[index] = (time.monotonic(), reason)
+        self._start_or_end(index)
+        if self._due and self._task is None:
+            self._task = asyncio.ensure_future(self._work())
+
+    def _start_or_end(self, index: int, failure: str = "") -> None:
+        if self.obstacles:
+            self._end(index, f"it is not started again: {', '.join(sorted(self.obstacles))}")
+            return
+        number = self._budget.take(index, time.monotonic())
+        if not number:
+            text = failure or f"it was started again {MAX_RESTARTS} times in {WINDOW_S:g} s"
+            self._end(index, text)
+            return
+        logger.warning(
+            "engine %d is started again (%d of at most %d times in %g s)%s",
+            index,
+            number,
+            MAX_RESTARTS,
+            WINDOW_S,
+            failure and f": {failure}",
+        )
+        self._due.add(index)
+
+    def _end(self, index: int, why: str) -> None:
+        """Give one engine up."""
+        _, reason = self._deaths.pop(index)
+        self._served.give_up(index, f"{reason}; {why}")
+
+    async def _work(self) -> None:
+        try:
+            async with self._lock:
+                while self._due and not self._served.is_over:
+                    indexes = sorted(self._due)
+                    self._due.clear()
+                    await self._bring_back(indexes)
+        except Exception as error:
+            logger.exception("the recovery failed")
+            for index in list(self._deaths):
+                self._end(index, f"the recovery failed: {error}")
+        finally:
+            self._task = None
+
+    async def _bring_back(self, indexes: Sequence[int]) -> None:
+        # `scale` may have started some meanwhile.
+        missing = [index for index in indexes if not self._served.has(index)]
+        try:
+            if missing:
+                await self._restart(missing)
+        except Exception as error:  # noqa: BLE001 - it is tried again, or ends the engines
+            if not self._served.is_over:  # else all are being shut down
+                await asyncio.sleep(RETRY_S)
+                for index in missing:
+                    if index not in self._due and index in self._deaths:  # else it died since
+                        self._budget.failed(index)
+                        self._start_or_end(index, f"it could not be started: {error}")
+            self._due.update(set(indexes) - set(missing))
+            return
+        for index in indexes:
+            died, _ = self._deaths[index]
+            self._budget.served(index)
+            silence_s = time.monotonic() - died
+            self._count(index, RecoveryStats(restarts=1, silence_s=silence_s))
+            logger.warning("engine %d serves again after %.1f s", index, silence_s)
+        await self._served.admit(indexes)
+
+    def _count(self, index: int, numbers: RecoveryStats) -> None:
+        record = StatRecord(engine_index=index, time=time.monotonic(), recovery=numbers)
+        self._record(record)
