@@ -117,9 +117,9 @@ def test_no_such_model(name, words):
 
 
 def test_a_file_is_not_a_model(tmp_path):
-    (tmp_path / "model.gguf").touch()
-    with pytest.raises(ModelError, match=r"model\.gguf is a file; give the folder"):
-        resolve(tmp_path / "model.gguf")
+    (tmp_path / "model.onnx").touch()
+    with pytest.raises(ModelError, match=r"model\.onnx is a file; give the folder"):
+        resolve(tmp_path / "model.onnx")
 
 
 def test_folder_without_config(tmp_path):

@@ -98,7 +98,7 @@ def test_without_index_all_plain_files_count(tmp_path):
     ("names", "words"),
     [
         (["pytorch_model.bin"], "only pytorch_model.bin, which cannot be loaded"),
-        (["model.gguf", "adapter_model.safetensors"], "only adapter_model.safetensors, model.gguf"),
+        (["small.gguf", "adapter_model.safetensors"], "only adapter_model.safetensors, small.gguf"),
         (["notes.txt"], "no weights of any kind"),
     ],
 )

@@ -2,12 +2,14 @@
 
 `.venv/bin/python plugins/quantisations/measure/quality.py` prints the table of docs/how-to/serve-quantised-models.md.
 The text is of the kind that the model was trained on, from another seed. Checkpoints are made by rounding to the
-nearest: methods that look at activations do better.
+nearest: methods that look at activations do better. GGUF files with K-quants are measured where TENONRY_GGML names
+llama.cpp's library.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import sys
 import tempfile
@@ -22,8 +24,10 @@ sys.path += [
     str(Path(__file__).parents[1] / "tests"),
 ]
 
+import as_gguf  # noqa: E402
 import quantised_models  # noqa: E402
 import stories  # noqa: E402
+from gguf import GGMLQuantizationType as Kind  # noqa: E402
 
 from tenonry import LLM, SamplingParams  # noqa: E402
 
@@ -101,9 +105,14 @@ def main() -> None:
         ]
     write = lambda path: quantised_models.write_plainly(path, "gptq", gptq)  # noqa: E731
     cases += [("gptq 128, many rows", write, {}), ("gptq 128, one stream", write, FEW)]
+    kinds = ["Q8_0", "Q4_0", *(["Q6_K", "Q4_K"] if as_gguf.GGML in os.environ else [])]
+    cases += [(f"GGUF {kind}", Kind[kind], {"tokenizer": str(MODEL)}) for kind in kinds]
     for name, write, settings in cases:
         with tempfile.TemporaryDirectory() as folder:
-            path = MODEL if write is None else checkpoint(folder, write)
+            if isinstance(write, Kind):
+                path = as_gguf.write(MODEL, Path(folder) / "made.gguf", write)
+            else:
+                path = MODEL if write is None else checkpoint(folder, write)
             rows, perplexity = measured(path, texts, **settings)
         print(f"| {name} | {perplexity:.4f} | {worst(rows, wanted):.3f} |", flush=True)
 

@@ -7,6 +7,9 @@ hub id must be looked up.
 from __future__ import annotations
 
 from tenonry_hf_hub.files import read_json, read_text
+from tenonry_hf_hub.gguf import WEIGHTS as GGUF_WEIGHTS
+from tenonry_hf_hub.gguf import GgufTensor
+from tenonry_hf_hub.gguf import read_tensors as read_gguf_tensors
 from tenonry_hf_hub.headers import StoredTensor, read_headers, tensor_shapes
 from tenonry_hf_hub.locate import locate_model, locate_tokenizer
 from tenonry_hf_hub.located import Located
@@ -15,6 +18,8 @@ from tenonry_hf_hub.sizes import check_sizes
 from tenonry_hf_hub.weights import WeightFiles, check_present, find_weights, list_weights
 
 __all__ = [
+    "GGUF_WEIGHTS",
+    "GgufTensor",
     "Located",
     "StoredTensor",
     "WeightFiles",
@@ -24,6 +29,7 @@ __all__ = [
     "list_weights",
     "locate_model",
     "locate_tokenizer",
+    "read_gguf_tensors",
     "read_headers",
     "read_json",
     "read_text",

@@ -1,4 +1,6 @@
-"""Reads what the headers of a model's safetensors files say, and whether the files are whole. Front end and workers.
+"""Reads what the headers of a model's safetensors or GGUF files say, and whether the files are whole.
+
+Front end and workers.
 
 No tensor is read: a truncated download, an index that names what is not there, or two files with one tensor are found
 before anything is started.
@@ -16,11 +18,13 @@ from typing import NamedTuple
 import msgspec
 
 from tenonry.errors import ModelError
+from tenonry_hf_hub.gguf import read_tensors
 from tenonry_hf_hub.weights import INDEX, WeightFiles
 
 MAX_HEADER_BYTES = 100 << 20
 READERS = 8
 PREFIX_BYTES = 8
+GGUF = ".gguf"
 # Bits of one element (https://github.com/huggingface/safetensors); a name that is not here is not checked.
 BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
@@ -87,7 +91,15 @@ def _header_of(
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
-    """The tensors of one file. Raises ModelError if it is no safetensors file, or only a part of one."""
+    """The tensors of one file; those of a GGUF file have the names of transformers.
+
+    Raises ModelError if it is no such file, or only a part of one.
+    """
+    if path.suffix == GGUF:
+        return {
+            name: StoredTensor(path, tensor.kind, tensor.shape, tensor.begin, tensor.end)
+            for name, tensor in read_tensors(path).items()
+        }
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(PREFIX_BYTES), "little")

@@ -81,8 +81,8 @@ def _require_weights(name: str, names: list[str], weights: bool) -> None:
     if weights and not any(path.endswith(".safetensors") for path in names):
         _give_up(
             name,
-            "its repository has no *.safetensors, and other formats (*.bin, *.gguf) are not loaded; choose a revision "
-            "or a conversion that has them, or use load_format=dummy",
+            "its repository has no *.safetensors, and other formats (*.bin) are not loaded; choose a revision or a "
+            "conversion that has them, download a *.gguf and give its path, or use load_format=dummy",
         )
 
 

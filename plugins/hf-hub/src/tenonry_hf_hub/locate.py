@@ -1,4 +1,7 @@
-"""From the name that a user gave to a local folder: registered names, folders, hub ids. Front end, at start-up."""
+"""From the name that a user gave to a local folder: registered names, folders, GGUF files, hub ids.
+
+Front end, at start-up.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 from tenonry.config import EngineConfig
 from tenonry.errors import ModelError
 from tenonry.plugin.manager import resolve_point
+from tenonry_hf_hub.gguf import folder_of, is_gguf
 from tenonry_hf_hub.located import MODELS, Located, nearest, registered_names
 
 # What the hub accepts as a repository name: one or two parts of word characters, dots and dashes.
@@ -28,7 +32,7 @@ def locate_tokenizer(config: EngineConfig, model: Located) -> Located:
 
 
 def locate(name: str, revision: str | None = None, *, weights: bool = True) -> Located:
-    """`name` as a registered name, a folder or a hub id, in this order; `./name` always means the folder."""
+    """`name` as a registered name, a folder or GGUF file, or a hub id, in this order; `./name` is always the folder."""
     if name in registered_names() or (":" in name and "/" not in name):
         return Located(_registered_folder(name))
     folder = Path(name).expanduser()
@@ -70,16 +74,20 @@ def _checked_folder(folder: Path, name: str) -> Path:
             f"model '{name}': the folder {folder} does not exist; give a folder that holds config.json, or a hub id "
             f"(ORGANISATION/NAME){nearest(name)}"
         )
+    if folder.is_file() and is_gguf(folder):
+        return folder_of(folder)
     if not folder.is_dir():
         raise ModelError(
-            f"model '{name}': {folder} is a file; give the folder that holds config.json and *.safetensors (formats "
-            "in a single file, such as GGUF, cannot be loaded)"
+            f"model '{name}': {folder} is a file; give the folder that holds config.json and *.safetensors, or a "
+            "GGUF file"
         )
     if not (folder / "config.json").exists() and not _is_tokenizer_folder(folder):
         held = sorted(path.name for path in folder.iterdir())[:6]
+        remedy = "give the folder that was written by save_pretrained or downloaded from the hub"
+        if files := sorted(folder.glob("*.gguf")):
+            remedy = f"give one file: {files[0]}"
         raise ModelError(
-            f"model '{name}': {folder} has no config.json (it holds: {', '.join(held) or 'nothing'}); give the folder "
-            "that was written by save_pretrained or downloaded from the hub"
+            f"model '{name}': {folder} has no config.json (it holds: {', '.join(held) or 'nothing'}); {remedy}"
         )
     return folder
 

@@ -1,4 +1,5 @@
-"""Lists a model's safetensors files, without opening a tensor. Front end (is there anything to load?) and workers.
+"""Lists a model's safetensors files, or its GGUF file, without opening a tensor. Front end (is there anything to
+load?) and workers.
 
 Other formats are refused: a .bin or .pt file is a pickle, and unpickling somebody else's file runs their code.
 """
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 from tenonry.errors import ModelError
 from tenonry_hf_hub.files import read_json
+from tenonry_hf_hub.gguf import WEIGHTS
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -20,7 +22,8 @@ OTHER_FORMATS = (*PICKLED, ".gguf", ".msgpack", ".h5")
 
 
 class WeightFiles(NamedTuple):
-    """`files`: the safetensors files, in a fixed order. `weight_map`: tensor name → file name, if there is an index.
+    """`files`: the safetensors files, in a fixed order, or the one GGUF file. `weight_map`: tensor name → file name, if
+    there is an index.
 
     `absent`: names of files that the index names and that are not there.
     """
@@ -54,6 +57,8 @@ def find_weights(folder: str | Path) -> WeightFiles:
     found = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
     # An adapter is no model, and "consolidated" files repeat the weights under other names.
     plain = [path for path in found if not path.name.startswith(("adapter_", "consolidated"))]
+    if not plain and (folder / WEIGHTS).is_file():
+        return WeightFiles((folder / WEIGHTS,), None)
     if not plain:
         raise ModelError(_nothing_to_load(folder, [path.name for path in found]))
     return WeightFiles(tuple(plain), None)

@@ -1,4 +1,7 @@
-"""What a folder's safetensors files hold for a model, from headers alone, before memory is taken. Worker process."""
+"""What a folder's safetensors or GGUF files hold for a model, from headers alone, before memory is taken.
+
+Worker process.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenonry.errors import ModelError
 from tenonry_hf_hub import StoredTensor, check_present, find_weights, read_headers
+from tenonry_torch_base.gguf import GGUF, gguf_slices
 from tenonry_torch_base.renaming import Renaming
 from tenonry_torch_base.stored_matrices import MatrixSlice, StoredMatrices
 
@@ -112,10 +116,17 @@ class Checkpoint:
         """What facts about the model say of its files, where that is anything unusual."""
         return {"files_not_needed": list(self.absent)} if self.absent else {}
 
+    @property
+    def is_gguf(self) -> bool:
+        """Whether the weights are in a GGUF file."""
+        return any(file.suffix == GGUF for file in self.files)
+
     def slices(self, open_files: ExitStack) -> dict[str, Any]:
         """Checkpoint name → slice of its file, which reads the tensor when it is indexed with `...`."""
         from safetensors import safe_open
 
+        if self.is_gguf:
+            return gguf_slices(self.files)
         opened = {
             file: open_files.enter_context(safe_open(file, framework="pt")) for file in self.files
         }

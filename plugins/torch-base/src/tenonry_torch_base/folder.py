@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tenonry.errors import ModelError
-from tenonry_hf_hub import check_sizes, read_json
+from tenonry_hf_hub import GGUF_WEIGHTS, check_sizes, read_json
 
 UNSAFE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
@@ -17,7 +17,7 @@ def check_folder(
     needs_weights: bool,
     reads_quantised: bool = False,
 ) -> dict[str, Any]:
-    """The folder's config.json. Raises ModelError when it cannot be read, or holds no safetensors files.
+    """The folder's config.json. Raises ModelError when it cannot be read, or holds no weights that are read.
 
     Weights in pickle files are refused by name: reading them may run code that they carry. So are those in few bits,
     unless the worker `reads_quantised`.
@@ -33,9 +33,14 @@ def check_folder(
         raise ModelError(
             f"{path} is quantised ({method}); this worker runs only float32, bfloat16 and float16 weights"
         )
-    if needs_weights and not any(folder.glob("*.safetensors")):
+    if needs_weights and not has_weights(folder):
         raise ModelError(_no_weights(folder))
     return config
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether there are weights of a kind that is read."""
+    return any(folder.glob("*.safetensors")) or (folder / GGUF_WEIGHTS).is_file()
 
 
 def quantised_by(config: dict[str, Any]) -> str | None:

@@ -176,7 +176,8 @@ def stored_model(
         "output_loading_info": True,
     }
     with weights_of(architecture, path), ExitStack() as open_files:
-        if checkpoint.absent or checkpoint.matrices is not None:  # transformers would open them all
+        # Otherwise transformers would open them all.
+        if checkpoint.absent or checkpoint.is_gguf or checkpoint.matrices is not None:
             weights = checkpoint.slices(open_files)
             model, info = type(whole).from_pretrained(None, state_dict=weights, **options)
             _read_generation_config(model, path)

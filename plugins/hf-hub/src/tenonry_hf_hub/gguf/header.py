@@ -1,0 +1,226 @@
+"""Reads the header of a GGUF file: metadata, and the table of tensors. Any process.
+
+The library `gguf` has a reader, too. It believes every count of the file, and makes an array of each element, which
+takes seconds for a vocabulary; here each length is compared with what the file still holds before it is used. The
+types, and how long a block of each is, are the library's.
+
+The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from tenonry.errors import ModelError
+
+WEIGHTS = "model.gguf"  # in the folder that is made of a file
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+MAX_HEADER_BYTES = 64 << 20  # the largest vocabularies take 12 MiB
+MAX_DIMENSIONS = 4
+ALIGNMENT = 32
+# Value type → how `struct` names it.
+SCALARS = {
+    0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
+}  # fmt: skip
+STRING = 8
+ARRAY = 9
+LENGTH = struct.Struct("<Q")
+TYPE = struct.Struct("<I")
+
+
+class Count(NamedTuple):
+    """What is kept of an array: how many elements it has."""
+
+    elements: int
+
+
+class TensorEntry(NamedTuple):
+    """A tensor as the header has it, `shape` in the order of torch; its bytes are `begin` to `end` of the file."""
+
+    kind: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+class Header(NamedTuple):
+    """`size`: in bytes, up to the first tensor."""
+
+    metadata: dict[str, Any]
+    tensors: dict[str, TensorEntry]
+    size: int
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a file is one by its name or its first bytes."""
+    if path.suffix.lower() == ".gguf":
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def read_header(path: Path) -> Header:
+    """Raises ModelError naming file and place: no GGUF file, a part of one, or lengths that cannot be."""
+    try:
+        with path.open("rb") as file:
+            there = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            data = file.read(min(there, MAX_HEADER_BYTES))
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from None
+    reader = _Reader(path, data, there)
+    num_tensors, num_values = reader.start()
+    metadata: dict[str, Any] = {}
+    for _ in range(num_values):
+        key = reader.string("the name of a metadata entry")
+        if key in metadata:
+            reader.fail(f"metadata entry {key} is there twice")
+        metadata[key] = reader.value(key)
+    rows = [reader.tensor() for _ in range(num_tensors)]
+    alignment = metadata.get("general.alignment", ALIGNMENT)
+    if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+        reader.fail(f"general.alignment is {alignment!r}, no power of two")
+    start = -(-reader.at // alignment) * alignment
+    return Header(metadata, _placed(path, rows, start, there), start)
+
+
+class _Reader:
+    """A place in the bytes of a header."""
+
+    def __init__(self, path: Path, data: bytes, there: int) -> None:
+        self.path = path
+        self.data = data
+        self.there = there
+        self.at = 0
+
+    def fail(self, reason: str) -> NoReturn:
+        raise ModelError(f"{self.path} is no usable GGUF file: {reason}; download it again")
+
+    def start(self) -> tuple[int, int]:
+        """The numbers of tensors and metadata entries."""
+        if self.data[: len(MAGIC)] != MAGIC:
+            self.fail("it does not begin with GGUF")
+        self.at = len(MAGIC)
+        version = self.number(TYPE, "the version")
+        if version not in VERSIONS:
+            swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+            if swapped in VERSIONS:
+                self.fail("its numbers are big-endian")
+            self.fail(f"it is of version {version}, and versions 2 and 3 are read")
+        num_tensors = self.number(LENGTH, "the number of tensors")
+        num_values = self.number(LENGTH, "the number of metadata entries")
+        self.expect(num_tensors, 24, "tensors")
+        self.expect(num_values, 13, "metadata entries")
+        return num_tensors, num_values
+
+    def number(self, layout: struct.Struct, what: str) -> Any:
+        self.expect(1, layout.size, what)
+        (found,) = layout.unpack_from(self.data, self.at)
+        self.at += layout.size
+        return found
+
+    def expect(self, count: int, size: int, what: str) -> None:
+        """Raises ModelError where so many elements of at least `size` bytes do not fit."""
+        if count * size <= len(self.data) - self.at:
+            return
+        if len(self.data) < self.there:
+            self.fail(f"its header is longer than {MAX_HEADER_BYTES} bytes, or damaged at {what}")
+        self.fail(f"it ends, after {self.there} bytes, in the middle of {what}")
+
+    def string(self, what: str) -> str:
+        length = self.number(LENGTH, what)
+        self.expect(length, 1, what)
+        found = self.data[self.at : self.at + length]
+        self.at += length
+        return found.decode("utf-8", "replace")
+
+    def value(self, key: str) -> Any:
+        what = f"metadata entry {key}"
+        kind = self.number(TYPE, what)
+        if kind == STRING:
+            return self.string(what)
+        if kind == ARRAY:
+            return self.array(what)
+        if kind not in SCALARS:
+            self.fail(f"{what} has type {kind}, which is none")
+        return self.number(struct.Struct(f"<{SCALARS[kind]}"), what)
+
+    def array(self, what: str) -> Count:
+        """Goes past it."""
+        kind = self.number(TYPE, what)
+        count = self.number(LENGTH, what)
+        if kind in SCALARS:
+            size = struct.calcsize(f"<{SCALARS[kind]}")
+            self.expect(count, size, what)
+            self.at += count * size
+        elif kind == STRING:
+            self.expect(count, LENGTH.size, what)
+            for _ in range(count):
+                length = self.number(LENGTH, what)
+                self.expect(length, 1, what)
+                self.at += length
+        else:
+            self.fail(f"{what} is an array of type {kind}, which is not read")
+        return Count(count)
+
+    def tensor(self) -> tuple[str, tuple[int, ...], int, int]:
+        """A row of the table: name, shape, type and offset."""
+        name = self.string("the table of tensors")
+        what = f"tensor {name}"
+        dimensions = self.number(TYPE, what)
+        if not 1 <= dimensions <= MAX_DIMENSIONS:
+            self.fail(f"{what} has {dimensions} dimensions, not 1 to {MAX_DIMENSIONS}")
+        shape = tuple(self.number(LENGTH, what) for _ in range(dimensions))
+        kind = self.number(TYPE, what)
+        offset = self.number(LENGTH, what)
+        return name, shape[::-1], kind, offset
+
+
+def _placed(
+    path: Path,
+    rows: list[tuple[str, tuple[int, ...], int, int]],
+    start: int,
+    there: int,
+) -> dict[str, TensorEntry]:
+    """Where each tensor is. Raises ModelError naming the first that is not wholly in the file."""
+    found: dict[str, TensorEntry] = {}
+    for name, shape, number, offset in rows:
+        if name in found:
+            raise ModelError(f"{path}: tensor {name} is there twice; download the file again")
+        kind, per_block, block_bytes = _type(path, name, number)
+        if shape[-1] % per_block:
+            raise ModelError(
+                f"{path}: tensor {name} has rows of {shape[-1]} elements, and {kind} has blocks of {per_block}; "
+                "download the file again"
+            )
+        begin = start + offset
+        end = begin + math.prod(shape) // per_block * block_bytes
+        if end > there:
+            raise ModelError(
+                f"{path} is truncated: tensor {name} ends at byte {end}, the file has {there}; download it again"
+            )
+        found[name] = TensorEntry(kind, shape, begin, end)
+    return found
+
+
+def _type(path: Path, name: str, number: int) -> tuple[str, int, int]:
+    """Name, elements and bytes of a block. Raises ModelError."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    try:
+        kind = GGMLQuantizationType(number)
+        per_block, block_bytes = GGML_QUANT_SIZES[kind]
+    except (ValueError, KeyError):
+        raise ModelError(
+            f"{path}: tensor {name} is of type {number}, which the installed gguf does not know; pip install -U gguf, "
+            "or take a file of another kind, such as Q8_0"
+        ) from None
+    return kind.name, per_block, block_bytes

@@ -1,0 +1,102 @@
+"""Weights of a GGUF file as numbers: each is read and dequantised when it is wanted. Worker process."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from tenonry.errors import ModelError
+from tenonry_hf_hub import read_gguf_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tenonry_hf_hub import GgufTensor
+
+GGUF = ".gguf"
+PIECE_ELEMENTS = 1 << 20  # what a thread dequantises at once
+MAX_THREADS = 8
+
+
+def gguf_slices(files: Sequence[Path]) -> dict[str, GgufSlice]:
+    """Name in transformers → slice, which reads its tensor whenever it is indexed."""
+    return {
+        name: GgufSlice(tensor)
+        for file in files
+        for name, tensor in read_gguf_tensors(file).items()
+    }
+
+
+class GgufSlice:
+    """One tensor, as a slice of a safetensors file is one."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, tensor: GgufTensor) -> None:
+        self._tensor = tensor
+
+    def get_shape(self) -> list[int]:
+        return list(self._tensor.shape)
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        values = torch.from_numpy(dequantised(self._tensor))
+        return in_halves(values, self._tensor.heads)[index]
+
+
+def dequantised(tensor: GgufTensor) -> np.ndarray:
+    """Its numbers in float32. Raises ModelError when the file has become shorter, or numbers are not finite."""
+    rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
+    data = _read(tensor).reshape(rows, -1)
+    found = np.empty((rows, _columns(tensor)), np.float32)
+    per_piece = max(PIECE_ELEMENTS // max(found.shape[1], 1), 1)
+    with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as threads:
+        begins = range(0, rows, per_piece)
+        pieces = [(data[at : at + per_piece], found[at : at + per_piece]) for at in begins]
+        are_finite = list(threads.map(lambda piece: _fill(tensor.kind, *piece), pieces))
+    if not all(are_finite):
+        raise ModelError(
+            f"{tensor.file.resolve()}: tensor {tensor.stored_name} holds numbers that are not finite; download the "
+            "file again"
+        )
+    return found.reshape(tensor.shape)
+
+
+def _columns(tensor: GgufTensor) -> int:
+    return int(np.prod(tensor.shape[1:])) if len(tensor.shape) > 1 else tensor.shape[0]
+
+
+def _fill(kind: str, data: np.ndarray, found: np.ndarray) -> bool:
+    """Dequantise some rows; whether all numbers are finite."""
+    from gguf import GGMLQuantizationType, dequantize
+
+    with np.errstate(all="ignore"):  # scales that are no numbers are looked for below
+        found[:] = dequantize(data, GGMLQuantizationType[kind])
+    return bool(np.isfinite(found).all())
+
+
+def _read(tensor: GgufTensor) -> np.ndarray:
+    data = np.empty(tensor.end - tensor.begin, np.uint8)
+    rest = memoryview(data)
+    with tensor.file.open("rb", buffering=0) as file:
+        file.seek(tensor.begin)
+        while rest:
+            count = file.readinto(rest)
+            if not count:
+                raise ModelError(f"{tensor.file} ended before byte {tensor.end}; it was cut")
+            rest = rest[count:]
+    return data
+
+
+def in_halves(values: torch.Tensor, heads: int) -> torch.Tensor:
+    """Rows of query and key as transformers has them: of each head the first numbers of all pairs that are rotated
+    together, and then the second ones. In the file, pairs stand together.
+    """
+    if not heads:
+        return values
+    pairs = values.view(heads, -1, 2, *values.shape[1:])
+    return pairs.transpose(1, 2).reshape(values.shape)

@@ -1,0 +1,93 @@
+"""GGUF files served whole: tokens and log-probabilities against transformers, which reads the same file its own way."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tenonry import LLM, SamplingParams
+from tenonry_testkit import gguf_files
+
+PROMPT = "the hand in a café\n and then <|user|>42"
+NUM_TOKENS = 12
+STATED_ERROR = 1e-4
+MODELS = [
+    ("llama", "F32", False),
+    ("llama", "Q4_0", False),
+    ("llama", "Q4_K", True),
+    ("qwen2", "Q8_0", True),
+    ("qwen2", "BF16", False),
+    ("qwen3", "Q6_K", False),
+    ("qwen3", "F16", True),
+]
+GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, prompt_logprobs=20)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@torch.no_grad()
+def expected(path):
+    """The prompt's tokens, log-probabilities of each next one, and what follows."""
+    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    model = AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32
+    ).eval()
+    prompt = tokenizer(PROMPT).input_ids
+    ids = torch.tensor([prompt])
+    logprobs = model(ids).logits[0].log_softmax(-1)
+    made = model.generate(ids, max_new_tokens=NUM_TOKENS, do_sample=False, eos_token_id=None)
+    return prompt, logprobs, made[0, len(prompt) :].tolist(), tokenizer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "kind", "tied"), MODELS)
+def test_a_file_answers_as_transformers_reads_it(name, kind, tied, tmp_path):
+    path = gguf_files.write(tmp_path / f"{name}.gguf", name, Kind[kind], tied=tied)
+    prompt, logprobs, tokens, tokenizer = expected(path)
+    with LLM(model=str(path), dtype="float32") as llm:
+        (made,) = llm.generate([PROMPT], GREEDY, use_tqdm=False)
+    assert list(made.prompt_token_ids) == prompt
+    assert list(made.outputs[0].token_ids) == tokens
+    assert made.outputs[0].text == tokenizer.decode(tokens, skip_special_tokens=True)
+    for place, row in enumerate(made.prompt_logprobs[1:]):
+        for token, entry in row.items():
+            assert abs(entry.logprob - float(logprobs[place, token])) < STATED_ERROR
+
+
+@pytest.mark.slow
+def test_a_chat_is_written_with_the_template_of_the_file(tmp_path):
+    path = gguf_files.write(tmp_path / "small.gguf", kind=Kind.Q8_0)
+    messages = [{"role": "user", "content": "the hand"}]
+    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    wanted = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    with LLM(model=str(path), dtype="float32") as llm:
+        (made,) = llm.chat([messages], GREEDY)
+    assert list(made.prompt_token_ids)[-3:] == tokenizer(wanted).input_ids[-3:]
+    assert len(made.outputs[0].token_ids) == NUM_TOKENS
+
+
+@pytest.mark.slow
+def test_weights_can_be_rounded_to_8_bits_as_those_of_any_model(tmp_path, caplog):
+    path = gguf_files.write(tmp_path / "small.gguf", kind=Kind.Q8_0)
+    _, logprobs, _, _ = expected(path)
+    with (
+        caplog.at_level(logging.INFO),
+        LLM(model=str(path), dtype="float32", worker="torch", quantization="int8") as llm,
+    ):
+        (made,) = llm.generate([PROMPT], GREEDY, use_tqdm=False)
+    assert "Quantisation int8: 9 matrices" in caplog.text
+    found = {
+        (place, token): entry.logprob
+        for place, row in enumerate(made.prompt_logprobs[1:])
+        for token, entry in row.items()
+    }
+    near = torch.tensor(list(found.values()))
+    wanted = torch.stack([logprobs[place, token] for place, token in found])
+    assert float((near - wanted).norm() / wanted.norm()) < 0.03
