@@ -91,3 +91,12 @@ def test_weights_can_be_rounded_to_8_bits_as_those_of_any_model(tmp_path, caplog
     near = torch.tensor(list(found.values()))
     wanted = torch.stack([logprobs[place, token] for place, token in found])
     assert float((near - wanted).norm() / wanted.norm()) < 0.03
+
+
+@pytest.mark.slow
+def test_ranks_take_their_pieces_of_a_file(tmp_path):
+    path = gguf_files.write(tmp_path / "small.gguf", kind=Kind.Q4_K)
+    _, _, tokens, _ = expected(path)
+    with LLM(model=str(path), dtype="float32", executor="mp", tensor_parallel_size=2) as llm:
+        (made,) = llm.generate([PROMPT], GREEDY, use_tqdm=False)
+    assert list(made.outputs[0].token_ids) == tokens
