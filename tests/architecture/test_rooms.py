@@ -15,11 +15,11 @@ MAX_DENSITY = 8.0
 MAX_PACKED_SHARE = 0.5 / 1000
 MAX_FILE_LINES = 400
 MAX_TOKENS = {
-    "contract": 14_641,  # what follows a death, and how long rounds are, are settings, and told; seconds of silence
+    "contract": 14_658,  # what follows a death, and how long rounds are, are settings, and told; fallbacks, silence
     "checks": 1_490,
     "sizing": 1_350,
-    "engine": 18_502,  # a start can be cancelled; where rounds may be, and what is checked of them; epochs in titles
-    "client": 16_119,  # requests go on when their engine died: the links and streams of continuity, and who restarts
+    "engine": 18_575,  # a start can be cancelled; rounds, and what is checked of them; which start a title shows
+    "client": 16_355,  # requests go on when their engine died: links and streams, who restarts, another scheduler
     "settings": 900,
     "observers": 1_600,  # a logger that does not return is left behind
     "media": 80,

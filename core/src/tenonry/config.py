@@ -198,6 +198,8 @@ class EngineConfig(Settings):
     """Where the ranks of one engine run; mp for more than one rank."""
     scheduler: PluginChoice = _plugin("batching")
     """What runs next."""
+    fallback_scheduler: PluginChoice | None = None
+    """Takes the place of a scheduler that raised or broke its contract twice, when the engine is started again."""
     scheduling_policy: PluginChoice = _plugin("fcfs")
     """Order, admission and victims of the batching scheduler."""
     worker: PluginChoice = _plugin("auto")

@@ -97,6 +97,7 @@ class EngineCoreOutputs(msgspec.Struct, array_like=True, kw_only=True):
     utility: UtilityResult | None = None
     dead: str | None = None  # the engine is about to end; the reason
     weight_version: str = ""
+    blamed: str = ""  # the plugin that ended the engine, where one is known
 
 
 OutputsByClient = dict[int, EngineCoreOutputs]

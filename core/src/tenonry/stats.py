@@ -66,7 +66,7 @@ class IterationStats(msgspec.Struct, kw_only=True):
 class RecoveryStats(msgspec.Struct, kw_only=True):
     """What happened to an engine that died. `tokens_recomputed`: prompts and delivered tokens of continued requests
     that had run; less is computed of those that another engine has in its prefix cache. `silence_s`: seconds from its
-    death until it served again.
+    death until it served again. `fallbacks`: its scheduler was replaced.
     """
 
     deaths: int = 0
@@ -74,6 +74,7 @@ class RecoveryStats(msgspec.Struct, kw_only=True):
     requests_continued: int = 0
     tokens_recomputed: int = 0
     silence_s: float = 0.0
+    fallbacks: int = 0
 
 
 class StatRecord(msgspec.Struct, kw_only=True):

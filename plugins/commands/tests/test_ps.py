@@ -188,13 +188,21 @@ def test_json_is_a_list_of_records(supervisor, tmp_path, capsys):
     assert record.pop("uptime_s") >= 0
     assert record == {
         "instance": os.getpid(), "depth": 1, "role": "engine", "rank": "0", "epoch": 1, "pid": child.pid, "state": "ok",
+        "fallback": "",
     }  # fmt: skip
 
 
 def test_an_engine_that_was_started_again_says_which_start_it_is(supervisor, tmp_path):
     child = start(supervisor, "engine 1 epoch 3", tmp_path)
     (row,) = [row for row in instance(os.getpid()) if row.pid == child.pid]
-    assert (row.role, row.rank, row.epoch) == ("engine", "1", 3)
+    assert (row.role, row.rank, row.epoch, row.fallback) == ("engine", "1", 3, "")
+
+
+def test_an_engine_with_another_scheduler_says_so(supervisor, tmp_path, capsys):
+    child = start(supervisor, "engine 0 epoch 3 fallback static", tmp_path)
+    line = next(line for line in run(capsys).splitlines() if f" {child.pid} " in line)
+    assert line.split()[1:3] == ["0", "3"]
+    assert line.endswith("ok, scheduler static")
 
 
 def test_no_instance(monkeypatch, capsys):

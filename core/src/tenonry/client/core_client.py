@@ -10,6 +10,7 @@ import contextlib
 import functools
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -65,7 +66,8 @@ class EngineLink:
 class CoreClient:
     """The sockets to all engines. `on_death(engine index, reason)` is called once for an engine that reports its end.
 
-    `frames_dropped` counts what could not be decoded or was of another epoch. `dead`: why no request can be served.
+    `frames_dropped` counts what could not be decoded or was of another epoch; `faults` engines that a plugin ended, by
+    its name. `dead`: why no request can be served.
     `leaving`: engines that get no new requests. `recovers`: dead engines are started again; until then they are
     `awaited`, and so are they by requests that no other engine can serve.
     """
@@ -79,6 +81,7 @@ class CoreClient:
         self._on_death = on_death
         self._curve = curve
         self.frames_dropped = 0
+        self.faults: Counter[str] = Counter()
         self.dead: str | None = None
         self.engines: dict[int, EngineLink] = {}
         self.leaving: set[int] = set()
@@ -320,6 +323,7 @@ class CoreClient:
         if outputs.utility is not None:
             self._answer(link.index, outputs.utility)
         if outputs.dead:
+            self.faults[outputs.blamed] += 1
             self._on_death(link.index, f"engine {link.index} stopped: {outputs.dead}")
         return outputs
 

@@ -22,13 +22,14 @@ from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import EngineFacts, EngineZmqAddresses
 from tenonry.observers.stat_manager import StatManager
 from tenonry.plugin.plan import PluginPlan
-from tenonry.stats import IterationStats
+from tenonry.stats import IterationStats, RecoveryStats, StatRecord
 from tenonry.transport.folder import RunDirectory
 
 logger = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 10.0
 POLL_S = 0.005
 MAX_ENGINES = 1024
+MAX_FAULTS = 2  # of a scheduler that has a fallback
 
 
 class Engines(ABC):
@@ -100,6 +101,10 @@ class OwnedEngines(Engines):
             config = config.replaced(log_stats=True)
         self._manager, self.plan, self.model = resolve_front_end(config, launcher=True)
         self._config, self._context = config, context
+        self._fallback = None
+        if config.fallback_scheduler is not None:  # one that cannot be used ends the start
+            self._fallback = config.replaced(scheduler=config.fallback_scheduler)
+            self._manager.resolve("scheduler", self._fallback.scheduler, self._fallback)
         # Loggers may hold a port, and there may be no engines.
         with contextlib.ExitStack() as parts:
             self.stats = StatManager(config, self.plan, stat_loggers)
@@ -167,7 +172,27 @@ class OwnedEngines(Engines):
 
     async def restart(self, indexes: Sequence[int]) -> None:
         """Start engines that died, under their numbers, and return when they can be used. Raises LaunchError."""
+        scheduler = self.plan.get("scheduler").name
+        if self._fallback is not None and self.client.faults[scheduler] >= MAX_FAULTS:
+            self._fall_back(scheduler, indexes[0])
         await self._grow(indexes)
+
+    def _fall_back(self, scheduler: str, index: int) -> None:
+        """Start engines with the other scheduler from now on."""
+        assert self._fallback is not None  # noqa: S101 - see `restart`
+        self._config = self._fallback
+        self._fallback = None
+        self.plan = self._manager.plan(self._config)
+        self.fleet.change(self._config, self.plan)
+        logger.error(
+            "the scheduler '%s' raised or broke its contract %d times: engines that are started from now on use '%s' "
+            "(--fallback-scheduler)",
+            scheduler,
+            MAX_FAULTS,
+            self._config.scheduler.name,
+        )
+        stats = RecoveryStats(fallbacks=1)
+        self.stats.record(StatRecord(engine_index=index, time=time.monotonic(), recovery=stats))
 
     async def _grow(self, indexes: Sequence[int]) -> None:
         try:

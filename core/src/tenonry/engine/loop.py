@@ -112,7 +112,12 @@ class EngineLoop:
         except BaseException as error:
             logger.exception("engine %d died", self._index)
             reason = str(error) or type(error).__name__
-            self._send({client: EngineCoreOutputs(dead=reason) for client in self._ports.clients})
+            blamed = getattr(error, "plugin", "")
+            last = {
+                client: EngineCoreOutputs(dead=reason, blamed=blamed)
+                for client in self._ports.clients
+            }
+            self._send(last)
             status = 1
         finally:
             self._heartbeat.pause()

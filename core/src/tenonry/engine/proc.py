@@ -10,6 +10,7 @@ import msgspec
 import zmq
 from setproctitle import setproctitle
 
+from tenonry.config import EngineConfig
 from tenonry.engine.loop import EngineLoop
 from tenonry.errors import LaunchError, PluginFault, TenonryError
 from tenonry.interfaces.launcher import EngineSpec
@@ -37,7 +38,7 @@ def run_engine(payload: Mapping[str, str]) -> int:
     handshake = EngineHandshake(context, spec)
     try:
         metadata = handshake.hello()
-        _show_epoch(spec.engine_index, metadata.epoch)
+        _show_start(spec, metadata.epoch)
         loop = EngineLoop(context, spec, metadata, Heartbeat(int(payload.get("heartbeat", -1))))
     except Exception as error:
         logger.exception(
@@ -52,10 +53,13 @@ def run_engine(payload: Mapping[str, str]) -> int:
     return loop.run()
 
 
-def _show_epoch(index: int, epoch: int) -> None:
+def _show_start(spec: EngineSpec, epoch: int) -> None:
     """In the title of a process that was started after the first engines: `tenonry ps` reads it."""
     if epoch > 1:
-        setproctitle(f"tenonry: engine {index} epoch {epoch}")
+        config = EngineConfig.model_validate_json(spec.config_text)
+        is_other = config.scheduler == config.fallback_scheduler
+        end = f" fallback {config.scheduler.name}" if is_other else ""
+        setproctitle(f"tenonry: engine {spec.engine_index} epoch {epoch}{end}")
 
 
 class EngineHandshake:

@@ -85,6 +85,11 @@ class EngineFleet:
         self._context: Context = zmq.Context()
         self._nodes = NodeWatch(self.lost)
 
+    def change(self, config: EngineConfig, plan: PluginPlan) -> None:
+        """Engines that are started from now on get these."""
+        self._config = config
+        self._plan = plan
+
     # ------------------------------------------------------------------ start
     def run_directory(self) -> RunDirectory:
         """A folder for sockets; close it once all are connected. Raises LaunchError after `shutdown`."""

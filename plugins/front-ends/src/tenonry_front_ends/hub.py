@@ -155,6 +155,7 @@ class Hub:
             index, reason = self._deaths.get()
             logger.error("the engine died: %s", reason)
             self._client.engine_died(index, reason)
+            self._on_outputs()  # what it said last
             self._client.remove_engine(index, reason)
             self._stats.observe(
                 EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats())

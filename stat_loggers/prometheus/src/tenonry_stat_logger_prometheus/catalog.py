@@ -213,6 +213,7 @@ METRICS: tuple[MetricDef, ...] = (
         "Seconds from a death of the engine until it served again.",
         vllm=(),
     ),
+    _counter("scheduler_fallbacks", "Times that another scheduler took over.", vllm=()),
     MetricDef(
         "request_rejections",
         "counter",

@@ -64,6 +64,7 @@ class EngineSeries:
         self.continued = cell("requests_continued", engine)
         self.recomputed = cell("tokens_recomputed", engine)
         self.silence = cell("recovery_silence_seconds", engine)
+        self.fallbacks = cell("scheduler_fallbacks", engine)
         self.ttft = histogram("time_to_first_token_seconds", engine)
         self.itl = histogram("inter_token_latency_seconds", engine)
         self.tpot = histogram("request_time_per_output_token_seconds", engine)
@@ -127,6 +128,7 @@ class EngineSeries:
         self.continued.value += stats.requests_continued
         self.recomputed.value += stats.tokens_recomputed
         self.silence.value += stats.silence_s
+        self.fallbacks.value += stats.fallbacks
 
     def _add_finished(self, request: FinishedRequestStats) -> None:
         reason = request.finish_reason
