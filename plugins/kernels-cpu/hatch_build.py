@@ -44,7 +44,8 @@ SETS = {
     "baseline": (),
     "avx2": ("-mavx2", "-mfma"),
     "avx512": AVX512,
-    "avx512bf16": (*AVX512, "-mavx512bf16"),
+    "avx512vnni": (*AVX512, "-mavx512vnni"),
+    "avx512bf16": (*AVX512, "-mavx512vnni", "-mavx512bf16"),
 }
 
 

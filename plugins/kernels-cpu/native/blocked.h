@@ -1,17 +1,17 @@
-/* Products of few rows with weights in bfloat16, laid out in blocks of 64 outputs as oneDNN lays them out for itself. */
+/* Weights laid out in blocks of 64 outputs, and products of few rows with those in bfloat16, which oneDNN lays out so for
+ * itself; those of few bits are in few_bits.h. */
 #ifndef TENONRY_BLOCKED_H
 #define TENONRY_BLOCKED_H
 
 #include "pool.h"
 #include "vectors.h"
-#if defined(__AVX512BF16__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
 #define BLOCK 64       /* outputs of a block */
-#define FEW_CHUNKS 16  /* less than what can be shared well */
-#define ALONE_NS 80000
 #define PAIR_MULTIPLE 16 /* pairs of inputs are filled up to a multiple */
+#define HALF_BITS 16     /* of a weight in bfloat16 */
 
 #if defined(__AVX512F__)
 #define BLOCK_ROWS 6
@@ -24,19 +24,24 @@
 #define BLOCK_VECTORS 2
 #endif
 
-/* See `BlockedWeight` in tenonry_torch_base.step_kernels: [outputs / 64, inputs / 2, 64, 2], filled up with zeros. */
+/* With 16 bits see `BlockedWeight`, otherwise `FewBitsWeight`, both in tenonry_torch_base.step_kernels. */
 typedef struct {
-    int64_t inputs, outputs; /* inputs are even */
-    const uint16_t *weight;
+    int64_t inputs, outputs; /* in bfloat16, inputs are even */
+    const void *weight;
     const float *bias; /* [outputs] or NULL */
+    int64_t bits;
+    int64_t groups;      /* of inputs, each with scales of its own */
+    const void *scales;  /* [blocks, groups, 64] */
+    const uint16_t *zeros; /* as scales, in bfloat16; NULL: the middle of the range */
+    int64_t has_half_scales;
 } blocked;
 
 INLINE int64_t blocks_of(const blocked *w) { return (w->outputs + BLOCK - 1) / BLOCK; }
 
-/* The weights of a block of outputs. */
+/* The weights of a block of outputs, in bfloat16. */
 INLINE const uint16_t *block_of(const blocked *w, int64_t block) {
     int64_t pairs = (w->inputs / 2 + PAIR_MULTIPLE - 1) / PAIR_MULTIPLE * PAIR_MULTIPLE;
-    return w->weight + block * pairs * 2 * BLOCK;
+    return (const uint16_t *)w->weight + block * pairs * 2 * BLOCK;
 }
 
 INLINE float widened(uint16_t half) {
@@ -110,8 +115,8 @@ INLINE void block_tile(int rows, int vectors, int64_t pairs, const uint16_t *x, 
     }
 }
 
-/* out [rows, 64] floats = rows of x times a block. */
-INLINE void block_rows(int rows, const blocked *w, int64_t block, const uint16_t *x, int64_t x_step, float *out) {
+/* out [rows, 64] floats = rows of x in bfloat16 times a block. */
+INLINE void half_rows(int rows, const blocked *w, int64_t block, const uint16_t *x, int64_t x_step, float *out) {
     const uint16_t *weight = block_of(w, block);
     for (int c = 0; c < BLOCK; c += BLOCK_VECTORS * LANES) {
         vector sums[BLOCK_ROWS][BLOCK_VECTORS];
@@ -119,87 +124,6 @@ INLINE void block_rows(int rows, const blocked *w, int64_t block, const uint16_t
         for (int r = 0; r < rows; r++)
             for (int v = 0; v < BLOCK_VECTORS; v++) *(vector *)(out + r * BLOCK + c + v * LANES) = sums[r][v];
     }
-    if (!w->bias) return;
-    int64_t left = w->outputs - block * BLOCK;
-    for (int r = 0; r < rows; r++)
-        for (int64_t c = 0; c < BLOCK && c < left; c++) out[r * BLOCK + c] += w->bias[block * BLOCK + c];
 }
-
-/* As above, of 1 to BLOCK_ROWS rows. */
-static void few_block_rows(int64_t rows, const blocked *w, int64_t block, const uint16_t *x, int64_t x_step, float *out) {
-    switch (rows) {
-        case 1: block_rows(1, w, block, x, x_step, out); break;
-        case 2: block_rows(2, w, block, x, x_step, out); break;
-#if BLOCK_ROWS > 2
-        case 3: block_rows(3, w, block, x, x_step, out); break;
-#endif
-#if BLOCK_ROWS > 3
-        case 4: block_rows(4, w, block, x, x_step, out); break;
-        case 5: block_rows(5, w, block, x, x_step, out); break;
-        case 6: block_rows(6, w, block, x, x_step, out); break;
-#endif
-    }
-}
-
-/* What becomes of a product: floats, or halves to which `others` are added where there are some, or with `is_gated` of
- * [gate, up] the half silu(gate) * up. Rows are `step` elements apart. */
-typedef struct {
-    const blocked *weight;
-    const uint16_t *x;
-    int64_t count, x_step, group; /* rows; how many of them are a chunk */
-    float *floats;
-    uint16_t *halves;
-    const uint16_t *others;
-    int64_t step;
-    int64_t is_gated;
-} product_job;
-
-static void product_chunk(const void *context, int64_t chunk) {
-    const product_job *job = context;
-    const blocked *w = job->weight;
-    int64_t groups = (job->count + job->group - 1) / job->group;
-    int64_t block = chunk / groups;
-    int64_t begin = chunk % groups * job->group;
-    int64_t end = begin + job->group < job->count ? begin + job->group : job->count;
-    int64_t first = block * BLOCK;
-    int64_t outputs = job->is_gated ? w->outputs / 2 : w->outputs;
-    float made[BLOCK_ROWS * BLOCK], ups[BLOCK_ROWS * BLOCK];
-    for (int64_t r = begin; r < end; r += BLOCK_ROWS) {
-        int64_t rows = end - r < BLOCK_ROWS ? end - r : BLOCK_ROWS;
-        const uint16_t *x = job->x + r * job->x_step;
-        few_block_rows(rows, w, block, x, job->x_step, made);
-        if (job->is_gated) few_block_rows(rows, w, block + outputs / BLOCK, x, job->x_step, ups);
-        for (int64_t i = 0; i < rows; i++)
-            for (int64_t c = 0; c < BLOCK && first + c < outputs; c += LANES) {
-                int64_t left = outputs - first - c;
-                int64_t place = (r + i) * job->step + first + c;
-                vector values = *(vector *)(made + i * BLOCK + c);
-                if (job->is_gated) values = silu(values) * *(vector *)(ups + i * BLOCK + c);
-                if (job->others) values += take_half(job->others + place, left);
-                if (job->floats)
-                    put(job->floats + place, values, left);
-                else
-                    put_half(job->halves + place, values, left);
-            }
-    }
-}
-
-/* Chunks are blocks, or where these are few, some rows of them. */
-static void blocked_product(product_job *job) {
-    int64_t blocks = blocks_of(job->weight);
-    if (job->is_gated) blocks /= 2;
-    int64_t groups = (FEW_CHUNKS + blocks - 1) / blocks;
-    int64_t tiles = (job->count + BLOCK_ROWS - 1) / BLOCK_ROWS;
-    if (groups > tiles) groups = tiles;
-    job->group = (tiles + groups - 1) / groups * BLOCK_ROWS;
-    groups = (job->count + job->group - 1) / job->group;
-    tenonry_share(product_chunk, job, blocks * groups);
-}
-
-/* Nanoseconds that a product takes one thread, roughly. */
-INLINE int64_t product_ns(const blocked *w, int64_t count) { return w->inputs * w->outputs * (4 + count) / 120; }
-
-/* As many threads as pay for so much work: waking one takes as long as some of it. */
-INLINE int64_t threads_for(int64_t threads, int64_t work_ns) { return work_ns < ALONE_NS ? 1 : threads; }
 
 #endif

@@ -1,6 +1,8 @@
-/* A decoder layer of the Llama kind in one call, of rows of one new token each, in bfloat16: norm, query, key and value,
+/* A decoder layer of the Llama kind in one call, of rows of one new token each, in bfloat16, its weights in that
+ * or in few bits: norm, query, key and value,
  * attention over K/V in blocks, output and residual, norm, gated feed-forward and residual. And its parts alone. */
 #include "paged.h"
+#include "product.h"
 
 #define MAX_SHARING 16 /* query heads of a key head */
 #define NORM_ROWS 8    /* of a chunk */
@@ -106,16 +108,6 @@ INLINE int64_t attend_ns(const attention *p, const paged *at, int64_t count) {
     return keys * p->heads * p->size / 8;
 }
 
-static void linear_body(const void *context) { blocked_product((product_job *)context); }
-
-/* out [count, outputs] = x [count, inputs] times the weight, and `others` where there are some. */
-void KERNEL(blocked_linear)(const blocked *w, int64_t threads, int64_t count, const uint16_t *x, int64_t x_step,
-                            const uint16_t *others, uint16_t *out) {
-    product_job job = {.weight = w, .x = x, .count = count, .x_step = x_step, .halves = out, .others = others,
-                       .step = w->outputs};
-    tenonry_together(threads_for(threads, product_ns(w, count)), linear_body, &job);
-}
-
 static void attend_body(const void *context) {
     const attend_job *job = context;
     tenonry_share(attend_chunk, job, job->count * job->parts->kv_heads);
@@ -135,8 +127,19 @@ typedef struct {
     int64_t rotated;
     const paged *at;
     uint16_t *out;
-    float *scratch;
+    char *scratch;
 } layer_job;
+
+/* Of a row, for whichever product. */
+INLINE int64_t room_to_round(const layer *p) {
+    const blocked *weights[] = {&p->projection, &p->out, &p->gate_up, &p->down};
+    int64_t room = 0;
+    for (int n = 0; n < 4; n++) {
+        int64_t wanted = weights[n]->bits == HALF_BITS ? 0 : rounded_bytes(weights[n]);
+        room = wanted > room ? wanted : room;
+    }
+    return room;
+}
 
 static void layer_body(const void *context) {
     const layer_job *job = context;
@@ -145,33 +148,35 @@ static void layer_body(const void *context) {
     int64_t size = p->hidden;
     int64_t columns = p->projection.outputs;
     int64_t made_size = p->out.inputs;
-    uint16_t *normed = (uint16_t *)(job->scratch + count * columns);
+    char *rounded = job->scratch;
+    float *projected = (float *)(rounded + count * room_to_round(p));
+    uint16_t *normed = (uint16_t *)(projected + count * columns);
     uint16_t *middle = normed + count * size;
     uint16_t *made = middle + count * size;
     uint16_t *inner = made + count * made_size;
     norm_rows((norm_job){job->hidden, p->norm, p->norm_eps, count, size, normed});
-    product_job project = {.weight = &p->projection, .x = normed, .count = count, .x_step = size,
-                           .floats = job->scratch, .step = columns};
+    product_job project = {.weight = &p->projection, .x = normed, .count = count, .x_step = size, .rounded = rounded,
+                           .floats = projected, .step = columns};
     blocked_product(&project);
-    attend_job attending = {.parts = p->attention, .at = job->at, .count = count, .projected = job->scratch,
+    attend_job attending = {.parts = p->attention, .at = job->at, .count = count, .projected = projected,
                             .cos = job->cos, .sin = job->sin, .rotated = job->rotated, .out = made};
     attend_body(&attending);
-    product_job finish = {.weight = &p->out, .x = made, .count = count, .x_step = made_size, .halves = middle,
-                          .others = job->hidden, .step = size};
+    product_job finish = {.weight = &p->out, .x = made, .count = count, .x_step = made_size, .rounded = rounded,
+                          .halves = middle, .others = job->hidden, .step = size};
     blocked_product(&finish);
     norm_rows((norm_job){middle, p->second_norm, p->second_norm_eps, count, size, normed});
-    product_job widen = {.weight = &p->gate_up, .x = normed, .count = count, .x_step = size, .halves = inner,
-                         .step = p->inner, .is_gated = 1};
+    product_job widen = {.weight = &p->gate_up, .x = normed, .count = count, .x_step = size, .rounded = rounded,
+                         .halves = inner, .step = p->inner, .is_gated = 1};
     blocked_product(&widen);
-    product_job narrow = {.weight = &p->down, .x = inner, .count = count, .x_step = p->inner, .halves = job->out,
-                          .others = middle, .step = size};
+    product_job narrow = {.weight = &p->down, .x = inner, .count = count, .x_step = p->inner, .rounded = rounded,
+                          .halves = job->out, .others = middle, .step = size};
     blocked_product(&narrow);
 }
 
-/* `hidden`, `out` [count, hidden]. `scratch`: count * columns floats, and behind them count * (hidden + hidden + made +
- * inner) halves. */
+/* `hidden`, `out` [count, hidden]. `scratch`: count times the largest `rounded_bytes` of a weight of few bits, then count *
+ * columns floats, and behind them count * (hidden + hidden + made + inner) halves. */
 void KERNEL(layer)(const layer *p, int64_t threads, int64_t count, const uint16_t *hidden, const uint16_t *cos,
-                   const uint16_t *sin, int64_t rotated, const paged *at, uint16_t *out, float *scratch) {
+                   const uint16_t *sin, int64_t rotated, const paged *at, uint16_t *out, char *scratch) {
     layer_job job = {p, count, hidden, cos, sin, rotated, at, out, scratch};
     int64_t work = attend_ns(p->attention, at, count);
     const blocked *weights[] = {&p->projection, &p->out, &p->gate_up, &p->down};

@@ -24,6 +24,15 @@ class TestWithoutProducts(StepKernelsContract):
         return CpuKernels("avx512")
 
 
+class TestWithoutHalves(StepKernelsContract):
+    """Where a processor multiplies bytes, and no pairs of halves."""
+
+    def made(self) -> CpuKernels:
+        if "avx512vnni" not in instruction_sets():
+            pytest.skip("the processor has no AVX-512 VNNI")
+        return CpuKernels("avx512vnni")
+
+
 class TestBaseline(StepKernelsContract):
     """What every processor can do."""
 

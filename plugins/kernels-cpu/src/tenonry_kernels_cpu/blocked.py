@@ -1,4 +1,6 @@
-"""The kernel of linear layers in bfloat16, on weights as oneDNN lays them out. Worker process."""
+"""The kernels of linear layers: in bfloat16, on weights as oneDNN lays them out, and on weights of few bits. Worker
+process.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,13 @@ import torch
 
 from tenonry_kernels_cpu.library import ADDRESS, COUNT, function
 from tenonry_kernels_cpu.weights import address
+from tenonry_torch_base.few_bits import FewBitsWeight
 
 if TYPE_CHECKING:
     from tenonry_torch_base.step_kernels import BlockedWeight
+
+HALF_BITS = 16  # as in native/blocked.h
+ALIGNMENT = 64
 
 
 class BlockedStruct(ctypes.Structure):
@@ -20,17 +26,36 @@ class BlockedStruct(ctypes.Structure):
     _fields_ = (
         *((name, COUNT) for name in ("inputs", "outputs")),
         *((name, ADDRESS) for name in ("weight", "bias")),
+        *((name, COUNT) for name in ("bits", "groups")),
+        *((name, ADDRESS) for name in ("scales", "zeros")),
+        ("has_half_scales", COUNT),
     )
 
 
-def blocked_struct(weight: BlockedWeight) -> BlockedStruct:
+def blocked_struct(weight: BlockedWeight | FewBitsWeight) -> BlockedStruct:
     """For kernels; `weight` must live as long."""
+    ends = (weight.inputs, weight.outputs, address(weight.blocks), address(weight.bias))
+    if not isinstance(weight, FewBitsWeight):
+        return BlockedStruct(*ends, HALF_BITS)
     return BlockedStruct(
-        weight.inputs,
-        weight.outputs,
-        address(weight.blocks),
-        address(weight.bias),
+        *ends,
+        weight.bits,
+        weight.num_groups,
+        address(weight.scales),
+        address(weight.zeros),
+        int(weight.scales.dtype == torch.bfloat16),
     )
+
+
+def rounded_bytes(weight: BlockedWeight | FewBitsWeight) -> int:
+    """What a row of inputs takes that is rounded for a weight; as in native/few_bits.h."""
+    if not isinstance(weight, FewBitsWeight):
+        return 0
+    return _aligned(4 * (1 + weight.num_groups)) + _aligned(weight.inputs)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 class BlockedLinear:
@@ -58,5 +83,39 @@ class BlockedLinear:
             self._inputs,
             address(other),
             out.data_ptr(),
+        )
+        return out
+
+
+class FewBitsLinear:
+    """See `StepKernels.few_bits_linear`."""
+
+    __slots__ = ("_address", "_function", "_held", "_order", "_outputs", "_row_bytes", "_threads")
+
+    def __init__(self, weight: FewBitsWeight, instruction_set: str, threads: int) -> None:
+        made = blocked_struct(weight)
+        self._held = (weight, made)
+        self._address = ctypes.addressof(made)
+        self._order = weight.order
+        self._outputs = weight.outputs
+        self._row_bytes = rounded_bytes(weight)
+        self._threads = threads
+        self._function = function("few_bits_linear", instruction_set)
+
+    def __call__(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
+        if self._order is not None:
+            x = x.index_select(1, self._order)
+        count = len(x)
+        out = x.new_empty(count, self._outputs)
+        scratch = torch.empty(count * self._row_bytes, dtype=torch.uint8)
+        self._function(
+            self._address,
+            self._threads,
+            count,
+            x.data_ptr(),
+            int(x.dtype == torch.float32),
+            address(other),
+            out.data_ptr(),
+            scratch.data_ptr(),
         )
         return out

@@ -8,7 +8,7 @@ import torch
 
 from tenonry_kernels_cpu.attention import Attention
 from tenonry_kernels_cpu.best_allowed import BestAllowed
-from tenonry_kernels_cpu.blocked import BlockedLinear
+from tenonry_kernels_cpu.blocked import BlockedLinear, FewBitsLinear
 from tenonry_kernels_cpu.delta_rule import DeltaRule
 from tenonry_kernels_cpu.experts import Experts
 from tenonry_kernels_cpu.half import AttentionHalf, DeltaRuleHalf
@@ -20,6 +20,7 @@ from tenonry_torch_base.step_kernels import StepKernels
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tenonry_torch_base.few_bits import FewBitsWeight
     from tenonry_torch_base.step_kernels import (
         AttentionParts,
         BlockedWeight,
@@ -96,6 +97,9 @@ class CpuKernels(StepKernels):
         if not can_multiply(weight):
             return None
         return BlockedLinear(weight, self.instruction_set, self.threads)
+
+    def few_bits_linear(self, weight: FewBitsWeight) -> FewBitsLinear:
+        return FewBitsLinear(weight, self.instruction_set, self.threads)
 
     def paged_attention(self, parts: AttentionParts) -> PagedAttention | None:
         if not can_attend(parts):

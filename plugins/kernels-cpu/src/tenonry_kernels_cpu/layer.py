@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry_kernels_cpu.attention import struct_of
-from tenonry_kernels_cpu.blocked import BlockedStruct, blocked_struct
+from tenonry_kernels_cpu.blocked import BlockedStruct, blocked_struct, rounded_bytes
 from tenonry_kernels_cpu.library import ADDRESS, COUNT, REAL, function
 from tenonry_kernels_cpu.weights import address
+from tenonry_torch_base.few_bits import FewBitsWeight
 
 if TYPE_CHECKING:
     from tenonry_torch_base.step_kernels import (
@@ -56,8 +57,10 @@ def can_attend(parts: AttentionParts) -> bool:
     return is_small and not parts.is_gated
 
 
-def can_multiply(weight: BlockedWeight) -> bool:
-    """Whether inputs come in pairs."""
+def can_multiply(weight: BlockedWeight | FewBitsWeight) -> bool:
+    """Whether inputs come in pairs, or as they are stored."""
+    if isinstance(weight, FewBitsWeight):
+        return weight.order is None
     return weight.inputs % 2 == 0
 
 
@@ -125,6 +128,7 @@ class Layer:
     def __init__(self, parts: LayerParts, instruction_set: str, threads: int) -> None:
         hidden = parts.out.outputs
         inner = parts.down.inputs
+        weights = (parts.projection, parts.out, parts.gate_up, parts.down)
         attention = struct_of(parts.attention)
         made = _Struct(
             hidden,
@@ -134,14 +138,14 @@ class Layer:
             address(parts.second_norm_weight),
             parts.norm_eps,
             parts.second_norm_eps,
-            *map(blocked_struct, (parts.projection, parts.out, parts.gate_up, parts.down)),
+            *map(blocked_struct, weights),
         )
         self._held = (parts, attention, made)
         self._address = ctypes.addressof(made)
         self._window = parts.attention.window
         self._threads = threads
         self._function = function("layer", instruction_set)
-        self._row_bytes = 4 * parts.projection.outputs
+        self._row_bytes = max(map(rounded_bytes, weights)) + 4 * parts.projection.outputs
         self._row_bytes += 2 * (2 * hidden + parts.out.inputs + inner)
         self._room = 0
         self._scratch = torch.empty(0)

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 PATH = Path(__file__).with_name("libkernels.so")
-VERSION = 6  # of the structs and parameters in native/; the library says which it has
+VERSION = 7  # of the structs and parameters in native/; the library says which it has
 ADDRESS = ctypes.c_void_p
 COUNT = ctypes.c_int64
 REAL = ctypes.c_float
@@ -31,6 +31,10 @@ PARAMETERS: dict[str, tuple[type, ...]] = {
     "blocked_linear": (
         *(ADDRESS, COUNT, COUNT),
         *(ADDRESS, COUNT, ADDRESS, ADDRESS),
+    ),
+    "few_bits_linear": (
+        *(ADDRESS, COUNT, COUNT),
+        *(ADDRESS, COUNT, ADDRESS, ADDRESS, ADDRESS),
     ),
     "paged_attention": (
         *(ADDRESS, COUNT, COUNT),

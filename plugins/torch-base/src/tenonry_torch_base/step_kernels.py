@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from tenonry_torch_base.few_bits import FewBitsWeight
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaRuleParts:
@@ -246,6 +248,18 @@ class LinearKernel(Protocol):
         ...
 
 
+class FewBitsKernel(Protocol):
+    """A linear layer with a weight of few bits, of any number of rows."""
+
+    def __call__(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
+        """As `LinearKernel`, all in bfloat16 or all in float32.
+
+        Each row may be rounded to 8 bits with a scale of its own. What a row gets depends on no other row, and on how
+        many there are only by rounding of sums. A row with something that is no number gets nothing that is one.
+        """
+        ...
+
+
 class PagedKeys(NamedTuple):
     """Where the keys and values of R rows are, in blocks that rows may share.
 
@@ -274,17 +288,18 @@ class LayerParts:
 
     hidden + out(attention(projection(norm(hidden)))), and of that x + down(silu(gate) · up) with gate and up one behind
     the other in gate_up(second norm(x)). Norms as in `ExpertParts`, their weights in float32, as those of `attention`.
+    Inputs of weights of few bits are rounded as a `FewBitsKernel` does it.
     """
 
     attention: AttentionParts
     norm_weight: torch.Tensor
     norm_eps: float
-    projection: BlockedWeight
-    out: BlockedWeight
+    projection: BlockedWeight | FewBitsWeight
+    out: BlockedWeight | FewBitsWeight
     second_norm_weight: torch.Tensor
     second_norm_eps: float
-    gate_up: BlockedWeight
-    down: BlockedWeight
+    gate_up: BlockedWeight | FewBitsWeight
+    down: BlockedWeight | FewBitsWeight
 
 
 class LayerKernel(Protocol):
@@ -368,6 +383,10 @@ class StepKernels(ABC):
 
     def linear(self, weight: BlockedWeight) -> LinearKernel | None:
         """See `LinearKernel`."""
+        return None
+
+    def few_bits_linear(self, weight: FewBitsWeight) -> FewBitsKernel | None:
+        """See `FewBitsKernel`."""
         return None
 
     def paged_attention(self, parts: AttentionParts) -> PagedKernel | None:

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tenonry_testkit.step_few_bits import FewBitsSuite
 from tenonry_testkit.step_formulas import (
     attention,
     best_allowed,
@@ -39,7 +40,7 @@ from tenonry_testkit.step_suite import COUNTS, EXAMPLES, SEEDS, SIZES, assert_ne
 from tenonry_torch_base.step_kernels import SlotTokens
 
 
-class StepKernelsContract(HalfSuite, LayerSuite):
+class StepKernelsContract(HalfSuite, LayerSuite, FewBitsSuite):
     """Derive from it and name a class, or an object that is made already."""
 
     def test_is_described(self):

@@ -1,0 +1,148 @@
+/* Products of few rows with weights of 4 or 8 bits, in blocks of 64 outputs. Rows are rounded to 8 bits with a scale each,
+ * so products are exact sums in 32 bits, and what a row gets depends on no other row.
+ *
+ * Weights are stored without sign, as value + middle of their range: instructions multiply bytes without by bytes with a
+ * sign. The middle is taken off by the sum of the inputs. */
+#ifndef TENONRY_FEW_BITS_H
+#define TENONRY_FEW_BITS_H
+
+#include "blocked.h"
+
+#define LINE 256 /* bytes: four inputs, or with 4 bits eight, of 64 outputs */
+#define LARGEST 127.0f
+#define TINY 1e-30f
+
+typedef int8_t small_vector __attribute__((vector_size(LANES), aligned(1), may_alias));
+typedef int32_t sums_vector __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+
+/* Inputs that one line has. */
+INLINE int64_t inputs_of_line(const blocked *w) { return 32 / w->bits; }
+
+INLINE int64_t lines_of(const blocked *w) { return (w->inputs + inputs_of_line(w) - 1) / inputs_of_line(w); }
+
+/* A rounded row: its scale, the sum of each group, and behind these, aligned, a byte per input, filled up with zeros. */
+INLINE int64_t values_begin(const blocked *w) { return (4 * (1 + w->groups) + 63) / 64 * 64; }
+
+INLINE int64_t rounded_bytes(const blocked *w) { return values_begin(w) + (w->inputs + 63) / 64 * 64; }
+
+/* `x`: halves or floats. A row with something that is no number gets a scale that is none. */
+INLINE void round_row(const blocked *w, const void *x, int is_half, char *out) {
+    int64_t size = w->inputs;
+    vector largest = {0}, odd = {0};
+    for (int64_t i = 0; i < size; i += LANES) {
+        vector values = load(at(x, i, is_half), size - i, is_half);
+        vector positive = either(values < 0.0f, -values, values);
+        largest = either(positive > largest, positive, largest);
+        odd += values * 0.0f;
+    }
+    float reach = TINY;
+    for (int i = 0; i < LANES; i++) reach = largest[i] > reach ? largest[i] : reach;
+    float none = total(odd);
+    float *scale = (float *)out;
+    int32_t *sums = (int32_t *)out + 1;
+    int8_t *bytes = (int8_t *)out + values_begin(w);
+    *scale = reach / LARGEST + none;
+    float times = none == 0.0f ? LARGEST / reach : 0.0f;
+    int64_t filled = (size + 63) / 64 * 64;
+    int64_t wide = w->groups == 1 ? filled : size / w->groups;
+    const float to_units = 12582912.0f; /* 1.5 * 2^23: what is added to it is rounded to a whole number */
+    for (int64_t g = 0; g < w->groups; g++) {
+        integers sum = {0};
+        for (int64_t i = g * wide; i < (g + 1) * wide; i += LANES) {
+            vector values = {0};
+            if (i < size && none == 0.0f) values = load(at(x, i, is_half), size - i, is_half);
+            integers whole = (integers)(values * times + to_units) - 0x4b400000;
+            sum += whole;
+            *(small_vector *)(bytes + i) = __builtin_convertvector(whole, small_vector);
+        }
+        sums[g] = 0;
+        for (int i = 0; i < LANES; i++) sums[g] += sum[i];
+    }
+    for (int64_t i = w->groups * wide; i < filled; i++) bytes[i] = 0;
+}
+
+/* sum + products of four bytes in each lane with the four of `given`; `is_low`: those of `line` are below 16. */
+INLINE integers fours(integers sum, integers line, int32_t given, int is_low) {
+#if defined(__AVX512VNNI__)
+    (void)is_low;
+    return (integers)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)line, _mm512_set1_epi32(given));
+#elif defined(__AVX512BW__)
+    __m512i x = _mm512_set1_epi32(given);
+    if (is_low)
+        return sum + (integers)_mm512_madd_epi16(_mm512_maddubs_epi16((__m512i)line, x), _mm512_set1_epi16(1));
+    __m512i even = _mm512_and_si512((__m512i)line, _mm512_set1_epi16(255));
+    __m512i odd = _mm512_srli_epi16((__m512i)line, 8);
+    sum += (integers)_mm512_madd_epi16(even, _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8));
+    return sum + (integers)_mm512_madd_epi16(odd, _mm512_srai_epi16(x, 8));
+#elif defined(__AVX2__)
+    __m256i x = _mm256_set1_epi32(given);
+    if (is_low)
+        return sum + (integers)_mm256_madd_epi16(_mm256_maddubs_epi16((__m256i)line, x), _mm256_set1_epi16(1));
+    __m256i even = _mm256_and_si256((__m256i)line, _mm256_set1_epi16(255));
+    __m256i odd = _mm256_srli_epi16((__m256i)line, 8);
+    sum += (integers)_mm256_madd_epi16(even, _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8));
+    return sum + (integers)_mm256_madd_epi16(odd, _mm256_srai_epi16(x, 8));
+#else
+    (void)is_low;
+    for (int i = 0; i < 4; i++) sum += ((line >> (8 * i)) & 255) * (int32_t)(int8_t)((uint32_t)given >> (8 * i));
+    return sum;
+#endif
+}
+
+/* sums += `rows` rows of bytes, `step` apart, times `count` lines of 4 · BLOCK_VECTORS · LANES bytes of each. */
+INLINE void lines_tile(int rows, int bits, int64_t count, const int8_t *x, int64_t step, const uint8_t *weight,
+                       integers sums[BLOCK_ROWS][BLOCK_VECTORS]) {
+    int parts = 8 / bits;
+    for (int64_t k = 0; k < count; k++) {
+        integers line[BLOCK_VECTORS];
+        for (int v = 0; v < BLOCK_VECTORS; v++) line[v] = *(const sums_vector *)(weight + k * LINE + v * 4 * LANES);
+        for (int part = 0; part < parts; part++) {
+            integers taken_from[BLOCK_VECTORS];
+            for (int v = 0; v < BLOCK_VECTORS; v++)
+                taken_from[v] = parts == 1 ? line[v] : (line[v] >> (4 * part)) & 0x0f0f0f0f;
+            for (int r = 0; r < rows; r++) {
+                int32_t given;
+                __builtin_memcpy(&given, x + r * step + 4 * (parts * k + part), 4);
+                for (int v = 0; v < BLOCK_VECTORS; v++)
+                    sums[r][v] = fours(sums[r][v], taken_from[v], given, parts == 2);
+            }
+        }
+    }
+}
+
+/* out [rows, 64] floats = rounded rows, `step` bytes apart, times a block. */
+INLINE void rounded_rows(int rows, int bits, const blocked *w, int64_t block, const char *x, int64_t step, float *out) {
+    int64_t lines = lines_of(w);
+    const uint8_t *weight = (const uint8_t *)w->weight + block * lines * LINE;
+    const int8_t *bytes = (const int8_t *)x + values_begin(w);
+    int64_t each = lines / w->groups;
+    int32_t middle = 1 << (bits - 1);
+    for (int c = 0; c < BLOCK; c += BLOCK_VECTORS * LANES) {
+        vector made[BLOCK_ROWS][BLOCK_VECTORS];
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < BLOCK_VECTORS; v++) made[r][v] = (vector){0};
+        for (int64_t g = 0; g < w->groups; g++) {
+            integers sums[BLOCK_ROWS][BLOCK_VECTORS];
+            for (int r = 0; r < rows; r++) {
+                int32_t start = w->zeros ? 0 : -middle * ((const int32_t *)(x + r * step))[1 + g];
+                for (int v = 0; v < BLOCK_VECTORS; v++) sums[r][v] = (integers){0} + start;
+            }
+            lines_tile(rows, bits, each, bytes + g * each * (32 / bits), step, weight + g * each * LINE + 4 * c, sums);
+            int64_t place = (block * w->groups + g) * BLOCK + c;
+            for (int v = 0; v < BLOCK_VECTORS; v++) {
+                vector scale = load(at(w->scales, place + v * LANES, (int)w->has_half_scales), LANES, (int)w->has_half_scales);
+                vector zero = w->zeros ? take_half(w->zeros + place + v * LANES, LANES) : (vector){0};
+                for (int r = 0; r < rows; r++) {
+                    vector product = __builtin_convertvector(sums[r][v], vector);
+                    if (w->zeros) product -= zero * (float)((const int32_t *)(x + r * step))[1 + g];
+                    made[r][v] += product * scale;
+                }
+            }
+        }
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < BLOCK_VECTORS; v++)
+                *(vector *)(out + r * BLOCK + c + v * LANES) = made[r][v] * *(const float *)(x + r * step);
+    }
+}
+
+#endif

@@ -1,0 +1,143 @@
+/* Linear layers of few rows on weights in blocks, shared among threads. */
+#ifndef TENONRY_PRODUCT_H
+#define TENONRY_PRODUCT_H
+
+#include "few_bits.h"
+
+#define FEW_CHUNKS 16  /* less than what can be shared well */
+#define ALONE_NS 80000
+#define ROUNDED_ROWS 8 /* of a chunk */
+
+/* out [rows, 64] floats = rows of x, `step` bytes apart, times a block. */
+INLINE void block_rows(int rows, const blocked *w, int64_t block, const char *x, int64_t step, float *out) {
+    if (w->bits == HALF_BITS)
+        half_rows(rows, w, block, (const uint16_t *)x, step / 2, out);
+    else if (w->bits == 8)
+        rounded_rows(rows, 8, w, block, x, step, out);
+    else
+        rounded_rows(rows, 4, w, block, x, step, out);
+    if (!w->bias) return;
+    int64_t left = w->outputs - block * BLOCK;
+    for (int r = 0; r < rows; r++)
+        for (int64_t c = 0; c < BLOCK && c < left; c++) out[r * BLOCK + c] += w->bias[block * BLOCK + c];
+}
+
+/* As above, of 1 to BLOCK_ROWS rows. */
+static void few_block_rows(int64_t rows, const blocked *w, int64_t block, const char *x, int64_t step, float *out) {
+    switch (rows) {
+        case 1: block_rows(1, w, block, x, step, out); break;
+        case 2: block_rows(2, w, block, x, step, out); break;
+#if BLOCK_ROWS > 2
+        case 3: block_rows(3, w, block, x, step, out); break;
+#endif
+#if BLOCK_ROWS > 3
+        case 4: block_rows(4, w, block, x, step, out); break;
+        case 5: block_rows(5, w, block, x, step, out); break;
+        case 6: block_rows(6, w, block, x, step, out); break;
+#endif
+    }
+}
+
+/* What becomes of a product: floats or halves, to which `others` of the same type are added where there are some, or
+ * with `is_gated` of [gate, up] the half silu(gate) * up. Rows of results are `step` elements apart.
+ * `x`: rows of halves, or floats where the inputs are floats, `x_step` elements apart. With weights of few bits it is
+ * rounded into `rounded`, room for `count` rows of `rounded_bytes`; NULL where it is halves for weights of halves. */
+typedef struct {
+    const blocked *weight;
+    const void *x;
+    int64_t has_floats; /* in x */
+    int64_t count, x_step, group; /* rows; how many of them are a chunk */
+    char *rounded;
+    float *floats;
+    uint16_t *halves;
+    const void *others;
+    int64_t step;
+    int64_t is_gated;
+} product_job;
+
+static void product_chunk(const void *context, int64_t chunk) {
+    const product_job *job = context;
+    const blocked *w = job->weight;
+    int64_t groups = (job->count + job->group - 1) / job->group;
+    int64_t block = chunk / groups;
+    int64_t begin = chunk % groups * job->group;
+    int64_t end = begin + job->group < job->count ? begin + job->group : job->count;
+    int64_t first = block * BLOCK;
+    int64_t outputs = job->is_gated ? w->outputs / 2 : w->outputs;
+    int is_half = job->floats == NULL;
+    const char *x = w->bits == HALF_BITS ? (const char *)job->x : job->rounded;
+    int64_t x_step = w->bits == HALF_BITS ? 2 * job->x_step : rounded_bytes(w);
+    float made[BLOCK_ROWS * BLOCK], ups[BLOCK_ROWS * BLOCK];
+    for (int64_t r = begin; r < end; r += BLOCK_ROWS) {
+        int64_t rows = end - r < BLOCK_ROWS ? end - r : BLOCK_ROWS;
+        few_block_rows(rows, w, block, x + r * x_step, x_step, made);
+        if (job->is_gated) few_block_rows(rows, w, block + outputs / BLOCK, x + r * x_step, x_step, ups);
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t c = 0; c < BLOCK && first + c < outputs; c += LANES) {
+                int64_t left = outputs - first - c;
+                int64_t place = (r + i) * job->step + first + c;
+                vector values = *(vector *)(made + i * BLOCK + c);
+                if (job->is_gated) values = silu(values) * *(vector *)(ups + i * BLOCK + c);
+                if (job->others) values += load(at(job->others, place, is_half), left, is_half);
+                if (job->floats)
+                    put(job->floats + place, values, left);
+                else
+                    put_half(job->halves + place, values, left);
+            }
+    }
+}
+
+static void round_chunk(const void *context, int64_t chunk) {
+    const product_job *job = context;
+    const blocked *w = job->weight;
+    int is_half = !job->has_floats;
+    int64_t end = (chunk + 1) * ROUNDED_ROWS < job->count ? (chunk + 1) * ROUNDED_ROWS : job->count;
+    for (int64_t r = chunk * ROUNDED_ROWS; r < end; r++)
+        round_row(w, at(job->x, r * job->x_step, is_half), is_half, job->rounded + r * rounded_bytes(w));
+}
+
+/* Chunks are blocks, or where these are few, some rows of them. */
+static void blocked_product(product_job *job) {
+    if (job->weight->bits != HALF_BITS) tenonry_share(round_chunk, job, (job->count + ROUNDED_ROWS - 1) / ROUNDED_ROWS);
+    int64_t blocks = blocks_of(job->weight);
+    if (job->is_gated) blocks /= 2;
+    int64_t groups = (FEW_CHUNKS + blocks - 1) / blocks;
+    int64_t tiles = (job->count + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    if (groups > tiles) groups = tiles;
+    job->group = (tiles + groups - 1) / groups * BLOCK_ROWS;
+    groups = (job->count + job->group - 1) / job->group;
+    tenonry_share(product_chunk, job, blocks * groups);
+}
+
+/* Nanoseconds that a product takes one thread, roughly. */
+INLINE int64_t product_ns(const blocked *w, int64_t count) {
+    int64_t read = 4 * w->bits / HALF_BITS;
+    return w->inputs * w->outputs * (read + count) / 120;
+}
+
+/* As many threads as pay for so much work: waking one takes as long as some of it. */
+INLINE int64_t threads_for(int64_t threads, int64_t work_ns) { return work_ns < ALONE_NS ? 1 : threads; }
+
+static void linear_body(const void *context) { blocked_product((product_job *)context); }
+
+/* out [count, outputs] = x [count, inputs] times the weight, and `others` where there are some; all in bfloat16. */
+void KERNEL(blocked_linear)(const blocked *w, int64_t threads, int64_t count, const uint16_t *x, int64_t x_step,
+                            const uint16_t *others, uint16_t *out) {
+    product_job job = {.weight = w, .x = x, .count = count, .x_step = x_step, .halves = out, .others = others,
+                       .step = w->outputs};
+    tenonry_together(threads_for(threads, product_ns(w, count)), linear_body, &job);
+}
+
+/* The same with weights of few bits, all in bfloat16 or, with `has_floats`, in float32. */
+void KERNEL(few_bits_linear)(const blocked *w, int64_t threads, int64_t count, const void *x, int64_t has_floats,
+                             const void *others, void *out, char *rounded) {
+    product_job job = {.weight = w, .x = x, .has_floats = has_floats, .count = count, .x_step = w->inputs,
+                       .rounded = rounded, .others = others, .step = w->outputs};
+    if (has_floats)
+        job.floats = out;
+    else
+        job.halves = out;
+    tenonry_together(threads_for(threads, product_ns(w, count)), linear_body, &job);
+}
+
+#endif

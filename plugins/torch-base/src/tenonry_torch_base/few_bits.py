@@ -1,0 +1,141 @@
+"""Weights of 4 or 8 bits as step kernels read them: made from a matrix in few bits, and made into one again. Worker
+process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from tenonry_torch_base.quantisations import QuantisedWeight
+
+BLOCK = 64  # outputs of a block
+QUAD = 4  # inputs whose bytes lie side by side
+GROUP_MULTIPLE = 32  # of inputs with one scale, where there are several groups
+LARGEST_INPUTS = 1 << 16  # sums of products of bytes are in 32 bits
+CHUNK = 1 << 22  # elements that are laid out at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FewBitsWeight:
+    """A weight [outputs, inputs] of `bits` bits in blocks of 64 outputs: (value − zero) · scale.
+
+    `blocks` uint8[⌈outputs / 64⌉, lines, 64, 4] holds value + 2^(bits − 1), without sign. With 8 bits a line has four
+    inputs: blocks[b, k, r, e] is that of weight[64 · b + r, 4 · k + e]. With 4 bits it has eight, the first four in the
+    low halves of the bytes. Where the weight has no such element, it may be anything.
+
+    `scales` [⌈outputs / 64⌉, groups, 64], in bfloat16 where that holds them exactly, else in float32: each is of as
+    many neighbouring inputs, a multiple of 32 where there are several groups. `zeros` of that shape in bfloat16, plus
+    2^(bits − 1) as the values; None where all are 0. `bias` [outputs] in float32, or None. `order` i64[inputs]: which
+    columns of the matrix the inputs are; None where they are in order.
+    """
+
+    bits: int
+    outputs: int
+    inputs: int
+    blocks: torch.Tensor
+    scales: torch.Tensor
+    zeros: torch.Tensor | None
+    bias: torch.Tensor | None
+    order: torch.Tensor | None
+
+    @property
+    def num_groups(self) -> int:
+        return self.scales.shape[1]
+
+    def matrix(self) -> QuantisedWeight:
+        """What it was made from; the columns of a group are side by side."""
+        middle = 1 << (self.bits - 1)
+        values = _in_rows(self.blocks, self.bits)[: self.outputs, : self.inputs]
+        zeros = None
+        if self.zeros is not None:
+            zeros = (_of_outputs(self.zeros, self.outputs) - middle).short()
+        group_of = None
+        if self.order is not None:
+            width = self.inputs // self.num_groups
+            group_of = torch.empty_like(self.order)
+            group_of[self.order] = torch.arange(self.inputs) // width
+            values = values[:, self.order.argsort()]
+        return QuantisedWeight(
+            bits=self.bits,
+            values=(values.contiguous() - middle).view(torch.int8),
+            scales=_of_outputs(self.scales, self.outputs).float(),
+            zeros=zeros,
+            group_of=group_of,
+        )
+
+
+def few_bits_weight(weight: QuantisedWeight, bias: torch.Tensor | None) -> FewBitsWeight | None:
+    """None where kernels know no such groups or sizes."""
+    outputs, inputs = weight.shape
+    groups = weight.num_groups
+    width = inputs // groups
+    is_known = 0 < weight.bits <= 8 and 0 < inputs <= LARGEST_INPUTS and inputs % groups == 0
+    if not is_known or (groups > 1 and width % GROUP_MULTIPLE):
+        return None
+    bits = 4 if weight.bits <= 4 else 8
+    order = None
+    values = weight.values
+    if weight.group_of is not None:
+        counts = weight.group_of.bincount(minlength=groups)
+        if counts.min() != counts.max():
+            return None
+        order = weight.group_of.argsort(stable=True)
+        values = values[:, order]
+    middle = 1 << (bits - 1)
+    scales = _in_blocks(weight.scales)
+    halves = scales.bfloat16()
+    return FewBitsWeight(
+        bits=bits,
+        outputs=outputs,
+        inputs=inputs,
+        blocks=_blocks(values, bits),
+        scales=halves if torch.equal(halves.float(), scales) else scales,
+        zeros=None
+        if weight.zeros is None
+        else _in_blocks(weight.zeros.float() + middle).bfloat16(),
+        bias=None if bias is None else bias.detach().float(),
+        order=order,
+    )
+
+
+def _in_blocks(each: torch.Tensor) -> torch.Tensor:
+    """[outputs, groups] → [blocks, groups, 64], filled up with zeros."""
+    outputs, groups = each.shape
+    filled = functional.pad(each, (0, 0, 0, -outputs % BLOCK))
+    return filled.view(-1, BLOCK, groups).transpose(1, 2).contiguous()
+
+
+def _of_outputs(each: torch.Tensor, outputs: int) -> torch.Tensor:
+    """The reverse of `_in_blocks`."""
+    return each.transpose(1, 2).reshape(-1, each.shape[1])[:outputs]
+
+
+def _blocks(values: torch.Tensor, bits: int) -> torch.Tensor:
+    """`values` int8[outputs, inputs] → uint8[blocks, lines, 64, 4]."""
+    outputs, inputs = values.shape
+    parts = 8 // bits
+    lines = -(-inputs // (QUAD * parts))
+    count = -(-outputs // BLOCK)
+    made = torch.empty(count, lines, BLOCK, QUAD, dtype=torch.uint8)
+    step = max(1, CHUNK // (BLOCK * max(inputs, 1)))
+    missing = lines * QUAD * parts - inputs
+    for begin in range(0, count, step):
+        rows = values[begin * BLOCK : (begin + step) * BLOCK]
+        rows = functional.pad(rows, (0, missing, 0, -len(rows) % BLOCK))
+        stored = (rows ^ -128 if bits == 8 else rows + 8).view(torch.uint8)
+        each = stored.view(-1, BLOCK, lines, parts, QUAD)
+        octets = each[..., 0, :] if parts == 1 else each[..., 0, :] | each[..., 1, :] << 4
+        made[begin : begin + step] = octets.transpose(1, 2)
+    return made
+
+
+def _in_rows(blocks: torch.Tensor, bits: int) -> torch.Tensor:
+    """The reverse of `_blocks`, with what fills it up, without sign."""
+    count, lines = blocks.shape[:2]
+    each = blocks.transpose(1, 2)[..., None, :]
+    if bits == 4:
+        each = torch.cat([each & 15, each >> 4], -2)
+    return each.reshape(count * BLOCK, lines * QUAD * 8 // bits)

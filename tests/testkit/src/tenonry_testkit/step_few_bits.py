@@ -1,0 +1,216 @@
+"""The part of the conformance suite that is about weights of few bits: linear layers, whole layers. Test process."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenonry_testkit.step_layers import layer_formula
+from tenonry_testkit.step_parts import attention_parts, layer_parts, paged_keys
+from tenonry_testkit.step_suite import EXAMPLES, SEEDS, KernelSuite
+from tenonry_torch_base.few_bits import FewBitsWeight, few_bits_weight
+from tenonry_torch_base.quantisations import QuantisedWeight
+
+DTYPES = (torch.float32, torch.bfloat16)
+WIDTH = 32  # of groups, or a multiple
+LARGEST = 127
+ROUNDING = 0.03  # relative error (L2) that is taken for rounding of inputs to 8 bits
+
+
+def random_matrix(
+    bits: int,
+    outputs: int,
+    inputs: int,
+    groups: int = 1,
+    *,
+    has_zeros: bool = False,
+    has_half_scales: bool = False,
+) -> QuantisedWeight:
+    """The whole range of values, and scales of very different sizes."""
+    middle = 1 << (bits - 1)
+    scales = torch.rand(outputs, groups) * 10 ** torch.randint(-2, 2, (outputs, groups))
+    zeros = torch.randint(-middle, middle + 1, (outputs, groups)).short()
+    return QuantisedWeight(
+        bits=bits,
+        values=torch.randint(-middle, middle, (outputs, inputs)).to(torch.int8),
+        scales=scales.bfloat16().float() if has_half_scales else scales,
+        zeros=zeros if has_zeros else None,
+    )
+
+
+def exact_rows(count: int, inputs: int, dtype: torch.dtype) -> torch.Tensor:
+    """Rows that 8 bits hold exactly, each with a scale of its own."""
+    whole = torch.randint(-LARGEST, LARGEST + 1, (count, inputs))
+    whole[:, 0] = LARGEST
+    return (whole * 2.0 ** torch.randint(-6, 6, (count, 1))).to(dtype)
+
+
+def known(weight: QuantisedWeight, bias: torch.Tensor | None = None) -> FewBitsWeight:
+    """As kernels read it."""
+    found = few_bits_weight(weight, bias)
+    assert found is not None
+    return found
+
+
+class FewBitsSuite(KernelSuite):
+    """Kernels for weights of few bits, against their formulas."""
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("bits", [4, 8])
+    @EXAMPLES
+    @given(
+        SEEDS,
+        st.integers(1, 20),
+        st.integers(1, 300),
+        st.integers(1, 200),
+        st.integers(1, 6),
+        st.booleans(),
+        st.booleans(),
+        st.booleans(),
+    )
+    def test_linear_of_few_bits_is_its_formula(
+        self,
+        bits: int,
+        dtype: torch.dtype,
+        seed: int,
+        count: int,
+        inputs: int,
+        outputs: int,
+        groups: int,
+        has_zeros: bool,
+        has_bias: bool,
+        has_other: bool,
+    ):
+        torch.manual_seed(seed)
+        if groups > 1:
+            inputs = groups * WIDTH * (1 + inputs % 3)
+        weight = random_matrix(
+            bits,
+            outputs,
+            inputs,
+            groups,
+            has_zeros=has_zeros,
+            has_half_scales=has_bias,
+        )
+        bias = torch.randn(outputs).to(dtype) if has_bias else None
+        kernel = self.offered("few_bits_linear", known(weight, bias))
+        x = exact_rows(count, inputs, dtype)
+        other = torch.randn(count, outputs).to(dtype) if has_other else None
+        kept = x.clone()
+        got = kernel(x, other)
+        wanted = x.double() @ weight.dequantised(torch.float64).t()
+        # Sums are in float32: what they lose is of the size of what is summed.
+        size = x.double().abs() @ weight.dequantised(torch.float64).abs().t()
+        for each in (bias, other):
+            wanted = wanted if each is None else wanted + each.double()
+        rounding = 1e-5 * size + (2**-7 if dtype == torch.bfloat16 else 1e-5) * wanted.abs()
+        assert got.dtype == dtype
+        assert got.shape == wanted.shape
+        assert ((got.double() - wanted).abs() <= rounding + 1e-6).all()
+        assert torch.equal(x, kept)
+
+    @pytest.mark.parametrize("bits", [4, 8])
+    @pytest.mark.parametrize("count", [1, 3, 40])
+    def test_linear_of_few_bits_rounds_its_inputs(self, bits: int, count: int):
+        torch.manual_seed(count)
+        weight = random_matrix(bits, 500, 512, 4)
+        kernel = self.offered("few_bits_linear", known(weight))
+        x = torch.randn(count, 512).bfloat16()
+        wanted = x.float() @ weight.dequantised().t()
+        error = (kernel(x).float() - wanted).norm() / wanted.norm()
+        assert float(error) < ROUNDING
+
+    def test_linear_of_few_bits_takes_columns_in_their_order(self):
+        torch.manual_seed(4)
+        weight = random_matrix(4, 70, 128, 4, has_zeros=True)
+        order = torch.arange(4).repeat(32)
+        weight = dataclasses.replace(weight, group_of=order)
+        kernel = self.offered("few_bits_linear", known(weight))
+        x = exact_rows(3, 128, torch.float32)
+        wanted = x @ weight.dequantised().t()
+        torch.testing.assert_close(
+            kernel(x),
+            wanted,
+            rtol=1e-4,
+            atol=1e-3 * wanted.abs().max(),
+        )
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+    def test_linear_of_few_bits_keeps_what_is_not_a_number_to_its_row(
+        self, dtype: torch.dtype, bad: float
+    ):
+        torch.manual_seed(2)
+        kernel = self.offered("few_bits_linear", known(random_matrix(8, 100, 70)))
+        x = torch.randn(9, 70).to(dtype)
+        others = [0, 1, 2, 3, 5, 6, 7, 8]
+        wanted = kernel(x)[others]
+        x[4, 5] = bad
+        got = kernel(x)
+        assert not got[4].isfinite().any()
+        assert torch.equal(got[others], wanted)
+
+    def test_linear_of_few_bits_gives_a_row_the_same_beside_others(self):
+        torch.manual_seed(3)
+        kernel = self.offered("few_bits_linear", known(random_matrix(4, 130, 96, 3)))
+        x = torch.randn(20, 96)
+        every = kernel(x)
+        for row in range(20):
+            assert torch.equal(kernel(x[row : row + 1])[0], every[row])
+
+    @pytest.mark.parametrize("bits", [4, 8])
+    @pytest.mark.parametrize("count", [1, 2, 9])
+    def test_layer_of_few_bits_is_its_formula(self, bits: int, count: int):
+        torch.manual_seed(bits + count)
+        attention = attention_parts(
+            2,
+            2,
+            32,
+            is_gated=False,
+            is_normalised=True,
+        )
+        parts, _ = layer_parts(
+            attention,
+            128,
+            192,
+            has_bias=True,
+        )
+        weights = {}
+        for name in ("projection", "out", "gate_up", "down"):
+            own = getattr(parts, name)
+            matrix = random_matrix(
+                bits,
+                own.outputs,
+                own.inputs,
+                own.inputs // WIDTH,
+            )
+            size = matrix.dequantised().std() * own.inputs**0.5
+            matrix = dataclasses.replace(matrix, scales=matrix.scales / size)
+            weights[name] = matrix.dequantised(torch.float64)
+            parts = dataclasses.replace(parts, **{name: known(matrix, own.bias)})
+        kernel = self.offered("layer", parts)
+        keys = paged_keys(
+            attention,
+            count,
+            20,
+            4,
+        )
+        exact = keys._replace(blocks=keys.blocks.clone())
+        hidden = torch.randn(count, 128).bfloat16()
+        angles = torch.rand(count, 1, 32) * 6
+        cos = angles.cos().bfloat16()
+        sin = angles.sin().bfloat16()
+        made = kernel(hidden, cos, sin, keys)
+        wanted = layer_formula(
+            parts,
+            weights,
+            hidden,
+            cos.double(),
+            sin.double(),
+            exact,
+        )
+        assert float((made.double() - wanted).norm() / wanted.norm()) < ROUNDING
