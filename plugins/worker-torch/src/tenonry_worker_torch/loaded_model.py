@@ -21,6 +21,7 @@ from tenonry_worker_torch.attention.layer import (
     StepPlan,
 )
 from tenonry_worker_torch.forward import Forward, ModuleForward
+from tenonry_worker_torch.fuse.decoder import LeanForward
 from tenonry_worker_torch.fuse.generic import unpack_read
 from tenonry_worker_torch.fuse.quantised import refuse_others
 from tenonry_worker_torch.images.encoder import ImageEncoder
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.attention.base import AttentionBackend
     from tenonry_worker_torch.attention.groups import LayerGroup
+    from tenonry_worker_torch.fuse.kernels.few_bits import FewBitsKernels
     from tenonry_worker_torch.fuse.kernels.found import FoundKernels
     from tenonry_worker_torch.images.check import ImageCheck
     from tenonry_worker_torch.parallel.groups import Parallel
@@ -93,6 +95,7 @@ class LoadedModel:
         self.images: ImageEncoder | None = None
         self.kernels: FoundKernels | None = None
         self.quantisation: Quantisation | None = None
+        self.few_bits: FewBitsKernels | None = None  # that its matrices of few bits have
 
     @property
     def mixers(self) -> list[PackedMixer]:
@@ -223,6 +226,7 @@ def _make_fast(
 ) -> None:
     from tenonry_worker_torch.fuse import fast_forward, pack, quantise
     from tenonry_worker_torch.fuse.experts import use_dense_experts
+    from tenonry_worker_torch.fuse.kernels.few_bits import FewBitsKernels
     from tenonry_worker_torch.fuse.mixers import drop_paths, use_paths
 
     group = model.parallel.layer_mates
@@ -249,11 +253,21 @@ def _make_fast(
     if seats is not None and lean is not None:
         seats.wrap(lean)
     with phases.of("packing"):
-        if quantisation is not None and quantise(model.module, lean, quantisation):
+        few_bits = None
+        if quantisation is not None and model.kernels is not None and _is_alone(model):
+            few_bits = FewBitsKernels(model.kernels, quantisation, model.dtype)
+        if quantisation is not None and quantise(model.module, lean, quantisation, few_bits):
             checks.allow(quantisation.tolerance)
             model.quantisation = quantisation
+            model.few_bits = few_bits
         else:
             pack(model.module, lean, mixers)
+
+
+def _is_alone(model: LoadedModel) -> bool:
+    """Whether it may have kernels: several ranks would have to agree on what each timed."""
+    parallel = model.parallel
+    return parallel.layer_mates.size == 1 and parallel.link.num_stages == 1
 
 
 def _use_kernels(
@@ -261,14 +275,8 @@ def _use_kernels(
     found: FoundKernels | None,
     checks: ModelChecks | None,
 ) -> None:
-    """For all parts of a step that are right and quicker with them; none if the whole model then differs.
-
-    Not on several ranks, which would have to agree on what each timed.
-    """
-    if found is None:
-        return
-    parallel = model.parallel
-    if parallel.layer_mates.size > 1 or parallel.link.num_stages > 1:
+    """For all parts of a step that are right and quicker with them; none if the whole model then differs."""
+    if found is None or not _is_alone(model):
         return
     from tenonry_worker_torch.fuse.kernels.use import UsedKernels
     from tenonry_worker_torch.fuse.kernels.use_packed import UsedPacked
@@ -279,6 +287,8 @@ def _use_kernels(
         used = UsedKernels(found)
         used.give(model.forward, model.mixers, has_adapters=model.adapters is not None)
         agrees = None if checks is None else checks.agrees
+        if checks is not None and model.quantisation is not None:
+            agrees = checks.still_agrees  # the model's own code has lost its weights
     elif can_pack(model.dtype, model.device):
         used = UsedPacked(found)
         used.give(model.forward, model.backend)
@@ -288,8 +298,14 @@ def _use_kernels(
             "Step kernels %s do not compute in %s: torch does", found.text, str(model.dtype)[6:]
         )
         return
-    if used.counts and agrees is not None and not agrees(model.forward):
+    few_bits = model.few_bits
+    has_some = used.counts or (few_bits is not None and few_bits.counts)
+    if has_some and agrees is not None and not agrees(model.forward):
         used.take_back()
+        if few_bits is not None and isinstance(model.forward, LeanForward):
+            few_bits.take_back(model.forward)
         logger.warning("%s differs with step kernels %s", type(model.module).__name__, found.text)
     if used.counts or used.left:
         logger.info("%s", used.text)
+    if few_bits is not None:
+        logger.info("%s", few_bits.text)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.quantisations import Quantisation
     from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
     from tenonry_worker_torch.forward import Forward
+    from tenonry_worker_torch.fuse.kernels.few_bits import FewBitsKernels
     from tenonry_worker_torch.state.mixer import PackedMixer
 
 logger = logging.getLogger("tenonry.worker")
@@ -73,8 +74,10 @@ def quantise(
     model: PreTrainedModel,
     lean: LeanForward | None,
     quantisation: Quantisation,
+    kernels: FewBitsKernels | None = None,
 ) -> bool:
-    """Give the lean layers matrices of few bits. False where those of a checkpoint stay dequantised.
+    """Give the lean layers matrices of few bits, and `kernels` to those that are quicker with one. False where those of
+    a checkpoint stay dequantised.
 
     Raises ModelError for a model that cannot be quantised at load.
     """
@@ -87,7 +90,7 @@ def quantise(
             "%s runs its own code, so what is stored as %s is dequantised", architecture, name
         )
         return False
-    packing = QuantisedPacking(quantisation, model.dtype, model.device)
+    packing = QuantisedPacking(quantisation, model.dtype, model.device, kernels)
     lean.pack(packing)
     logger.info("Quantisation %s: %s", name, packing.text)
     return True

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from tenonry_torch_base.quantisations import Quantisation
     from tenonry_worker_torch.fuse.decoder import LeanForward
+    from tenonry_worker_torch.fuse.kernels.few_bits import FewBitsKernels
     from tenonry_worker_torch.fuse.linear import Linear, Packing, PartedLinear
 
 
@@ -45,8 +46,14 @@ class QuantisedPacking:
     """Of one model. `num_layers` and `num_bytes`: what was made of few bits, and what it takes."""
 
     def __init__(
-        self, quantisation: Quantisation, dtype: torch.dtype, device: torch.device
+        self,
+        quantisation: Quantisation,
+        dtype: torch.dtype,
+        device: torch.device,
+        kernels: FewBitsKernels | None = None,
     ) -> None:
+        """`kernels`: for layers that are quicker with one."""
+        self.kernels = kernels
         self.quantisation = quantisation
         self.dtype = dtype
         self.is_at_load = quantisation.config is None
@@ -108,11 +115,15 @@ class QuantisedPacking:
         """One each; none if one is left to floats. Inference tensors cannot be kept in oneDNN's layout."""
         with torch.inference_mode(False), torch.no_grad():
             found = [
-                None if weight is None else self.quantisation.linear(weight, bias, self.dtype)
+                None if weight is None else self._layer(weight, bias)
                 for weight, bias in zip(weights, biases, strict=True)
             ]
         layers = [layer for layer in found if layer is not None]
         return layers if len(layers) == len(found) else []
+
+    def _layer(self, weight: QuantisedWeight, bias: torch.Tensor | None) -> QuantisedLinear | None:
+        made = None if self.kernels is None else self.kernels.layer(weight, bias)
+        return made or self.quantisation.linear(weight, bias, self.dtype)
 
     @property
     def text(self) -> str:

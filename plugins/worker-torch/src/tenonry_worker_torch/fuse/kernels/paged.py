@@ -17,6 +17,7 @@ from tenonry_worker_torch.fuse.kernels.attention import (
     TrialStep,
     attention_parts,
 )
+from tenonry_worker_torch.fuse.kernels.few_bits import FewBitsLayer
 from tenonry_worker_torch.fuse.kernels.linear import KernelLinear
 from tenonry_worker_torch.fuse.kernels.trial import Candidates
 from tenonry_worker_torch.fuse.linear import PackedLinear
@@ -25,6 +26,7 @@ from tenonry_worker_torch.state.backend import StatefulBackend
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tenonry_torch_base.few_bits import FewBitsWeight
     from tenonry_torch_base.step_kernels import BlockedWeight, PagedKernel, PagedKeys
     from tenonry_torch_base.step_kernels import LayerKernel as Kernel
     from tenonry_worker_torch.attention.base import AttentionBackend, LayerSpec
@@ -116,8 +118,10 @@ def layer_parts(layer: LeanLayer, rope: RopeTable | None) -> LayerParts | None:
     )
 
 
-def blocked_of(linear: Linear) -> BlockedWeight | None:
+def blocked_of(linear: Linear) -> BlockedWeight | FewBitsWeight | None:
     """The packed weight of a layer that is nothing else, as kernels read it."""
+    if isinstance(linear, FewBitsLayer):
+        return linear.weight
     if isinstance(linear, KernelLinear):
         linear = linear.own
     return linear.blocked() if isinstance(linear, PackedLinear) else None

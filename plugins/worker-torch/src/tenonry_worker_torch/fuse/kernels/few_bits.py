@@ -1,0 +1,163 @@
+"""Linear layers over matrices of few bits by a kernel, in the place of those of a quantisation. Worker process.
+
+A kernel serves any number of rows, so nothing is held twice: the layer of the quantisation itself is made for a trial
+only, of some outputs, once for each kind of matrix.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from tenonry.errors import ModelError
+from tenonry_torch_base.few_bits import few_bits_weight
+from tenonry_torch_base.quantisations import QuantisedLinear
+from tenonry_worker_torch.fuse.kernels.rows import Budget
+from tenonry_worker_torch.fuse.kernels.trial import Candidates, tried
+
+if TYPE_CHECKING:
+    from tenonry_torch_base.few_bits import FewBitsWeight
+    from tenonry_torch_base.quantisations import Quantisation, QuantisedWeight
+    from tenonry_torch_base.step_kernels import FewBitsKernel
+    from tenonry_worker_torch.fuse.decoder import LeanForward
+    from tenonry_worker_torch.fuse.kernels.found import FoundKernels
+    from tenonry_worker_torch.fuse.linear import DenseLinear, Linear, PartedLinear
+
+SAMPLE = 4096  # outputs of a trial
+TRIES = 3  # other processes slow either side down; without its kernel a matrix takes up to twice as long
+LIMIT_S = 0.6  # for all trials of a model together
+FEW_BITS = "linear of few bits"
+
+
+class FewBitsLayer(QuantisedLinear):
+    """A linear layer that is a kernel. `weight`: for kernels of whole layers, and for the way back."""
+
+    def __init__(self, weight: FewBitsWeight, kernel: FewBitsKernel) -> None:
+        self.weight = weight
+        self.kernel = kernel
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.kernel(x.contiguous())
+
+    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self.kernel(x.contiguous(), other.contiguous())
+
+    def packed(self, packing: object = None) -> QuantisedLinear:
+        return packing.own(self.weight) if isinstance(packing, WithoutKernels) else self
+
+
+class FewBitsKernels:
+    """Those of one model. Matrices of one kind are tried once."""
+
+    def __init__(self, found: FoundKernels, quantisation: Quantisation, dtype: torch.dtype) -> None:
+        self.found = found
+        self.quantisation = quantisation
+        self.dtype = dtype
+        self.counts: Counter[str] = Counter()
+        self.left: Counter[str] = Counter()  # matrices that stay with the quantisation
+        self._budget = Budget(LIMIT_S)
+        self._verdicts: dict[tuple[object, ...], bool] = {}
+
+    def layer(self, weight: QuantisedWeight, bias: torch.Tensor | None) -> FewBitsLayer | None:
+        """None where there is no kernel, or one that is wrong or slower."""
+        rows, columns = weight.shape
+        kind = (
+            weight.bits,
+            rows,
+            columns,
+            weight.num_groups,
+            bias is None,
+            weight.zeros is None,
+        )
+        if kind not in self._verdicts:
+            trial = partial(
+                self._is_better,
+                weight,
+                bias,
+            )
+            self._verdicts[kind] = tried(
+                self.found.text,
+                FEW_BITS,
+                trial,
+            )
+        made = self._made(weight, bias) if self._verdicts[kind] else None
+        counts = self.left if made is None else self.counts
+        counts[f"{rows}×{columns} of {weight.bits} bits"] += 1
+        return made
+
+    def take_back(self, lean: LeanForward) -> None:
+        """Let the quantisation's own layers compute everything."""
+        lean.pack(WithoutKernels(self.quantisation, self.dtype))
+        self.left.update(self.counts)
+        self.counts.clear()
+
+    @property
+    def text(self) -> str:
+        """For the log."""
+        used = ", ".join(f"{count} × {kind}" for kind, count in self.counts.items())
+        left = ", ".join(f"{count} × {kind}" for kind, count in self.left.items())
+        text = f"Step kernels {self.found.text}, linear: {used or 'none'}"
+        return f"{text}; by quantisation {self.quantisation.name}: {left}" if left else text
+
+    def _made(self, weight: QuantisedWeight, bias: torch.Tensor | None) -> FewBitsLayer | None:
+        blocks = few_bits_weight(weight, bias)
+        kernel = None if blocks is None else self.found.kernels.few_bits_linear(blocks)
+        if kernel is None or blocks is None:
+            return None
+        return FewBitsLayer(blocks, kernel)
+
+    def _is_better(self, weight: QuantisedWeight, bias: torch.Tensor | None) -> bool:
+        """Whether the kernel computes the product, and one row's quicker than the quantisation's own layer."""
+        sample = replace(
+            weight,
+            values=weight.values[:SAMPLE],
+            scales=weight.scales[:SAMPLE],
+            zeros=None if weight.zeros is None else weight.zeros[:SAMPLE],
+        )
+        start = None if bias is None else bias[:SAMPLE]
+        made = self._made(sample, start)
+        own = self.quantisation.linear(sample, start, self.dtype)
+        if made is None or own is None:
+            return False
+        compared = partial(self._candidates, own, made)
+        is_timed = not self.found.is_asked_for
+        tries = (self._budget.most_rows(compared, is_timed=is_timed) for _ in range(TRIES))
+        return any(tries)
+
+    def _candidates(self, own: QuantisedLinear, made: FewBitsLayer, count: int) -> Candidates:
+        x = torch.randn(count, made.weight.inputs).to(self.dtype)
+        return Candidates(
+            lambda: (own(x),),
+            lambda: (made(x),),
+            self.quantisation.tolerance,
+        )
+
+
+class WithoutKernels:
+    """A packing that gives each matrix of few bits to its quantisation again, and leaves the rest."""
+
+    def __init__(self, quantisation: Quantisation, dtype: torch.dtype) -> None:
+        self.quantisation = quantisation
+        self.dtype = dtype
+
+    def own(self, weight: FewBitsWeight) -> QuantisedLinear:
+        """Of the matrix that the kernel had. Raises ModelError where the quantisation has no layer for it."""
+        bias = None if weight.bias is None else weight.bias.to(self.dtype)
+        with torch.inference_mode(False), torch.no_grad():
+            made = self.quantisation.linear(weight.matrix(), bias, self.dtype)
+        if made is None:
+            raise ModelError(
+                f"quantization={self.quantisation.name} makes no layer of a matrix {weight.outputs}×{weight.inputs}, "
+                "for which a step kernel had been taken; use --worker-option step_kernels=none"
+            )
+        return made
+
+    def dense(self, linear: DenseLinear) -> Linear:
+        return linear
+
+    def parted(self, linear: PartedLinear) -> Linear:
+        return linear
