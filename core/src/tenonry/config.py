@@ -109,7 +109,7 @@ class EngineConfig(Settings):
     seed: int = Field(0, ge=0)
     """Seeds the seeds of requests that bring none, and dummy weights."""
     quantization: str | None = None
-    """Weights in few bits: int8 makes them at load; a checkpoint says its own format."""
+    """Weights in few bits: int8 and int4 make them at load; a checkpoint says its own format."""
     load_format: Literal["auto", "safetensors", "sharded", "dummy"] = "auto"
     """sharded: files of each rank, as `save_sharded_state` writes them; dummy: random weights."""
     max_model_len: int | None = Field(None, ge=1)

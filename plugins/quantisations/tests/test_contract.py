@@ -28,6 +28,10 @@ class TestInt8(QuantisationContract):
     quantisation = "int8"
 
 
+class TestInt4(QuantisationContract):
+    quantisation = "int4"
+
+
 class OfTheLibrary(QuantisationContract):
     """What the library stores of a matrix, and what it makes of that."""
 

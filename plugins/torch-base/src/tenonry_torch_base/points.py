@@ -32,6 +32,7 @@ QUANTISATIONS = Point(
         "awq": "tenonry-quantisations",
         "compressed-tensors": "tenonry-quantisations",
         "gptq": "tenonry-quantisations",
+        "int4": "tenonry-quantisations",
         "int8": "tenonry-quantisations",
     },
 )
