@@ -93,6 +93,21 @@ class TestCollector:
             if before:
                 gc.freeze()
 
+    def test_objects_of_new_modules_are_old_without_a_collection(self, monkeypatch):
+        """The next collection of the young would look at half a million of them."""
+        frozen = gc.get_freeze_count()
+        gc.unfreeze()
+        try:
+            with importing():
+                new = [[] for _ in range(1000)]
+                monkeypatch.setitem(sys.modules, "new_to_this_process", ModuleType("new"))
+            old = {id(each) for each in gc.get_objects(generation=2)}
+            assert all(id(each) in old for each in new)
+            assert gc.get_freeze_count() == 0
+        finally:
+            if frozen:
+                gc.freeze()
+
     def test_frozen_objects_are_not_counted_where_nothing_was_imported(self, monkeypatch):
         """There are a million of them, and workers are built again and again."""
         counts = []

@@ -51,11 +51,20 @@ def importing() -> Iterator[None]:
             _STATE.entered -= 1
             if not _STATE.entered:
                 sys.meta_path.remove(_FINDER)
-                # Asked only where something was imported: the frozen objects are counted one by one.
-                if len(sys.modules) > _STATE.known and gc.get_freeze_count():
-                    gc.freeze()
+                if len(sys.modules) > _STATE.known:
+                    _age_objects()
                 if _STATE.collects:
                     gc.enable()
+
+
+def _age_objects() -> None:
+    """Spare the objects of new modules the collections of the young: they stay. Freezing and thawing again makes them
+    old, without a look at any; a process that had frozen its objects has those of new modules frozen as well.
+    """
+    is_frozen = gc.get_freeze_count() > 0
+    gc.freeze()
+    if not is_frozen:
+        gc.unfreeze()
 
 
 class _Finder(MetaPathFinder):
