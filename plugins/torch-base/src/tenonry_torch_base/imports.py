@@ -1,8 +1,9 @@
 """Imports torch and transformers at less cost, and changes nothing of what they do. Worker process.
 
-Half a million objects come to life, so collecting garbage meanwhile takes a fifth of the time and finds nothing. Two
+Half a million objects come to life, so collecting garbage meanwhile takes a fifth of the time and finds nothing. Three
 other costs are those of transformers: it reads the source of all its models twice, since its cache of what they export
-is smaller than their number, and it imports scipy for losses, which serving does not compute.
+is smaller than their number; it imports scipy for losses, which serving does not compute, and a compiler for marks that
+only the compiler reads.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder, SourceFileLoader
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+
+from tenonry_torch_base.deferred_dynamo import NAME as DYNAMO
+from tenonry_torch_base.deferred_dynamo import DynamoLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -76,7 +80,7 @@ class _Finder(MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        kind = _Scanner if fullname == SCANNER else _Loss if fullname.startswith(LOSSES) else None
+        kind = _loader(fullname)
         if kind is None:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
@@ -84,6 +88,14 @@ class _Finder(MetaPathFinder):
             return None
         spec.loader = kind(fullname, spec.loader.path)
         return spec
+
+
+def _loader(name: str) -> type[SourceFileLoader] | None:
+    if name == SCANNER:
+        return _Scanner
+    if name == DYNAMO:
+        return DynamoLoader
+    return _Loss if name.startswith(LOSSES) else None
 
 
 class _Scanner(SourceFileLoader):

@@ -1,0 +1,162 @@
+"""Stands in for `torch._dynamo` until something of it is used. Worker process.
+
+transformers imports it to mark functions for a compiler that serving does not run: 200 modules for three marks and one
+context manager. The marks are kept and given to the real package once it is there; any other use executes that at once,
+in the very same module object.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import threading
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+NAME = "torch._dynamo"
+MARKS = ("allow_in_graph", "assume_constant_result")
+WRAPPED = f"{NAME}._trace_wrapped_higher_order_op"
+USES = ("__path__", "__all__")  # asked for by the import of a submodule, and of everything
+
+
+class DynamoLoader(SourceFileLoader):
+    """Executes nothing yet."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        del module.__path__  # so that the import of a submodule is noticed
+        state = _State(module, self.path)
+        module.__dict__["_deferred"] = state
+        module.__class__ = _Deferred
+        if WRAPPED not in sys.modules:
+            sys.modules[WRAPPED] = state.wrapped
+
+
+class _Deferred(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name not in USES:
+            raise AttributeError(f"module '{NAME}' has no attribute '{name}'")
+        state: _State = self.__dict__["_deferred"]
+        found = state.marker(name)
+        if found is None:
+            found = state.real(name)
+            if name == "__path__" and _MET not in sys.meta_path:
+                sys.meta_path.insert(0, _MET)
+        return found
+
+
+class _Met(MetaPathFinder):
+    """The import of a submodule asks for `__path__`, which executes the package, which may import that submodule: it is
+    found here then, so that it is not executed twice.
+    """
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(f"{NAME}.") or fullname not in sys.modules:
+            return None
+        return ModuleSpec(fullname, _MetLoader(sys.modules[fullname]))
+
+
+class _MetLoader(Loader):
+    """Gives a module that is there, as it is."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._spec = module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
+_MET = _Met()
+
+
+class _State:
+    """The marks so far, and the execution, which happens once."""
+
+    def __init__(self, module: ModuleType, path: str) -> None:
+        self._module = module
+        self._path = path
+        self._marked: list[tuple[str, Any]] = []
+        self._lock = threading.RLock()
+        self._is_executing = False
+        self.is_executed = False
+        self.wrapped = ModuleType(WRAPPED)
+        self.wrapped.__dict__["TransformGetItemToIndex"] = _transform
+
+    def marker(self, name: str) -> Callable[..., Any] | None:
+        """What stands for a function that marks others; None for all else, and once the real one is there."""
+        if self._is_executing or self.is_executed:
+            return None
+        if name == "disable":
+            return self._disable
+        return functools.partial(self._mark, name) if name in MARKS else None
+
+    def _mark(self, name: str, function: Any) -> Any:
+        self._marked.append((name, function))
+        return function
+
+    def _disable(self, function: Any = None, *words: Any, **options: Any) -> Any:
+        """While the package is not executed nothing is compiled, so there is nothing to disable either."""
+        if function is None:
+            return lambda decorated: self._disable(decorated, *words, **options)
+        if not isinstance(function, FunctionType):
+            return self.real("disable")(function, *words, **options)
+        disabled: Callable[..., Any] | None = None
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal disabled
+            if not self.is_executed:
+                return function(*arguments, **named)
+            if disabled is None:
+                disabled = self.real("disable")(function, *words, **options)
+            return disabled(*arguments, **named)
+
+        return call
+
+    def real(self, name: str) -> Any:
+        """An attribute of the package; executes it first. Its own modules meet it half done, as in any import."""
+        with self._lock:
+            if not self.is_executed and not self._is_executing:
+                self._execute()
+        if name in self._module.__dict__:
+            return self._module.__dict__[name]
+        raise AttributeError(f"module '{NAME}' has no attribute '{name}'")
+
+    def _execute(self) -> None:
+        module = self._module
+        self._is_executing = True
+        if sys.modules.get(WRAPPED) is self.wrapped:
+            del sys.modules[WRAPPED]
+        loader = SourceFileLoader(NAME, self._path)
+        module.__path__ = [self._path.rpartition("/")[0]]
+        module.__loader__ = loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = loader
+        try:
+            loader.exec_module(module)
+        finally:
+            self._is_executing = False
+        self.is_executed = True
+        module.__class__ = ModuleType
+        for name, function in self._marked:
+            getattr(module, name)(function)
+
+
+def _transform(*arguments: Any, **named: Any) -> Any:
+    """The context manager `TransformGetItemToIndex` of the real module, which its use imports."""
+    importlib.import_module(NAME).__path__  # noqa: B018 - executes the package
+    return importlib.import_module(WRAPPED).TransformGetItemToIndex(*arguments, **named)
