@@ -47,6 +47,7 @@ OWNERS = {
     "attention_backend": (
         "`tenonry_worker_torch.attention.base.AttentionBackend`", "the worker `torch`: `--attention-backend`",
     ),
+    "drafter": ("`tenonry_drafters.base.Drafter`", "the worker `torch`: `--drafter`"),
     "logits_processor": (
         "`tenonry_torch_base.sampler.processors.LogitsProcessor`",
         "workers on torch: `--worker-option logits_processors=`",

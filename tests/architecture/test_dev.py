@@ -456,6 +456,7 @@ def test_isolated_environment_holds_kernel_testkit_and_what_is_declared(
         "--no-build-isolation",
         "./core",
         "./plugins/demo-model",
+        "./plugins/drafters",
         "./plugins/grammars",
         "./plugins/output-parsers",
         "./schedulers/kvcache",

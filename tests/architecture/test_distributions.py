@@ -13,6 +13,7 @@ DISTS = distributions()
 NAMES = {dist.name for dist in DISTS}
 LIBRARIES = {
     "tenonry_commands",
+    "tenonry_drafters",
     "tenonry_front_ends",
     "tenonry_grammars",
     "tenonry_hf_hub",

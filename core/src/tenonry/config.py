@@ -216,6 +216,8 @@ class EngineConfig(Settings):
     """Who hears the numbers; any number of them."""
     attention_backend: str | None = None
     """Attention backend of the torch worker."""
+    drafter: PluginChoice | None = None
+    """Guesses tokens, of which the worker verifies several at once where few requests run: ngram; none by default."""
     grammar_backend: str | None = None
     """What compiles structured output; llguidance by default, where it is installed."""
     plugins: PluginPolicy = PluginPolicy()

@@ -68,6 +68,21 @@ INLINE void write_new(const attend_job *job, int64_t row, int64_t h, const float
     }
 }
 
+INLINE void take_turns(const attend_job *job, int64_t row, float *cos, float *sin) {
+    for (int64_t c = 0; c < job->rotated; c++) {
+        cos[c] = widened(job->cos[row * job->rotated + c]);
+        sin[c] = widened(job->sin[row * job->rotated + c]);
+    }
+}
+
+static void write_chunk(const void *context, int64_t chunk) {
+    const attend_job *job = context;
+    int64_t row = chunk / job->parts->kv_heads;
+    float cos[MAX_SIZE], sin[MAX_SIZE];
+    take_turns(job, row, cos, sin);
+    write_new(job, row, chunk % job->parts->kv_heads, cos, sin);
+}
+
 static void attend_chunk(const void *context, int64_t chunk) {
     const attend_job *job = context;
     const attention *p = job->parts;
@@ -78,11 +93,8 @@ static void attend_chunk(const void *context, int64_t chunk) {
     asked queries[MAX_SHARING];
     float cos[MAX_SIZE], sin[MAX_SIZE], normed[MAX_SIZE];
     if (job->projected) {
-        for (int64_t c = 0; c < job->rotated; c++) {
-            cos[c] = widened(job->cos[row * job->rotated + c]);
-            sin[c] = widened(job->sin[row * job->rotated + c]);
-        }
-        write_new(job, row, h, cos, sin);
+        take_turns(job, row, cos, sin);
+        if (!job->at->is_dependent) write_new(job, row, h, cos, sin);
     }
     for (int64_t g = 0; g < sharing; g++) {
         int64_t head = h * sharing + g;
@@ -110,7 +122,9 @@ INLINE int64_t attend_ns(const attention *p, const paged *at, int64_t count) {
 
 static void attend_body(const void *context) {
     const attend_job *job = context;
-    tenonry_share(attend_chunk, job, job->count * job->parts->kv_heads);
+    int64_t chunks = job->count * job->parts->kv_heads;
+    if (job->projected && job->at->is_dependent) tenonry_share(write_chunk, job, chunks);
+    tenonry_share(attend_chunk, job, chunks);
 }
 
 /* `query` [count, heads, size], rows `query_step` elements apart; `out` [count, heads, size]. */

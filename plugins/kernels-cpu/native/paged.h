@@ -16,6 +16,7 @@ typedef struct {
     int64_t width;
     const int64_t *length; /* [rows]: with the new token */
     int64_t window;        /* so many of the last tokens are seen; 0: all */
+    int64_t is_dependent;  /* a row may see the new tokens of others */
 } paged;
 
 /* One query while keys pass by: what they weigh so far, relative to the largest score. */

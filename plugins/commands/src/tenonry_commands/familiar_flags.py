@@ -41,7 +41,7 @@ _REMEDIES: dict[str, tuple[str, ...]] = {
     "give --worker-option max_cpu_loras=N": ("max_cpu_loras",),
     "give --output-parser module:Class": ("tool_parser_plugin", "reasoning_parser_plugin"),
     "the model's chat template says whether it does; leave it out": ("enable_reasoning",),
-    "tokens are not drafted": (
+    "--drafter ngram drafts tokens": (
         "speculative_config",
         "speculative_model",
         "num_speculative_tokens",

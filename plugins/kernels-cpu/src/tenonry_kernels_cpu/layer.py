@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -37,6 +37,7 @@ class _Paged(ctypes.Structure):
         ("width", COUNT),
         ("length", ADDRESS),
         ("window", COUNT),
+        ("is_dependent", COUNT),
     )
 
 
@@ -80,6 +81,7 @@ def _place_of(keys: PagedKeys, window: int) -> ctypes.Structure:
         keys.table.shape[1],
         keys.lengths.data_ptr(),
         window,
+        keys.is_dependent,
     )
 
 
@@ -114,6 +116,7 @@ class PagedAttention:
 class Layer:
     """See `StepKernels.layer`."""
 
+    writes_first: ClassVar[bool] = True
     __slots__ = (
         "_address",
         "_function",

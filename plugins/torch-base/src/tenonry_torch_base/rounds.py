@@ -56,7 +56,7 @@ class Rounds:
             row = self._going(passes[-1])
             if not len(row):
                 break
-            passes.append(self._pass(_next_pass(output.step_id, row)))
+            passes.append(self._pass(next_pass(output.step_id, row)))
         return joined(passes)
 
     def _pass(self, output: SchedulerOutput) -> ModelRunnerOutput:
@@ -66,13 +66,27 @@ class Rounds:
     def _going(self, result: ModelRunnerOutput) -> NDArray[np.int32]:
         """The rows whose last token does not end them."""
         row = result.row
-        is_stop_id = (result.token_ids[:, None] == self._stop_ids[row]).any(axis=1)
-        may_end = self._state.num_output[row] >= self._min_output[row]
-        going: NDArray[np.int32] = row[~(is_stop_id & may_end)]
+        last = result.token_ids[result.offsets[1:] - 1]
+        going: NDArray[np.int32] = row[~self.ends(row, last, self._state.num_output[row])]
         return going
 
+    def ends(
+        self,
+        row: NDArray[np.int32],
+        token_ids: NDArray[np.int32],
+        num_output: NDArray[np.int32],
+    ) -> NDArray[np.bool_]:
+        """Which of these tokens, the last of so many outputs of their rows, end them."""
+        is_stop_id = (token_ids[:, None] == self._stop_ids[row]).any(axis=1)
+        may_end = num_output >= self._min_output[row]
+        ended: NDArray[np.bool_] = is_stop_id & may_end
+        return ended
 
-def _next_pass(step_id: int, row: NDArray[np.int32]) -> SchedulerOutput:
+    def leave(self, row: int) -> None:
+        """A row is free."""
+
+
+def next_pass(step_id: int, row: NDArray[np.int32]) -> SchedulerOutput:
     """Each row computes the token that it sampled last."""
     count = len(row)
     return SchedulerOutput(
@@ -92,24 +106,26 @@ def joined(passes: list[ModelRunnerOutput]) -> ModelRunnerOutput:
         return passes[0]
     failed = np.concatenate([each.failed_row for each in passes])
     row = passes[0].row
-    tokens = np.full((len(row), len(passes)), UNKNOWN, np.int32)
-    for number, each in enumerate(passes):
-        if len(each.row) == len(row):
-            tokens[:, number] = each.token_ids
-        else:  # a pass has rows of the one before, in their order
-            tokens[np.isin(row, each.row), number] = each.token_ids
+    # The place of each token's row in the first pass, which has them all.
+    of_token = np.concatenate([np.repeat(each.row, np.diff(each.offsets)) for each in passes])
+    order_of_rows = np.argsort(row)
+    place = order_of_rows[np.searchsorted(row, of_token, sorter=order_of_rows)]
+    tokens = np.concatenate([each.token_ids for each in passes])
+    order = np.argsort(place, kind="stable")
     if len(failed):
         is_sound = np.isin(row, failed, invert=True)
+        order = order[is_sound[place[order]]]
+    count = np.bincount(place[order], minlength=len(row))
+    if len(failed):
         row = row[is_sound]
-        tokens = tokens[is_sound]
-    is_token = tokens != UNKNOWN
+        count = count[is_sound]
     offsets = np.zeros(len(row) + 1, np.int32)
-    np.cumsum(is_token.sum(axis=1), out=offsets[1:])
+    np.cumsum(count, out=offsets[1:])
     return msgspec.structs.replace(
         passes[0],
         row=row,
         offsets=offsets,
-        token_ids=tokens[is_token],
+        token_ids=tokens[order],
         failed_row=failed,
         failed_code=np.concatenate([each.failed_code for each in passes]),
     )

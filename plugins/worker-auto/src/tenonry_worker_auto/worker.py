@@ -38,6 +38,7 @@ class AutoWorker(Worker):
     Options = AutoOptions
     capabilities: ClassVar[frozenset[str]] = frozenset(
         {
+            "drafts",
             "dummy_batch",
             "features",
             "grammar",
@@ -164,6 +165,11 @@ class AutoWorker(Worker):
         if quantization is not None and "quantization" not in worker.capabilities:
             raise ConfigError(
                 f"quantization={quantization}: worker '{name}' runs weights as they are; leave it out"
+            )
+        drafter = self.context.config.drafter
+        if drafter is not None and "drafts" not in worker.capabilities:
+            raise ConfigError(
+                f"drafter={drafter.name}: worker '{name}' verifies no drafts; leave it out"
             )
         max_images = self.context.config.max_images
         if max_images and "features" not in worker.capabilities:

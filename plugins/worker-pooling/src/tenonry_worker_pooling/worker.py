@@ -53,6 +53,10 @@ class PoolingWorker(Worker):
                 f"quantization={config.quantization}: worker 'pooling' runs weights as they are; leave it out, or use "
                 "--worker torch with a model that it runs"
             )
+        if config.drafter is not None:
+            raise ConfigError(
+                f"drafter={config.drafter.name}: worker 'pooling' verifies no drafts; leave it out"
+            )
         if config.max_loras or config.lora_modules:
             raise ConfigError(
                 f"max_loras={config.max_loras}: worker 'pooling' serves no adapters; leave it out"

@@ -4,6 +4,7 @@ worker process.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,6 +50,25 @@ def attention_batch(
         generation=generation[inputs.row],
         put=buffers.put,
         groups=groups,
+    )
+
+
+def tokens_as_rows(batch: AttentionBatch) -> AttentionBatch:
+    """The same tokens, each as a row of its own that decodes."""
+    row = np.repeat(batch.row, batch.num_tokens)
+    ends = np.cumsum(batch.num_tokens)
+    behind = np.repeat(ends, batch.num_tokens) - np.arange(
+        len(row)
+    )  # tokens of its row from this one on
+    seq_lens = np.repeat(batch.seq_lens, batch.num_tokens) - behind + 1
+    return dataclasses.replace(
+        batch,
+        row=row,
+        num_tokens=np.ones(len(row), np.int32),
+        start=(seq_lens - 1).astype(np.int32),
+        seq_lens=seq_lens.astype(np.int32),
+        generation=np.repeat(batch.generation, batch.num_tokens),
+        is_dependent=True,
     )
 
 

@@ -15,7 +15,11 @@ from tenonry_torch_base.rounds import Rounds
 from tenonry_torch_base.sampler.logprobs import prompt_logprobs_of
 from tenonry_torch_base.sampler.processors import ProcessorContext, SampleStep
 from tenonry_torch_base.sampler.sampler import Sampler
-from tenonry_worker_torch.batch import attention_batch, dummy_batch, pruned_batch
+from tenonry_worker_torch.batch import attention_batch, dummy_batch, pruned_batch, tokens_as_rows
+from tenonry_worker_torch.drafting.drafts import Drafts
+from tenonry_worker_torch.drafting.pace import Pace
+from tenonry_worker_torch.drafting.rounds import DraftedRounds
+from tenonry_worker_torch.drafting.verification import Verification, Verifier
 from tenonry_worker_torch.forward import ForwardPlans
 from tenonry_worker_torch.images.encoder import Blind
 from tenonry_worker_torch.images.rows import ImageRows, image_rows
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture, StepInputs
+    from tenonry_drafters.base import Drafter
     from tenonry_torch_base.sampler.processors import LogitsProcessor
     from tenonry_torch_base.sampler.sampler import Sampled
     from tenonry_worker_torch.attention.base import LayerCache
@@ -62,6 +67,7 @@ class ModelRunner:
         self.state = BatchState(max_num_seqs, max_model_len, block_size, groups.num_groups)
         self.history = History(self.state, self.device)
         self.rounds = Rounds(self.state, self._step)
+        self._verifier: Verifier | None = None
         self.generation = np.zeros(max_num_seqs, np.int64)
         self.kv_caches: list[LayerCache] = []
         self._state_group = groups.num_groups - 1
@@ -76,6 +82,25 @@ class ModelRunner:
             self.state.token_ids,
         )
         self.sampler = Sampler(context, seed, processors)
+
+    def draft(self, drafter: Drafter | None, max_drafts: int) -> None:
+        """Let rounds verify what a drafter guesses; None on a rank that is told by another."""
+        group = self.model.parallel.tensor
+
+        def share(message: NDArray[np.int64]) -> NDArray[np.int64]:
+            shared_ids: NDArray[np.int64] = group.broadcast(torch.from_numpy(message)).numpy()
+            return shared_ids
+
+        drafts = Drafts(
+            drafter,
+            Pace(len(self.generation), max_drafts),
+            self.state,
+            self.model.vocab_size,
+            self.sampler.fitting,
+            share if group.size > 1 else None,
+        )
+        self.rounds = DraftedRounds(self.state, self._step, self.verify, drafts)
+        self._verifier = Verifier(self.sampler, self.state, self.rounds.ends)
 
     def allocate(self) -> None:
         """Take the memory of the KV cache, and of states by row."""
@@ -124,8 +149,35 @@ class ModelRunner:
             return DeviceFuture(result)
         return result.output()
 
+    @scoped("tenonry: verify")
     @torch.inference_mode()
-    def _run(self, output: SchedulerOutput) -> StepResult:
+    def verify(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        """A step in which drafts follow each row's pending token: what is sampled, as far as they are right."""
+        if self._verifier is None:
+            raise RuntimeError("there is no drafter, and nothing to verify")
+        prepared = self.sampler.compile(output)
+        inputs = self._apply(output)
+        self.buffers.begin_step()
+        token_ids = self.history.inputs(output, inputs, self.buffers)
+        verifier = self._verifier
+        group = self.model.parallel.tensor
+        verifier.prepare(inputs)
+        logits = self._forward(inputs, token_ids, [], verifies=True)
+        if group.rank == 0:
+            step = verifier.sample(logits, inputs)
+        else:
+            step = Verification(inputs, self.state)
+        group.broadcast(torch.from_numpy(step.token_ids))
+        verifier.settle(step)
+        if self.adapters is not None:
+            failure = torch.from_numpy(step.failure)
+            self.adapters.fail_lost(step.row, failure)
+        answer = verifier.answer(output.step_id, step)
+        answer.prepared = prepared
+        return answer
+
+    def _apply(self, output: SchedulerOutput) -> StepInputs:
+        """Rows leave and enter; the columns are those of the end of the step."""
         if len(output.gone):
             self._leave(output.gone)
         inputs = self.state.apply(output)
@@ -139,6 +191,11 @@ class ModelRunner:
                 self.images.enter(new)
         if self.adapters is not None:
             self.adapters.enter(output)
+        return inputs
+
+    @torch.inference_mode()
+    def _run(self, output: SchedulerOutput) -> StepResult:
+        inputs = self._apply(output)
         if not len(output.row):
             return StepResult(output.step_id, output.row, None, [])
         self.buffers.begin_step()
@@ -171,6 +228,7 @@ class ModelRunner:
         self.model.backend.release(rows)
         for row in rows.tolist():
             self.sampler.leave(row)
+            self.rounds.leave(row)
             if self.images is not None:
                 self.images.leave(row)
 
@@ -182,15 +240,20 @@ class ModelRunner:
         inputs: StepInputs,
         given: torch.Tensor,
         prompt_tokens: list[NDArray[np.int64]],
+        *,
+        verifies: bool = False,
     ) -> torch.Tensor:
-        """Logits of the sampling tokens, and after them of the prompt tokens that are asked for."""
+        """Logits of the sampling tokens, and after them of the prompt tokens that are asked for.
+
+        Where drafts are verified: of all tokens.
+        """
         backend = self.model.backend
         forward = self.model.forward
         ends = inputs.query_start_loc[1:][inputs.samples]
         last = ends.astype(np.int64) - 1
         wanted = np.concatenate([last, *prompt_tokens]) if prompt_tokens else last
         keeps_all = not prompt_tokens and len(last) == len(inputs.token_ids)
-        keep = None if keeps_all else self.buffers.put("keep", wanted)
+        keep = None if keeps_all or verifies else self.buffers.put("keep", wanted)
         batch = attention_batch(
             inputs,
             self.state,
@@ -198,6 +261,8 @@ class ModelRunner:
             self.buffers,
             backend.num_groups,
         )
+        if verifies and backend.splits_rows:
+            batch = tokens_as_rows(batch)
         if self.images is not None:
             batch.last_seen = self.images.last_seen(inputs)
         plans = ForwardPlans(backend.plan(batch))

@@ -19,6 +19,7 @@ from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSOR
 from tenonry_torch_base.sampler.grammar import GrammarMasks
 from tenonry_worker_torch.adapters.places import Places
 from tenonry_worker_torch.adapters.registry import Adapters
+from tenonry_worker_torch.drafting.start import check_drafter, most_drafts, open_drafter
 from tenonry_worker_torch.fuse.kernels.best_allowed import best_allowed
 from tenonry_worker_torch.fuse.kernels.found import find_kernels
 from tenonry_worker_torch.images.check import ImageCheck
@@ -93,6 +94,8 @@ def looked(context: WorkerContext) -> tuple[Look, WorkerFacts]:
         check_experts(found.whole, config)
     device = choose_device(config.device, context.local_rank, config.world_size)
     check_quantisation(found, config, device, context.options)
+    if config.drafter is not None:
+        check_drafter(context, config.drafter, device)
     known = known_facts(found, config, device)
     if config.max_loras or config.lora_modules:
         check_adapters(found, config, getattr(context.options, "max_cpu_loras", None))
@@ -311,7 +314,7 @@ def make_runner(
         kernel = best_allowed(model.kernels, model.dtype, model.vocab_size)
         processors.append(partial(GrammarMasks, store=store, kernel=kernel))
     kind = ModelRunner if model.parallel.link.is_last else StageRunner
-    return kind(
+    runner = kind(
         model,
         max_num_seqs=context.config.max_num_seqs,
         max_model_len=kv_cache.max_model_len,  # the model's own may be millions, and the columns are as wide
@@ -321,6 +324,12 @@ def make_runner(
         seed=context.config.seed,
         processors=processors,
     )
+    if context.config.drafter is not None:
+        drafter = open_drafter(
+            context, context.config.drafter, model, kv_cache.max_model_len, resolved
+        )
+        runner.draft(drafter, most_drafts(context.config))
+    return runner
 
 
 def state_memory(states: States, max_num_seqs: int) -> str:

@@ -41,6 +41,7 @@ class TorchWorker(Worker):
     Options = TorchOptions
     capabilities: ClassVar[frozenset[str]] = frozenset(
         {
+            "drafts",
             "dummy_batch",
             "features",
             "grammar",

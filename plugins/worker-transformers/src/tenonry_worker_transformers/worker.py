@@ -62,6 +62,10 @@ class TransformersWorker(Worker):
                 f"quantization={config.quantization}: worker 'transformers' runs weights as they are; leave it out, or "
                 "use --worker torch with a model that it runs"
             )
+        if config.drafter is not None:
+            raise ConfigError(
+                f"drafter={config.drafter.name}: worker 'transformers' verifies no drafts; leave it out"
+            )
         if config.max_loras or config.lora_modules:
             raise ConfigError(
                 f"max_loras={config.max_loras}: worker 'transformers' serves no adapters; leave it out, or use "

@@ -32,6 +32,7 @@ class Rounds:
         self._most = min(context.max_round_tokens, context.config.step_token_budget)
         self._token_s = math.inf  # what a token of every row takes
         self._num_rows = 0  # for so many rows
+        self._is_drafted = context.config.drafter is not None
         self._began = math.nan  # when the step that is under way did, if all of its rows decode
 
     def extend(self, row: Index, output: SchedulerOutput, now: float) -> NewBlocks | None:
@@ -77,7 +78,8 @@ class Rounds:
         )
 
     def _num_ahead(self) -> int:
-        if self._token_s == 0:
+        # Where tokens are drafted, the worker minds the time: a pass that verifies many takes little longer than one.
+        if self._is_drafted or self._token_s == 0:
             return self._most - 1
         return int(min(self._most - 1, MAX_WAIT_S / self._token_s))
 

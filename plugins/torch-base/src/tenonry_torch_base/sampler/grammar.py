@@ -182,6 +182,24 @@ class GrammarMasks(LogitsProcessor):
                 logger.warning("structured output of request %x: %s", row.handle, row.failure)
         self._failed.clear()
 
+    def fitting(self, row: int, length: int, token_ids: NDArray[np.int32]) -> int:
+        """Up to where the grammar allows them; the matcher stands where it stood."""
+        self._finish()
+        each = self._rows[row]
+        if self._made[row] != length:
+            self._catch_up([each], [length])
+            self._made[row] = length
+        if each.failure or each.matcher is None:
+            return 0 if each.failure else len(token_ids)
+        try:
+            count = each.matcher.accept(token_ids.tolist())
+            each.matcher.rollback(count)
+        except Exception:
+            logger.exception("structured output: the grammar backend failed to look ahead")
+            each.failure = "the grammar backend failed to look ahead"
+            return 0
+        return count
+
     # ------------------------------------------------------------------ making them
 
     def _follow(self, rows: list[GrammarRow], token_ids: list[int]) -> None:

@@ -115,6 +115,13 @@ class LogitsProcessor(ABC):
     def prepare(self, step: SampleStep) -> None:  # noqa: B027 - few have anything to do ahead
         """The model is about to run, and active rows of this step will sample: begin what another thread can do."""
 
+    def fitting(self, row: int, length: int, token_ids: NDArray[np.int32]) -> int:
+        """How many of `token_ids`, guesses of what follows the `length` tokens of an active row, could be sampled.
+
+        More than that are verified for nothing; that is all that a wrong answer does.
+        """
+        return len(token_ids)
+
     @abstractmethod
     def apply(
         self,

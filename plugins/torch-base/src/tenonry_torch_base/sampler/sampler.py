@@ -113,6 +113,16 @@ class Sampler:
                 processor.active[row] = False
         self.columns.is_processed[row] = False
 
+    def fitting(self, row: int, length: int, token_ids: NDArray[np.int32]) -> int:
+        """How many of `token_ids`, guesses of what follows a row's `length` tokens, could be sampled one by one."""
+        if not self.columns.is_processed[row]:
+            return len(token_ids)
+        count = len(token_ids)
+        for processor in self.processors:
+            if count and processor.active[row]:
+                count = min(count, processor.fitting(row, length, token_ids[:count]))
+        return count
+
     def shutdown(self) -> None:
         """The worker ends."""
         for processor in self.processors:

@@ -133,6 +133,9 @@ class AttentionBatch:
 
     `last_seen` i64[Q]: the last position that each query sees, its own or a later one of the same step; None where that
     is its own for all. A window bounds what comes before a query, not what comes behind it.
+
+    `is_dependent`: each row has one token, and rows may be tokens of one sequence that follow each other (see
+    `AttentionBackend.splits_rows`).
     """
 
     row: NDArray[np.int32]
@@ -146,6 +149,7 @@ class AttentionBatch:
     full_plan: Any = None
     groups: tuple[GroupTable, ...] = ()
     last_seen: NDArray[np.int64] | None = None
+    is_dependent: bool = False
 
 
 # Fields of a LayerSpec that change the result and that backends of the first days do not know.
@@ -198,6 +202,9 @@ class AttentionBackend(ABC):
     num_groups: int = 1  # block tables that it plans with
     num_sharing: int = 1  # backends that share its tensors, itself included
     holds_rows: bool = False  # whether `held_keys` may find any
+    splits_rows: bool = (
+        False  # whether tokens of one row may come as dependent rows, as quick as those that decode
+    )
 
     @classmethod
     def refusal(

@@ -94,6 +94,10 @@ class CpuBackend(SdpaBackend):
         self._paged = kernels
         self.cache_sizes = type(self).cache_sizes[:1] if kernels else type(self).cache_sizes
 
+    @property
+    def splits_rows(self) -> bool:  # type: ignore[override] - where kernels attend over blocks
+        return bool(self._paged)
+
     def _make_slabs(
         self,
         num_blocks: int,

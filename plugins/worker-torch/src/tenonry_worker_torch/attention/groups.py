@@ -97,6 +97,10 @@ class GroupedBackend(AttentionBackend):
         for part in parts:
             part.num_sharing = len(parts)
 
+    @property
+    def splits_rows(self) -> bool:  # type: ignore[override] - of these parts
+        return all(part.splits_rows for part in self.parts)
+
     def block_sizes(self) -> tuple[int, ...]:  # type: ignore[override] - those of these parts
         return self.parts[0].block_sizes()
 

@@ -31,7 +31,7 @@ class PagedPlan(SdpaPlan):
         """In the cache `blocks` of a layer, of the rows in decode order."""
         if self._table is None or self._lengths is None:
             self._lengths, self._table = self._looked_up()
-        return PagedKeys(blocks, self._table, self._lengths)
+        return PagedKeys(blocks, self._table, self._lengths, self.batch.is_dependent)
 
     @property
     def is_decode_only(self) -> bool:

@@ -48,12 +48,14 @@ class WholeLayer(NamedTuple):
     def __call__(
         self, hidden: torch.Tensor, cos: torch.Tensor | None, sin: torch.Tensor | None
     ) -> torch.Tensor | None:
-        """None where the step has other tokens than those of decoding rows, or too many."""
+        """None where the step has other tokens than those of decoding rows, or too many, or some that see others."""
         if len(hidden) > self.most or cos is None or sin is None:
             return None
         step = self.layer.step
         keys = step.backend.paged_keys(self.layer, step.plan)
-        return None if keys is None else self.kernel(hidden, cos, sin, keys)
+        if keys is None or (keys.is_dependent and not getattr(self.kernel, "writes_first", False)):
+            return None
+        return self.kernel(hidden, cos, sin, keys)
 
 
 def cpu_backends(backend: AttentionBackend) -> list[CpuBackend]:

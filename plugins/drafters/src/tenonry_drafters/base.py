@@ -1,0 +1,76 @@
+"""What a drafter must do: the extension point `tenonry.drafters`. Worker process, on the rank that samples.
+
+A drafter guesses the tokens that come next. The worker runs the model once over the pending token and the guesses, and
+samples at each position, with the randomness that belongs to it, from the model's own logits; a guess is kept where it
+is the token that was sampled. So a drafter changes how long tokens take, and never which they are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tenonry.interfaces.plugin import Plugin, PluginContext
+
+if TYPE_CHECKING:
+    from tenonry.info import ModelInfo
+    from tenonry.step import NewRow
+
+I32 = NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class DrafterContext(PluginContext):
+    """`vocab_size`: ids are below it. `max_drafts`: most guesses of a row that are ever verified at once."""
+
+    model: ModelInfo
+    _: KW_ONLY
+    vocab_size: int
+    max_num_seqs: int
+    max_model_len: int
+    max_drafts: int
+
+
+class Drafter(Plugin[DrafterContext], ABC):
+    """Guesses tokens of rows that decode. Raises ConfigError from its constructor where it cannot work.
+
+    Order of calls: constructor; `enter` when a row starts or comes back from preemption, `leave` when it goes; between
+    them, in any pass of the model and for any of the rows, `propose`, and `accept` after each pass that had proposals.
+    Rows may also decode without being asked about, since other requests are waiting, or guesses have not paid.
+
+    What is guessed for a row depends on that row alone: requests of other people stand beside it, and how quick a text
+    is must not say what they read.
+
+    `needs`: what the worker must give it beyond tokens. A worker refuses by name what it does not know; the worker
+    `torch` gives nothing else so far.
+
+    A drafter that raises, or proposes what is not in the vocabulary, is reported once, and not asked again.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def enter(self, new: NewRow) -> None:
+        """A row holds another request, or the same one again; what was known of the row is void."""
+
+    def leave(self, row: int) -> None:
+        """A row is free."""
+
+    @abstractmethod
+    def propose(
+        self,
+        rows: Sequence[int],
+        histories: Sequence[I32],
+        most: Sequence[int],
+    ) -> Sequence[I32]:
+        """What may come next in each of `rows`: one array i32[n], n ≤ `most[i]`, per row; empty for no guess.
+
+        `histories[i]` i32[n ≥ 1]: all tokens of the row, prompt and output; read only, and valid during the call.
+        """
+
+    def accept(self, row: int, num_drafts: int, num_accepted: int) -> None:
+        """Of the guesses for `row`, the first `num_drafts` were verified, and the first `num_accepted` were right."""

@@ -1,0 +1,1 @@
+"""Speculative decoding: tokens that a drafter guesses, verified several at once."""

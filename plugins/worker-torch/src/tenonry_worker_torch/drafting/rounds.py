@@ -1,0 +1,145 @@
+"""Rounds in which a pass of the model may verify drafts: the slots of a round hold the drafts. Worker process.
+
+A round ends where its slots do, where no row goes on, and where another pass would take longer than newcomers should
+wait: with a model that needs long for one token, each round is a single pass, with or without drafts.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from tenonry_torch_base.rounds import Rounds, joined, next_pass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenonry.step import (
+        I32,
+        BatchState,
+        ModelRunnerOutput,
+        NewRow,
+        SchedulerOutput,
+        StepFuture,
+    )
+    from tenonry_worker_torch.drafting.drafts import Drafts, Proposal
+
+MAX_WAIT_S = 0.005
+
+
+class Tally:
+    """Drafts of a round, and how many of them were right."""
+
+    __slots__ = ("num_accepted", "num_drafted")
+
+    def __init__(self) -> None:
+        self.num_drafted = 0
+        self.num_accepted = 0
+
+
+class DraftedRounds(Rounds):
+    """`verify` runs a step whose rows have drafts behind their pending tokens, and answers with what was sampled."""
+
+    def __init__(
+        self,
+        state: BatchState,
+        execute: Callable[[SchedulerOutput], ModelRunnerOutput | StepFuture],
+        verify: Callable[[SchedulerOutput], ModelRunnerOutput],
+        drafts: Drafts,
+    ) -> None:
+        super().__init__(state, execute)
+        self._verify = verify
+        self._drafts = drafts
+
+    def enter(self, new: NewRow) -> None:
+        super().enter(new)
+        self._drafts.enter(new)
+
+    def leave(self, row: int) -> None:
+        self._drafts.leave(row)
+
+    def run(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        self._take_known(output)
+        clock = time.perf_counter
+        left = np.zeros(len(self._state.handle), np.int32)  # slots of each row
+        left[output.row] = output.round_tokens
+        tally = Tally()
+        passes: list[ModelRunnerOutput] = []
+        step = output
+        deadline = math.inf
+        is_over = False
+        while True:
+            proposal = self._drafts.propose(step.row, left, is_over=is_over)
+            if proposal is None:
+                break
+            begin = clock()
+            result = self._verified(step, proposal) if proposal.total else self._pass(step)
+            end = clock()
+            if proposal.total:
+                self._take_in(step.row, proposal, result, left, tally, end - begin)
+            else:
+                left[result.row] -= 1
+                self._drafts.pace.plain(len(step.row), end - begin)
+            passes.append(result)
+            row = self._going(result)
+            if not len(row) or not left[row].all():
+                break
+            if len(passes) == 1:
+                deadline = end + MAX_WAIT_S
+            is_over = end + (end - begin) > deadline
+            step = next_pass(output.step_id, row)
+        answer = joined(passes)
+        if not tally.num_drafted:
+            return answer
+        return msgspec.structs.replace(
+            answer, num_drafted=tally.num_drafted, num_accepted=tally.num_accepted
+        )
+
+    def _take_in(
+        self,
+        rows: I32,
+        proposal: Proposal,
+        result: ModelRunnerOutput,
+        left: I32,
+        tally: Tally,
+        seconds: float,
+    ) -> None:
+        """Count what a pass with drafts brought."""
+        count = np.zeros_like(left)
+        count[result.row] = np.diff(result.offsets)
+        left -= count
+        accepted = np.clip(count[rows] - 1, 0, proposal.count)
+        tally.num_drafted += proposal.total
+        tally.num_accepted += int(accepted.sum())
+        self._drafts.verified(rows, proposal, accepted, seconds)
+
+    def _take_known(self, output: SchedulerOutput) -> None:
+        """Ids that come with the step, before the drafter reads them."""
+        known = output.next_token >= 0
+        rows = output.row[known]
+        state = self._state
+        state.token_ids[rows, state.num_computed[rows]] = output.next_token[known]
+
+    def _verified(
+        self,
+        step: SchedulerOutput,
+        proposal: Proposal,
+    ) -> ModelRunnerOutput:
+        state = self._state
+        first = state.num_computed[step.row] + 1
+        for place in np.flatnonzero(proposal.count).tolist():
+            count = int(proposal.count[place])
+            begin = int(first[place])
+            state.token_ids[step.row[place], begin : begin + count] = proposal.token_ids[
+                place, :count
+            ]
+        num_tokens = step.num_tokens + proposal.count
+        return self._verify(
+            msgspec.structs.replace(
+                step, num_tokens=num_tokens, total_tokens=int(num_tokens.sum()), round_tokens=1
+            )
+        )

@@ -1,0 +1,87 @@
+"""Opens the drafter of the settings, and refuses what could never use it. Worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenonry.errors import ConfigError
+from tenonry_drafters.base import DrafterContext
+from tenonry_drafters.points import DRAFTERS, build_drafter, find_drafter
+from tenonry_worker_torch.drafting.pace import MAX_TOKENS
+
+if TYPE_CHECKING:
+    import torch
+
+    from tenonry.config import EngineConfig, PluginChoice
+    from tenonry.interfaces.worker import WorkerContext
+    from tenonry_drafters.base import Drafter
+    from tenonry_worker_torch.loaded_model import LoadedModel
+
+
+def check_drafter(
+    context: WorkerContext,
+    drafter: PluginChoice,
+    device: torch.device,
+) -> None:
+    """Raises ConfigError where no pass of the model could ever verify drafts."""
+    config = context.config
+    obstacles = {
+        "max_round_tokens=1: drafts take the places of further tokens in a step; use 2 or more": (
+            config.max_round_tokens == 1
+        ),
+        f"pipeline_parallel_size={config.pipeline_parallel_size}: steps overlap; use --tensor-parallel-size instead": (
+            config.pipeline_parallel_size > 1
+        ),
+        f"device {device}: steps overlap there; drafts are verified on the CPU": device.type
+        != "cpu",
+        f"max_images={config.max_images}: drafts are verified of text alone; use max_images=0": (
+            config.max_images > 0
+        ),
+        "kv_connector: it has to see every token; leave one of them out": (
+            context.kv_connector is not None
+        ),
+        "enable_expert_parallel: engines step together, a token at a time; leave one of them out": (
+            config.enable_expert_parallel
+        ),
+    }
+    for obstacle, is_there in obstacles.items():
+        if is_there:
+            raise ConfigError(f"drafter={drafter.name} does not go with {obstacle}")
+
+
+def most_drafts(config: EngineConfig) -> int:
+    """Of a row in one pass: the places in a round behind its own next token."""
+    return min(config.max_round_tokens, MAX_TOKENS) - 1
+
+
+def open_drafter(
+    context: WorkerContext,
+    choice: PluginChoice,
+    model: LoadedModel,
+    max_model_len: int,
+    resolved: dict[str, str],
+) -> Drafter | None:
+    """The drafter of the settings; None on a rank that is told by another. Raises ConfigError or PluginError."""
+    if model.states is not None:
+        raise ConfigError(
+            f"drafter={choice.name} does not go with {type(model.module).__name__}: layers with a state per sequence "
+            "cannot take guesses back; leave it out"
+        )
+    found, record = find_drafter(choice)
+    unknown = sorted(found.needs)
+    if unknown:
+        raise ConfigError(
+            f"drafter={choice.name} needs {', '.join(unknown)}; worker 'torch' gives drafters tokens and nothing else"
+        )
+    resolved[DRAFTERS.kind] = f"{record.name} ({record.distribution} {record.version})"
+    if model.parallel.tensor.rank != 0:
+        return None
+    given = DrafterContext(
+        context.config,
+        context.model,
+        vocab_size=model.vocab_size,
+        max_num_seqs=context.config.max_num_seqs,
+        max_model_len=max_model_len,
+        max_drafts=most_drafts(context.config),
+    )
+    return build_drafter(found, record, given)

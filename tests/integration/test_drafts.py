@@ -1,0 +1,273 @@
+"""Drafts change no token: the demo model, real processes, against an engine that decodes one token a step.
+
+How long passes take is not part of it: the time that a round may take is made so long that rounds end where their slots
+do. `Parrot` guesses what an earlier run gave, and errs on purpose: drafts of every length are right and wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tenonry import LLM, AsyncLLM, EngineConfig, SamplingParams
+from tenonry.errors import ConfigError, PluginError
+from tenonry_demo_model import model_path
+from tenonry_drafters.base import Drafter
+from tenonry_scheduling import rounds
+from tenonry_worker_torch.drafting import pace
+from tenonry_worker_torch.drafting import rounds as drafted_rounds
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("one_thread")]
+SETTINGS = {
+    "model": str(model_path()), "dtype": "float32", "device": "cpu", "max_num_seqs": 8, "max_model_len": 256,
+    "log_stats": False,
+}  # fmt: skip
+PROMPT = "the cat sat on the mat and the dog sat on the mat and the cat sat on the mat and"
+GREEDY = {"temperature": 0.0, "max_tokens": 40}
+DRAWN = {"temperature": 0.9, "seed": 5, "max_tokens": 40}
+
+
+class Parrot(Drafter):
+    """Guesses what is in `known`, by the first tokens of a row, with every fifth token wrong."""
+
+    known: ClassVar[list[list[int]]] = []
+    asked: ClassVar[int] = 0
+    right: ClassVar[int] = 0
+
+    def propose(self, rows, histories, most):
+        type(self).asked += len(rows)
+        return [
+            self._next(history.tolist(), count)
+            for history, count in zip(histories, most, strict=True)
+        ]
+
+    def _next(self, history, count):
+        for text in self.known:
+            if text[: len(history)] == history:
+                found = np.array(text[len(history) : len(history) + count], np.int32)
+                places = np.arange(len(history), len(history) + len(found))
+                return np.where(places % 5 == 0, (found + 1) % 100, found).astype(np.int32)
+        return np.array([], np.int32)
+
+    def accept(self, row, num_drafts, num_accepted):
+        type(self).right += num_accepted
+
+
+PARROT = f"{__name__}:Parrot"
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch):
+    monkeypatch.setattr(rounds, "MAX_WAIT_S", 60.0)
+    monkeypatch.setattr(drafted_rounds, "MAX_WAIT_S", 60.0)
+    monkeypatch.setattr(pace, "LONGEST_PAUSE", 0)
+    Parrot.known.clear()
+    Parrot.right = 0
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """Tokens and text of requests that run together, one token a step."""
+    with LLM(**SETTINGS, max_round_tokens=1) as llm:
+        yield lambda asked: answers(llm, asked)
+
+
+@pytest.fixture(scope="module")
+def ngram():
+    with LLM(**SETTINGS, drafter="ngram") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def parrot():
+    with LLM(**SETTINGS, drafter=PARROT) as made:
+        yield made
+
+
+def outputs_of(llm, asked, prompts=None):
+    params = [SamplingParams(**each) for each in asked]
+    return llm.generate(prompts or [PROMPT] * len(asked), params)
+
+
+def answers(llm, asked, prompts=None):
+    return [
+        (each.token_ids, each.text, each.finish_reason, each.stop_reason)
+        for each in (output.outputs[0] for output in outputs_of(llm, asked, prompts))
+    ]
+
+
+def learnt(plain_llm, asked):
+    """Teach the parrot what the oracle answers."""
+    found = outputs_of(plain_llm, asked)
+    Parrot.known.extend(
+        [*output.prompt_token_ids, *output.outputs[0].token_ids] for output in found
+    )
+
+
+class Both:
+    """The same requests with drafts that repeat, and with ones that are mostly right."""
+
+    def __init__(self, plain, ngram, parrot):
+        self.plain = plain
+        self.ngram = ngram
+        self.parrot = parrot
+
+    def __call__(self, asked):
+        expected = self.plain(asked)
+        assert answers(self.ngram, asked) == expected
+        learnt(self.ngram, asked)
+        before = Parrot.right
+        assert answers(self.parrot, asked) == expected
+        assert Parrot.right > before
+        return expected
+
+
+@pytest.fixture
+def both(plain, ngram, parrot):
+    return Both(plain, ngram, parrot)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+class TestTokens:
+    @pytest.mark.parametrize("count", [1, 2, 9, 33, 40])
+    def test_alone(self, both, sampling, count):
+        if count > 2:
+            both([{**sampling, "max_tokens": count}])
+
+    def test_beside_others(self, both, sampling):
+        both([{**sampling, "max_tokens": count} for count in (40, 23, 31, 12)])
+
+    def test_more_rows_than_are_drafted_for(self, plain, ngram, sampling):
+        asked = [{**sampling, "max_tokens": 20 + count} for count in range(7)]
+        assert answers(ngram, asked) == plain(asked)
+
+    def test_penalties_biases_and_cuts(self, both, sampling):
+        for each in (
+            {"presence_penalty": 0.7, "frequency_penalty": 0.4},
+            {"repetition_penalty": 1.4},
+            {"top_k": 20, "top_p": 0.8, "min_p": 0.01},
+            {"logit_bias": {31: 4.0, 40: -4.0}},
+            {"bad_words": ["girl", "was"]},
+        ):
+            both([{**sampling, **each}])
+
+    def test_stop_ids_stop_strings_and_min_tokens(self, both, plain, sampling):
+        token_ids, text, _, _ = plain([sampling])[0]
+        half = len(token_ids) // 2
+        found = both(
+            [
+                {**sampling, "stop_token_ids": [token_ids[half]]},
+                {**sampling, "stop_token_ids": [token_ids[half]], "min_tokens": half + 4},
+                {**sampling, "stop": [text[len(text) // 2 :][:6]]},
+                sampling,
+            ]
+        )
+        assert [each[2] for each in found[:1] + found[2:3]] == ["stop"] * 2
+
+
+def test_steps_are_saved(ngram, plain, parrot):
+    """Or nothing above was tried: the tokens of several passes in one."""
+    learnt(ngram, [GREEDY])
+    Parrot.asked = 0
+    answers(parrot, [GREEDY])
+    assert Parrot.right > 15
+    assert Parrot.asked < 20
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    words=st.lists(
+        st.sampled_from(["the", "cat", "sat", "on", "a", "mat", ".", "and"]),
+        min_size=4,
+        max_size=40,
+    ),
+    temperature=st.sampled_from([0.0, 0.3, 1.2]),
+    seed=st.integers(0, 1 << 40),
+    penalty=st.sampled_from([0.0, 0.8]),
+    count=st.integers(1, 30),
+)
+def test_any_prompt(plain, ngram, words, temperature, seed, penalty, count):
+    asked = {
+        "temperature": temperature, "seed": seed, "frequency_penalty": penalty, "max_tokens": count
+    }  # fmt: skip
+    prompt = " ".join(words)
+    with_drafts = answers(ngram, [asked], [prompt])
+    without = answers(ngram, [{**asked, "logprobs": 0}], [prompt])
+    assert with_drafts == without
+
+
+class TestServed:
+    @pytest.mark.parametrize("layout", [{}, {"tensor_parallel_size": 2}], ids=["one rank", "TP 2"])
+    def test_newcomers_and_aborts_in_the_middle(self, plain, layout):
+        """Streams show every token once, in order, whatever others do meanwhile."""
+        lengths = (40, 23, 31, 12)
+        expected = plain([{**DRAWN, "max_tokens": count} for count in lengths])
+        engine = AsyncLLM(EngineConfig(**SETTINGS, **layout, drafter="ngram"))
+
+        async def stream(engine, number):
+            await asyncio.sleep(0.03 * number)
+            params = SamplingParams(**{**DRAWN, "max_tokens": lengths[number]})
+            seen = []
+            async for output in engine.generate(PROMPT, params, request_id=str(number)):
+                token_ids = output.outputs[0].token_ids
+                assert token_ids[: len(seen)] == seen
+                seen = token_ids
+            return seen, output.outputs[0].text
+
+        async def left(engine):
+            params = SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True)
+            async with aclosing(engine.generate(PROMPT, params, request_id="left")) as outputs:
+                async for output in outputs:
+                    if len(output.outputs[0].token_ids) > 20:
+                        break
+
+        async def run():
+            streams = [stream(engine, number) for number in range(len(lengths))]
+            found = await asyncio.gather(*streams, left(engine))
+            return found[:-1]
+
+        try:
+            found = asyncio.run(run())
+        finally:
+            engine.shutdown()
+        assert found == [each[:2] for each in expected]
+
+    def test_a_cache_with_hardly_any_room(self, plain):
+        """Rows are preempted, and blocks for drafts are not always there."""
+        asked = [{**DRAWN, "seed": seed, "max_tokens": 60} for seed in range(4)]
+        expected = plain(asked)
+        with LLM(**SETTINGS, drafter="ngram", num_gpu_blocks_override=16, block_size=16) as llm:
+            assert answers(llm, asked) == expected
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("settings_", "error", "text"),
+        [
+            ({"max_round_tokens": 1}, ConfigError, "use 2 or more"),
+            ({"worker": "transformers"}, ConfigError, "drafter=ngram"),
+            ({"drafter": "ngrams"}, PluginError, "ngram"),
+            (
+                {"drafter": {"name": "ngram", "options": {"min_match": 5}}},
+                PluginError,
+                "max_match=4 is less than min_match=5",
+            ),
+            (
+                {"drafter": {"name": "ngram", "options": {"min_match": 0}}},
+                PluginError,
+                "greater than or equal to 1",
+            ),
+        ],
+        ids=["no rounds", "worker", "name", "order", "bound"],
+    )
+    def test_by_name(self, settings_, error, text):
+        with pytest.raises(error, match=text):
+            LLM(**{**SETTINGS, "drafter": "ngram", **settings_})
