@@ -266,8 +266,7 @@ class PagedKeys(NamedTuple):
     `blocks` [N, 2 · kv_heads, block_size, size], keys before values; row r has token t in place t % block_size of the
     block `table`[r, t // block_size], i32[R, width]. `lengths` i64[R]: the tokens of each row, its new one included.
     All are contiguous. What lies behind a row's last token is not defined, and may be NaN; entries of the table that
-    are out of sight may be anything. `is_dependent`: rows may be tokens of one sequence that follow each other, so that
-    one sees the new token of another.
+    are out of sight may be anything. `is_dependent`: a row may see the new tokens of others, which are of its sequence.
     """
 
     blocks: torch.Tensor
@@ -305,11 +304,7 @@ class LayerParts:
 
 
 class LayerKernel(Protocol):
-    """A layer of R rows with one new token each.
-
-    One with an attribute `writes_first` that is true writes the keys and values of all rows before any row reads them,
-    at least where the rows are dependent; any other is not called for such rows.
-    """
+    """A layer of R rows with one new token each. One for dependent rows has an attribute `writes_first` that is true."""
 
     def __call__(
         self,
