@@ -266,7 +266,7 @@ class PagedKeys(NamedTuple):
     `blocks` [N, 2 · kv_heads, block_size, size], keys before values; row r has token t in place t % block_size of the
     block `table`[r, t // block_size], i32[R, width]. `lengths` i64[R]: the tokens of each row, its new one included.
     All are contiguous. What lies behind a row's last token is not defined, and may be NaN; entries of the table that
-    are out of sight may be anything. `is_dependent`: a row may see the new tokens of others, which are of its sequence.
+    are out of sight may be anything. `is_dependent`: rows may see new tokens of other rows.
     """
 
     blocks: torch.Tensor
@@ -304,7 +304,7 @@ class LayerParts:
 
 
 class LayerKernel(Protocol):
-    """A layer of R rows with one new token each. One for dependent rows has an attribute `writes_first` that is true."""
+    """A layer of R rows with one new token each. For dependent rows it needs a true attribute `writes_first`."""
 
     def __call__(
         self,
