@@ -25,6 +25,7 @@ VERBS = {
     "restore": "tenonry_bench.restore:RestoreBench",
     "embeddings": "tenonry_bench.embeddings:EmbeddingsBench",
     "neighbours": "tenonry_bench.neighbours:NeighboursBench",
+    "soak": "tenonry_bench.soak:SoakBench",
     "sleep": "tenonry_bench.sleep:SleepBench",
     "loading": "tenonry_bench.loading:LoadingBench",
     "startup": "tenonry_bench.startup:StartupBench",
