@@ -97,11 +97,15 @@ def main() -> None:
         ("int4", None, {"quantization": "int4"}),
         ("W8A8", lambda path: quantised_models.compress(path, WEIGHTS_8, INPUTS), {}),
     ]
+    floats = WEIGHTS_8 | {"type": "float"}
+    cases.append(("fp8 by channel", lambda path: quantised_models.compress(path, floats), {}))
     for size in (32, 128):
         write = lambda path, size=size: quantised_models.compress(path, weights_4(size))  # noqa: E731
         cases.append((f"W4A16 {size}", write, {}))
     write = lambda path: quantised_models.write_plainly(path, "gptq", gptq)  # noqa: E731
     cases.append(("gptq 128", write, {}))
+    block = lambda path: quantised_models.write_floats(path, [128, 128])  # noqa: E731
+    cases.append(("fp8 by block", block, {}))
     kinds = ["Q8_0", "Q4_0", *(["Q6_K", "Q4_K"] if as_gguf.GGML in os.environ else [])]
     cases += [(f"GGUF {kind}", Kind[kind], {"tokenizer": str(MODEL)}) for kind in kinds]
     for name, write, settings in cases:

@@ -81,7 +81,10 @@ def _fill(module: torch.nn.Linear, arguments) -> None:
     rows, columns = module.weight.shape
     groups = module.weight_scale.shape[-1] if module.weight_scale.dim() == 2 else 1
     parts = module.weight.detach().view(rows, groups, columns // groups)
-    scale, zero = calculate_qparams(parts.amin(-1), parts.amax(-1), arguments)
+    low, high = parts.amin(-1), parts.amax(-1)
+    if module.weight_scale.numel() == 1:
+        low, high = low.min()[None], high.max()[None]
+    scale, zero = calculate_qparams(low, high, arguments)
     module.weight_scale.data.copy_(scale.view(module.weight_scale.shape))
     if hasattr(module, "weight_zero_point"):
         module.weight_zero_point.data.copy_(zero.view(module.weight_zero_point.shape))
@@ -101,6 +104,36 @@ def write_plainly(folder: Path, method: str, config: dict):
     save_file(stored, folder / "model.safetensors")
     settings = json.loads((folder / "config.json").read_text())
     settings["quantization_config"] = {"quant_method": method, **config}
+    (folder / "config.json").write_text(json.dumps(settings))
+    return model.eval()
+
+
+def write_floats(folder: Path, block: list[int] | None) -> LlamaForCausalLM:
+    """Write the model of `folder` in floats of 8 bits as DeepSeek does, and give it back with what these stand for."""
+    model = LlamaForCausalLM.from_pretrained(folder)
+    stored = load_file(folder / "model.safetensors")
+    for name, module in model.named_modules():
+        if name.rpartition(".")[2] not in LAYERS:
+            continue
+        weight = module.weight.data
+        rows, columns = weight.shape
+        height, width = block or (rows, columns)
+        parts = weight.view(rows // height, height, columns // width, width)
+        scales = parts.abs().amax((1, 3), keepdim=True) / 448
+        values = (parts / scales).to(torch.float8_e4m3fn)
+        stored[f"{name}.weight"] = values.view(rows, columns)
+        stored[f"{name}.weight_scale_inv"] = scales[:, 0, :, 0] if block else scales.flatten()[0]
+        weight.copy_((values.float() * scales).view(rows, columns))
+    save_file(
+        {key: each.contiguous() for key, each in stored.items()}, folder / "model.safetensors"
+    )
+    settings = json.loads((folder / "config.json").read_text())
+    settings["quantization_config"] = {
+        "quant_method": "fp8",
+        "activation_scheme": "dynamic",
+        "weight_block_size": block,
+        "modules_to_not_convert": ["lm_head"],
+    }
     (folder / "config.json").write_text(json.dumps(settings))
     return model.eval()
 

@@ -97,6 +97,59 @@ class TestPackedChannels(OfTheLibrary):
     weights: ClassVar = {"num_bits": 4, "strategy": "channel"}
 
 
+class OfFloats(OfTheLibrary):
+    """Floats of 8 bits: the library's, too."""
+
+    quantisation = "fp8"
+    kind = "float-quantized"
+
+    def stored(self):
+        found = super().stored()
+        return found._replace(needed=("weight_scale",))
+
+
+class TestFloatsByChannel(OfFloats):
+    weights: ClassVar = {"type": "float", "num_bits": 8, "strategy": "channel"}
+
+
+class TestFloatsWithOneScale(OfFloats):
+    weights: ClassVar = {"type": "float", "num_bits": 8, "strategy": "tensor"}
+
+
+class TestFp8(QuantisationContract):
+    """As DeepSeek writes it, with blocks that the matrix does not fill."""
+
+    quantisation = "fp8"
+    config: ClassVar = {"quant_method": "fp8", "weight_block_size": [20, 36]}
+    scale: ClassVar = "weight_scale_inv"
+    scales: ClassVar = torch.rand(2, 3, generator=torch.Generator().manual_seed(3)) + 0.5
+
+    def stored(self):
+        values = floats().to(torch.float8_e4m3fn)
+        made = values.float()
+        height, width = self.config.get("weight_block_size", (ROWS, COLUMNS))
+        for row in range(ROWS):
+            for column in range(COLUMNS):
+                place = (row // height, column // width) if self.scales.dim() == 2 else ()
+                made[row, column] *= self.scales[place]
+        parts = {"weight": values, self.scale: self.scales}
+        return StoredExample(self.config, parts, made, (self.scale,))
+
+    def test_a_part_of_another_shape_or_type_is_named(self):
+        if self.scales.dim():
+            super().test_a_part_of_another_shape_or_type_is_named()
+
+
+class TestFp8WithOneScale(TestFp8):
+    config: ClassVar = {"quant_method": "fp8", "activation_scheme": "static"}
+    scale = "weight_scale"
+    scales = torch.tensor(0.75)
+
+
+class TestFp8InWholeBlocks(TestFp8):
+    config: ClassVar = {"quant_method": "fp8", "weight_block_size": [16, 32]}
+
+
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": GROUP}
 
 

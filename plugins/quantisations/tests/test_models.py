@@ -6,8 +6,17 @@ import logging
 
 import pytest
 import torch
-from quantised_models import GROUP, PROMPT, answers, compress, model_folder, write_plainly
+from quantised_models import (
+    GROUP,
+    PROMPT,
+    answers,
+    compress,
+    model_folder,
+    write_floats,
+    write_plainly,
+)
 from safetensors.torch import load_file
+from transformers import FineGrainedFP8Config, LlamaForCausalLM
 
 from tenonry_torch_base.read_ahead import pieces_of
 from tenonry_worker_torch.loading.load import look
@@ -22,6 +31,11 @@ SCHEMES = {
     "W4A16 asymmetric": (WEIGHTS_4 | {"symmetric": False}, None),
 }
 GPTQ = {"bits": 4, "group_size": GROUP, "sym": False, "desc_act": False}
+FLOATS_8 = {"num_bits": 8, "type": "float", "symmetric": True}
+SCHEMES |= {
+    "FP8 by channel": (FLOATS_8 | {"strategy": "channel"}, INPUTS | {"type": "float"}),
+    "FP8 by tensor": (FLOATS_8 | {"strategy": "tensor"}, None),
+}
 PLAIN = {
     "gptq": ("gptq", GPTQ),
     "gptq v2": ("gptq", GPTQ | {"checkpoint_format": "gptq_v2"}),
@@ -57,7 +71,8 @@ def test_a_checkpoint_of_compressed_tensors_answers_as_the_library_dequantises_i
     model = compress(tmp_path, weights, inputs)
     with caplog.at_level(logging.INFO):
         assert_near(answers(tmp_path), expected(model))
-    assert "Quantisation compressed-tensors: 8 matrices" in caplog.text
+    name = "fp8" if scheme.startswith("FP8") else "compressed-tensors"
+    assert f"Quantisation {name}: 8 matrices" in caplog.text
 
 
 @pytest.mark.parametrize("kind", PLAIN)
@@ -68,6 +83,28 @@ def test_a_checkpoint_written_by_the_documentation_answers_as_its_floats(kind, t
     with caplog.at_level(logging.INFO):
         assert_near(answers(tmp_path), expected(model))
     assert f"Quantisation {method}: 8 matrices" in caplog.text
+
+
+@pytest.mark.parametrize("block", [None, [32, 16]])
+def test_floats_of_8_bits_answer_as_transformers_reads_them(block, tmp_path, caplog):
+    model_folder(tmp_path)
+    write_floats(tmp_path, block)
+    config = FineGrainedFP8Config(dequantize=True, weight_block_size=block)
+    model = LlamaForCausalLM.from_pretrained(
+        tmp_path, quantization_config=config, dtype=torch.float32, device_map="cpu"
+    )
+    with caplog.at_level(logging.INFO):
+        assert_near(answers(tmp_path), expected(model))
+    assert "Quantisation fp8: 8 matrices" in caplog.text
+
+
+def test_floats_of_8_bits_are_exact_where_layers_are_not_rounded(tmp_path):
+    model_folder(tmp_path)
+    model = write_floats(tmp_path, [32, 16])
+    found, tokens = answers(tmp_path, enforce_eager=True)
+    wanted = expected(model)
+    torch.testing.assert_close(found, wanted[0], rtol=1e-4, atol=1e-4)
+    assert tokens == wanted[1]
 
 
 def test_all_parts_of_matrices_are_counted_and_read_ahead(tmp_path):

@@ -6,17 +6,19 @@ import json
 
 import pytest
 import torch
-from quantised_models import GROUP, compress, model_folder, write_plainly
+from quantised_models import GROUP, compress, model_folder, write_floats, write_plainly
 from safetensors.torch import load_file, save_file
 
 from tenonry import LLM
 from tenonry.errors import ConfigError, ModelError, TenonryError
 from tenonry_quantisations.awq import Awq
 from tenonry_quantisations.compressed_tensors import CompressedTensors
+from tenonry_quantisations.fp8 import Fp8
 from tenonry_quantisations.gptq import Gptq
 
 NAME = "model.layers.1.mlp.up_proj"
 GPTQ = {"bits": 4, "group_size": GROUP, "desc_act": False}
+FLOATS_8 = {"num_bits": 8, "type": "float", "symmetric": True}
 WEIGHTS = {
     "num_bits": 4,
     "type": "int",
@@ -119,7 +121,7 @@ def test_a_format_that_is_not_known_is_refused_with_those_that_are(gptq):
     set_config(gptq, {"quant_method": "bitsandbytes"})
     said = refused(gptq)
     assert "is quantised (bitsandbytes)" in said
-    assert "awq, compressed-tensors, gptq, int4, int8" in said
+    assert "awq, compressed-tensors, fp8, gptq, int4, int8" in said
 
 
 def test_floats_that_config_json_calls_quantised_are_refused(tmp_path):
@@ -253,3 +255,58 @@ def test_what_a_format_asks_for_and_is_not_read_is_refused(kind, config, said):
     with pytest.raises(ModelError) as raised:
         kind(config)
     assert said in str(raised.value)
+
+
+@pytest.fixture
+def floats_8(tmp_path):
+    model_folder(tmp_path)
+    write_floats(tmp_path, [32, 16])
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        ({"weight_scale_inv": None}, f"tensor {NAME}.weight is F8_E4M3"),
+        ({"weight": None}, f"{NAME}.weight is in no file"),
+        ({"weight_scale_inv": torch.ones(3, 3)}, f"{NAME}.weight_scale_inv is [3, 3]"),
+        (
+            {"weight_scale_inv": torch.ones(3, 4, dtype=torch.uint8)},
+            f"{NAME}.weight_scale_inv is U8",
+        ),
+        (
+            {"weight": torch.zeros(96, 64).to(torch.float8_e5m2)},
+            f"{NAME}.weight is F8_E5M2, not F8_E4M3",
+        ),
+        ({"weight_scale_inv": torch.full((3, 4), torch.inf)}, "holds numbers that are not finite"),
+    ],
+)
+def test_floats_of_8_bits_that_cannot_be_read_are_named(tensors, words, floats_8):
+    change(floats_8, **tensors)
+    assert words in refused(floats_8)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"quant_method": "fp8", "fmt": "e5m2"}, "fmt='e5m2'"),
+        ({"quant_method": "fp8", "scale_fmt": "ue8m0"}, "scale_fmt='ue8m0'"),
+        ({"quant_method": "fp8", "weight_block_size": [128]}, "blocks of '[128]'"),
+        ({"quant_method": "fp8", "weight_block_size": [0, 128]}, "blocks of '[0, 128]'"),
+        ({"config_groups": {"g": {"weights": FLOATS_8 | {"strategy": "group"}}}}, "'group'"),
+        (
+            {
+                "config_groups": {
+                    "g": {"weights": FLOATS_8 | {"strategy": "tensor"}},
+                    "h": {"weights": FLOATS_8 | {"strategy": "channel"}},
+                }
+            },
+            "several kinds of weights, strategy 'tensor' and 'channel'",
+        ),
+    ],
+)
+def test_what_is_said_of_floats_of_8_bits_and_is_not_read_is_named(config, words):
+    assert Fp8.reads(config)
+    with pytest.raises(ModelError) as raised:
+        Fp8(config)
+    assert words in str(raised.value)

@@ -13,6 +13,7 @@ import torch
 from tenonry.errors import ModelError
 from tenonry_quantisations.bits import WIDTHS, WORD_BITS, unpacked
 from tenonry_quantisations.checkpoint import CheckpointQuantisation
+from tenonry_quantisations.fp8 import Fp8
 from tenonry_quantisations.headers import FLOATS, REMEDY, Parts, entry, group_size_of
 from tenonry_torch_base.quantisations import QuantisedWeight
 
@@ -71,6 +72,8 @@ class CompressedTensors(CheckpointQuantisation):
 
     @classmethod
     def reads(cls, config: Mapping[str, Any]) -> bool:
+        if Fp8.reads(config):
+            return False
         return config.get("quant_method") == cls.name or "config_groups" in config
 
     def shape(self, name: str, stored: Mapping[str, StoredTensor]) -> tuple[int, int]:

@@ -69,6 +69,8 @@ class FewBitsWeight:
 
 def few_bits_weight(weight: QuantisedWeight, bias: torch.Tensor | None) -> FewBitsWeight | None:
     """None where kernels know no such groups or sizes."""
+    if weight.values.dtype != torch.int8:  # floats of 8 bits
+        return None
     outputs, inputs = weight.shape
     groups = weight.num_groups
     width = inputs // groups

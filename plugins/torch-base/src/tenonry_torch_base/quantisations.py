@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 class QuantisedWeight:
     """A matrix [out, in]: (`values` − `zeros`) · `scales`.
 
-    `values` int8[out, in], of `bits` bits. `scales` float32 [out, groups]: each of as many neighbouring columns, or,
-    with `group_of` i64[in], of those that it says. `zeros` int8[out, groups]; None where all are 0.
+    `values` int8[out, in], of `bits` bits, or float8_e4m3fn[out, in] without zeros.
+    `scales` float32 [out, groups]: each of as many neighbouring columns, or, with `group_of` i64[in], of
+    those that it says. `zeros` int8[out, groups]; None where all are 0.
     """
 
     bits: int

@@ -43,6 +43,7 @@ NAMES = {
     torch.int32: "I32",
     torch.int8: "I8",
     torch.uint8: "U8",
+    torch.float8_e4m3fn: "F8_E4M3",
 }
 MODULE = "model.layers.0.mlp.up_proj"
 BIAS = 20.0  # as large as products

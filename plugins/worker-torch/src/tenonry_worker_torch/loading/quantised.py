@@ -93,9 +93,7 @@ def _at_load(asked: str, path: str) -> FoundQuantisation:
 def _not_known(path: str, method: str, names: list[str]) -> str:
     remedy = "take the model with its floats"
     if not names:
-        remedy += (
-            ", or pip install tenonry-quantisations, which reads compressed-tensors, gptq and awq"
-        )
+        remedy += ", or pip install tenonry-quantisations, which reads compressed-tensors, gptq, awq and fp8"
     else:
         remedy += f"; installed are {', '.join(names)}"
     return f"{path} is quantised ({method}), and none of the installed quantisations reads that; {remedy}"
