@@ -9,12 +9,15 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
+from safetensors.numpy import save_file
 
 from tenonry import AsyncLLM, EngineConfig, SamplingParams, StructuredOutput
 from tenonry.continuity import budget
 from tenonry.sampling_params import OutputKind
+from tenonry.step import Adapter
 from tenonry_testkit.kernel.mortal import set_fuse
 
 pytestmark = [
@@ -43,6 +46,8 @@ SCHEMA = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
+NUM_LAYERS = 4  # of the demo model
+HIDDEN_SIZE = 256
 STRIDE = 3  # a start takes seconds; the kernel's tests kill an engine of fakes in each step
 STORY = "Once upon a time there was a little girl. "
 GREEDY = {"temperature": 0.0, "max_tokens": 20}
@@ -72,7 +77,10 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "structured_output": StructuredOutput(regex=r"[A-Z][a-z]{2,5} \d{3}"),
     },
     "words": {**GREEDY, "bad_words": ["Lily", " Lily"], "logit_bias": {5: 2.0}},
+    "first adapter": GREEDY,
+    "second adapter": {**SAMPLED, "seed": 12},
 }
+ADAPTERS = {"first adapter": "first", "second adapter": "second"}
 
 
 class Told:
@@ -109,16 +117,42 @@ class Told:
 
 async def run_all(engine: AsyncLLM, turn: int) -> dict[str, Told]:
     told = {name: Told() for name in REQUESTS}
+    pairs = [text.rpartition("@") for text in await engine.adapters.names()]
+    adapters = {name: Adapter(name, digest) for name, _, digest in pairs}
 
     async def read(name: str) -> None:
         params = SamplingParams(output_kind=OutputKind.DELTA, **REQUESTS[name])
-        # No prefix is found that another run has left.
-        stream = engine.generate(STORY, params, f"{name} {turn}", cache_salt=f"{turn}")
+        fields: dict[str, Any] = {"cache_salt": f"{turn}"}  # no prefix of another run is found
+        if name in ADAPTERS:
+            fields["adapter"] = adapters[ADAPTERS[name]]
+        stream = engine.generate(STORY, params, f"{name} {turn}", **fields)
         async for output in stream:
             told[name].hear(output)
 
     await asyncio.gather(*map(read, REQUESTS))
     return told
+
+
+def write_adapter(folder: Path, seed: int) -> str:
+    """An adapter of the demo model as peft saves them, with random weights that change its answers."""
+    folder.mkdir()
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(settings), "utf-8")
+    random = np.random.default_rng(seed)
+    weights = {}
+    for layer in range(NUM_LAYERS):
+        place = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        down = random.normal(0.0, 0.4, (4, HIDDEN_SIZE))
+        up = random.normal(0.0, 0.4, (HIDDEN_SIZE, 4))
+        weights[f"{place}.lora_A.weight"] = down.astype(np.float32)
+        weights[f"{place}.lora_B.weight"] = up.astype(np.float32)
+    save_file(weights, folder / "adapter_model.safetensors")
+    return str(folder)
+
+
+async def add_adapters(engine: AsyncLLM, folder: Path) -> None:
+    for seed, name in enumerate(ADAPTERS.values()):
+        await engine.add_lora(name, write_adapter(folder / name, seed))
 
 
 @pytest.fixture
@@ -134,6 +168,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
                 "model": "demo",
                 "device": "cpu",
                 "dtype": "float32",
+                "max_loras": 2,
                 "worker": f"{tmp_path / 'mortal.py'}:Mortal",
                 **values,
             }
@@ -165,7 +200,9 @@ def test_killed_in_many_steps_of_a_mixed_run(start, tmp_path):
     fuse = tmp_path / "fuse"
 
     async def main() -> int:
+        await add_adapters(engine, tmp_path)
         expected = await run_all(engine, 0)
+        assert expected["first adapter"].ids != expected["greedy"].ids
         for step in itertools.count(step=STRIDE):
             set_fuse(fuse, step)
             found = await run_all(engine, step + 1)
@@ -177,11 +214,12 @@ def test_killed_in_many_steps_of_a_mixed_run(start, tmp_path):
     assert asyncio.run(main()) >= 20
 
 
-def test_a_killed_rank_takes_no_stream_with_it(start):
+def test_a_killed_rank_takes_no_stream_with_it(start, tmp_path):
     """Tensor parallel 2: the engine ends with its rank, and comes back with two."""
     engine = start(tensor_parallel_size=2, worker="torch")
 
     async def main() -> tuple[dict[str, Told], dict[str, Told]]:
+        await add_adapters(engine, tmp_path)
         expected = await run_all(engine, 0)
         run = asyncio.ensure_future(run_all(engine, 1))
         while engine.num_unfinished_requests < len(REQUESTS):  # noqa: ASYNC110 - no event says so
