@@ -6,6 +6,8 @@ import ctypes
 from functools import cache
 from pathlib import Path
 
+from tenonry_torch_base.openmp import team
+
 PATH = Path(__file__).with_name("libkernels.so")
 VERSION = 7  # of the structs and parameters in native/; the library says which it has
 ADDRESS = ctypes.c_void_p
@@ -91,25 +93,6 @@ def library(path: Path = PATH) -> ctypes.CDLL:
         )
     found.tenonry_kernels_team(team())
     return found
-
-
-def team() -> int | None:
-    """The address of the function that runs something on torch's threads; None where they cannot be had.
-
-    It is `GOMP_parallel` of the OpenMP library that is loaded already, which those of GNU, LLVM and Intel have.
-    """
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
-        return None
-    paths = {line.split(maxsplit=5)[-1] for line in maps.read_text().splitlines() if "omp" in line}
-    names = ("libgomp", "libomp", "libiomp5")
-    for path in sorted(paths):
-        if not Path(path).name.startswith(names):
-            continue
-        entry = getattr(ctypes.CDLL(path), "GOMP_parallel", None)
-        if entry is not None:
-            return ctypes.cast(entry, ADDRESS).value
-    return None
 
 
 def instruction_sets() -> list[str]:

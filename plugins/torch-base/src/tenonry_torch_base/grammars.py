@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MAX_GRAMMARS = 64
 MAX_COMPILING = 2  # at once: what takes long, and what is quick beside it
-NICE = 5  # of what takes long; it shares the interpreter's and the allocator's locks with the steps
+NICE = 10  # of what takes long; no more, since it shares the interpreter's and the allocator's locks with the steps
 STACK_BYTES = 16 << 20  # more than what a grammar was checked with
 
 

@@ -7,7 +7,7 @@ milliseconds each time, so beside two busy processes on two processors hardly a 
 of that is long enough for its threads where they really run side by side, and what they leave after it is used at once.
 
 Threads of a large model wait for longer, and waking them each time would take a tenth of its speed on a quiet machine.
-Beside others it keeps more of its speed than a small one, since a wait is a smaller part of its step.
+What keeps its speed beside others is that none of its threads is moved to the processor of another: see `places`.
 """
 
 from __future__ import annotations
@@ -31,3 +31,9 @@ def wait_briefly(model_path: str) -> None:
     ):
         return
     os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_TURNS))
+
+
+def waits_long() -> bool:
+    """Whether a thread that waits keeps its processor for milliseconds."""
+    is_passive = os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive"
+    return "GOMP_SPINCOUNT" not in os.environ and not is_passive

@@ -6,6 +6,7 @@ This module is light; torch and transformers are imported by `load`.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -91,6 +92,7 @@ class TorchWorker(Worker):
         self._opened: tuple[Any, str] | None = None
         self._rendezvous: Rendezvous | None = None
         self._connector: ConnectorHalf | None = None
+        self._places: AbstractContextManager[None] = nullcontext()
 
     @property
     def model(self) -> LoadedModel:
@@ -221,13 +223,16 @@ class TorchWorker(Worker):
         from tenonry_worker_torch.startup import warm_up
 
         warm_up(self.runner)
+        if self.model.device.type == "cpu":
+            from tenonry_torch_base.places import Places
+
+            self._places = Places()
+            self._places.take()
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
-        return (
-            self.runner.execute(output)
-            if self._connector is None
-            else self._connector.execute(output)
-        )
+        runner = self.runner if self._connector is None else self._connector
+        with self._places:
+            return runner.execute(output)
 
     def execute_dummy_batch(self) -> None:
         """Compute without a request, so that ranks of other engines that share layers with this one can go on."""

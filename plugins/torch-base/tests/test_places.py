@@ -1,0 +1,129 @@
+"""Threads of a large model stay where they are during a step; nothing else does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tenonry_torch_base.openmp import team
+
+pytestmark = pytest.mark.skipif(
+    team() is None or len(os.sched_getaffinity(0)) < 2, reason="needs two processors and OpenMP"
+)
+
+BEGIN = """
+import os, sys, threading
+import torch
+from tenonry_torch_base import places
+from tenonry_torch_base.openmp import thread_ids
+
+processors = sorted(os.sched_getaffinity(0))[:2]
+os.sched_setaffinity(0, processors)
+torch.set_num_threads(int(sys.argv[1]))
+mine = threading.get_native_id()
+ids = thread_ids(torch.get_num_threads())
+others = [thread for thread in ids if thread != mine]
+where = lambda thread: sorted(os.sched_getaffinity(thread))
+found = places.Places()
+"""
+
+
+def run(script: str, num_threads: int = 2, **environment: str) -> None:
+    """In a process of its own: where its threads may be changes."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("OMP", "GOMP"))
+    }
+    made = subprocess.run(
+        [sys.executable, "-c", BEGIN + script, str(num_threads)],
+        env={**kept, **environment},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stderr
+
+
+def test_each_thread_has_a_processor_during_a_step():
+    run("""
+found.take()
+assert [where(thread) for thread in others] == [[processors[1]]]
+assert where(mine) == processors
+with found:
+    assert where(mine) == [processors[0]]
+    torch.ones(1 << 20).exp_()
+assert where(mine) == processors
+""")
+
+
+def test_what_starts_between_steps_may_go_everywhere():
+    run("""
+found.take()
+with found:
+    pass
+seen = []
+thread = threading.Thread(target=lambda: seen.append(where(0)))
+thread.start()
+thread.join()
+assert seen == [processors]
+""")
+
+
+def test_an_error_in_a_step_leaves_the_thread_free():
+    run("""
+found.take()
+try:
+    with found:
+        raise ValueError
+except ValueError:
+    pass
+assert where(mine) == processors
+""")
+
+
+@pytest.mark.parametrize(
+    ("num_threads", "environment"),
+    [
+        (1, {}),
+        (3, {}),
+        (2, {"GOMP_SPINCOUNT": "5000"}),
+        (2, {"OMP_WAIT_POLICY": "passive"}),
+        (2, {"OMP_PROC_BIND": "false"}),
+    ],
+    ids=["fewer", "more", "brief", "passive", "bound"],
+)
+def test_threads_stay_free_where_that_is_better(num_threads, environment):
+    run(
+        """
+found.take()
+with found:
+    assert all(where(thread) == processors for thread in ids)
+""",
+        num_threads,
+        **environment,
+    )
+
+
+def test_nothing_happens_before_places_are_taken():
+    run("""
+with found:
+    assert all(where(thread) == processors for thread in ids)
+""")
+
+
+def test_all_are_let_go_once_there_are_other_threads():
+    """Those that OpenMP makes anew would begin on the processor of the thread that computes steps."""
+    run("""
+places.LOOK_S = 0.0
+found.take()
+now = thread_ids(2)
+real = places.thread_ids
+places.thread_ids = lambda number: [*real(number)[:-1], 1 << 30]
+with found:
+    assert all(where(thread) == processors for thread in now)
+places.thread_ids = real
+with found:
+    assert all(where(thread) == processors for thread in now)
+""")
