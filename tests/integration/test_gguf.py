@@ -100,3 +100,14 @@ def test_ranks_take_their_pieces_of_a_file(tmp_path):
     with LLM(model=str(path), dtype="float32", executor="mp", tensor_parallel_size=2) as llm:
         (made,) = llm.generate([PROMPT], GREEDY, use_tqdm=False)
     assert list(made.outputs[0].token_ids) == tokens
+
+
+@pytest.mark.slow
+def test_weights_that_were_dropped_are_read_from_the_file_again(tmp_path):
+    path = gguf_files.write(tmp_path / "small.gguf", kind=Kind.Q4_K)
+    _, _, tokens, _ = expected(path)
+    with LLM(model=str(path), dtype="float32") as llm:
+        llm.sleep(level=2)
+        llm.wake_up()
+        (made,) = llm.generate([PROMPT], GREEDY, use_tqdm=False)
+    assert list(made.outputs[0].token_ids) == tokens
