@@ -31,14 +31,14 @@ found = places.Places()
 """
 
 
-def run(script: str, num_threads: int = 2, **environment: str) -> None:
+def run(script: str, num_threads: int) -> None:
     """In a process of its own: where its threads may be changes."""
-    kept = {
+    environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("OMP", "GOMP"))
     }
     made = subprocess.run(
         [sys.executable, "-c", BEGIN + script, str(num_threads)],
-        env={**kept, **environment},
+        env=environment,
         check=False,
         capture_output=True,
         text=True,
@@ -46,8 +46,12 @@ def run(script: str, num_threads: int = 2, **environment: str) -> None:
     assert made.returncode == 0, made.stderr
 
 
-def test_each_thread_has_a_processor_during_a_step():
-    run("""
+def test_each_thread_has_a_processor_during_a_step_and_only_then():
+    run(
+        """
+with found:  # no place is taken yet
+    assert all(where(thread) == processors for thread in ids)
+
 found.take()
 assert [where(thread) for thread in others] == [[processors[1]]]
 assert where(mine) == processors
@@ -55,46 +59,26 @@ with found:
     assert where(mine) == [processors[0]]
     torch.ones(1 << 20).exp_()
 assert where(mine) == processors
-""")
 
-
-def test_what_starts_between_steps_may_go_everywhere():
-    run("""
-found.take()
-with found:
-    pass
 seen = []
 thread = threading.Thread(target=lambda: seen.append(where(0)))
 thread.start()
 thread.join()
-assert seen == [processors]
-""")
+assert seen == [processors]  # what starts between steps may go everywhere
 
-
-def test_an_error_in_a_step_leaves_the_thread_free():
-    run("""
-found.take()
 try:
     with found:
         raise ValueError
 except ValueError:
     pass
 assert where(mine) == processors
-""")
+""",
+        2,
+    )
 
 
-@pytest.mark.parametrize(
-    ("num_threads", "environment"),
-    [
-        (1, {}),
-        (3, {}),
-        (2, {"GOMP_SPINCOUNT": "5000"}),
-        (2, {"OMP_WAIT_POLICY": "passive"}),
-        (2, {"OMP_PROC_BIND": "false"}),
-    ],
-    ids=["fewer", "more", "brief", "passive", "bound"],
-)
-def test_threads_stay_free_where_that_is_better(num_threads, environment):
+@pytest.mark.parametrize("num_threads", [1, 3], ids=["fewer", "more"])
+def test_threads_stay_free_if_they_are_not_as_many_as_processors(num_threads):
     run(
         """
 found.take()
@@ -102,20 +86,34 @@ with found:
     assert all(where(thread) == processors for thread in ids)
 """,
         num_threads,
-        **environment,
     )
 
 
-def test_nothing_happens_before_places_are_taken():
-    run("""
-with found:
-    assert all(where(thread) == processors for thread in ids)
-""")
+def test_threads_stay_free_that_sleep_soon_or_whose_places_are_given():
+    run(
+        """
+for name, value in [
+    ("GOMP_SPINCOUNT", "5000"),
+    ("OMP_WAIT_POLICY", "passive"),
+    ("OMP_PROC_BIND", "false"),
+]:
+    os.environ[name] = value
+    found.take()
+    with found:
+        assert all(where(thread) == processors for thread in ids), name
+    del os.environ[name]
+
+found.take()
+assert [where(thread) for thread in others] == [[processors[1]]]
+""",
+        2,
+    )
 
 
 def test_all_are_let_go_once_there_are_other_threads():
     """Those that OpenMP makes anew would begin on the processor of the thread that computes steps."""
-    run("""
+    run(
+        """
 places.LOOK_S = 0.0
 found.take()
 now = thread_ids(2)
@@ -126,4 +124,6 @@ with found:
 places.thread_ids = real
 with found:
     assert all(where(thread) == processors for thread in now)
-""")
+""",
+        2,
+    )
