@@ -25,7 +25,7 @@ LOOK_S = 1.0  # OpenMP ends threads and makes new ones when it wants other numbe
 
 
 class Places:
-    """`with places:` around each step, in the thread that computes steps; does nothing before `take`, nor where that
+    """`with places:` around the model, in the thread that computes steps; does nothing before `take`, nor where that
     found no reason.
     """
 

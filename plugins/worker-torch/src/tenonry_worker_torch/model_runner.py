@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,6 +69,8 @@ class ModelRunner:
         self.history = History(self.state, self.device)
         self.rounds = Rounds(self.state, self._step)
         self._verifier: Verifier | None = None
+        # Around the model alone: what else a step starts, as threads that compile grammars, may go anywhere.
+        self.places: AbstractContextManager[None] = nullcontext()
         self.generation = np.zeros(max_num_seqs, np.int64)
         self.kv_caches: list[LayerCache] = []
         self._state_group = groups.num_groups - 1
@@ -275,7 +278,9 @@ class ModelRunner:
             positions = inputs.positions.astype(np.int64)
         else:
             given, positions = self.images.inputs(inputs, given)
-        return forward(given, self.buffers.put("positions", positions), keep, plans)
+        placed = self.buffers.put("positions", positions)
+        with self.places:
+            return forward(given, placed, keep, plans)
 
     @scoped("tenonry: sample")
     def _sample(self, inputs: StepInputs, logits: torch.Tensor) -> Sampled:

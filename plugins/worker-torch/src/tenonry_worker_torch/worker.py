@@ -6,7 +6,6 @@ This module is light; torch and transformers are imported by `load`.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -92,7 +91,6 @@ class TorchWorker(Worker):
         self._opened: tuple[Any, str] | None = None
         self._rendezvous: Rendezvous | None = None
         self._connector: ConnectorHalf | None = None
-        self._places: AbstractContextManager[None] = nullcontext()
 
     @property
     def model(self) -> LoadedModel:
@@ -226,13 +224,12 @@ class TorchWorker(Worker):
         if self.model.device.type == "cpu":
             from tenonry_torch_base.places import Places
 
-            self._places = Places()
-            self._places.take()
+            self.runner.places = Places()
+            self.runner.places.take()
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
         runner = self.runner if self._connector is None else self._connector
-        with self._places:
-            return runner.execute(output)
+        return runner.execute(output)
 
     def execute_dummy_batch(self) -> None:
         """Compute without a request, so that ranks of other engines that share layers with this one can go on."""
