@@ -66,6 +66,36 @@ def test_the_parts_of_a_step_are_named_for_profilers(llama, monkeypatch):
     assert counts["tenonry: step"] >= 3
 
 
+def test_threads_have_places_while_the_model_computes_and_no_longer(llama, monkeypatch):
+    """What starts between, as threads that compile grammars, would inherit the place of a step."""
+    runner = worker_tools.runner(llama)
+    seen = []
+
+    class Places:
+        def __enter__(self):
+            seen.append("places taken")
+
+        def __exit__(self, *_):
+            seen.append("places left")
+
+    def noted(name):
+        call = getattr(runner.sampler, name)
+
+        def answer(*arguments):
+            seen.append(name)
+            return call(*arguments)
+
+        return answer
+
+    for name in ("compile", "sample"):
+        monkeypatch.setattr(runner.sampler, name, noted(name))
+    runner.places = Places()
+    requests = [request(1, worker_tools.prompts()[0], max_tokens=3)]
+    Driver(runner.answer, max_num_seqs=6, num_blocks=96, block_size=4).run(requests)
+    step = ["compile", "places taken", "places left", "sample"]
+    assert seen[:12] == 3 * step
+
+
 def test_logprobs_are_the_models_own(llama):
     one = serve(llama, [request(1, worker_tools.prompts()[1], temperature=0.0, logprobs=3)])[0]
     reference = worker_families.build("llama")
