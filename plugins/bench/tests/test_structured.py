@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tenonry_bench import structured
-
 PAIRS = {
     "grown_ms": ("gap_ms", "gap_compiling_ms"),
     "later_ms": ("ttft_ms", "ttft_schema_ms"),
@@ -13,8 +11,7 @@ PAIRS = {
 
 
 @pytest.mark.timeout(120)
-def test_report(bench, monkeypatch):
-    monkeypatch.setattr(structured, "CONTROL_S", 0.1)
+def test_report(bench):
     words = "--runs 1 --streams 2 --compilations 2 --worst-properties 40 --properties 5"
     report, printed = bench("structured", *words.split(), "--dtype", "float32", "--device", "cpu")
     for difference, (before, after) in PAIRS.items():
