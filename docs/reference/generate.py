@@ -289,6 +289,24 @@ def commands_page() -> str:
     return "\n".join(parts) + "\n"
 
 
+def failpoints_page() -> str:
+    """Every failpoint, and how a fault is written."""
+    from tenonry_failpoints import faults
+    from tenonry_failpoints.borders import BORDERS
+
+    syntax = (inspect.getdoc(faults) or "").partition("\n\n")[2]
+    parts = ["# Failpoints\n", NOTICE]
+    parts += [
+        "Of `tenonry-failpoints`, which tests install; its README says how they are used.\n",
+        f"{syntax}\n",
+        "`TENONRY_FAILPOINTS_ONCE=FOLDER` lets each fault happen once in all processes, and leaves a file for it.\n",
+        "| failpoints | when |",
+        "|---|---|",
+    ]
+    parts += [f"| `{border.before}`, `{border.after}` | {border.what} |" for border in BORDERS]
+    return "\n".join(parts) + "\n"
+
+
 def map_page() -> str:
     """The map: what is written by hand up to the mark, then every module with the first sentence of its docstring."""
     head = (HERE / MAP).read_text(encoding="utf-8").partition(MAP_MARK)[0]
@@ -335,6 +353,7 @@ PAGES = {
     "configuration.md": config_page,
     "metrics.md": metrics_page,
     "commands.md": commands_page,
+    "failpoints.md": failpoints_page,
     MAP: map_page,
 }
 

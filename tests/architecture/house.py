@@ -14,7 +14,12 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 # What `tenonry[standard]` leaves out: what is for tests, and what needs Ray or triton, which are larger than the rest.
-NOT_STANDARD = {"tenonry-testkit", "tenonry-executor-ray", "tenonry-grammar-xgrammar"}
+NOT_STANDARD = {
+    "tenonry-testkit",
+    "tenonry-executor-ray",
+    "tenonry-failpoints",
+    "tenonry-grammar-xgrammar",
+}
 
 
 @dataclass(frozen=True)

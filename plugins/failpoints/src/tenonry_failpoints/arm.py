@@ -1,0 +1,148 @@
+"""Sets the faults of a process: wraps the methods of the borders that are named, and those alone. Any process.
+
+Nothing is unwrapped again. A fork of an armed process arms itself anew, so that it counts for itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import logging
+import os
+import pkgutil
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tenonry.errors import ConfigError
+from tenonry.interfaces.plugin import Plugin
+from tenonry.launch import supervise
+from tenonry_failpoints.borders import BORDERS, VARIABLE, Border
+from tenonry_failpoints.faults import Fault, parse
+
+logger = logging.getLogger("tenonry.failpoints")
+ONCE_VARIABLE = f"{VARIABLE}_ONCE"
+CHILD_ROLE = "tenonry_failpoints.arm:run_child"
+ROLE = "failpoints_role"  # in the payload of a child
+PROCESS = "failpoints_process"
+MARK = "_tenonry_border"  # an attribute of what was wrapped
+
+
+class Armed:
+    """The faults of this process, by point. `once`: a folder of marks, one for each fault that has happened."""
+
+    def __init__(self, faults: Sequence[Fault], process: str, once: Path | None) -> None:
+        self.process = process
+        self._once = once
+        self._faults: defaultdict[str, list[tuple[int, Fault]]] = defaultdict(list)
+        for place, fault in enumerate(faults):
+            if fault.process in {"", process}:
+                self._faults[fault.name].append((place, fault))
+        self._hits: dict[str, Iterator[int]] = {name: itertools.count(1) for name in self._faults}
+
+    def reach(self, name: str) -> None:
+        """This process is at a point, on any thread."""
+        faults = self._faults.get(name)
+        if faults is None:
+            return
+        hit = next(self._hits[name])
+        for place, fault in faults:
+            if fault.hit in {0, hit} and self._is_due(place, name):
+                if hit == (fault.hit or 1):  # a fault of each time would fill the log
+                    logger.warning("failpoint %s in %s, time %d", fault.text, self.process, hit)
+                fault.happen()
+
+    def _is_due(self, place: int, name: str) -> bool:
+        if self._once is None:
+            return True
+        with contextlib.suppress(FileExistsError):
+            with (self._once / f"{place} {name}").open("x", encoding="utf-8") as mark:
+                mark.write(self.process)
+            return True
+        return False
+
+
+_armed = Armed((), "", None)
+
+
+def arm(process: str) -> None:
+    """Set what the environment says. Raises ConfigError."""
+    global _armed  # noqa: PLW0603 - one for the process, as what it wraps
+    faults = parse(os.environ.get(VARIABLE, ""))
+    _armed = Armed(faults, process, _folder())
+    set_names = {fault.name for fault in faults}
+    borders = [border for border in BORDERS if {border.before, border.after} & set_names]
+    for border in borders:
+        if not border.of_plugins:
+            wrap(pkgutil.resolve_name(border.owner), border)
+    _wrap_plugins([border for border in borders if border.of_plugins])
+    _wrap_children()
+
+
+def _folder() -> Path | None:
+    text = os.environ.get(ONCE_VARIABLE)
+    if not text:
+        return None
+    folder = Path(text)
+    if not folder.is_dir():
+        raise ConfigError(f"{ONCE_VARIABLE}={text}: there is no such folder; make it first")
+    return folder
+
+
+def wrap(owner: type, border: Border) -> None:
+    """Let faults happen around a method of a class. Once for each class."""
+    plain = getattr(owner, border.method)
+    if hasattr(plain, MARK):
+        return
+
+    @functools.wraps(plain)
+    def reached(*args: Any, **kwargs: Any) -> Any:
+        _armed.reach(border.before)
+        result = plain(*args, **kwargs)
+        _armed.reach(border.after)
+        return result
+
+    setattr(reached, MARK, border.before)
+    setattr(owner, border.method, reached)
+
+
+def _wrap_plugins(borders: Sequence[Border]) -> None:
+    """Their classes are known when the first instance is made."""
+    kinds = [(pkgutil.resolve_name(border.owner), border) for border in borders]
+    plain: Callable[..., None] = Plugin.__init__
+    if hasattr(plain, MARK):
+        return
+
+    @functools.wraps(plain)
+    def made(self: Plugin[Any], *args: Any, **kwargs: Any) -> None:
+        for kind, border in kinds:
+            if isinstance(self, kind):
+                wrap(type(self), border)
+        plain(self, *args, **kwargs)
+
+    setattr(made, MARK, "")
+    Plugin.__init__ = made  # type: ignore[method-assign]
+
+
+# ------------------------------------------------------------------------------------------------------------ children
+def _wrap_children() -> None:
+    """Processes that start from here arm themselves first."""
+    plain = supervise.start_child
+    if hasattr(plain, MARK):
+        return
+
+    @functools.wraps(plain)
+    def start(name: str, role: str, payload: Any, **options: Any) -> supervise.Child:
+        return plain(name, CHILD_ROLE, {**payload, ROLE: role, PROCESS: name}, **options)
+
+    setattr(start, MARK, "")
+    supervise.start_child = start
+
+
+def run_child(payload: dict[str, str]) -> int:
+    """The role of a child of an armed process: its own role, after it is armed."""
+    arm(payload.pop(PROCESS))
+    role = pkgutil.resolve_name(payload.pop(ROLE))
+    return int(role(payload))

@@ -1,0 +1,19 @@
+"""The hook module: looks whether faults are set, before anything is started. The process that starts the engines."""
+
+from __future__ import annotations
+
+import os
+
+from tenonry.plugin.hookspecs import hookimpl
+from tenonry_failpoints.borders import VARIABLE
+
+FRONT_END = "front end"
+
+
+@hookimpl
+def tenonry_configured() -> None:
+    """Refuse faults that cannot be read; set the others, here and in all processes that start from here."""
+    if os.environ.get(VARIABLE):
+        from tenonry_failpoints.arm import arm
+
+        arm(FRONT_END)

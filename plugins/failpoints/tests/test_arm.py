@@ -1,0 +1,128 @@
+"""Armed processes: real engines of fakes, in forks of the test process, so that nothing stays wrapped here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pkgutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenonry import AsyncLLM
+from tenonry.errors import ConfigError, TenonryError
+from tenonry_failpoints.borders import BORDERS, names
+from tenonry_testkit.kernel.forked import fork
+from tenonry_testkit.served import collect, params, served_config, tokens
+
+pytestmark = pytest.mark.usefixtures("fake_model_site", "forked_children")
+PROMPTS = [[number, 5] for number in range(1, 7)]
+SAMPLING = params(max_tokens=12)
+HOOKS = {"allow": ["fake-model", "failpoints"]}
+
+
+@pytest.fixture
+def once(tmp_path: Path) -> Path:
+    folder = tmp_path / "once"
+    folder.mkdir()
+    return folder
+
+
+def run(main: Callable[[], None], faults: str, once: Path | None = None) -> None:
+    """Run in a fork with these faults in its environment; what it raises is in the captured errors."""
+
+    def run_in_fork() -> int:
+        os.environ["TENONRY_FAILPOINTS"] = faults
+        if once is not None:
+            os.environ["TENONRY_FAILPOINTS_ONCE"] = str(once)
+        main()
+        return 0
+
+    sys.stdout.flush()
+    _, status = os.waitpid(fork(run_in_fork, []), 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def answers(**values: Any) -> list[list[int]]:
+    """What an engine answers to all prompts at once."""
+    engine = AsyncLLM(served_config(plugins=HOOKS, **values))
+
+    async def ask() -> list[list[int]]:
+        calls = [collect(engine, prompt, SAMPLING, str(prompt)) for prompt in PROMPTS]
+        return await asyncio.gather(*calls)
+
+    try:
+        return asyncio.run(ask())
+    finally:
+        engine.shutdown()
+
+
+def check(**values: Any) -> None:
+    assert answers(**values) == [tokens(prompt, SAMPLING) for prompt in PROMPTS]
+
+
+def happened(once: Path) -> dict[str, str]:
+    """Point → process of the faults that have happened."""
+    return {mark.name.partition(" ")[2]: mark.read_text("utf-8") for mark in once.iterdir()}
+
+
+@pytest.mark.parametrize("border", BORDERS, ids=lambda border: border.before)
+def test_a_border_is_a_method(border):
+    assert callable(getattr(pkgutil.resolve_name(border.owner), border.method))
+
+
+def test_every_point_is_reached_in_its_process(once):
+    values = {"data_parallel_size": 2, "kv_connector": "tenonry_testkit.fakes:MemoryConnector"}
+    run(lambda: check(**values), ";".join(f"{name}=sleep:0" for name in names()), once)
+    found = happened(once)
+    # The scheduler of the fakes asks no connector, and one front end has no coordinator: tests/chaos has both.
+    elsewhere = {name for name in names() if name.startswith("coordinator.") or "_match" in name}
+    assert found.keys() == set(names()) - elsewhere
+    for name, process in found.items():
+        kind = name.partition(".")[0]
+        assert process.split(" ")[0] == ("front" if kind in {"client", "fleet"} else "engine"), name
+
+
+@pytest.mark.parametrize("action", ["kill", "raise:KeyError", "exit:3"])
+def test_a_fault_happens_once_and_streams_go_on(action, once):
+    run(check, f"engine.before_execute={action}@3", once)
+    assert happened(once) == {"engine.before_execute": "engine 0"}
+
+
+def test_a_fault_of_one_process(once):
+    run(lambda: check(data_parallel_size=2), "worker.after_execute[engine 1]=kill@2", once)
+    assert happened(once) == {"worker.after_execute": "engine 1"}
+
+
+def test_without_once_every_engine_meets_it():
+    def main() -> None:
+        with pytest.raises(TenonryError, match="SIGKILL"):
+            answers()
+
+    run(main, "engine.before_send=kill")
+
+
+def test_unset_nothing_is_wrapped():
+    def main() -> None:
+        check()
+        assert "tenonry_failpoints.arm" not in sys.modules
+
+    run(main, "")
+
+
+@pytest.mark.parametrize(
+    ("faults", "once", "expected"),
+    [
+        ("engine.step=kill", None, "TENONRY_FAILPOINTS: there is no failpoint 'engine.step'"),
+        ("engine.after_send=kill", "nowhere", "TENONRY_FAILPOINTS_ONCE=nowhere: there is no such folder"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_ends_the_start(faults, once, expected):
+    def main() -> None:
+        with pytest.raises(ConfigError, match=expected):
+            AsyncLLM(served_config(plugins=HOOKS))
+
+    run(main, faults, once)
