@@ -15,7 +15,8 @@ MAX_DENSITY = 8.0
 MAX_PACKED_SHARE = 0.5 / 1000
 MAX_FILE_LINES = 400
 MAX_TOKENS = {
-    "contract": 14_675,  # what follows a death, rounds and drafters are settings, and told; fallbacks, silence
+    # What follows a death, rounds and drafters are settings, and told; fallbacks, silence; drafts are counted.
+    "contract": 14_695,
     "checks": 1_490,
     "sizing": 1_350,
     "engine": 18_575,  # a start can be cancelled; rounds, and what is checked of them; which start a title shows

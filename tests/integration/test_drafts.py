@@ -7,6 +7,7 @@ do. `Parrot` guesses what an earlier run gave, and errs on purpose: drafts of ev
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import aclosing
 from typing import ClassVar
 
@@ -38,6 +39,7 @@ class Parrot(Drafter):
 
     known: ClassVar[list[list[int]]] = []
     asked: ClassVar[int] = 0
+    verified: ClassVar[list[tuple[int, int]]] = []
     right: ClassVar[int] = 0
 
     def propose(self, rows, histories, most):
@@ -56,6 +58,7 @@ class Parrot(Drafter):
         return np.array([], np.int32)
 
     def accept(self, row, num_drafts, num_accepted):
+        self.verified.append((num_drafts, num_accepted))
         type(self).right += num_accepted
 
 
@@ -180,6 +183,17 @@ def test_steps_are_saved(ngram, plain, parrot):
     assert Parrot.asked < 20
 
 
+def test_drafts_are_counted(parrot, ngram):
+    learnt(ngram, [GREEDY, DRAWN])
+    parrot.engine_core.scheduler.make_stats()
+    Parrot.verified.clear()
+    answers(parrot, [GREEDY, DRAWN])
+    stats = parrot.engine_core.scheduler.make_stats()
+    assert stats.num_drafts == len(Parrot.verified) > 1
+    assert stats.num_draft_tokens == sum(drafts for drafts, _ in Parrot.verified)
+    assert stats.num_accepted_tokens == sum(accepted for _, accepted in Parrot.verified)
+
+
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -204,13 +218,21 @@ def test_any_prompt(plain, ngram, words, temperature, seed, penalty, count):
     assert with_drafts == without
 
 
+def scraped(engine):
+    """The counters of an engine as its metrics show them, under the names of vLLM's dashboards."""
+    text = engine.stat_loggers["prometheus"].render()[0].decode()
+    found = re.findall(r"^vllm:(\w+)_total\{[^}]*\} (\S+)$", text, re.MULTILINE)
+    return {name: float(value) for name, value in found}
+
+
 class TestServed:
     @pytest.mark.parametrize("layout", [{}, {"tensor_parallel_size": 2}], ids=["one rank", "TP 2"])
     def test_newcomers_and_aborts_in_the_middle(self, plain, layout):
         """Streams show every token once, in order, whatever others do meanwhile."""
         lengths = (40, 23, 31, 12)
         expected = plain([{**DRAWN, "max_tokens": count} for count in lengths])
-        engine = AsyncLLM(EngineConfig(**SETTINGS, **layout, drafter="ngram"))
+        counting = {**SETTINGS, "log_stats": True, "stat_loggers": ("prometheus",)}
+        engine = AsyncLLM(EngineConfig(**counting, **layout, drafter="ngram"))
 
         async def stream(engine, number):
             await asyncio.sleep(0.03 * number)
@@ -232,13 +254,20 @@ class TestServed:
         async def run():
             streams = [stream(engine, number) for number in range(len(lengths))]
             found = await asyncio.gather(*streams, left(engine))
+            for _ in range(200):
+                if scraped(engine)["spec_decode_num_accepted_tokens"]:
+                    break
+                await asyncio.sleep(0.05)  # numbers follow a little later
             return found[:-1]
 
         try:
             found = asyncio.run(run())
+            counts = scraped(engine)
         finally:
             engine.shutdown()
         assert found == [each[:2] for each in expected]
+        assert 0 < counts["spec_decode_num_drafts"] <= counts["spec_decode_num_draft_tokens"]
+        assert counts["spec_decode_num_accepted_tokens"] < counts["generation_tokens"]
 
     def test_a_cache_with_hardly_any_room(self, plain):
         """Rows are preempted, and blocks for drafts are not always there."""

@@ -9,8 +9,10 @@ import msgspec
 
 
 class SchedulerStats(msgspec.Struct, array_like=True, kw_only=True):
-    """One engine's state after a step. `prefix_cache_*`, `num_preemptions`, `num_steps`, `frames_dropped` and
-    `external_prefix_cache_*` (tokens looked up and found by the KV connector) count since the previous record.
+    """One engine's state after a step. `prefix_cache_*`, `num_preemptions`, `num_steps`, `frames_dropped`,
+    `external_prefix_cache_*` (tokens looked up and found by the KV connector) and `num_drafts`, `num_draft_tokens`,
+    `num_accepted_tokens` (times that tokens were drafted for a row, these tokens, and those that were right) count
+    since the previous record.
 
     `extra` carries a scheduler author's own numbers.
     """
@@ -26,6 +28,9 @@ class SchedulerStats(msgspec.Struct, array_like=True, kw_only=True):
     extra: dict[str, float] = {}
     external_prefix_cache_queries: int = 0
     external_prefix_cache_hits: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 class FinishedRequestStats(msgspec.Struct, kw_only=True):

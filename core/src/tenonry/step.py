@@ -115,7 +115,8 @@ class ModelRunnerOutput(msgspec.Struct, array_like=True, kw_only=True):
     `failed_row` / `failed_code` name rows that cannot go on (see `RowFailure`). `transfers_*` are handles whose KV
     connector transfer ended. `prepared`: those of `prepare` that need not be asked for any more.
     `pooled`: by row, what a pooling request asks for, f32[D]; its row samples a token as any, which is not looked at.
-    `num_drafted` tokens were guessed and verified, and `num_accepted` of them were right.
+    `num_drafts` times tokens were guessed for a row and verified in one pass: `num_drafted` tokens in all, of which
+    `num_accepted` were right.
     """
 
     step_id: int
@@ -132,6 +133,7 @@ class ModelRunnerOutput(msgspec.Struct, array_like=True, kw_only=True):
     pooled: dict[int, np.ndarray] = {}
     num_drafted: int = 0
     num_accepted: int = 0
+    num_drafts: int = 0
 
 
 class RowFailure:

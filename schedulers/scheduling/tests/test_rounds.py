@@ -185,6 +185,32 @@ class TestTokens:
         assert [len(entry.token_ids) for entry in entries] == [17, 16, 15]
 
 
+class TestDrafts:
+    def test_are_counted_once(self, make_harness):
+        harness = make_harness()
+        harness.add([1, 2, 3], 30)
+        for _ in range(2):
+            harness.turn()
+        scheduler = harness.scheduler
+        for drafts, tokens, accepted in ((2, 5, 1), (1, 3, 3)):
+            output = scheduler.schedule()
+            result = ModelRunnerOutput(
+                step_id=output.step_id,
+                row=output.row,
+                offsets=np.array([0, output.round_tokens], np.int32),
+                token_ids=np.ones(output.round_tokens, np.int32),
+                num_drafts=drafts,
+                num_drafted=tokens,
+                num_accepted=accepted,
+            )
+            scheduler.update_from_output(output, result)
+        counts = [
+            (stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens)
+            for stats in (scheduler.make_stats(), scheduler.make_stats())
+        ]
+        assert counts == [(3, 8, 4), (0, 0, 0)]
+
+
 class TestWrongAnswers:
     @pytest.mark.parametrize(
         ("row", "offsets", "num_tokens"),

@@ -102,13 +102,17 @@ class TestLine:
                 prefix_cache_queries=500,
                 prefix_cache_hits=392,
                 num_preemptions=2,
+                num_drafts=40,
+                num_draft_tokens=160,
+                num_accepted_tokens=90,
                 extra={"lookahead": 0.25},
             )
         )
         (line,) = driver.tick()
         assert line == (
             "prompt 812 tok/s, generation 1536 tok/s, running 48, waiting 3, KV cache 61.2 %, "
-            "prefix cache hits 78.4 %, preempted 2, lookahead 0.25"
+            "prefix cache hits 78.4 %, preempted 2, draft tokens accepted 56.2 %, mean acceptance length 3.25, "
+            "lookahead 0.25"
         )
 
     def test_line_leaves_out_what_did_not_happen(self):

@@ -47,6 +47,9 @@ schedulers = st.builds(
     num_preemptions=counts,
     num_steps=counts,
     frames_dropped=counts,
+    num_drafts=counts,
+    num_draft_tokens=counts,
+    num_accepted_tokens=counts,
     extra=st.dictionaries(st.text(max_size=6), st.floats(-10, 10), max_size=3),
 )
 iterations = st.builds(
@@ -87,6 +90,9 @@ def test_counters_equal_sums_under_both_sets_of_names(make_plain, scrape, given_
         "num_preemptions_total": sum(one.num_preemptions for one in scheduling),
         "prefix_cache_queries_total": sum(one.prefix_cache_queries for one in scheduling),
         "prefix_cache_hits_total": sum(one.prefix_cache_hits for one in scheduling),
+        "spec_decode_num_drafts_total": sum(one.num_drafts for one in scheduling),
+        "spec_decode_num_draft_tokens_total": sum(one.num_draft_tokens for one in scheduling),
+        "spec_decode_num_accepted_tokens_total": sum(one.num_accepted_tokens for one in scheduling),
         "time_to_first_token_seconds_count": sum(len(one.ttft_s) for one in iterating),
         "inter_token_latency_seconds_count": sum(
             len(one.inter_token_latency_s) for one in iterating

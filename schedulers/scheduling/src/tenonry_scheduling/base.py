@@ -164,6 +164,11 @@ class BaseScheduler(Scheduler):
             external_prefix_cache_queries=external_queries,
             external_prefix_cache_hits=external_hits,
         )
+        if self._rounds is not None:
+            drafts, tokens, accepted = self._rounds.take_draft_counts()
+            stats.num_drafts = drafts
+            stats.num_draft_tokens = tokens
+            stats.num_accepted_tokens = accepted
         self._reported_preemptions = preemptions
         self._num_steps = 0
         return stats

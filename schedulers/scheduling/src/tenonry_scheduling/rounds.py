@@ -34,6 +34,7 @@ class Rounds:
         self._num_rows = 0  # for so many rows
         self._is_drafted = context.config.drafter is not None
         self._began = math.nan  # when the step that is under way did, if all of its rows decode
+        self._draft_counts = (0, 0, 0)
 
     def extend(self, row: Index, output: SchedulerOutput, now: float) -> NewBlocks | None:
         """Let the rows of a step that is complete sample more than one token each; the blocks that this takes.
@@ -84,13 +85,26 @@ class Rounds:
         return int(min(self._most - 1, MAX_WAIT_S / self._token_s))
 
     def answered(self, result: ModelRunnerOutput) -> None:
-        """The step under way ended: note what a token took."""
+        """The step under way ended: note what a token took, and count drafts."""
+        if result.num_drafts:
+            drafts, tokens, accepted = self._draft_counts
+            self._draft_counts = (
+                drafts + result.num_drafts,
+                tokens + result.num_drafted,
+                accepted + result.num_accepted,
+            )
         if math.isnan(self._began) or not len(result.row):
             return
         most = int(num_of_each(result).max())
         token_s = (self._clock() - self._began) / most
         slowly = self._token_s + FORGETTING * (token_s - self._token_s)
         self._token_s = token_s if math.isinf(slowly) else max(token_s, slowly)
+
+    def take_draft_counts(self) -> tuple[int, int, int]:
+        """Drafts, their tokens, and those that were right, since the last call."""
+        counts = self._draft_counts
+        self._draft_counts = (0, 0, 0)
+        return counts
 
 
 def num_of_each(result: ModelRunnerOutput) -> I32:

@@ -35,7 +35,17 @@ class ConsoleOptions(PluginOptions):
 class _Window:
     """What one engine did since the previous line, and the state it was last seen in."""
 
-    __slots__ = ("generation_tokens", "hits", "latest", "preemptions", "prompt_tokens", "queries")
+    __slots__ = (
+        "accepted",
+        "draft_tokens",
+        "drafts",
+        "generation_tokens",
+        "hits",
+        "latest",
+        "preemptions",
+        "prompt_tokens",
+        "queries",
+    )
 
     def __init__(self) -> None:
         self.latest = SchedulerStats()
@@ -47,6 +57,9 @@ class _Window:
         self.queries = 0
         self.hits = 0
         self.preemptions = 0
+        self.drafts = 0
+        self.draft_tokens = 0
+        self.accepted = 0
 
     def add(self, record: StatRecord) -> None:
         iteration = record.iteration
@@ -59,6 +72,9 @@ class _Window:
             self.queries += scheduler.prefix_cache_queries
             self.hits += scheduler.prefix_cache_hits
             self.preemptions += scheduler.num_preemptions
+            self.drafts += scheduler.num_drafts
+            self.draft_tokens += scheduler.num_draft_tokens
+            self.accepted += scheduler.num_accepted_tokens
 
     @property
     def busy(self) -> bool:
@@ -141,6 +157,8 @@ def describe(windows: Iterable[_Window], elapsed: float) -> str:
     queries = sum(window.queries for window in chosen)
     hits = sum(window.hits for window in chosen)
     preemptions = sum(window.preemptions for window in chosen)
+    drafts = sum(window.drafts for window in chosen)
+    draft_tokens = sum(window.draft_tokens for window in chosen)
     usage = sum(state.kv_cache_usage for state in states)
     parts = [
         f"prompt {_rate(prompt_tokens / elapsed)} tok/s",
@@ -153,6 +171,12 @@ def describe(windows: Iterable[_Window], elapsed: float) -> str:
         parts.append(f"prefix cache hits {_percent(hits / queries)}")
     if preemptions:
         parts.append(f"preempted {preemptions}")
+    if drafts and draft_tokens:
+        accepted = sum(window.accepted for window in chosen)
+        # What a pass brings a row that is drafted for: its own token, and those that were right.
+        length = 1 + accepted / drafts
+        parts.append(f"draft tokens accepted {_percent(accepted / draft_tokens)}")
+        parts.append(f"mean acceptance length {length:.2f}")
     return ", ".join(parts + _extras(state.extra for state in states))
 
 

@@ -198,6 +198,11 @@ METRICS: tuple[MetricDef, ...] = (
         "Prompt tokens beyond the prefix cache that the KV connector was asked for.",
     ),
     _counter("external_prefix_cache_hits", "Prompt tokens that the KV connector promised."),
+    _counter(
+        "spec_decode_num_drafts", "Times that tokens were drafted for a request and verified."
+    ),
+    _counter("spec_decode_num_draft_tokens", "Tokens that were drafted and verified."),
+    _counter("spec_decode_num_accepted_tokens", "Drafted tokens that were right."),
     _counter("steps", "Steps that the engine executed.", vllm=()),
     _counter("frames_dropped", "Frames from front ends that the engine could not decode.", vllm=()),
     _counter("engine_deaths", "Times that the engine died.", vllm=()),

@@ -57,6 +57,9 @@ class EngineSeries:
         self.hits = cell("prefix_cache_hits", engine)
         self.external_queries = cell("external_prefix_cache_queries", engine)
         self.external_hits = cell("external_prefix_cache_hits", engine)
+        self.drafts = cell("spec_decode_num_drafts", engine)
+        self.draft_tokens = cell("spec_decode_num_draft_tokens", engine)
+        self.accepted_tokens = cell("spec_decode_num_accepted_tokens", engine)
         self.steps = cell("steps", engine)
         self.frames_dropped = cell("frames_dropped", engine)
         self.deaths = cell("engine_deaths", engine)
@@ -91,6 +94,9 @@ class EngineSeries:
         self.external_queries.value += stats.external_prefix_cache_queries
         self.external_hits.value += stats.external_prefix_cache_hits
         self.preemptions.value += stats.num_preemptions
+        self.drafts.value += stats.num_drafts
+        self.draft_tokens.value += stats.num_draft_tokens
+        self.accepted_tokens.value += stats.num_accepted_tokens
         self.steps.value += stats.num_steps
         self.frames_dropped.value += stats.frames_dropped
         extra = stats.extra

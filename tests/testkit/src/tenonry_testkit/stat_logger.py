@@ -52,6 +52,9 @@ def scheduler_stats() -> st.SearchStrategy[SchedulerStats]:
         num_preemptions=COUNTS,
         num_steps=COUNTS,
         frames_dropped=COUNTS,
+        num_drafts=COUNTS,
+        num_draft_tokens=COUNTS,
+        num_accepted_tokens=COUNTS,
         extra=extra,
     )
 

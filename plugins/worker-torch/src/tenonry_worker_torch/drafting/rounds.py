@@ -32,11 +32,12 @@ MAX_WAIT_S = 0.005
 
 
 class Tally:
-    """Drafts of a round, and how many of them were right."""
+    """Drafts of a round, their tokens, and how many of these were right."""
 
-    __slots__ = ("num_accepted", "num_drafted")
+    __slots__ = ("num_accepted", "num_drafted", "num_drafts")
 
     def __init__(self) -> None:
+        self.num_drafts = 0
         self.num_drafted = 0
         self.num_accepted = 0
 
@@ -96,7 +97,10 @@ class DraftedRounds(Rounds):
         if not tally.num_drafted:
             return answer
         return msgspec.structs.replace(
-            answer, num_drafted=tally.num_drafted, num_accepted=tally.num_accepted
+            answer,
+            num_drafted=tally.num_drafted,
+            num_accepted=tally.num_accepted,
+            num_drafts=tally.num_drafts,
         )
 
     def _take_in(
@@ -113,6 +117,7 @@ class DraftedRounds(Rounds):
         count[result.row] = np.diff(result.offsets)
         left -= count
         accepted = np.clip(count[rows] - 1, 0, proposal.count)
+        tally.num_drafts += np.count_nonzero(proposal.count)
         tally.num_drafted += proposal.total
         tally.num_accepted += int(accepted.sum())
         self._drafts.verified(rows, proposal, accepted, seconds)
