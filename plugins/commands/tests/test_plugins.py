@@ -23,7 +23,10 @@ class Options(PluginOptions):
     where: str = "here"
 
 class Mine(StatLogger):
-    """Hears nothing in particular."""
+    """Hears nothing in particular.
+
+    What it hears stands elsewhere.
+    """
     Options = Options
     def record(self, record):
         pass
@@ -168,6 +171,7 @@ class TestShow:
         assert "distribution  acme 2.5" in out
         assert "state         available" in out
         assert "about         Hears nothing in particular." in out
+        assert "\n\n                What it hears stands elsewhere.\n" in out
         assert "option        level: How much. (default 1)" in out
         assert "option        where: " in out
 
@@ -251,7 +255,6 @@ class TestShowWhatIsNotInstalled:
         assert "warning" not in tenonry(capsys, "show", "heavy_plugin:Mine"), "it is there already"
 
     def test_the_words_of_an_interface_are_not_those_of_a_plugin(self, site, capsys):
-        site.distribution(
-            "silent", modules={"silent": STAT_LOGGER.replace("Hears nothing in particular.", "")}
-        )
+        begin, _, rest = STAT_LOGGER.partition('    """')
+        site.distribution("silent", modules={"silent": begin + rest.partition('"""')[2]})
         assert "about" not in tenonry(capsys, "show", "silent:Mine")

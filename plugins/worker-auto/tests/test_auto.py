@@ -107,6 +107,7 @@ def test_the_chosen_worker_answers_for_the_model(folders):
     phases = found.call("load_phases")
     assert list(phases) == ["look", "weights", "check", "packing"]
     assert all(wall >= 0 for wall, _ in phases.values())
+    assert found.call("chosen_kernels").startswith("Step kernels")
     found.shutdown()
 
 

@@ -225,7 +225,11 @@ def _describe(listed: Listed, known: set[str]) -> str:
         found.__doc__ or ""
     )  # its own: an interface says nothing about one plugin
     if text:
-        lines += ["  about         " + text.splitlines()[0]]
+        first, *rest = text.splitlines()
+        lines += [
+            f"  about         {first}",
+            *(f"                {line}".rstrip() for line in rest),
+        ]
     fields: dict[str, Any] = getattr(getattr(found, "Options", None), "model_fields", {})
     for name, field in fields.items():
         default = "required" if field.is_required() else f"default {field.default!r}"

@@ -54,7 +54,14 @@ class AutoWorker(Worker):
         }
     )
     rpc_methods: ClassVar[frozenset[str]] = frozenset(
-        {"execute_dummy_batch", "load_phases", "model_facts", "reset_mm_cache", "tasks"}
+        {
+            "chosen_kernels",
+            "execute_dummy_batch",
+            "load_phases",
+            "model_facts",
+            "reset_mm_cache",
+            "tasks",
+        }
     )
 
     def __init__(self, context: WorkerContext) -> None:
@@ -269,6 +276,10 @@ class AutoWorker(Worker):
     def load_phases(self) -> Any:
         """What its `load` took, as the chosen worker gives it."""
         return self.chosen.call("load_phases")
+
+    def chosen_kernels(self) -> Any:
+        """Which step kernels the chosen worker computes with; those without any refuse the call."""
+        return self.chosen.call("chosen_kernels")
 
     def resolved_plugins(self) -> dict[str, str]:
         return {"worker": self._origin, **self.chosen.resolved_plugins()}

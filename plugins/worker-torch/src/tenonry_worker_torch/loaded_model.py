@@ -94,6 +94,7 @@ class LoadedModel:
         self.adapters: Adapters | None = None
         self.images: ImageEncoder | None = None
         self.kernels: FoundKernels | None = None
+        self.chosen_kernels = "Step kernels: none, torch alone computes"
         self.quantisation: Quantisation | None = None
         self.few_bits: FewBitsKernels | None = None  # that its matrices of few bits have
 
@@ -294,9 +295,9 @@ def _use_kernels(
         used.give(model.forward, model.backend)
         agrees = None if checks is None else checks.still_agrees
     else:
-        logger.info(
-            "Step kernels %s do not compute in %s: torch does", found.text, str(model.dtype)[6:]
-        )
+        dtype = str(model.dtype)[6:]
+        model.chosen_kernels = f"Step kernels {found.text} do not compute in {dtype}: torch does"
+        logger.info("%s", model.chosen_kernels)
         return
     few_bits = model.few_bits
     has_some = used.counts or (few_bits is not None and few_bits.counts)
@@ -305,7 +306,6 @@ def _use_kernels(
         if few_bits is not None and isinstance(model.forward, LeanForward):
             few_bits.take_back(model.forward)
         logger.warning("%s differs with step kernels %s", type(model.module).__name__, found.text)
-    if used.counts or used.left:
-        logger.info("%s", used.text)
-    if few_bits is not None:
-        logger.info("%s", few_bits.text)
+    model.chosen_kernels = used.text if few_bits is None else f"{used.text}; {few_bits.text}"
+    if used.counts or used.left or few_bits is not None:
+        logger.info("%s", model.chosen_kernels)

@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 
 
 class TorchWorker(Worker):
-    """Causal language models of transformers over K/V in blocks. One step is in flight on the CPU, two on CUDA."""
+    """Causal language models of transformers over K/V in blocks. One step is in flight on the CPU, two on CUDA.
+
+    Which kernels compute a model is measured when it is loaded, for each shape of matrix and up to how many rows. It
+    then stands in the log (`Step kernels …`), and `collective_rpc("chosen_kernels")` of a running engine returns it.
+    """
 
     Options = TorchOptions
     capabilities: ClassVar[frozenset[str]] = frozenset(
@@ -59,6 +63,7 @@ class TorchWorker(Worker):
         {
             "add_lora",
             "check_update",
+            "chosen_kernels",
             "execute_dummy_batch",
             "is_sleeping",
             "list_loras",
@@ -156,6 +161,10 @@ class TorchWorker(Worker):
     def load_phases(self) -> dict[str, tuple[float, float]]:
         """What `load` took: phase → seconds on the clock and CPU seconds of this process."""
         return dict(self._phases.seconds)
+
+    def chosen_kernels(self) -> str:
+        """Which parts of the loaded model step kernels compute, and up to how many rows; the rest is torch's."""
+        return self.model.chosen_kernels
 
     def model_facts(self) -> dict[str, Any]:
         """Of the loaded model, as plain values of `WorkerFacts`; the groups are this rank's."""

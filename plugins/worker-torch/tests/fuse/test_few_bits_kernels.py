@@ -130,6 +130,9 @@ def test_matrices_of_few_bits_have_kernels_and_answer_as_the_models_own_code(dty
     whole = [layer.kernel is not None for layer in model.forward.layers]
     assert whole == [dtype == torch.bfloat16] * len(whole)
     assert "of 8 bits" in caplog.text
+    (line,) = [each for each in caplog.messages if each.startswith("Step kernels 'cpu'")]
+    assert line == model.chosen_kernels
+    assert "; linear, any rows: 3 × 128×64 of 8 bits" in line
     assert all_near(model)
 
 

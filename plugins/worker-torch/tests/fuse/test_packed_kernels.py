@@ -111,6 +111,23 @@ def test_kernels_are_used_where_they_know_the_layer(family):
     assert used(model_of(family)) == FAMILIES[family]
 
 
+def test_what_was_chosen_is_said_by_shape_and_number_of_rows(monkeypatch):
+    """A kernel that is slower for the head, and one that is for more than eight rows of gates."""
+    by_outputs = {96: 0, 256: 8}
+
+    def most_rows(_budget, candidates_for, *, is_timed):
+        made = candidates_for(1).own()[0]
+        return by_outputs.get(made.shape[1], KERNEL_TOKENS)
+
+    monkeypatch.setattr(Budget, "most_rows", most_rows)
+    text = model_of.__wrapped__("llama").chosen_kernels
+    assert text == (
+        f"Step kernels 'cpu' ({CpuKernels().description}): 12 × linear, 3 × attention, 3 × layer; rows, more with "
+        "torch: 128×64 to 128, 64×64 to 128, 256×64 to 8, 64×128 to 128, layer to 128, 96×64 to 0; with torch: "
+        "1 × linear"
+    )
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tokens_are_the_best_ones_of_the_models_own_code(family, way):

@@ -97,10 +97,10 @@ class FewBitsKernels:
 
     @property
     def text(self) -> str:
-        """For the log."""
+        """For the end of a line of the log."""
         used = ", ".join(f"{count} × {kind}" for kind, count in self.counts.items())
         left = ", ".join(f"{count} × {kind}" for kind, count in self.left.items())
-        text = f"Step kernels {self.found.text}, linear: {used or 'none'}"
+        text = f"linear, any rows: {used or 'none'}"
         return f"{text}; by quantisation {self.quantisation.name}: {left}" if left else text
 
     def _made(self, weight: QuantisedWeight, bias: torch.Tensor | None) -> FewBitsLayer | None:

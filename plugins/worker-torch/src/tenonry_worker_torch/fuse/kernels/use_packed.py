@@ -43,7 +43,7 @@ class UsedPacked:
         self.found = found
         self.counts: Counter[str] = Counter()
         self.left: Counter[str] = Counter()  # parts that stay with torch
-        self.chosen: dict[str, int] = {}  # rows, by shape
+        self.chosen: dict[str, int] = {}  # rows, by shape; 0 for those that stay with torch
         self._budget = Budget()
         self._verdicts: dict[tuple[object, ...], int] = {}
         self._places: list[tuple[Any, str, PackedLinear]] = []
@@ -102,6 +102,7 @@ class UsedPacked:
             layer.kernel = None
         self._decode_with({})
         self.counts.clear()
+        self.chosen.clear()
 
     @property
     def text(self) -> str:
@@ -111,7 +112,7 @@ class UsedPacked:
         text = f"Step kernels {self.found.text}: {used or 'none'}"
         if self.chosen:
             rows = ", ".join(f"{shape} to {most}" for shape, most in self.chosen.items())
-            text = f"{text}; rows: {rows}"
+            text = f"{text}; rows, more with torch: {rows}"
         return f"{text}; with torch: {left}" if left else text
 
     def _decode_with(self, kernels: dict[str, PagedKernel]) -> None:
@@ -141,8 +142,8 @@ class UsedPacked:
             made,
         )
         most = self._most((LINEAR, shape, own.bias is None), compared)
+        self.chosen[shape] = most
         if most:
-            self.chosen[shape] = most
             setattr(
                 owner,
                 place,
@@ -205,8 +206,8 @@ class UsedPacked:
         )
         shape = (parts.attention.window, parts.attention.heads, parts.gate_up.outputs)
         most = self._most((LAYER, *shape, layer.layer_type), compared)
+        self.chosen[LAYER] = most
         if most:
-            self.chosen[LAYER] = most
             layer.kernel = paged.WholeLayer(
                 attends_in,
                 made,
