@@ -299,7 +299,7 @@ def failpoints_page() -> str:
     parts += [
         "Of `tenonry-failpoints`, which tests install; its README says how they are used.\n",
         f"{syntax}\n",
-        "`TENONRY_FAILPOINTS_ONCE=FOLDER` lets each fault happen once in all processes, and leaves a file for it.\n",
+        "With `TENONRY_FAILPOINTS_SHARED=FOLDER` all processes count together, in files there.\n",
         "| failpoints | when |",
         "|---|---|",
     ]

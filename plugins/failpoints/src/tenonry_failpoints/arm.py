@@ -5,7 +5,6 @@ Nothing is unwrapped again. A fork of an armed process arms itself anew, so that
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import logging
@@ -19,11 +18,13 @@ from typing import Any
 from tenonry.errors import ConfigError
 from tenonry.interfaces.plugin import Plugin
 from tenonry.launch import supervise
-from tenonry_failpoints.borders import BORDERS, VARIABLE, Border
+from tenonry_failpoints import VARIABLE
+from tenonry_failpoints.borders import BORDERS, Border
 from tenonry_failpoints.faults import Fault, parse
 
 logger = logging.getLogger("tenonry.failpoints")
-ONCE_VARIABLE = f"{VARIABLE}_ONCE"
+SHARED_VARIABLE = f"{VARIABLE}_SHARED"
+RECORD_BYTES = 32  # of a counter: the name of a process and a line break
 CHILD_ROLE = "tenonry_failpoints.arm:run_child"
 ROLE = "failpoints_role"  # in the payload of a child
 PROCESS = "failpoints_process"
@@ -31,37 +32,36 @@ MARK = "_tenonry_border"  # an attribute of what was wrapped
 
 
 class Armed:
-    """The faults of this process, by point. `once`: a folder of marks, one for each fault that has happened."""
+    """The faults of this process, by point. `shared`: a folder of counters, one for each fault in all processes."""
 
-    def __init__(self, faults: Sequence[Fault], process: str, once: Path | None) -> None:
+    def __init__(self, faults: Sequence[Fault], process: str, shared: Path | None) -> None:
         self.process = process
-        self._once = once
-        self._faults: defaultdict[str, list[tuple[int, Fault]]] = defaultdict(list)
+        self._faults: defaultdict[str, list[tuple[Iterator[int], Fault]]] = defaultdict(list)
         for place, fault in enumerate(faults):
             if fault.process in {"", process}:
-                self._faults[fault.name].append((place, fault))
-        self._hits: dict[str, Iterator[int]] = {name: itertools.count(1) for name in self._faults}
+                counter = itertools.count(1)
+                if shared is not None:
+                    counter = count_together(shared / f"{place} {fault.name}", process)
+                self._faults[fault.name].append((counter, fault))
 
     def reach(self, name: str) -> None:
         """This process is at a point, on any thread."""
-        faults = self._faults.get(name)
-        if faults is None:
-            return
-        hit = next(self._hits[name])
-        for place, fault in faults:
-            if fault.hit in {0, hit} and self._is_due(place, name):
-                if hit == (fault.hit or 1):  # a fault of each time would fill the log
-                    logger.warning("failpoint %s in %s, time %d", fault.text, self.process, hit)
+        for counter, fault in self._faults.get(name, ()):
+            time = next(counter)
+            if time == (fault.hit or 1):  # a fault of each time would fill the log
+                logger.warning("failpoint %s in %s, time %d", fault.text, self.process, time)
+            if fault.hit in {0, time}:
                 fault.happen()
 
-    def _is_due(self, place: int, name: str) -> bool:
-        if self._once is None:
-            return True
-        with contextlib.suppress(FileExistsError):
-            with (self._once / f"{place} {name}").open("x", encoding="utf-8") as mark:
-                mark.write(self.process)
-            return True
-        return False
+
+def count_together(file: Path, process: str) -> Iterator[int]:
+    """How many times all processes have come to a point, this one included: its records in a file."""
+    record = process.encode()[: RECORD_BYTES - 1].ljust(RECORD_BYTES - 1) + b"\n"
+    while True:
+        with file.open("ab", buffering=0) as counter:
+            counter.write(record)  # appended as a whole, whichever processes do the same
+            time = counter.tell() // RECORD_BYTES
+        yield time
 
 
 _armed = Armed((), "", None)
@@ -82,12 +82,12 @@ def arm(process: str) -> None:
 
 
 def _folder() -> Path | None:
-    text = os.environ.get(ONCE_VARIABLE)
+    text = os.environ.get(SHARED_VARIABLE)
     if not text:
         return None
     folder = Path(text)
     if not folder.is_dir():
-        raise ConfigError(f"{ONCE_VARIABLE}={text}: there is no such folder; make it first")
+        raise ConfigError(f"{SHARED_VARIABLE}={text}: there is no such folder; make it first")
     return folder
 
 

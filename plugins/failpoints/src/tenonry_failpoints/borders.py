@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-VARIABLE = "TENONRY_FAILPOINTS"
-
 
 class Border(NamedTuple):
     """`owner` ("module:Class") has the method; with `of_plugins` it is an interface, and its plugins have it."""

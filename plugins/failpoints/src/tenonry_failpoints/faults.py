@@ -1,8 +1,9 @@
 """Reads `TENONRY_FAILPOINTS`: faults as text, separated by semicolons. Any process.
 
-A fault is `NAME[PROCESS]=ACTION:ARGUMENT@N`. `[PROCESS]` limits it to one process, by its title. With `@N` it happens
-at the N-th time that its process comes to the point, otherwise each time. Actions: `kill` (SIGKILL), `stop` (SIGSTOP),
-`exit:STATUS` (1), `raise:EXCEPTION` (RuntimeError; any that is built in or of `tenonry.errors`), `sleep:SECONDS`.
+A fault is `NAME[PROCESS]=ACTION:ARGUMENT@N`. `[PROCESS]` limits it to the process of this name, such as `engine 0` or
+`front end`. With `@N` it happens at the N-th time that a process comes to the point, otherwise each time. Actions:
+`kill` (SIGKILL), `stop` (SIGSTOP), `exit:STATUS` (1), `raise:EXCEPTION` (RuntimeError; any that is built in or of
+`tenonry.errors`), `sleep:SECONDS`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import NamedTuple
 
 from tenonry import errors
 from tenonry.errors import ConfigError
-from tenonry_failpoints.borders import VARIABLE, names
+from tenonry_failpoints import VARIABLE
+from tenonry_failpoints.borders import names
 
 FORM = "NAME[PROCESS]=ACTION:ARGUMENT@N"
 PATTERN = re.compile(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from tenonry.plugin.hookspecs import hookimpl
-from tenonry_failpoints.borders import VARIABLE
+from tenonry_failpoints import VARIABLE
 
 FRONT_END = "front end"
 
