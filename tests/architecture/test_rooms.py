@@ -19,7 +19,8 @@ MAX_TOKENS = {
     "contract": 14_695,
     "checks": 1_490,
     "sizing": 1_350,
-    "engine": 18_575,  # a start can be cancelled; rounds, and what is checked of them; which start a title shows
+    # A start can be cancelled, and no stranger ends it; rounds, and what is checked of them; which start a title shows.
+    "engine": 18_592,
     "client": 16_355,  # requests go on when their engine died: links and streams, who restarts, another scheduler
     "settings": 900,
     "observers": 1_600,  # a logger that does not return is left behind

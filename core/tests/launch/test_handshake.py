@@ -159,6 +159,18 @@ class TestWhatGoesWrong:
         front.send(hello(), index=9)
         front.fails(f"engine 9 is none of those that start; {COMPARE}")
 
+    @pytest.mark.parametrize("identity", [b"", b"s", b"stranger"])
+    def test_a_stranger_is_not_answered(self, identity, front_end, caplog):
+        """HS-14: whatever connects to the socket ends no start."""
+        front = front_end()
+        stranger = make_socket(front.context, zmq.DEALER, front.address, identity=identity)
+        with stranger:
+            stranger.send_multipart([b"\xc1", b""])
+            assert front.socket.poll(10_000)
+        front.send(hello(), READY)
+        assert front.run() == [FACTS]
+        assert "dropped a message of what is no engine" in caplog.text
+
     @pytest.mark.parametrize(("expected", "found"), [("local", "remote"), ("remote", "local")])
     def test_the_wrong_side(self, front_end, expected, found):
         """HS-14."""

@@ -25,7 +25,7 @@ from tenonry.messages import (
     ReadyMessage,
 )
 from tenonry.plugin.plan import PluginPlan
-from tenonry.transport.sockets import Socket, engine_identity, engine_index_of
+from tenonry.transport.sockets import IDENTITY_BYTES, Socket, engine_identity, engine_index_of
 
 logger = logging.getLogger(__name__)
 POLL_MS = 100
@@ -115,6 +115,9 @@ class Handshake:
                 raise LaunchError(
                     f"{'; '.join(report.ended.values())} on node {report.node}, before it was ready"
                 )
+            return
+        if len(identity) != IDENTITY_BYTES:
+            logger.warning("dropped a message of what is no engine")
             return
         engine = self._engines.get(identity)
         if engine is None:
