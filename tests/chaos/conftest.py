@@ -23,7 +23,7 @@ FLAGS = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> Iterator[None]:
     """The demo model computes on one thread; more would slow each other down."""
     import torch
@@ -57,7 +57,7 @@ def serve(
         each.server.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def expected() -> dict[str, dict]:
     """What every request gets without a fault. Twice, so that it is known to be always the same."""
     server = ForkedServer(Path("demo"), *FLAGS, OMP_NUM_THREADS="1")
