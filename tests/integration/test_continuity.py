@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +232,34 @@ def test_a_killed_rank_takes_no_stream_with_it(start, tmp_path):
     expected, found = asyncio.run(main())
     assert differences(expected, found) == {}
     assert engine.is_serving
+
+
+def test_replaced_there_and_back_in_a_mixed_run(start, tmp_path, caplog):
+    """The scheduler changes, and changes back, while streams of every kind run (AF-27)."""
+    engine = start(worker="torch")
+    renew = engine._engines.on_join
+    runs: list[asyncio.Future[dict[str, Told]]] = []
+
+    async def renew_and_ask() -> None:
+        """The new engine is ready; requests begin in the one before it."""
+        await renew()
+        runs.append(asyncio.ensure_future(run_all(engine, len(runs) + 1)))
+        outputs = engine._outputs
+        greedy = f"greedy {len(runs)}"
+        while (stream := outputs.get(greedy)) is None or stream.num_generated < 4:  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(0)
+
+    async def main() -> tuple[dict[str, Told], list[dict[str, Told]]]:
+        await add_adapters(engine, tmp_path)
+        expected = await run_all(engine, 0)
+        engine._engines.on_join = renew_and_ask
+        for scheduler in ("static", "batching"):
+            await engine.replace_engines(scheduler=scheduler)
+            await runs[-1]
+        return expected, [await run for run in runs]
+
+    expected, found = asyncio.run(main())
+    assert [differences(expected, each) for each in found] == [{}, {}]
+    moved = re.findall(r"engine 0: (\d+) of its requests go on", caplog.text)
+    assert len(moved) == 2
+    assert min(map(int, moved)) >= 8

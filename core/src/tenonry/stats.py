@@ -69,9 +69,10 @@ class IterationStats(msgspec.Struct, kw_only=True):
 
 
 class RecoveryStats(msgspec.Struct, kw_only=True):
-    """What happened to an engine that died. `tokens_recomputed`: prompts and delivered tokens of continued requests
-    that had run; less is computed of those that another engine has in its prefix cache. `silence_s`: seconds from its
-    death until it served again. `fallbacks`: its scheduler was replaced.
+    """What happened to an engine that died, or was replaced. `tokens_recomputed`: prompts and delivered tokens of
+    continued requests that had run; less is computed of those that another engine has in its prefix cache.
+    `silence_s`: seconds from its death until it served again. `fallbacks`: its scheduler was replaced. `replacements`:
+    another one took its place.
     """
 
     deaths: int = 0
@@ -80,6 +81,7 @@ class RecoveryStats(msgspec.Struct, kw_only=True):
     tokens_recomputed: int = 0
     silence_s: float = 0.0
     fallbacks: int = 0
+    replacements: int = 0
 
 
 class StatRecord(msgspec.Struct, kw_only=True):

@@ -11,9 +11,9 @@ import zmq
 from tenonry.engine import ports
 from tenonry.engine.ports import ClientPorts
 from tenonry.transport.folder import RunDirectory
-from tenonry.transport.sockets import engine_identity, make_socket
+from tenonry.transport.sockets import make_socket, port_identity
 
-IDENTITY = engine_identity(3)
+IDENTITY = port_identity(3, 1)
 
 
 class Ends:
@@ -59,7 +59,7 @@ def test_what_was_said_before_the_end_arrives_after_it(ends):
         ends.ports.send(0, [frame])
     ends.ports.send(0, [b"dead"])
     ends.engine_context.destroy()
-    assert [len(ends.receive(ends.output)[0]) for _ in range(18)] == [2, *map(len, much), 4]
+    assert [len(ends.receive(ends.output)[0]) for _ in range(18)] == [4, *map(len, much), 4]
 
 
 def test_the_end_waits_for_clients_four_seconds_at_most(ends):

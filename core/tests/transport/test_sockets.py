@@ -26,6 +26,7 @@ from tenonry.transport.sockets import (
     engine_identity,
     engine_index_of,
     make_socket,
+    port_identity,
     tcp_address,
 )
 
@@ -64,6 +65,11 @@ class TestIdentity:
     def test_both_ways(self, index, identity):
         assert engine_identity(index) == identity
         assert engine_index_of(identity) == index
+
+    def test_that_of_ports_is_another_one_in_the_next_epoch(self):
+        """IO-3: it has four bytes; epochs may go on for ever."""
+        assert port_identity(258, 513) == b"\x02\x01\x01\x02"
+        assert port_identity(1, 65536) == b"\x01\0\0\0"
 
     def test_there_are_two_bytes(self):
         with pytest.raises(OverflowError):

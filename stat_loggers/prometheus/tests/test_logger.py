@@ -108,7 +108,7 @@ class TestNumbers:
         for stats in (
             RecoveryStats(deaths=1),
             RecoveryStats(requests_continued=16, tokens_recomputed=400),
-            RecoveryStats(restarts=1, silence_s=2.5, fallbacks=1),
+            RecoveryStats(restarts=1, silence_s=2.5, fallbacks=1, replacements=3),
         ):
             logger.record(StatRecord(engine_index=0, time=1.0, recovery=stats))
         found = scrape(logger)
@@ -118,6 +118,7 @@ class TestNumbers:
         assert found.value("tenonry:tokens_recomputed_total") == 400
         assert found.value("tenonry:recovery_silence_seconds_total") == 2.5
         assert found.value("tenonry:scheduler_fallbacks_total") == 1
+        assert found.value("tenonry:engine_replacements_total") == 3
 
     def test_finished_request(self, make_logger, scrape):
         logger = make_logger()

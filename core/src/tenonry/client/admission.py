@@ -23,7 +23,7 @@ class Admission:
     """Counts completions: those that the engines run or queue, and those that are not yet sent (`held`)."""
 
     def __init__(self, config: EngineConfig, outputs: OutputProcessor, engines: Engines) -> None:
-        self._config = config
+        self.config = config
         self._outputs = outputs
         self._engines = engines
         self._stats = engines.stats
@@ -68,10 +68,10 @@ class Admission:
     @property
     def capacity(self) -> float:
         """Completions that all engines can run and `max_num_queued_reqs` more; this front end's share of them."""
-        queued = self._config.max_num_queued_reqs
+        queued = self.config.max_num_queued_reqs
         if queued is None:
             return math.inf
-        running = self._config.max_num_seqs * len(self._engines.info.engine_indexes)
+        running = self.config.max_num_seqs * len(self._engines.info.engine_indexes)
         return math.ceil((running + queued) / self._engines.count)
 
     @contextlib.contextmanager
@@ -110,7 +110,7 @@ class Admission:
             self._stats.submit("record_rejection", "queue_full")
             raise QueueFullError(
                 f"{admitted} sequences run or wait, the request brings {count}, and the capacity is {capacity} "
-                f"with max_num_queued_reqs={self._config.max_num_queued_reqs}; try again later"
+                f"with max_num_queued_reqs={self.config.max_num_queued_reqs}; try again later"
             )
 
     async def wait(self) -> None:

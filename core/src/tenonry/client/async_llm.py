@@ -72,7 +72,7 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
                 log_requests=config.log_requests,
             )
             self._admission = Admission(config, self._outputs, self._engines)
-            recovery = Recovery(
+            self._recovery = recovery = Recovery(
                 self._client,
                 self._outputs,
                 self._stats.record,
@@ -257,6 +257,23 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
         self._handler.listen()
         async with self._scaling:
             await self._engines.scale(size, drain_timeout)
+
+    async def replace_engines(self, **changes: Any) -> None:
+        """Go on with engines that have other settings, such as `scheduler="my_pkg:Mine"`, or newer versions of plugins.
+
+        Each is started beside the one that runs, whose streams it takes over, token for token; for a moment the memory
+        of both is taken. Raises ConfigError (a setting that cannot change), PluginError, LaunchError (it cannot start),
+        Unsupported (a layout whose engines cannot be replaced) or EngineGenerateError; then the ones before serve on.
+        """
+        self._client.check_alive()
+        self._handler.listen()
+        await asyncio.shield(asyncio.ensure_future(self._replace(changes)))
+
+    async def _replace(self, changes: dict[str, Any]) -> None:
+        async with self._scaling:
+            self.config = await self._engines.replace(changes, self._handler.move)
+        self._admission.config = self.config
+        self._recovery.suspects.max_num_seqs = self.config.max_num_seqs
 
     # ------------------------------------------------------------------ facts
     async def do_log_stats(self) -> None:

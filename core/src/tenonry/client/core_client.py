@@ -32,14 +32,13 @@ from tenonry.messages import (
 from tenonry.transport.keys import CurveKeys
 from tenonry.transport.serial import Decoder
 from tenonry.transport.sockets import (
-    IDENTITY_BYTES,
+    PORT_BYTES,
     Context,
     Socket,
     close_all,
     endpoint,
-    engine_identity,
-    engine_index_of,
     make_socket,
+    port_identity,
     receive_frames,
     send_frames,
 )
@@ -58,7 +57,7 @@ class EngineLink:
     def __init__(self, facts: EngineFacts) -> None:
         self.index = facts.index
         self.epoch = facts.epoch
-        self.identity = engine_identity(facts.index)
+        self.identity = port_identity(facts.index, facts.epoch)
         self.requests: dict[int, EngineCoreRequest] = {}
         self.dead = ""
 
@@ -68,7 +67,8 @@ class CoreClient:
 
     `frames_dropped` counts what could not be decoded or was of another epoch; `faults` engines that a plugin ended, by
     its name. `dead`: why no request can be served.
-    `leaving`: engines that get no new requests. `recovers`: dead engines are started again; until then they are
+    `leaving`: engines that get no new requests. `newcomers`: ones that are ready to take the place of another; calls of
+    all engines reach them, too. `recovers`: dead engines are started again; until then they are
     `awaited`, and so are they by requests that no other engine can serve.
     """
 
@@ -85,11 +85,12 @@ class CoreClient:
         self.dead: str | None = None
         self.engines: dict[int, EngineLink] = {}
         self.leaving: set[int] = set()
+        self.newcomers: dict[int, EngineLink] = {}
         self.recovers = False
         self.awaited: set[int] = set()
         self._parked: dict[int, EngineCoreRequest] = {}  # by handle
-        self._connected_inputs: set[int] = set()
-        self._connected_outputs: set[int] = set()
+        self._connected_inputs: set[bytes] = set()
+        self._connected_outputs: set[bytes] = set()
         self._chooser = chooser
         self._calls: dict[tuple[int, int], asyncio.Future[Any]] = {}  # by engine and number
         self._call_ids = itertools.count(1)
@@ -123,6 +124,20 @@ class CoreClient:
         if coordinator:
             self._coordinator.connect(coordinator)
 
+    def expect(self, facts: EngineFacts) -> None:
+        """This engine is to take the place of the one of its index."""
+        self.newcomers[facts.index] = EngineLink(facts)
+
+    def take_over(self, index: int) -> dict[int, EngineCoreRequest]:
+        """The newcomer is the engine of its index from now on; returns the requests of the one before it, by handle."""
+        link = self.engines.pop(index, None)
+        self.engines[index] = self.newcomers.pop(index)
+        if link is None:  # it died meanwhile
+            return {}
+        self._abort(link, list(link.requests))
+        self._forget(link)
+        return link.requests
+
     def unconnected(self) -> set[int]:
         """Engines that have not connected both sockets yet. Each sends a first frame on both; `receive` takes the one
         on the way back. Raises EngineDeadError after `close`.
@@ -130,8 +145,10 @@ class CoreClient:
         self.check_alive()
         source, _ = self._sockets()
         while (frames := receive_frames(source)) is not None:
-            self._connected_inputs.add(engine_index_of(frames[0]))
-        return set(self.engines) - (self._connected_inputs & self._connected_outputs)
+            self._connected_inputs.add(frames[0])
+        connected = self._connected_inputs & self._connected_outputs
+        links = [*self.engines.values(), *self.newcomers.values()]
+        return {link.index for link in links if link.identity not in connected}
 
     def _sockets(self) -> tuple[Socket, Socket]:
         if self._bound is None:
@@ -150,15 +167,19 @@ class CoreClient:
 
     def remove_engine(self, index: int, reason: str) -> dict[int, EngineCoreRequest]:
         """Forget an engine; returns the requests that ran there, by handle. Calls that wait for it fail."""
-        for indexes in (self._connected_inputs, self._connected_outputs, self.leaving):
-            indexes.discard(index)
+        self.leaving.discard(index)
         link = self.engines.pop(index, None)
         if link is None:
             return {}
+        self._forget(link)
         if not self.engines and not self.awaited:
             self.dead = self.dead or reason
         self.fail_calls(EngineDeadError(reason), index)
         return link.requests
+
+    def _forget(self, link: EngineLink) -> None:
+        self._connected_inputs.discard(link.identity)
+        self._connected_outputs.discard(link.identity)
 
     def load(self, index: int) -> int:
         """Requests of an engine: the published number, or this front end's own times the number of front ends."""
@@ -240,9 +261,12 @@ class CoreClient:
         for link in self.engines.values():
             theirs = [handle for handle in handles if link.requests.pop(handle, None)]
             if theirs:
-                with contextlib.suppress(EngineDeadError):  # the other engines get theirs
-                    frames = self._encoder.encode(theirs)
-                    self._send(link, RequestType.ABORT, *frames)
+                self._abort(link, theirs)
+
+    def _abort(self, link: EngineLink, handles: list[int]) -> None:
+        with contextlib.suppress(EngineDeadError):  # the other engines get theirs
+            frames = self._encoder.encode(handles)
+            self._send(link, RequestType.ABORT, *frames)
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call a method of the allow-list on every engine; the results in the engines' order.
@@ -253,6 +277,7 @@ class CoreClient:
         if missing := self.awaited - self.engines.keys():
             raise EngineDeadError(f"engines {sorted(missing)} died and are being started again")
         calls = [self.call_engine(index, method, *args, **kwargs) for index in sorted(self.engines)]
+        calls += [self._call(link, method, args, kwargs) for link in self.newcomers.values()]
         return await asyncio.gather(*calls)
 
     async def call_engine(self, index: int, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -260,15 +285,20 @@ class CoreClient:
         link = self.engines.get(index)
         if link is None:
             raise EngineDeadError(f"engine {index} is gone")
+        return await self._call(link, method, args, kwargs)
+
+    async def _call(
+        self, link: EngineLink, method: str, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
         call_id = next(self._call_ids)
         future = asyncio.get_running_loop().create_future()
-        self._calls[index, call_id] = future
+        self._calls[link.index, call_id] = future
         try:
             frames = self._encoder.encode(UtilityCall(call_id, method, list(args), kwargs))
             self._send(link, RequestType.UTILITY, *frames)
             return await future
         finally:
-            del self._calls[index, call_id]
+            del self._calls[link.index, call_id]
 
     def has_calls(self, index: int) -> bool:
         """True while a call waits for the answer of this engine."""
@@ -304,8 +334,8 @@ class CoreClient:
         return None
 
     def _decode(self, frames: list[bytes]) -> EngineCoreOutputs | None:
-        if len(frames[0]) == IDENTITY_BYTES:  # the first frame of an engine
-            self._connected_outputs.add(engine_index_of(frames[0]))
+        if len(frames[0]) == PORT_BYTES:  # the first frame of an engine
+            self._connected_outputs.add(frames[0])
             return None
         try:
             outputs = self._decoder.decode(frames)
@@ -315,7 +345,7 @@ class CoreClient:
             return None
         link = self.engines.get(outputs.engine_index)
         if link is None or outputs.epoch != link.epoch:
-            self.frames_dropped += 1
+            self._hear_newcomer(outputs)
             return None
         for request in self._encoder.ended(link, outputs):
             with contextlib.suppress(EngineDeadError):  # then it ends with its engine
@@ -326,6 +356,14 @@ class CoreClient:
             self.faults[outputs.blamed] += 1
             self._on_death(link.index, f"engine {link.index} stopped: {outputs.dead}")
         return outputs
+
+    def _hear_newcomer(self, outputs: EngineCoreOutputs) -> None:
+        """It has no requests yet."""
+        link = self.newcomers.get(outputs.engine_index)
+        if link is None or outputs.epoch != link.epoch:
+            self.frames_dropped += 1
+        elif outputs.utility is not None:
+            self._answer(link.index, outputs.utility)
 
     def _answer(self, index: int, result: UtilityResult) -> None:
         future = self._calls.get((index, result.call_id))

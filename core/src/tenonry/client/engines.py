@@ -7,21 +7,32 @@ import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from tenonry.client.core_client import CoreClient
 from tenonry.client.load_balancer import EngineChooser
-from tenonry.client.start import announce, engine_info, resolve_front_end
+from tenonry.client.start import (
+    announce,
+    describe,
+    engine_info,
+    fallback_config,
+    resolve_front_end,
+)
 from tenonry.config import EngineConfig
 from tenonry.continuity.recovery import Recovery
 from tenonry.continuity.restarts import Restarts
-from tenonry.errors import ConfigError, LaunchError
+from tenonry.errors import ConfigError, LaunchError, Unsupported
 from tenonry.info import EngineInfo, ModelInfo
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import EngineFacts, EngineZmqAddresses
 from tenonry.observers.stat_manager import StatManager
+from tenonry.plugin.manager import PluginManager
 from tenonry.plugin.plan import PluginPlan
+from tenonry.replacement.changes import changed
+from tenonry.replacement.fleets import Fleets
+from tenonry.replacement.replacement import Replacement, check_layout, check_present
 from tenonry.stats import IterationStats, RecoveryStats, StatRecord
 from tenonry.transport.folder import RunDirectory
 
@@ -68,6 +79,17 @@ class Engines(ABC):
     async def scale(self, size: int, drain_timeout: float) -> None:
         """Go on with `size` engines; raises Unsupported where their number is fixed."""
 
+    async def replace(
+        self, changes: Mapping[str, Any], switch: Callable[[int], bool]
+    ) -> EngineConfig:
+        """Start engines with these changes, each of which takes the place of one that runs: `switch(index)` moves its
+        streams, unless that has just died. Returns the configuration. Raises where this one serves on.
+        """
+        raise Unsupported(
+            "these engines cannot be replaced while they run: they serve several API servers or a group of servers; "
+            "start another server with the changes, and move clients there"
+        )
+
     @property
     def can_restart(self) -> bool:
         """Whether engines that died are started again."""
@@ -101,25 +123,26 @@ class OwnedEngines(Engines):
             config = config.replaced(log_stats=True)
         self._manager, self.plan, self.model = resolve_front_end(config, launcher=True)
         self._config, self._context = config, context
-        self._fallback = None
-        if config.fallback_scheduler is not None:  # one that cannot be used ends the start
-            self._fallback = config.replaced(scheduler=config.fallback_scheduler)
-            self._manager.resolve("scheduler", self._fallback.scheduler, self._fallback)
+        self.changes: Collection[str] = ()
+        self._fallback = fallback_config(config, self._manager)
         # Loggers may hold a port, and there may be no engines.
         with contextlib.ExitStack() as parts:
             self.stats = StatManager(config, self.plan, stat_loggers)
             parts.callback(self.stats.shutdown)
-            self.fleet = EngineFleet(
-                config,
+            self.fleets = Fleets(
                 self.model,
-                self.plan,
                 lambda index, reason: self.on_death(index, reason),  # noqa: PLW0108 - it is set later
                 coordinated=coordinated,
             )
-            self.client = CoreClient(
-                EngineChooser(config, self.plan), self.fleet.lost, self.fleet.curve
-            )
+            self.fleets.current = self.fleets.make(config, self.plan)
+            chooser = EngineChooser(config, self.plan)
+            self.client = CoreClient(chooser, self.fleets.lost, self.fleet.curve)
             parts.pop_all()
+
+    @property
+    def fleet(self) -> EngineFleet:
+        """What starts engines."""
+        return self.fleets.current
 
     def start(self) -> None:
         rank = self._config.data_parallel_rank
@@ -169,6 +192,7 @@ class OwnedEngines(Engines):
     def recover(self, recovery: Recovery, changes: Collection[str]) -> None:
         recovery.restarts = Restarts(recovery, self.restart, self.stats.record, recovery.lock)
         recovery.restarts.obstacles = changes
+        self.changes = changes
 
     async def restart(self, indexes: Sequence[int]) -> None:
         """Start engines that died, under their numbers, and return when they can be used. Raises LaunchError."""
@@ -196,22 +220,12 @@ class OwnedEngines(Engines):
 
     async def _grow(self, indexes: Sequence[int]) -> None:
         try:
+            for index in indexes:
+                self.fleets.owners.pop(index, None)
             with contextlib.closing(self.fleet.run_directory()) as meeting:
-                start = asyncio.ensure_future(
-                    asyncio.to_thread(self.fleet.start, indexes, self._bind(meeting))
-                )
-                try:
-                    facts = await asyncio.shield(start)
-                except asyncio.CancelledError:
-                    self.fleet.is_cancelled = True
-                    raise
-                finally:
-                    # A thread cannot be cancelled; the engines that it started are stopped below.
-                    await asyncio.wait([start])
-                self._join(facts)
+                self._join(await self.start_some(self.fleet, indexes, meeting))
                 self.client.leaving.update(indexes)  # until they can be used
-                while self._is_connecting():  # noqa: ASYNC110 - sockets raise no event for it
-                    await asyncio.sleep(POLL_S)
+                await self.wait_until_connected()
             await self.on_join()
             self.client.leaving.difference_update(indexes)
             self._learn()
@@ -220,6 +234,56 @@ class OwnedEngines(Engines):
                 self.client.remove_engine(index, str(error))
             await asyncio.to_thread(self.fleet.stop, indexes)
             raise
+
+    async def start_some(
+        self, fleet: EngineFleet, indexes: Sequence[int], meeting: RunDirectory
+    ) -> list[EngineFacts]:
+        """Start engines in a thread. It cannot be cancelled: a caller that is stops them."""
+        start = asyncio.ensure_future(asyncio.to_thread(fleet.start, indexes, self._bind(meeting)))
+        try:
+            facts = await asyncio.shield(start)
+        except asyncio.CancelledError:
+            fleet.is_cancelled = True
+            raise
+        finally:
+            await asyncio.wait([start])
+        self._connect_by = time.monotonic() + CONNECT_TIMEOUT_S
+        return facts
+
+    async def wait_until_connected(self) -> None:
+        """Until engines that were started have connected their sockets. Raises LaunchError."""
+        while self._is_connecting():  # noqa: ASYNC110 - sockets raise no event for it
+            await asyncio.sleep(POLL_S)
+
+    async def replace(
+        self, changes: Mapping[str, Any], switch: Callable[[int], bool]
+    ) -> EngineConfig:
+        check_layout(self._config, self.model, self.fleets)
+        check_present(self.client.awaited, self.changes)
+        config = changed(self._config, changes)
+        manager = PluginManager(config.plugins)
+        plan = await asyncio.to_thread(manager.plan, config)
+        fallback = fallback_config(config, manager)
+        logger.info("engines are replaced: %s becomes %s", describe(self.plan), describe(plan))
+        logger.info("settings %s become %s", self._config.describe(), config.describe())
+        fleet = self.fleets.make(config, plan)
+        self.fleets.successor = fleet
+        try:
+            await Replacement(self, fleet, switch).run()
+            before = self.fleets.succeed(fleet)
+        finally:
+            self.fleets.successor = None
+        self._config = config
+        self._manager = manager
+        self._fallback = fallback
+        self.plan = plan
+        self.client.faults.clear()
+        await asyncio.to_thread(before.shutdown)
+        with contextlib.suppress(
+            LaunchError
+        ):  # one that has just died is started again, or ends everything
+            self._learn()
+        return config
 
     async def _shrink(self, indexes: Sequence[int], drain_timeout: float) -> None:
         if remote := sorted(self.fleet.remote.intersection(indexes)):
@@ -247,10 +311,10 @@ class OwnedEngines(Engines):
         for index in indexes:  # one that died meanwhile is gone already
             self.client.remove_engine(index, "it was scaled away")
         self._learn()
-        await asyncio.to_thread(self.fleet.stop, indexes)
+        await asyncio.to_thread(self.fleets.stop, indexes)
 
     def pids(self) -> dict[str, int]:
-        return self.fleet.pids()
+        return self.fleets.pids()
 
     def _bind(self, meeting: RunDirectory) -> EngineZmqAddresses:
         source, sink = self.client.bind(
@@ -277,7 +341,7 @@ class OwnedEngines(Engines):
     def _learn(self) -> None:
         facts = [
             facts
-            for index, facts in list(self.fleet.engines.items())
+            for index, facts in self.fleets.engines().items()
             if index in self.client.engines.keys() - self.client.leaving
         ]
         if not facts:
@@ -286,6 +350,6 @@ class OwnedEngines(Engines):
         self.stats.initialized(self.info)
 
     def shutdown(self, timeout: float = 5.0) -> None:
-        self.fleet.shutdown(timeout)
+        self.fleets.shutdown(timeout)
         self.client.close()
         self.stats.shutdown()

@@ -125,11 +125,7 @@ class OutputHandler:
             )
 
     def _fail_engine(self, index: int, reason: str) -> None:
-        aborts: list[int] = []
-        with contextlib.suppress(Exception):
-            while not self.stopped and (outputs := self._client.receive()) is not None:
-                self._outputs.absorb(outputs)
-            aborts = self._outputs.flush()
+        aborts = self._settle()
         lost = self._client.remove_engine(index, reason)
         if self._client.dead is not None:
             self.stop(EngineDeadError(f"the engine died: {reason}"))
@@ -143,6 +139,28 @@ class OutputHandler:
         # No frame of this engine will bring the numbers of its requests, or say that it runs none.
         last = EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats())
         self._stats.observe(last, self._outputs.take_iteration(index))
+
+    def _settle(self) -> list[int]:
+        """Take in all that engines have sent until now; returns handles to abort."""
+        with contextlib.suppress(Exception):
+            while not self.stopped and (outputs := self._client.receive()) is not None:
+                self._outputs.absorb(outputs)
+            return self._outputs.flush()
+        return []
+
+    def move(self, index: int) -> bool:
+        """The newcomer takes the place of an engine, whose streams go on there; False if that one has just died.
+
+        Raises Unsupported, and changes nothing, if one of them cannot.
+        """
+        self._client.abort_requests(self._settle())
+        link = self._client.engines.get(index)
+        if link is not None:
+            if link.dead:
+                return False
+            self._recovery.check_movable(link.requests)
+        self._recovery.move(index, self._client.take_over(index))
+        return True
 
     def _end(self, reason: str) -> None:
         """An engine is given up. With the last one everything ends."""

@@ -44,6 +44,21 @@ def build_io_processor(
     return made
 
 
+def fallback_config(config: EngineConfig, manager: PluginManager) -> EngineConfig | None:
+    """The same with `fallback_scheduler` as its scheduler, if there is one. Raises if that cannot be used."""
+    if config.fallback_scheduler is None:
+        return None
+    other = config.replaced(scheduler=config.fallback_scheduler)
+    manager.resolve("scheduler", other.scheduler, other)
+    return other
+
+
+def describe(plan: PluginPlan) -> str:
+    """The plugins in use, for a log."""
+    names = [f"{each.kind} {each.name} {each.version}".rstrip() for each in plan.records()]
+    return ", ".join(names)
+
+
 def announce(manager: PluginManager, info: EngineInfo) -> None:
     """All engines are ready: log the plugins in use, and call the hook modules."""
     names = [f"{each.kind} {each.name} {each.version}".rstrip() for each in info.plugins]

@@ -18,7 +18,7 @@ import msgspec
 
 from tenonry.continuity.restarts import Restarts
 from tenonry.continuity.suspects import CRASHES, MARGIN, Lost, OpenStream, Suspects
-from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError
+from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError, Unsupported
 from tenonry.messages import EngineCoreRequest
 from tenonry.stats import RecoveryStats, StatRecord
 
@@ -113,7 +113,7 @@ class Recovery:
         self._outputs = outputs
         self._record = record
         self.lock = asyncio.Lock()
-        self._suspects = Suspects(max_num_seqs)
+        self.suspects = Suspects(max_num_seqs)
         self._to_try: dict[str, list[EngineCoreRequest]] = {}  # suspects, by request id
         self._on_trial = ""  # the id of the request
 
@@ -184,8 +184,32 @@ class Recovery:
             lost.requests.append(again)
         return list(by_id.values())
 
+    def check_movable(self, requests: Mapping[int, EngineCoreRequest]) -> None:
+        """Raises Unsupported if one of them could go on in no other engine."""
+        pinned = [each for each in requests.values() if each.kv_transfer_params is not None]
+        if pinned:
+            raise Unsupported(
+                f"{len(pinned)} open requests have K/V of another engine, which gives it once (kv_transfer_params); "
+                "try again when they have ended"
+            )
+
+    def move(
+        self,
+        index: int,
+        requests: Mapping[int, EngineCoreRequest],
+    ) -> None:
+        """An engine took the place of another one, which ran these: they go on there."""
+        lost = self._lost(requests)
+        for each in lost:
+            try:
+                self._client.send_requests(index, each.requests)
+            except (EngineDeadError, RequestError) as error:
+                self._fail(each.requests, error)
+        num_tokens = sum(each.num_tokens for each in lost)
+        self._count(index, len(lost), num_tokens, num_replacements=1)
+
     def _go_on(self, index: int, reason: str, lost: list[Lost]) -> None:
-        suspects = self._suspects.crashed(lost, self._outputs.get)
+        suspects = self.suspects.crashed(lost, self._outputs.get)
         num_requests = 0
         num_tokens = 0
         for each in lost:
@@ -200,7 +224,20 @@ class Recovery:
                 self._to_try[each.stream.request_id] = each.requests
             else:
                 self._send(each.requests)
-        numbers = RecoveryStats(requests_continued=num_requests, tokens_recomputed=num_tokens)
+        self._count(index, num_requests, num_tokens)
+
+    def _count(
+        self,
+        index: int,
+        num_requests: int,
+        num_tokens: int,
+        num_replacements: int = 0,
+    ) -> None:
+        numbers = RecoveryStats(
+            requests_continued=num_requests,
+            tokens_recomputed=num_tokens,
+            replacements=num_replacements,
+        )
         record = StatRecord(engine_index=index, time=time.monotonic(), recovery=numbers)
         self._record(record)
         logger.warning(

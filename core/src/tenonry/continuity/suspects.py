@@ -55,7 +55,7 @@ class Suspects:
     """Counts crashes in a row. `max_num_seqs`: how many requests an engine runs at once."""
 
     def __init__(self, max_num_seqs: int) -> None:
-        self._max_num_seqs = max_num_seqs
+        self.max_num_seqs = max_num_seqs
         self._crashes: dict[str, _Crashes] = {}  # by request id
 
     def crashed(
@@ -85,7 +85,7 @@ class Suspects:
         running = [each for each in lost if each.is_known_to_run]
         queued = [each for each in lost if not each.is_known_to_run]
         queued.sort(key=_place)
-        num_left = max(0, self._max_num_seqs - len(running))
+        num_left = max(0, self.max_num_seqs - len(running))
         return [*running, *queued[:num_left]]
 
 

@@ -77,7 +77,8 @@ class EngineLoop:
                 self.config.data_parallel_sync_steps,
                 self._keeps_waiting,
             )
-        self._ports = ClientPorts(context, spec.engine_index, keys_of(spec.curve_keys))
+        curve = keys_of(spec.curve_keys)
+        self._ports = ClientPorts(context, spec.engine_index, curve, metadata.epoch)
         parts = build_engine(
             self.config,
             msgspec.json.decode(spec.model_text, type=ModelInfo),

@@ -14,8 +14,8 @@ from tenonry.transport.keys import CurveKeys
 from tenonry.transport.sockets import (
     Context,
     Socket,
-    engine_identity,
     make_socket,
+    port_identity,
     receive_frames,
     send_frames,
 )
@@ -29,9 +29,15 @@ class ClientPorts:
     `decoder` of requests, which keeps what clients sent that is not sent again.
     """
 
-    def __init__(self, context: Context, engine_index: int, curve: CurveKeys | None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        engine_index: int,
+        curve: CurveKeys | None,
+        epoch: int = 1,
+    ) -> None:
         self._context = context
-        self._identity = engine_identity(engine_index)
+        self._identity = port_identity(engine_index, epoch)
         self._curve = curve
         self._sockets: dict[int, tuple[Socket, Socket]] = {}  # in and out
         self.decoder = RequestDecoder()

@@ -7,10 +7,11 @@ leaves no file behind.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from socket import socketpair
 
 import msgspec
@@ -41,7 +42,8 @@ class EngineFleet:
     from any thread.
 
     `engines` are those that are ready; `dead` those that ended by themselves, with the reason. `coordinated`: run a
-    coordinator, as several front ends and models that need lockstep require. Raises ConfigError.
+    coordinator, as several front ends and models that need lockstep require. `epochs`: those of its starts, where
+    another fleet has engines of the same indexes. Raises ConfigError.
     """
 
     COORDINATOR = -1
@@ -54,6 +56,7 @@ class EngineFleet:
         on_death: Callable[[int, str], None],
         *,
         coordinated: bool = False,
+        epochs: Iterator[int] | None = None,
     ) -> None:
         self._config = config
         self._model = model
@@ -64,7 +67,7 @@ class EngineFleet:
         self.remote: set[int] = set()  # engines that another node started
         self.coordinator: EngineZmqAddresses | None = None
         self._rendezvous = ""  # of engines that step together
-        self._epoch = 0
+        self._epochs = epochs or itertools.count(1)
         self._closing = False
         self.is_cancelled = False  # the start that is under way ends soon, and raises LaunchError
         self._lock = threading.Lock()
@@ -133,7 +136,7 @@ class EngineFleet:
     def _start(
         self, socket: Socket, indexes: Sequence[int], addresses: EngineZmqAddresses
     ) -> list[EngineFacts]:
-        self._epoch += 1
+        epoch = next(self._epochs)
         self.stop([index for index in indexes if self.dead.pop(index, None)])
         # Engines that join a running instance are always started by this node.
         num_local = math.inf if self.engines else self._num_local
@@ -142,7 +145,7 @@ class EngineFleet:
         if self._coordinated and self.coordinator is None:
             self.coordinator = self._start_coordinator()
         self._launcher.start([self._spec(engine.index, endpoint(socket)) for engine in local])
-        facts = self._run_handshake(socket, engines, addresses)
+        facts = self._run_handshake(socket, engines, addresses, epoch)
         check_alike([*self.engines.values(), *facts])
         self.engines |= {engine.index: engine for engine in facts}
         self.remote |= {engine.index for engine in engines if not engine.local}
@@ -153,7 +156,11 @@ class EngineFleet:
         return facts
 
     def _run_handshake(
-        self, socket: Socket, engines: list[CoreEngine], addresses: EngineZmqAddresses
+        self,
+        socket: Socket,
+        engines: list[CoreEngine],
+        addresses: EngineZmqAddresses,
+        epoch: int,
     ) -> list[EngineFacts]:
         if self.coordinator and self.COORDINATOR not in self.dead:
             addresses = msgspec.structs.replace(
@@ -164,7 +171,7 @@ class EngineFleet:
             addresses=addresses,
             data_parallel_size=size,
             rendezvous=self._rendezvous,
-            epoch=self._epoch,
+            epoch=epoch,
         )
         handshake = Handshake(socket, engines, metadata, self._plan, self._nodes)
         return handshake.run(lambda: self._ended(engines), self._config.start_timeout)

@@ -96,6 +96,21 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: b
     )
 
 
+def add_setting_arguments(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
+    """Add a flag for each of these fields of EngineConfig, and one for the options of plugins. None has a default."""
+    texts = setting_texts(EngineConfig)
+    for name in names:
+        _add_field(parser, name, texts[name])
+        if name in PLUGIN_FIELDS:
+            kind = name.replace("_", "-")
+            parser.add_argument(
+                f"--{kind}-option",
+                action="append",
+                metavar="KEY=VALUE",
+                help=f"Option of the {kind}.",
+            )
+
+
 def _add_field(group: Any, name: str, text: str) -> None:
     field = FIELDS[name]
     kind = plain_type(field.annotation)

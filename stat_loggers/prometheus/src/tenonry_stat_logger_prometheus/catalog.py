@@ -219,6 +219,7 @@ METRICS: tuple[MetricDef, ...] = (
         vllm=(),
     ),
     _counter("scheduler_fallbacks", "Times that another scheduler took over.", vllm=()),
+    _counter("engine_replacements", "Times that an engine was replaced while it ran.", vllm=()),
     MetricDef(
         "request_rejections",
         "counter",

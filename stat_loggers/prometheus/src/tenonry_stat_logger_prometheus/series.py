@@ -68,6 +68,7 @@ class EngineSeries:
         self.recomputed = cell("tokens_recomputed", engine)
         self.silence = cell("recovery_silence_seconds", engine)
         self.fallbacks = cell("scheduler_fallbacks", engine)
+        self.replacements = cell("engine_replacements", engine)
         self.ttft = histogram("time_to_first_token_seconds", engine)
         self.itl = histogram("inter_token_latency_seconds", engine)
         self.tpot = histogram("request_time_per_output_token_seconds", engine)
@@ -135,6 +136,7 @@ class EngineSeries:
         self.recomputed.value += stats.tokens_recomputed
         self.silence.value += stats.silence_s
         self.fallbacks.value += stats.fallbacks
+        self.replacements.value += stats.replacements
 
     def _add_finished(self, request: FinishedRequestStats) -> None:
         reason = request.finish_reason

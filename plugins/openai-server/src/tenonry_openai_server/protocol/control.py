@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from pydantic import Field
@@ -55,6 +55,12 @@ class ScaleRequest(Body):
 
     size: int = Field(ge=1, le=1024)
     drain_timeout: float = Field(300.0, ge=0, le=86_400)
+
+
+class ReplaceRequest(Body):
+    """Body of POST /replace: settings of the new engines, by name."""
+
+    changes: dict[str, Any] = Field(default_factory=dict, max_length=64)
 
 
 class DoneResponse(msgspec.Struct):

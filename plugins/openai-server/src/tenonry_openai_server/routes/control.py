@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -21,6 +21,7 @@ from tenonry_openai_server.protocol.control import (
     DoneResponse,
     EmptyRequest,
     PauseRequest,
+    ReplaceRequest,
     ResetPrefixCacheRequest,
     ScaleRequest,
     SleepingResponse,
@@ -147,6 +148,40 @@ async def scale(request: Request) -> Response:
     except TenonryError as error:
         raise APIError(409, str(error), code="not_scaled") from None
     return answer(DoneResponse())
+
+
+@router.post(
+    "/replace",
+    **describe("Go on with engines that have other settings", ReplaceRequest, DoneResponse),
+)
+async def replace(request: Request) -> Response:
+    """New engines start beside those that run, and take over their requests. What is refused changes nothing."""
+    body = await read_body(request, ReplaceRequest)
+    state = server_state(request)
+    for name, value in body.changes.items():
+        check_choice(name, value, getattr(state.config, name, None))
+    try:
+        await told(state.engine.replace_engines(**body.changes))
+    except TenonryError as error:
+        raise APIError(409, str(error), code="not_replaced") from None
+    return answer(DoneResponse())
+
+
+def check_choice(setting: str, value: Any, chosen: Any) -> None:
+    """Raises APIError 403 for a class of a file that the operator did not choose: a holder of a key could run any code.
+
+    `chosen`: the value that the operator gave at the start.
+    """
+    name = value.get("name") if isinstance(value, dict) else value
+    is_file = isinstance(name, str) and name.rpartition(":")[0].endswith(".py")
+    if is_file and name != getattr(chosen, "name", chosen):
+        raise APIError(
+            403,
+            f"{setting}={name[:200]!r}: a class of a file is not taken over HTTP; install a package, and give "
+            "module:Class or the name of its entry point",
+            code="plugin_not_allowed",
+            param=setting,
+        )
 
 
 @router.post("/update_weights", **describe("Replace weights", UpdateWeightsRequest, DoneResponse))

@@ -23,12 +23,13 @@ from tenonry.messages import (
 from tenonry.plugin.manager import PluginManager
 from tenonry.transport.folder import RunDirectory
 from tenonry.transport.serial import Decoder, Encoder
-from tenonry.transport.sockets import engine_identity, make_socket
+from tenonry.transport.sockets import engine_identity, make_socket, port_identity
 from tenonry_testkit.fakes.model import FakeModelHooks
 from tenonry_testkit.kernel.engine import Inbox, fake_config
 
 EPOCH = 5
 IDENTITY = engine_identity(3)
+PORT = port_identity(3, EPOCH)
 PATIENCE_S = 20.0  # for what hangs: an engine on a busy machine says something before
 
 
@@ -109,7 +110,7 @@ class Peer:
     # ------------------------------------------------------------------ frames
     def send(self, *frames: Any, client: int = 0) -> None:
         """Frames as they are."""
-        self.inputs[client].send_multipart([IDENTITY, *frames])
+        self.inputs[client].send_multipart([PORT, *frames])
 
     def add(
         self,

@@ -1,0 +1,336 @@
+"""Engines that take the place of others under load: no token is lost, repeated or different (AF-27)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tenonry.client.engines import OwnedEngines
+from tenonry.errors import (
+    ConfigError,
+    EngineDeadError,
+    EngineGenerateError,
+    LaunchError,
+    PluginError,
+    PluginNotFound,
+    Unsupported,
+)
+from tenonry.interfaces.stat_logger import StatLoggerContext
+from tenonry_testkit.fakes import RecordingStatLogger
+from tenonry_testkit.kernel.served import Served, served_config
+from tenonry_testkit.roles import eventually
+from tenonry_testkit.served import collect, params, tokens
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("forked_children")]
+REFERENCE = "tenonry_testkit.fakes:ReferenceScheduler"
+OTHER = """
+from tenonry_testkit.fakes import ReferenceScheduler
+
+class Other(ReferenceScheduler):
+    pass
+"""
+RAISES = """
+from tenonry_testkit.fakes import ReferenceScheduler
+
+class Other(ReferenceScheduler):
+    def __init__(self, context):
+        raise ValueError("no such queue")
+"""
+ONCE = """
+from pathlib import Path
+from tenonry_testkit.fakes import ReferenceScheduler
+
+class Other(ReferenceScheduler):
+    def __init__(self, context):
+        Path({folder!r}, "built").mkdir()
+        super().__init__(context)
+"""
+LONG = params(max_tokens=150)
+SEEDED = params(max_tokens=150, temperature=0.9, seed=3)
+
+
+def scheduler(folder: Path, text: str = OTHER) -> str:
+    file = folder / "other.py"
+    file.write_text(text, "utf-8")
+    return f"{file}:Other"
+
+
+async def streams(served: Served, count: int) -> asyncio.Future[list[list[int]]]:
+    """All of them have got something; every other one is drawn with a seed."""
+    jobs = [
+        collect(served.engine, [number], SEEDED if number % 2 else LONG, f"r{number}")
+        for number in range(1, count + 1)
+    ]
+    run = asyncio.gather(*map(asyncio.ensure_future, jobs))
+    outputs = served.engine._outputs
+    while any(  # noqa: ASYNC110 - no event says so
+        not outputs.get(f"r{number}") or not outputs.get(f"r{number}").num_generated
+        for number in range(1, count + 1)
+    ):
+        await asyncio.sleep(0.001)
+    return run
+
+
+def expected(count: int) -> list[list[int]]:
+    return [tokens([n], SEEDED if n % 2 else LONG) for n in range(1, count + 1)]
+
+
+def title(pid: int) -> str:
+    return " ".join(psutil.Process(pid).cmdline()).rstrip("\0 ")
+
+
+def chosen(served: Served) -> str:
+    return next(each.name for each in served.engine.info.plugins if each.kind == "scheduler")
+
+
+async def refused(served: Served, error: type[Exception], text: str, **changes: Any) -> None:
+    before = served.engine.engine_pids
+    children = len(psutil.Process().children(recursive=True))
+    with pytest.raises(error, match=text):
+        await served.engine.replace_engines(**changes)
+    assert served.engine.engine_pids == before
+    assert len(psutil.Process().children(recursive=True)) == children
+    assert not served.engine._client.newcomers
+
+
+class TestUnderLoad:
+    def test_there_and_back_with_64_streams(self, serve, tmp_path, caplog):
+        caplog.set_level("INFO")
+        logger = RecordingStatLogger(StatLoggerContext(served_config()))
+        served = serve(max_num_seqs=64, observers={"recorder": logger})
+        other = scheduler(tmp_path)
+
+        async def main() -> list[list[int]]:
+            run = await streams(served, 64)
+            await served.engine.replace_engines(scheduler=other)
+            assert chosen(served) == served.engine.config.scheduler.name == other
+            assert title(served.pid) == "tenonry: engine 0 epoch 2"
+            assert served.engine.num_unfinished_requests == 64
+            await served.engine.replace_engines(scheduler=REFERENCE)
+            assert served.engine.num_unfinished_requests > 0
+            return await run
+
+        assert served.run(main()) == expected(64)
+        assert chosen(served) == REFERENCE
+        assert title(served.pid) == "tenonry: engine 0 epoch 3"
+        assert len(psutil.Process().children()) == 1
+        found = [each.recovery for each in logger.records if each.recovery is not None]
+        assert [each.replacements for each in found] == [1, 1]
+        assert found[0].requests_continued == 64
+        assert sum(each.deaths for each in found) == 0
+        lines = [text for text in caplog.messages if text.startswith("engines are replaced: ")]
+        assert len(lines) == 2
+        assert f"scheduler {REFERENCE}" in lines[0]
+        assert f"scheduler {other}" in lines[0]
+
+    def test_several_engines_one_after_another(self, serve, tmp_path):
+        served = serve(data_parallel_size=2)
+        before = served.engine.engine_pids
+
+        async def main() -> list[list[int]]:
+            run = await streams(served, 16)
+            await served.engine.replace_engines(scheduler=scheduler(tmp_path), max_num_seqs=32)
+            return await run
+
+        assert served.run(main()) == expected(16)
+        after = served.engine.engine_pids
+        assert after.keys() == before.keys()
+        assert not set(after.values()) & set(before.values())
+        assert served.engine._admission.capacity == 2 * 32 + 4096
+        assert served.run(served.engine.reset_prefix_cache()) is True
+        served.run(served.engine.scale(1))
+        assert served.run(collect(served.engine, [1], LONG, "r")) == tokens([1], LONG)
+
+    def test_an_engine_that_dies_later_comes_back_with_the_changes(self, serve, tmp_path):
+        served = serve()
+        other = scheduler(tmp_path)
+
+        async def main() -> list[list[int]]:
+            await served.engine.replace_engines(scheduler=other)
+            run = await streams(served, 4)
+            os.kill(served.pid, signal.SIGKILL)
+            return await run
+
+        assert served.run(main()) == expected(4)
+        assert chosen(served) == other
+        assert title(served.pid) == "tenonry: engine 0 epoch 3"
+
+    def test_adapters_and_calls_reach_it_before_it_takes_over(self, serve):
+        """AF-15."""
+        served = serve()
+        client = served.engine._client
+        seen: list[Any] = []
+
+        async def watched() -> None:
+            seen.append(sorted(client.newcomers))
+            seen.append(await client.call("is_held"))
+
+        served.engine._engines.on_join = watched
+        served.run(served.engine.replace_engines())
+        assert seen == [[0], [False, False]]
+        assert served.run(client.call("is_held")) == [False]
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("changes", "error", "text"),
+        [
+            ({"scheduler": "no-such"}, PluginNotFound, "no scheduler is called 'no-such'"),
+            ({"scheduler": "json:Mine"}, PluginError, "has no 'Mine'"),
+            ({"model": "other"}, ConfigError, "model cannot change .* start another server"),
+            ({"dtype": "float16"}, ConfigError, "dtype cannot change"),
+            ({"data_parallel_size": 2}, ConfigError, "use AsyncLLM.scale or POST /scale"),
+            ({"max_num_seqs": 0}, ConfigError, "max_num_seqs=0: .*greater than or equal to 1"),
+            ({"schedule": "x"}, ConfigError, "unknown setting 'schedule'; did you mean"),
+            ({"num_gpu_blocks_override": 1}, (ConfigError, LaunchError), "blocks|max_model_len"),
+        ],
+    )
+    def test_what_cannot_be_changed(self, serve, changes, error, text):
+        served = serve()
+
+        async def main() -> list[list[int]]:
+            run = await streams(served, 4)
+            await refused(served, error, text, **changes)
+            return await run
+
+        assert served.run(main()) == expected(4)
+
+    def test_a_scheduler_that_raises_at_start(self, serve, tmp_path):
+        served = serve()
+        broken = scheduler(tmp_path, RAISES)
+
+        async def main() -> list[list[int]]:
+            run = await streams(served, 16)
+            await refused(served, LaunchError, "no such queue", scheduler=broken)
+            await refused(served, LaunchError, "no such queue", scheduler=broken)
+            return await run
+
+        assert served.run(main()) == expected(16)
+        assert chosen(served) == REFERENCE
+        assert title(served.pid) == "tenonry: engine 0"
+
+    def test_the_first_of_two_goes_back_when_the_second_cannot(self, serve, tmp_path):
+        served = serve(data_parallel_size=2)
+        once = scheduler(tmp_path, ONCE.format(folder=str(tmp_path)))
+
+        async def main() -> list[list[int]]:
+            run = await streams(served, 16)
+            with pytest.raises(LaunchError, match="engine 1 could not start"):
+                await served.engine.replace_engines(scheduler=once)
+            assert served.engine.config.scheduler.name == REFERENCE
+            return await run
+
+        assert served.run(main()) == expected(16)
+        assert title(served.pid) == "tenonry: engine 0 epoch 4"
+        assert title(served.engine.engine_pids["engine 1"]) == "tenonry: engine 1"
+        assert len(psutil.Process().children()) == 2
+        assert not served.engine._engines.fleets.owners
+
+    def test_engines_that_differ_from_new_ones(self, serve):
+        served = serve()
+        served.run(served.engine.pause_generation(keep=True))
+        served.run(refused(served, Unsupported, "engines are held, and ones"))
+        served.run(served.engine.resume_generation())
+        served.run(served.engine.replace_engines())
+
+    def test_requests_with_what_another_engine_gives_once(self, serve):
+        served = serve()
+
+        async def main() -> list[int]:
+            run = asyncio.ensure_future(
+                collect(served.engine, [1], LONG, "r", kv_transfer_params={"from": "there"})
+            )
+            while not served.engine._client.engines[0].requests:  # noqa: ASYNC110 - no event says so
+                await asyncio.sleep(0)
+            await refused(served, Unsupported, "1 open requests have K/V of another engine")
+            return await run
+
+        assert served.run(main()) == tokens([1], LONG)
+
+    def test_adapters_that_the_new_one_cannot_load(self, serve):
+        served = serve()
+        served.engine.adapters._paths["gone"] = "/gone"  # as if loaded; this worker cannot
+        text = "does not support 'add_lora'"
+        served.run(refused(served, EngineGenerateError, text))
+
+    def test_layouts_that_are_not_supported(self, serve):
+        served = serve()
+        served.engine._engines.fleets.coordinated = True
+        served.run(refused(served, Unsupported, "with a coordinator, as several API servers"))
+
+
+class TestDeaths:
+    def test_the_old_one_dies_while_the_new_one_starts(self, serve, tmp_path):
+        served = serve()
+        engines = served.engine._engines
+        start = engines.start_some
+
+        async def killed(*arguments: Any) -> Any:
+            os.kill(served.pid, signal.SIGKILL)
+            return await start(*arguments)
+
+        engines.start_some = killed
+
+        async def main() -> list[list[int]]:
+            run = await streams(served, 8)
+            await served.engine.replace_engines(scheduler=scheduler(tmp_path))
+            return await run
+
+        assert served.run(main()) == expected(8)
+        assert title(served.pid) == "tenonry: engine 0 epoch 2"
+        assert len(psutil.Process().children()) == 1
+
+    def test_the_new_one_dies_before_it_takes_over(self, serve):
+        served = serve()
+        engines = served.engine._engines
+
+        async def killed() -> None:
+            fleet = engines.fleets.successor
+            os.kill(fleet.pids()["engine 0"], signal.SIGKILL)
+            while not fleet.dead:  # noqa: ASYNC110 - a thread learns of it
+                await asyncio.sleep(0.001)
+
+        engines.on_join = killed
+
+        async def main() -> list[list[int]]:
+            run = await streams(served, 8)
+            before = served.pid
+            with pytest.raises(LaunchError, match=r"it ended before it was used: .*SIGKILL"):
+                await served.engine.replace_engines()
+            assert served.pid == before
+            return await run
+
+        assert served.run(main()) == expected(8)
+        assert len(psutil.Process().children()) == 1
+
+    def test_a_shutdown_meanwhile_leaves_nothing(self, serve):
+        served = serve()
+        before = set(threading.enumerate())
+
+        async def main() -> None:
+            job = asyncio.ensure_future(served.engine.replace_engines())
+            while served.engine._engines.fleets.successor is None:  # noqa: ASYNC110 - no event says so
+                await asyncio.sleep(0.001)
+            await asyncio.to_thread(served.engine.shutdown)
+            with pytest.raises((LaunchError, EngineDeadError), match="shut down"):
+                await job
+
+        served.run(main())
+        assert not psutil.Process().children(recursive=True)
+        served.runner.close()
+        eventually(lambda: set(threading.enumerate()) <= before)
+
+
+def test_engines_of_others_cannot_be_replaced(serve):
+    served = serve()
+    owned = served.engine._engines
+    assert isinstance(owned, OwnedEngines)
+    with pytest.raises(Unsupported, match="they serve several API servers"):
+        served.run(super(OwnedEngines, owned).replace({}, lambda index: True))

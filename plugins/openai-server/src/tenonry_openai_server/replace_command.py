@@ -1,0 +1,83 @@
+"""The command `replace`: asks a server that runs to go on with engines that have other settings."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import urllib.error
+import urllib.request
+from typing import Any
+
+from tenonry.config import PLUGIN_FIELDS
+from tenonry.errors import ConfigError, LaunchError
+from tenonry.interfaces.command import Command
+from tenonry.replacement.changes import REPLACEABLE
+from tenonry_commands.arguments import add_setting_arguments, parse_options
+
+TIMEOUT_S = 3600.0
+KEY = "TENONRY_API_KEY"
+
+
+class ReplaceCommand(Command):
+    """`tenonry replace --scheduler my_pkg:Mine`: a request to `POST /replace` of a server."""
+
+    summary = "Go on with engines that have other settings, while requests run."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--url", default="http://127.0.0.1:8000", help="The server. [default: %(default)s]"
+        )
+        parser.add_argument("--api-key", help=f"Key of the server. [env: {KEY}]")
+        add_setting_arguments(parser, REPLACEABLE)
+
+    def run(self, args: argparse.Namespace) -> int:
+        changes = changes_from(args)
+        post(args.url, args.api_key or os.environ.get(KEY, "").partition(",")[0], changes)
+        sys.stdout.write(f"the engines were replaced: {json.dumps(changes)}\n")
+        return 0
+
+
+def changes_from(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings that flags name. Raises ConfigError for options of a plugin that none names."""
+    given = vars(args)
+    changes = {name: given[name] for name in REPLACEABLE if given.get(name) is not None}
+    for name in PLUGIN_FIELDS:
+        flag = f"--{name.replace('_', '-')}"
+        if options := parse_options(given.get(f"{name}_option") or (), f"{flag}-option"):
+            if name not in changes:
+                raise ConfigError(f"{flag}-option needs {flag}")
+            changes[name] = {"name": changes[name], "options": options}
+    return changes
+
+
+def post(url: str, key: str, changes: dict[str, Any]) -> None:
+    """Ask the server, and wait until it has done so. Raises LaunchError with its answer."""
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"--url {url!r} must begin with http:// or https://")
+    request = urllib.request.Request(  # noqa: S310 - checked above
+        url.rstrip("/") + "/replace",
+        data=json.dumps({"changes": changes}).encode(),
+        headers={"content-type": "application/json", "authorization": f"Bearer {key}"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310 - as above
+            response.read()
+    except urllib.error.HTTPError as error:
+        raise LaunchError(f"{url} answered {error.code}: {message_of(error)}") from None
+    except OSError as error:
+        raise LaunchError(f"{url} cannot be reached: {error}; give --url") from None
+
+
+def message_of(error: urllib.error.HTTPError) -> str:
+    """What the server says, and what is missing where it has no such route."""
+    with error:
+        text = error.read().decode(errors="replace")
+    try:
+        message = str(json.loads(text)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        message = text[:500]
+    if error.code == 404:
+        message += "; the server needs --enable-operator-routes and --api-key"
+    return message
