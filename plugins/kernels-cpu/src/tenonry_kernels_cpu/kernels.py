@@ -12,7 +12,14 @@ from tenonry_kernels_cpu.blocked import BlockedLinear, FewBitsLinear
 from tenonry_kernels_cpu.delta_rule import DeltaRule
 from tenonry_kernels_cpu.experts import Experts
 from tenonry_kernels_cpu.half import AttentionHalf, DeltaRuleHalf
-from tenonry_kernels_cpu.layer import Layer, PagedAttention, can_attend, can_compute, can_multiply
+from tenonry_kernels_cpu.layer import (
+    ChunkAttention,
+    Layer,
+    PagedAttention,
+    can_attend,
+    can_compute,
+    can_multiply,
+)
 from tenonry_kernels_cpu.library import LibraryError, function, instruction_sets, library
 from tenonry_kernels_cpu.low_rank import LowRank
 from tenonry_torch_base.step_kernels import StepKernels
@@ -21,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tenonry_torch_base.few_bits import FewBitsWeight
+    from tenonry_torch_base.low_rank import LowRankParts
     from tenonry_torch_base.step_kernels import (
         AttentionParts,
         BlockedWeight,
@@ -28,7 +36,6 @@ if TYPE_CHECKING:
         ExpertParts,
         HalfParts,
         LayerParts,
-        LowRankParts,
     )
 
 MAX_COPIED = 1 << 20  # weights of one layer, of which kernels hold a second copy
@@ -105,6 +112,11 @@ class CpuKernels(StepKernels):
         if not can_attend(parts):
             return None
         return PagedAttention(parts, self.instruction_set, self.threads)
+
+    def chunk_attention(self, parts: AttentionParts) -> ChunkAttention | None:
+        if not can_attend(parts) or parts.size % 2:
+            return None
+        return ChunkAttention(parts, self.instruction_set, self.threads)
 
     def layer(self, parts: LayerParts) -> Layer | None:
         if not can_compute(parts):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.step_kernels import (
         AttentionParts,
         BlockedWeight,
+        Chunks,
         LayerParts,
         PagedKeys,
     )
@@ -111,6 +112,35 @@ class PagedAttention:
             out.data_ptr(),
         )
         return out
+
+
+class ChunkAttention:
+    """See `StepKernels.chunk_attention`."""
+
+    __slots__ = ("_address", "_function", "_held", "_threads", "_window")
+
+    def __init__(self, parts: AttentionParts, instruction_set: str, threads: int) -> None:
+        made = struct_of(parts)
+        self._held = (parts, made)
+        self._address = ctypes.addressof(made)
+        self._window = parts.window
+        self._threads = threads
+        self._function = function("chunk_attention", instruction_set)
+
+    def __call__(
+        self, query: torch.Tensor, chunks: Chunks, keys: PagedKeys, out: torch.Tensor
+    ) -> None:
+        place = _place_of(keys, self._window)
+        self._function(
+            self._address,
+            self._threads,
+            len(chunks.counts),
+            chunks.begins.data_ptr(),
+            chunks.counts.data_ptr(),
+            query.data_ptr(),
+            ctypes.addressof(place),
+            out.data_ptr(),
+        )
 
 
 class Layer:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tenonry_torch_base.openmp import team
 
 PATH = Path(__file__).with_name("libkernels.so")
-VERSION = 7  # of the structs and parameters in native/; the library says which it has
+VERSION = 8  # of the structs and parameters in native/; the library says which it has
 ADDRESS = ctypes.c_void_p
 COUNT = ctypes.c_int64
 REAL = ctypes.c_float
@@ -41,6 +41,10 @@ PARAMETERS: dict[str, tuple[type, ...]] = {
     "paged_attention": (
         *(ADDRESS, COUNT, COUNT),
         *(ADDRESS, COUNT, ADDRESS, ADDRESS),
+    ),
+    "chunk_attention": (
+        *(ADDRESS, COUNT, COUNT, ADDRESS, ADDRESS),
+        *(ADDRESS, ADDRESS, ADDRESS),
     ),
     "layer": (
         *(ADDRESS, COUNT, COUNT),

@@ -10,7 +10,7 @@ import torch
 from tenonry_kernels_cpu.library import ADDRESS, COUNT, function
 
 if TYPE_CHECKING:
-    from tenonry_torch_base.step_kernels import LowRankParts, SlotTokens
+    from tenonry_torch_base.low_rank import LowRankParts, SlotTokens
 
 ROWS = 8  # tokens that are computed together, at most
 

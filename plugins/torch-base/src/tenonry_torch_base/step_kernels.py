@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from tenonry_torch_base.few_bits import FewBitsWeight
+    from tenonry_torch_base.low_rank import LowRankKernel, LowRankParts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,43 +172,6 @@ class HalfParts:
     out: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LowRankParts:
-    """Low-rank adapters (arXiv:2106.09685) of one linear layer, or of several that read the same input, in slots.
-
-    `down` [slots, inputs, width], and for each layer one of `ups` [slots, rank, outputs] and the column of the merged
-    output in which its own `begins`. Layer n has the columns of `down` from n · rank on; width is a multiple of 16, and
-    columns that no layer has are zero. All are contiguous and of one type, float32 or bfloat16. Their values change
-    between calls, where they lie.
-    """
-
-    down: torch.Tensor
-    ups: tuple[torch.Tensor, ...]
-    begins: tuple[int, ...]
-
-
-class SlotTokens(NamedTuple):
-    """`order` i64[n]: the tokens with an adapter, those of slot 0 first; `ends` i64[slots]: where each slot's end.
-
-    Slots behind the last one that has tokens are left out.
-    """
-
-    order: torch.Tensor
-    ends: torch.Tensor
-
-
-class LowRankKernel(Protocol):
-    """Of all tokens with an adapter."""
-
-    def __call__(self, x: torch.Tensor, out: torch.Tensor, tokens: SlotTokens) -> None:
-        """Add to `out` [T, …], in place: x [T, inputs] · down[slot] · ups[slot], for each of `tokens`.
-
-        Both have the type of the weights, and neighbours in the last dimension. Tokens without an adapter keep their
-        outputs, bit for bit.
-        """
-        ...
-
-
 class BestAllowedKernel(Protocol):
     """Of rows whose next token a mask bounds."""
 
@@ -280,6 +244,29 @@ class PagedKernel(Protocol):
 
     def __call__(self, query: torch.Tensor, keys: PagedKeys) -> torch.Tensor:
         """`query` [R, heads, size], normed and rotated, contiguous → the same shape; bfloat16."""
+        ...
+
+
+class Chunks(NamedTuple):
+    """Which queries of a step are those of each of R rows: `counts` i64[R] of them from `begins` i64[R] on, contiguous.
+
+    They are those of the row's last tokens: of `PagedKeys.lengths` tokens, `counts` have a query.
+    """
+
+    begins: torch.Tensor
+    counts: torch.Tensor
+
+
+class ChunkKernel(Protocol):
+    """Attention of many queries of each of R rows, whose keys are all written."""
+
+    def __call__(
+        self, query: torch.Tensor, chunks: Chunks, keys: PagedKeys, out: torch.Tensor
+    ) -> None:
+        """`query` [T, heads, size], normed and rotated → `out`, which keeps its values where no row has a query.
+
+        Both are contiguous, in bfloat16. The query of a token sees the row's tokens up to its own.
+        """
         ...
 
 
@@ -392,6 +379,10 @@ class StepKernels(ABC):
 
     def paged_attention(self, parts: AttentionParts) -> PagedKernel | None:
         """See `PagedKernel`. Of the parts, what is done before the keys are written does not count."""
+        return None
+
+    def chunk_attention(self, parts: AttentionParts) -> ChunkKernel | None:
+        """See `ChunkKernel`. Parts as for `paged_attention`."""
         return None
 
     def layer(self, parts: LayerParts) -> LayerKernel | None:

@@ -35,16 +35,16 @@ WAYS = {
     "three steps in flight": {"depth": 3, "budget": 20},
     "preempted": {"budget": 11, "depth": 2, "preempt_every": 5},
 }
-# Layers with kernels for all of them, for attention, and of linear layers, the head included.
+# Layers with kernels for all of them, for attention and for that of prompts, and of linear layers, the head included.
 FAMILIES = {
-    "llama": (3, 3, 13),
-    "llama-biased": (3, 3, 13),
-    "qwen2": (3, 3, 13),
-    "qwen3": (3, 3, 13),
-    "mistral": (3, 3, 13),
-    "phi3": (3, 3, 13),
-    "gemma3": (0, 3, 13),  # norms behind both halves
-    "gemma2": (0, 0, 13),  # a soft cap
+    "llama": (3, 3, 3, 13),
+    "llama-biased": (3, 3, 3, 13),
+    "qwen2": (3, 3, 3, 13),
+    "qwen3": (3, 3, 3, 13),
+    "mistral": (3, 3, 3, 13),
+    "phi3": (3, 3, 3, 13),
+    "gemma3": (0, 3, 3, 13),  # norms behind both halves
+    "gemma2": (0, 0, 0, 13),  # a soft cap
 }
 pytestmark = [
     pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built"),
@@ -60,6 +60,22 @@ class Wrong(CpuKernels):
     def layer(self, parts):
         kernel = super().layer(parts)
         return lambda *given: kernel(*given).flip(-1)
+
+
+class WrongPrompts(CpuKernels):
+    """Attention of prompts that makes something else where tokens come before them."""
+
+    name = "wrong-prompts"
+
+    def chunk_attention(self, parts):
+        kernel = super().chunk_attention(parts)
+
+        def made(query, chunks, keys, out):
+            kernel(query, chunks, keys, out)
+            if int(keys.lengths[0]) > int(chunks.counts[0]):
+                out.neg_()
+
+        return made
 
 
 def module_of(family):
@@ -82,7 +98,8 @@ def used(model):
     for layer in layers:
         places += [layer.attention.qkv, layer.attention.out, layer.mlp.gate_up, layer.mlp.down]
     (attends,) = {len(part._paged) for part in cpu_backends(model.backend)}
-    return whole, attends, sum(isinstance(place, KernelLinear) for place in places)
+    (chunked,) = {len(part._chunked) for part in cpu_backends(model.backend)}
+    return whole, attends, chunked, sum(isinstance(place, KernelLinear) for place in places)
 
 
 def serve(model, **way):
@@ -172,19 +189,25 @@ def test_layers_with_block_tables_of_their_own_have_kernels():
         kernels=FoundKernels(CpuKernels(), True),
     )
     assert isinstance(model.backend, GroupedBackend)
-    assert used(model)[1] == 3
+    assert used(model)[1:3] == (3, 3)
 
 
 def test_kernels_that_are_wrong_are_left_to_torch():
     model = worker_tools.loaded(module_of("qwen3"), kernels=FoundKernels(Wrong(), True))
-    assert used(model) == (0, 3, 13)
+    assert used(model) == (0, 3, 3, 13)
+
+
+def test_kernel_that_is_wrong_for_later_chunks_of_a_prompt_is_left_to_torch():
+    model = worker_tools.loaded(module_of("qwen3"), kernels=FoundKernels(WrongPrompts(), True))
+    assert used(model) == (3, 3, 0, 13)
 
 
 def test_all_kernels_are_taken_back_where_the_whole_model_differs(monkeypatch, caplog):
     """As where a comparison of parts does not find what is wrong."""
     monkeypatch.setattr(Budget, "most_rows", lambda *_, **__: KERNEL_TOKENS)
+    monkeypatch.setattr(Budget, "is_better", lambda *_, **__: True)
     model = worker_tools.loaded(module_of("qwen3"), kernels=FoundKernels(Wrong(), True))
-    assert used(model) == (0, 0, 0)
+    assert used(model) == (0, 0, 0, 0)
     assert model.backend.cache_sizes == CpuBackend.cache_sizes
     assert "differs with step kernels 'wrong'" in caplog.text
     reference = module_of("qwen3").float()
@@ -240,6 +263,19 @@ class TestRows:
             return Candidates(lambda: (x,), lambda: (x * (1 + (count == COUNTS[-1])),))
 
         assert Budget().most_rows(candidates, is_timed=False) == 0
+
+    def test_kernel_for_any_number_of_rows_must_be_right_and_if_timed_quicker(self):
+        def candidates(turns, error=0.0):
+            x = torch.ones(1)
+            return Candidates(
+                lambda: (sum(x for _ in range(20)) / 20,),
+                lambda: (sum(x for _ in range(turns)) / turns + error,),
+            )
+
+        assert Budget().is_better(lambda: candidates(1), is_timed=True)
+        assert not Budget().is_better(lambda: candidates(400), is_timed=True)
+        assert Budget().is_better(lambda: candidates(400), is_timed=False)
+        assert not Budget().is_better(lambda: candidates(1, 1.0), is_timed=False)
 
     def test_trials_end_when_the_time_is_used_up(self):
         asked = []

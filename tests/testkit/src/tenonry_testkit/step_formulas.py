@@ -10,14 +10,13 @@ from torch.nn import functional
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tenonry_torch_base.low_rank import LowRankParts, SlotTokens
     from tenonry_torch_base.step_kernels import (
         AttentionParts,
         DeltaRuleParts,
         ExpertParts,
         HalfParts,
         HeldKeys,
-        LowRankParts,
-        SlotTokens,
     )
 
 

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tenonry_testkit.step_chunks import ChunkSuite
 from tenonry_testkit.step_few_bits import FewBitsSuite
 from tenonry_testkit.step_formulas import (
     attention,
@@ -37,10 +38,10 @@ from tenonry_testkit.step_parts import (
     states_of,
 )
 from tenonry_testkit.step_suite import COUNTS, EXAMPLES, SEEDS, SIZES, assert_near
-from tenonry_torch_base.step_kernels import SlotTokens
+from tenonry_torch_base.low_rank import SlotTokens
 
 
-class StepKernelsContract(HalfSuite, LayerSuite, FewBitsSuite):
+class StepKernelsContract(HalfSuite, LayerSuite, ChunkSuite, FewBitsSuite):
     """Derive from it and name a class, or an object that is made already."""
 
     def test_is_described(self):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from tenonry_torch_base.low_rank import LowRankParts, SlotTokens
 from tenonry_torch_base.step_kernels import (
     AttentionParts,
     BlockedWeight,
@@ -12,9 +13,7 @@ from tenonry_torch_base.step_kernels import (
     HalfParts,
     HeldKeys,
     LayerParts,
-    LowRankParts,
     PagedKeys,
-    SlotTokens,
 )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from tenonry_torch_base.step_kernels import SlotTokens
+from tenonry_torch_base.low_rank import SlotTokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from tenonry_torch_base.step_kernels import LowRankParts
+from tenonry_torch_base.low_rank import LowRankParts
 from tenonry_worker_torch.fuse.linear import DenseLinear, Linear, PartedLinear, SummedLinear
 from tenonry_worker_torch.parallel.layers import RowLinear
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from tenonry_torch_base.step_kernels import LowRankKernel
+    from tenonry_torch_base.low_rank import LowRankKernel
     from tenonry_worker_torch.adapters.batch import AdapterBatch, Segment, StepAdapters
     from tenonry_worker_torch.fuse.linear import Packing
     from tenonry_worker_torch.parallel.groups import TensorGroup

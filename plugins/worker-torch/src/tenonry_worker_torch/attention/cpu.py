@@ -1,9 +1,9 @@
 """The backend for the CPU: decoding rows keep their K/V contiguous in slabs, and nothing is gathered per step. Where
 kernels attend over blocks, there are no slabs. Worker process.
 
-Prefill is the reference backend's. Decoding in 16 bits uses batched matrix products with scores rounded to 16 bits
-(what transformers' `eager` attention does), which is several times faster on the CPU than its fused kernel is for one
-query; in float32 the fused kernel is used.
+Prefill is the reference backend's, or a kernel's. Decoding in 16 bits uses batched matrix products with scores rounded
+to 16 bits (what transformers' `eager` attention does), which is several times faster on the CPU than its fused kernel
+is for one query; in float32 the fused kernel is used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tenonry_torch_base.step_kernels import PagedKernel, PagedKeys
+    from tenonry_torch_base.step_kernels import ChunkKernel, PagedKernel, PagedKeys
     from tenonry_worker_torch.attention.base import (
         AttentionBatch,
         CachedLayer,
@@ -59,6 +59,7 @@ class CpuBackend(SdpaBackend):
         self._planner: SlabPlanner | None = None
         self._number = {layer.name: number for number, layer in enumerate(self.layers)}
         self._paged: Mapping[str, PagedKernel] = {}
+        self._chunked: Mapping[str, ChunkKernel] = {}
 
     @classmethod
     def refusal(
@@ -93,6 +94,12 @@ class CpuBackend(SdpaBackend):
         """
         self._paged = kernels
         self.cache_sizes = type(self).cache_sizes[:1] if kernels else type(self).cache_sizes
+
+    def prefill_with(self, kernels: Mapping[str, ChunkKernel]) -> None:
+        """Let kernels attend for rows with several queries, in the layers that they are named after; used where
+        `decode_with` has kernels.
+        """
+        self._chunked = kernels
 
     @property
     def splits_rows(self) -> bool:  # type: ignore[override] - where kernels attend over blocks
@@ -195,6 +202,32 @@ class CpuBackend(SdpaBackend):
         if both is None or not isinstance(plan, PagedPlan) or not plan.is_decode_only:
             return None
         return plan.keys(both)
+
+    def prefill(
+        self,
+        layer: CachedLayer,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        plan: SdpaPlan,
+        out: torch.Tensor,
+    ) -> None:
+        kernel = self._chunked.get(layer.spec.name)
+        both = layer.kv_cache[0].both
+        chunks = None
+        if kernel is not None and both is not None and isinstance(plan, PagedPlan):
+            chunks = plan.chunks(both)
+        if kernel is None or chunks is None:
+            super().prefill(
+                layer,
+                query,
+                key,
+                value,
+                plan,
+                out,
+            )
+        else:
+            kernel(query.contiguous(), *chunks, out)
 
     def _decode(
         self,

@@ -1,5 +1,5 @@
 """What the CPU backend works out once per step where kernels attend over blocks: tables and lengths of the rows that
-decode. Worker process.
+decode, and of those that have several queries. Worker process.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from tenonry_torch_base.step_kernels import PagedKeys
+from tenonry_torch_base.step_kernels import Chunks, PagedKeys
 from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tenonry_worker_torch.attention.base import AttentionBatch
 
 
@@ -20,18 +22,38 @@ class PagedPlan(SdpaPlan):
     """A step: what the reference plans for prefill, and where kernels find the keys of rows that decode."""
 
     sorts: ClassVar[bool] = False  # a kernel takes rows of any length together
-    __slots__ = ("_lengths", "_table")
+    __slots__ = ("_chunked", "_chunks", "_lengths", "_table")
 
     def __init__(self, batch: AttentionBatch, block_size: int) -> None:
         super().__init__(batch, block_size)
         self._table: torch.Tensor | None = None
         self._lengths: torch.Tensor | None = None
+        self._chunks: Chunks | None = None
+        self._chunked: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def keys(self, blocks: torch.Tensor) -> PagedKeys:
         """In the cache `blocks` of a layer, of the rows in decode order."""
         if self._table is None or self._lengths is None:
-            self._lengths, self._table = self._looked_up()
+            self._lengths, self._table = self._looked_up(self.decode_order)
         return PagedKeys(blocks, self._table, self._lengths, self.batch.is_dependent)
+
+    def chunks(self, blocks: torch.Tensor) -> tuple[Chunks, PagedKeys] | None:
+        """The rows with several queries, and their keys in the cache `blocks` of a layer; None where there are none, or
+        where some see tokens behind their own.
+        """
+        if not self.prefill or any(segment.last_seen is not None for segment in self.prefill):
+            return None
+        if self._chunks is None or self._chunked is None:
+            num_tokens = self.batch.num_tokens.astype(np.int64)
+            order = np.flatnonzero(num_tokens > 1)
+            begins = np.cumsum(num_tokens) - num_tokens
+            self._chunks = Chunks(
+                torch.from_numpy(begins[order]),
+                torch.from_numpy(num_tokens[order]),
+            )
+            self._chunked = self._looked_up(order)
+        lengths, table = self._chunked
+        return self._chunks, PagedKeys(blocks, table, lengths)
 
     @property
     def is_decode_only(self) -> bool:
@@ -43,12 +65,15 @@ class PagedPlan(SdpaPlan):
             and len(self.decode_order) == self.num_queries
         )
 
-    def _looked_up(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Lengths, and the blocks that they reach into."""
+    def _looked_up(
+        self,
+        order: NDArray[np.int64],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Lengths of the rows `order`, and the blocks that they reach into."""
         batch = self.batch
-        lengths = batch.seq_lens[self.decode_order]
+        lengths = batch.seq_lens[order]
         width = -(-int(lengths.max()) // self.block_size)
-        rows = batch.row[self.decode_order]
+        rows = batch.row[order]
         table = batch.block_table[rows, :width]
         found = torch.from_numpy(lengths.astype(np.int64))
         return found, torch.from_numpy(np.ascontiguousarray(table, np.int32))

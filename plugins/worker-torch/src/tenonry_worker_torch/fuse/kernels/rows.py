@@ -45,16 +45,47 @@ class Budget:
                 if is_timed and took * count / before > self.left_s:
                     break
                 begin = time.perf_counter()
-                candidates = candidates_for(count)
-                if not _agree(candidates):
+                is_quicker = _compared(
+                    candidates_for(count),
+                    is_timed,
+                    PAR if most else 1.0,
+                )
+                if is_quicker is None:
                     return 0
-                is_quicker = not is_timed or _is_quicker(candidates, PAR if most else 1.0)
                 took = time.perf_counter() - begin
                 self.left_s -= took
                 if not is_quicker:
                     break
                 most = count
         return KERNEL_TOKENS if most == COUNTS[-1] else most
+
+    def is_better(
+        self,
+        candidates_for: Callable[[], Candidates],
+        *,
+        is_timed: bool,
+    ) -> bool:
+        """Whether a kernel that is for one number of rows, or for any, is right and, if timed, quicker."""
+        begin = time.perf_counter()
+        with seeded(0), torch.inference_mode():
+            verdict = _compared(
+                candidates_for(),
+                is_timed,
+                1.0,
+            )
+        self.left_s -= time.perf_counter() - begin
+        return bool(verdict)
+
+
+def _compared(
+    candidates: Candidates,
+    is_timed: bool,
+    times: float,
+) -> bool | None:
+    """Whether the kernel is quick enough, if that matters; None where it is wrong."""
+    if not _agree(candidates):
+        return None
+    return not is_timed or _is_quicker(candidates, times)
 
 
 def _agree(candidates: Candidates) -> bool:

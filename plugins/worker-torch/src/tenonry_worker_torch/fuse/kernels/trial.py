@@ -37,7 +37,7 @@ class Candidates(NamedTuple):
     tolerance: float = TOLERANCE
 
 
-def tried(kernels: str, part: str, trial: Callable[[], bool]) -> bool:
+def tried(kernels: str, part: str, trial: Callable[[], int]) -> int:
     """What the trial of a part finds; False, with a warning, where a kernel of the plugin raises."""
     try:
         return trial()

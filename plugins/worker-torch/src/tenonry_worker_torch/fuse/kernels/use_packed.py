@@ -3,7 +3,7 @@ Worker process.
 
 Linear layers have one where they are quicker with it, up to so many rows; the kernel reads the weights where oneDNN put
 them. Attention of rows that decode has one for all layers or for none, since with it K/V are read from their blocks,
-and there are no slabs. Where it has, whole layers may have one.
+and there are no slabs. Where it has, whole layers may have one, and so may attention of chunks of prompts.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
 from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
 from tenonry_worker_torch.fuse.kernels import linear, paged
+from tenonry_worker_torch.fuse.kernels.chunks import chunk_candidates
 from tenonry_worker_torch.fuse.kernels.rows import Budget
 from tenonry_worker_torch.fuse.kernels.trial import tried
 from tenonry_worker_torch.fuse.linear import PackedLinear
@@ -22,8 +23,8 @@ from tenonry_worker_torch.fuse.linear import PackedLinear
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenonry_torch_base.step_kernels import PagedKernel
-    from tenonry_worker_torch.attention.base import AttentionBackend
+    from tenonry_torch_base.step_kernels import ChunkKernel, PagedKernel
+    from tenonry_worker_torch.attention.base import AttentionBackend, LayerSpec
     from tenonry_worker_torch.attention.cpu import CpuBackend
     from tenonry_worker_torch.attention.layer import AttentionLayer
     from tenonry_worker_torch.forward import Forward
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 LAYER = "layer"
 ATTENTION = "attention"
 LINEAR = "linear"
+PREFILL = "prefill"
 
 
 class UsedPacked:
@@ -79,6 +81,7 @@ class UsedPacked:
             self._backend = backend
             self._backends = paged.cpu_backends(backend)
             self._decode_with(kernels)
+            self._prefill_with(self._chunk_kernels(forward, kernels))
             for layer in forward.layers:
                 self._give_layer(
                     forward,
@@ -101,6 +104,7 @@ class UsedPacked:
         for layer in self._layers:
             layer.kernel = None
         self._decode_with({})
+        self._prefill_with({})
         self.counts.clear()
         self.chosen.clear()
 
@@ -120,6 +124,10 @@ class UsedPacked:
             part.decode_with(kernels)
         if self._backend is not None:
             self._backend.cache_sizes = self._backends[0].cache_sizes
+
+    def _prefill_with(self, kernels: dict[str, ChunkKernel]) -> None:
+        for part in self._backends:
+            part.prefill_with(kernels)
 
     def _give_linear(
         self,
@@ -179,12 +187,41 @@ class UsedPacked:
                 made,
                 rope,
             )
-            parts = paged.paged_parts(own.spec)
-            shape = (parts.heads, parts.kv_heads, parts.size, parts.scaling, parts.window)
-            if not self._most((ATTENTION, *shape), compared):
+            if not self._most((ATTENTION, *_shape(own.spec)), compared):
                 return {}
             kernels[own.spec.name] = made
         return kernels if len(kernels) == len(backend.layers) else {}
+
+    def _chunk_kernels(
+        self,
+        forward: LeanForward,
+        attends: dict[str, PagedKernel],
+    ) -> dict[str, ChunkKernel]:
+        """By the names of the layers that have one."""
+        kernels: dict[str, ChunkKernel] = {}
+        for layer in forward.layers:
+            own = layer.attention
+            if not isinstance(own, FusedAttention):
+                continue
+            spec = own.spec
+            made = self.found.kernels.chunk_attention(paged.paged_parts(spec))
+            if made is None:
+                self.left[PREFILL] += 1
+                continue
+            compared = partial(
+                chunk_candidates,
+                spec,
+                attends[spec.name],
+                made,
+            )
+            better = partial(
+                self._budget.is_better,
+                compared,
+                is_timed=self._is_timed,
+            )
+            if self._verdict((PREFILL, *_shape(spec)), better):
+                kernels[spec.name] = made
+        return kernels
 
     def _give_layer(
         self, forward: LeanForward, layer: LeanLayer, kernels: dict[str, PagedKernel]
@@ -215,19 +252,44 @@ class UsedPacked:
             )
             self._layers.append(layer)
 
-    def _most(self, kind: tuple[object, ...], compared: Callable[[int], Candidates]) -> int:
+    def _most(
+        self,
+        kind: tuple[object, ...],
+        compared: Callable[[int], Candidates],
+    ) -> int:
         """Up to how many rows the kernel is used."""
+        most = partial(
+            self._budget.most_rows,
+            compared,
+            is_timed=self._is_timed,
+        )
+        return self._verdict(kind, most)
+
+    @property
+    def _is_timed(self) -> bool:
+        return not self.found.is_asked_for
+
+    def _verdict(
+        self,
+        kind: tuple[object, ...],
+        trial: Callable[[], int],
+    ) -> int:
+        """What the trial of one part of a kind, the first, says; 0 or False: the kernel is not used."""
         part = str(kind[0])
         if kind not in self._verdicts:
-            is_timed = not self.found.is_asked_for
-            most = 0
-
-            def trial() -> bool:
-                nonlocal most
-                most = self._budget.most_rows(compared, is_timed=is_timed)
-                return most > 0
-
-            self._verdicts[kind] = most if tried(self.found.text, part, trial) else 0
+            self._verdicts[kind] = int(tried(self.found.text, part, trial))
         counts = self.counts if self._verdicts[kind] else self.left
         counts[part] += 1
         return self._verdicts[kind]
+
+
+def _shape(spec: LayerSpec) -> tuple[object, ...]:
+    """What kernels of attention differ by."""
+    parts = paged.paged_parts(spec)
+    return (
+        parts.heads,
+        parts.kv_heads,
+        parts.size,
+        parts.scaling,
+        parts.window,
+    )

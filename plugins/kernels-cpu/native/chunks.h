@@ -1,0 +1,205 @@
+/* Attention of chunks of prompts over K/V in blocks, in bfloat16: many queries of a row at once, each of which sees the
+ * keys up to its own. Keys pass by in tiles, and the softmax goes along with them (arXiv:2205.14135). */
+#ifndef TENONRY_CHUNKS_H
+#define TENONRY_CHUNKS_H
+
+#include "paged.h"
+#include "product.h"
+
+#define CHUNK_QUERIES 96 /* of a key head, whose keys are laid out once for all of them; a multiple of BLOCK_ROWS */
+
+/* Where the queries of rows are, in PagedKeys' order of rows: `begin` and `count` [rows]. The last of them is that of the
+ * row's newest token. */
+typedef struct {
+    const attention *parts;
+    const paged *at;
+    int64_t rows;
+    const int64_t *begin, *count;
+    const uint16_t *query; /* [tokens, heads, size] */
+    uint16_t *out;         /* the same shape */
+} chunk_job;
+
+/* So many queries of a key head while keys pass by: query n is head n % sharing of token n / sharing. */
+typedef struct {
+    uint16_t queries[CHUNK_QUERIES * MAX_SIZE];
+    float sums[CHUNK_QUERIES * MAX_SIZE];
+    float largest[CHUNK_QUERIES], weight[CHUNK_QUERIES];
+    uint16_t keys[BLOCK * MAX_SIZE];   /* a tile of them: [pairs of elements][keys][2] */
+    uint16_t values[BLOCK * MAX_SIZE]; /* [vectors of elements][pairs of keys][elements][2] */
+    uint16_t weights[BLOCK_ROWS * BLOCK];
+    float scores[BLOCK_ROWS * BLOCK];
+} chunk_state;
+
+INLINE int64_t tokens_together(const attention *p) { return CHUNK_QUERIES / (p->heads / p->kv_heads); }
+
+INLINE const uint16_t *line_of(const paged *at, int64_t row, int64_t h, int64_t token, int64_t size) {
+    int64_t block = at->table[row * at->width + token / at->block_size];
+    return at->blocks + ((block * 2 * at->kv_heads + h) * at->block_size + token % at->block_size) * size;
+}
+
+/* Keys and values of `count` tokens from `first` on, laid out for products; zeros behind them. */
+static void lay_out(chunk_state *s, const paged *at, int64_t row, int64_t h, int64_t first, int64_t count, int64_t size) {
+    int64_t pairs = size / 2;
+    int64_t to_values = at->kv_heads * at->block_size * size;
+    uint32_t *keys = (uint32_t *)s->keys;
+    static const uint16_t nothing[MAX_SIZE];
+    for (int64_t t = 0; t < BLOCK; t += 2) {
+        const uint16_t *even = t < count ? line_of(at, row, h, first + t, size) : NULL;
+        const uint16_t *odd = t + 1 < count ? line_of(at, row, h, first + t + 1, size) : NULL;
+        for (int64_t k = 0; k < pairs; k++) {
+            uint32_t both[2] = {0, 0};
+            if (even) __builtin_memcpy(both, even + 2 * k, 4);
+            if (odd) __builtin_memcpy(both + 1, odd + 2 * k, 4);
+            __builtin_memcpy(keys + k * BLOCK + t, both, 8);
+        }
+        const uint16_t *left = even ? even + to_values : nothing;
+        const uint16_t *right = odd ? odd + to_values : nothing;
+        for (int64_t c = 0; c < size; c += LANES) {
+            uint32_t *out = (uint32_t *)s->values + c / BLOCK * BLOCK * BLOCK / 2 + t / 2 * BLOCK + c % BLOCK;
+            bits_vector low = (bits_vector)take_half(left + c, size - c) >> 16;
+            bits_vector high = (bits_vector)take_half(right + c, size - c);
+            *(bits_vector *)out = low | high;
+        }
+    }
+}
+
+/* Scores of one query with a tile, of which it sees [low, high), become weights; what the others' sums shrink by. */
+INLINE float weigh_tile(chunk_state *s, int64_t n, float *scores, int64_t low, int64_t high, float scaling, uint16_t *out) {
+    float largest = s->largest[n];
+    if (low > 0 || high < BLOCK)
+        for (int64_t t = 0; t < BLOCK; t++)
+            if (t < low || t >= high) scores[t] = -INFINITY;
+    vector most = *(vector *)scores;
+    for (int t = LANES; t < BLOCK; t += LANES) {
+        vector more = *(vector *)(scores + t);
+        most = either(more > most, more, most);
+    }
+    for (int i = 0; i < LANES; i++) largest = most[i] * scaling > largest ? most[i] * scaling : largest;
+    if (largest == -INFINITY) { /* it has seen none so far */
+        for (int t = 0; t < BLOCK; t++) out[t] = 0;
+        return 1.0f;
+    }
+    vector sum = {0};
+    for (int t = 0; t < BLOCK; t += LANES) {
+        vector given = *(vector *)(scores + t);
+        vector weights = exponential(given * scaling - largest);
+        weights = either(given == -INFINITY, (vector){0}, weights);
+        sum += weights;
+        put_half(out + t, weights, LANES);
+    }
+    float shrink = expf(s->largest[n] - largest);
+    s->largest[n] = largest;
+    s->weight[n] = s->weight[n] * shrink + total(sum);
+    return shrink;
+}
+
+/* The sums of BLOCK_ROWS queries from `n` on, shrunk, and what a tile's values add to so many vectors of them. */
+INLINE void add_values(chunk_state *s, int64_t n, const float *shrink, int64_t c, int vectors, int64_t step) {
+    const uint16_t *values = s->values + c / BLOCK * BLOCK * BLOCK + 2 * (c % BLOCK);
+    vector made[BLOCK_ROWS][BLOCK_VECTORS];
+    block_tile(BLOCK_ROWS, vectors, BLOCK / 2, s->weights, BLOCK, values, made);
+    for (int r = 0; r < BLOCK_ROWS; r++)
+        for (int v = 0; v < vectors; v++) {
+            vector *sums = (vector *)(s->sums + (n + r) * step + c + v * LANES);
+            *sums = *sums * shrink[r] + made[r][v];
+        }
+}
+
+/* A tile of keys from `first` on takes part in the softmax of all queries, the first of which is at `position`. */
+static void pass_tile(chunk_state *s, const chunk_job *job, int64_t queries, int64_t position, int64_t first, int64_t step) {
+    const attention *p = job->parts;
+    int64_t size = p->size;
+    int64_t sharing = p->heads / p->kv_heads;
+    int64_t window = job->at->window;
+    blocked tile_keys = {.inputs = size, .outputs = BLOCK, .weight = s->keys, .bits = HALF_BITS};
+    for (int64_t n = 0; n < queries; n += BLOCK_ROWS) {
+        int64_t last = position + (n + BLOCK_ROWS - 1) / sharing; /* what the last of these sees */
+        if (last < first) continue;
+        half_rows(BLOCK_ROWS, &tile_keys, 0, s->queries + n * size, size, s->scores);
+        float shrink[BLOCK_ROWS];
+        for (int r = 0; r < BLOCK_ROWS; r++) {
+            int64_t seen = position + (n + r) / sharing + 1 - first;
+            int64_t low = window ? seen - window : 0;
+            shrink[r] = weigh_tile(s, n + r, s->scores + r * BLOCK, low, seen, p->scaling, s->weights + r * BLOCK);
+        }
+        int64_t c = 0;
+        for (; c + BLOCK_VECTORS * LANES <= step; c += BLOCK_VECTORS * LANES)
+            add_values(s, n, shrink, c, BLOCK_VECTORS, step);
+        for (; c + 2 * LANES <= step; c += 2 * LANES) add_values(s, n, shrink, c, 2, step);
+        for (; c < step; c += LANES) add_values(s, n, shrink, c, 1, step);
+    }
+}
+
+/* The queries of tokens [begin, end) of a row's chunk and of one key head. */
+static void attend_tokens(const chunk_job *job, int64_t row, int64_t h, int64_t begin, int64_t end) {
+    const attention *p = job->parts;
+    const paged *at = job->at;
+    int64_t size = p->size;
+    int64_t step = (size + LANES - 1) / LANES * LANES;
+    int64_t sharing = p->heads / p->kv_heads;
+    int64_t queries = (end - begin) * sharing;
+    int64_t position = at->length[row] - job->count[row] + begin;
+    chunk_state s;
+    int64_t filled = (queries + BLOCK_ROWS - 1) / BLOCK_ROWS * BLOCK_ROWS;
+    __builtin_memset(s.queries, 0, filled * size * sizeof *s.queries);
+    __builtin_memset(s.sums, 0, filled * step * sizeof *s.sums);
+    for (int64_t n = 0; n < filled; n++) {
+        s.largest[n] = -INFINITY;
+        s.weight[n] = 0.0f;
+    }
+    int64_t place = ((job->begin[row] + begin) * p->heads + h * sharing) * size;
+    for (int64_t i = 0; i < end - begin; i++)
+        __builtin_memcpy(s.queries + i * sharing * size, job->query + place + i * p->heads * size, sharing * size * 2);
+    int64_t first = at->window && position + 1 > at->window ? position + 1 - at->window : 0;
+    int64_t length = position + end - begin; /* that any of them sees */
+    for (; first < length; first += BLOCK) {
+        int64_t count = length - first < BLOCK ? length - first : BLOCK;
+        lay_out(&s, at, row, h, first, count, size);
+        pass_tile(&s, job, queries, position, first, step);
+    }
+    for (int64_t n = 0; n < queries; n++) {
+        uint16_t *out = job->out + place + (n / sharing * p->heads + n % sharing) * size;
+        float scale = 1.0f / s.weight[n];
+        for (int64_t c = 0; c < size; c += LANES) put_half(out + c, taken(s.sums + n * step + c, size - c) * scale, size - c);
+    }
+}
+
+static void chunk_piece(const void *context, int64_t piece) {
+    const chunk_job *job = context;
+    int64_t together = tokens_together(job->parts);
+    int64_t h = piece % job->parts->kv_heads;
+    int64_t left = piece / job->parts->kv_heads;
+    int64_t row = 0;
+    for (;; row++) {
+        int64_t pieces = (job->count[row] + together - 1) / together;
+        if (left < pieces) break;
+        left -= pieces;
+    }
+    int64_t begin = left * together;
+    int64_t end = begin + together < job->count[row] ? begin + together : job->count[row];
+    attend_tokens(job, row, h, begin, end);
+}
+
+static void chunk_body(const void *context) {
+    const chunk_job *job = context;
+    int64_t together = tokens_together(job->parts);
+    int64_t pieces = 0;
+    for (int64_t r = 0; r < job->rows; r++) pieces += (job->count[r] + together - 1) / together;
+    tenonry_share(chunk_piece, job, pieces * job->parts->kv_heads);
+}
+
+/* Nanoseconds that it takes one thread, roughly. */
+INLINE int64_t chunk_ns(const chunk_job *job) {
+    int64_t keys = 0;
+    for (int64_t r = 0; r < job->rows; r++) keys += job->count[r] * job->at->length[r];
+    return keys * job->parts->heads * job->parts->size / 32;
+}
+
+/* `query`, `out` [tokens, heads, size]; of them rows have `count` from `begin` on. */
+void KERNEL(chunk_attention)(const attention *p, int64_t threads, int64_t rows, const int64_t *begin, const int64_t *count,
+                             const uint16_t *query, const paged *at, uint16_t *out) {
+    chunk_job job = {.parts = p, .at = at, .rows = rows, .begin = begin, .count = count, .query = query, .out = out};
+    tenonry_together(threads_for(threads, chunk_ns(&job)), chunk_body, &job);
+}
+
+#endif
