@@ -202,9 +202,8 @@ def words_of(values: torch.Tensor, bits: int) -> torch.Tensor:
 
 def answers(folder, dtype="float32", **settings):
     """Log-probabilities of each next token of the prompt [T − 1, vocabulary], and the tokens that follow."""
-    with LLM(
-        model=str(folder), io_processor="none", worker="torch", dtype=dtype, **settings
-    ) as llm:
+    settings = {"worker": "torch"} | settings
+    with LLM(model=str(folder), io_processor="none", dtype=dtype, **settings) as llm:
         (made,) = llm.generate([{"prompt_token_ids": PROMPT}], GREEDY, use_tqdm=False)
     found = torch.zeros(len(PROMPT) - 1, VOCABULARY)
     for place, row in enumerate(made.prompt_logprobs[1:]):

@@ -2,6 +2,9 @@
 
 Each row of the input is rounded to 8 bits with a scale of its own. Products are summed exactly, in 32 bits, so what a
 row gets does not depend on the rows beside it.
+
+Without VNNI, oneDNN sums pairs of products in 16 bits, which may overflow. There torch multiplies floats that the
+matrix stands for, and step kernels, which widen before they add, are what makes few bits pay.
 """
 
 from __future__ import annotations
@@ -9,13 +12,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn import functional
 
 from tenonry_torch_base.quantisations import QuantisedLinear
 
 if TYPE_CHECKING:
     from tenonry_torch_base.quantisations import QuantisedWeight
 
-# torch has no public name for these; its own compiler calls them. `refusal8` checks that they exist.
+# torch has no public name for these; its own compiler calls them. `multiplies_bytes` checks that they exist.
 _ONEDNN = torch.ops.onednn
 TYPES = (torch.float32, torch.bfloat16)
 LARGEST = 127
@@ -30,11 +34,15 @@ def refusal8(device: torch.device, dtype: torch.dtype) -> str | None:
         return f"its layers compute on the CPU, not on {device.type}"
     if dtype not in TYPES:
         return f"its layers compute in float32 or bfloat16, not in {dtype}"
-    if not (torch.backends.mkldnn.is_available() and hasattr(_ONEDNN, "qlinear_pointwise")):
-        return f"torch {torch.__version__} has no oneDNN with matrices of 8 bits here"
-    if not torch.cpu._is_vnni_supported():  # noqa: SLF001 - it has no public name
-        return "the processor has no instructions for products of bytes (VNNI)"
     return None
+
+
+def multiplies_bytes() -> bool:
+    """Whether oneDNN is here and the processor has VNNI, and ATEN_CPU_CAPABILITY does not keep torch from using it."""
+    if not (torch.backends.mkldnn.is_available() and hasattr(_ONEDNN, "qlinear_pointwise")):
+        return False
+    has_vnni = torch.cpu._is_vnni_supported()  # noqa: SLF001 - it has no public name
+    return has_vnni and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 
 
 def linear8(
@@ -45,7 +53,25 @@ def linear8(
     """None where a matrix has other scales than one per output."""
     if weight.num_groups != 1 or weight.zeros is not None:
         return None
-    return Linear8(weight, bias, dtype)
+    return Linear8(weight, bias, dtype) if multiplies_bytes() else FloatLinear(weight, bias, dtype)
+
+
+class FloatLinear(QuantisedLinear):
+    """The floats that a matrix stands for."""
+
+    __slots__ = ("bias", "weight")
+
+    def __init__(
+        self,
+        weight: QuantisedWeight,
+        bias: torch.Tensor | None,
+        dtype: torch.dtype,
+    ) -> None:
+        self.weight = weight.dequantised(dtype)
+        self.bias = bias
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(x, self.weight, self.bias)
 
 
 class Linear8(QuantisedLinear):

@@ -283,29 +283,30 @@ def _use_kernels(
     from tenonry_worker_torch.fuse.kernels.use_packed import UsedPacked
     from tenonry_worker_torch.fuse.linear import can_pack
 
-    used: UsedKernels | UsedPacked
+    used: UsedKernels | UsedPacked | None = None
+    agrees = None if checks is None else checks.still_agrees
     if model.dtype == torch.float32:
         used = UsedKernels(found)
         used.give(model.forward, model.mixers, has_adapters=model.adapters is not None)
-        agrees = None if checks is None else checks.agrees
-        if checks is not None and model.quantisation is not None:
-            agrees = checks.still_agrees  # the model's own code has lost its weights
+        if checks is not None and model.quantisation is None:
+            agrees = checks.agrees  # with few bits, the model's own code has lost its weights
     elif can_pack(model.dtype, model.device):
         used = UsedPacked(found)
         used.give(model.forward, model.backend)
-        agrees = None if checks is None else checks.still_agrees
-    else:
-        dtype = str(model.dtype)[6:]
-        model.chosen_kernels = f"Step kernels {found.text} do not compute in {dtype}: torch does"
-        logger.info("%s", model.chosen_kernels)
-        return
     few_bits = model.few_bits
-    has_some = used.counts or (few_bits is not None and few_bits.counts)
-    if has_some and agrees is not None and not agrees(model.forward):
-        used.take_back()
+    parts = [part for part in (used, few_bits) if part is not None]
+    if any(part.counts for part in parts) and agrees is not None and not agrees(model.forward):
+        if used is not None:
+            used.take_back()
         if few_bits is not None and isinstance(model.forward, LeanForward):
             few_bits.take_back(model.forward)
         logger.warning("%s differs with step kernels %s", type(model.module).__name__, found.text)
-    model.chosen_kernels = used.text if few_bits is None else f"{used.text}; {few_bits.text}"
-    if used.counts or used.left or few_bits is not None:
+    dtype = str(model.dtype)[6:]
+    texts = [f"Step kernels {found.text} do not compute in {dtype} here: torch does"]
+    if used is not None:
+        texts = [used.text]
+    if few_bits is not None:
+        texts.append(few_bits.text)
+    model.chosen_kernels = "; ".join(texts)
+    if used is None or any(part.counts or part.left for part in parts):
         logger.info("%s", model.chosen_kernels)

@@ -11,6 +11,7 @@ import worker_tools
 from worker_driver import Driver, Request
 
 from tenonry_kernels_cpu.kernels import CpuKernels
+from tenonry_kernels_cpu.library import instruction_sets
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_torch_base.quantisations import Quantisation, QuantisedLinear, QuantisedWeight
 from tenonry_worker_torch.fuse.kernels.few_bits import FewBitsLayer
@@ -23,6 +24,7 @@ from tenonry_worker_torch.loaded_model import build
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
 NUM_BLOCKS = 512
+HAS_AVX2 = CpuKernels.refusal() is None and "avx2" in instruction_sets()
 LOST = 0.5  # a wrong token is 2 or more below the best, in shares of the spread of logits
 pytestmark = [
     pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built"),
@@ -133,6 +135,22 @@ def test_matrices_of_few_bits_have_kernels_and_answer_as_the_models_own_code(dty
     (line,) = [each for each in caplog.messages if each.startswith("Step kernels 'cpu'")]
     assert line == model.chosen_kernels
     assert "; linear, any rows: 3 × 128×64 of 8 bits" in line
+    assert all_near(model)
+
+
+@pytest.mark.skipif(not HAS_AVX2, reason="the processor has no AVX2")
+def test_matrices_of_few_bits_have_kernels_where_torch_packs_no_weights(monkeypatch, caplog):
+    """In bfloat16 on a processor with AVX2 alone, other parts stay with torch."""
+    for module in ("linear", "quantised"):
+        monkeypatch.setattr(f"tenonry_worker_torch.fuse.{module}.can_pack", lambda *_: False)
+    caplog.set_level("INFO")
+    model = model_of(torch.bfloat16, FoundKernels(CpuKernels("avx2"), True))
+    assert all(isinstance(place, FewBitsLayer) for place in places(model))
+    assert (
+        "Step kernels 'cpu' (avx2) do not compute in bfloat16 here: torch does; linear, any"
+        in caplog.text
+    )
+    assert model.chosen_kernels in caplog.text
     assert all_near(model)
 
 
