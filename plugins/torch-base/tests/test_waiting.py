@@ -55,6 +55,17 @@ def test_threads_of_a_large_model_wait_as_they_would(environment, tmp_path, size
     assert os.environ.get("GOMP_SPINCOUNT") == turns
 
 
+def test_threads_of_a_large_gguf_model_wait_as_they_would(environment, tmp_path):
+    """Its folder holds a link to the file, wherever that is."""
+    with (tmp_path / "stored").open("wb") as file:
+        file.truncate(LARGE_BYTES + 1)
+    folder = tmp_path / "made"
+    folder.mkdir()
+    (folder / "model.gguf").symlink_to(tmp_path / "stored")
+    wait_briefly(str(folder))
+    assert "GOMP_SPINCOUNT" not in os.environ
+
+
 def test_openmp_reads_it_as_torch_is_loaded(tmp_path):
     environment = {
         name: value

@@ -17,14 +17,16 @@ from pathlib import Path
 
 SPIN_TURNS = 5000  # some 0.3 ms; with 1 000, threads that are alone on the machine sleep as well
 LARGE_BYTES = 256 << 20  # of weights
+WEIGHTS = ("*.safetensors", "*.gguf")
 
 
 def wait_briefly(model_path: str) -> None:
     """Set what GNU's OpenMP reads as torch loads it, unless OMP_WAIT_POLICY or GOMP_SPINCOUNT is set already.
 
-    Does nothing for a folder with more than `LARGE_BYTES` of safetensors.
+    Does nothing for a folder with more than `LARGE_BYTES` of weights, in safetensors or in a GGUF file.
     """
-    weights = Path(model_path).glob("*.safetensors")
+    folder = Path(model_path)
+    weights = (file for kind in WEIGHTS for file in folder.glob(kind))
     if (
         "OMP_WAIT_POLICY" in os.environ
         or sum(file.stat().st_size for file in weights) > LARGE_BYTES
