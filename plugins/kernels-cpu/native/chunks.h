@@ -6,6 +6,7 @@
 #include "paged.h"
 #include "product.h"
 
+#define LOG2_E 1.44269504088896341f
 #define CHUNK_QUERIES 96 /* of a key head, whose keys are laid out once for all of them; a multiple of BLOCK_ROWS */
 
 /* Where the queries of rows are, in PagedKeys' order of rows: `begin` and `count` [rows]. The last of them is that of the
@@ -63,10 +64,27 @@ static void lay_out(chunk_state *s, const paged *at, int64_t row, int64_t h, int
     }
 }
 
-/* Scores of one query with a tile, of which it sees [low, high), become weights; what the others' sums shrink by. */
+/* 2^x of x <= 0, with a relative error of 5e-5: what is made of it is rounded to bfloat16. NaN stays NaN. The first terms
+ * of the power series, of the rest that is left by a whole power. */
+INLINE vector power_of_two(vector x) {
+    const vector lowest = (vector){0} - 126.0f;
+    x = either(x < lowest, lowest, x);
+    const float to_units = 12582912.0f; /* see exponential */
+    vector shifted = x + to_units;
+    vector rest = x - (shifted - to_units);
+    vector sum = rest * 9.6181291e-3f + 5.5504109e-2f;
+    sum = sum * rest + 2.4022651e-1f;
+    sum = sum * rest + 6.9314718e-1f;
+    sum = sum * rest + 1.0f;
+    return sum * (vector)(((integers)shifted + 127) << 23);
+}
+
+/* Scores of one query with a tile, of which it sees [low, high), become weights; what the others' sums shrink by.
+ * `scaling`: to powers of two. */
 INLINE float weigh_tile(chunk_state *s, int64_t n, float *scores, int64_t low, int64_t high, float scaling, uint16_t *out) {
     float largest = s->largest[n];
-    if (low > 0 || high < BLOCK)
+    int is_cut = low > 0 || high < BLOCK;
+    if (is_cut)
         for (int64_t t = 0; t < BLOCK; t++)
             if (t < low || t >= high) scores[t] = -INFINITY;
     vector most = *(vector *)scores;
@@ -82,12 +100,12 @@ INLINE float weigh_tile(chunk_state *s, int64_t n, float *scores, int64_t low, i
     vector sum = {0};
     for (int t = 0; t < BLOCK; t += LANES) {
         vector given = *(vector *)(scores + t);
-        vector weights = exponential(given * scaling - largest);
-        weights = either(given == -INFINITY, (vector){0}, weights);
+        vector weights = power_of_two(given * scaling - largest);
+        if (is_cut) weights = either(given == -INFINITY, (vector){0}, weights);
         sum += weights;
         put_half(out + t, weights, LANES);
     }
-    float shrink = expf(s->largest[n] - largest);
+    float shrink = exp2f(s->largest[n] - largest);
     s->largest[n] = largest;
     s->weight[n] = s->weight[n] * shrink + total(sum);
     return shrink;
@@ -120,7 +138,8 @@ static void pass_tile(chunk_state *s, const chunk_job *job, int64_t queries, int
         for (int r = 0; r < BLOCK_ROWS; r++) {
             int64_t seen = position + (n + r) / sharing + 1 - first;
             int64_t low = window ? seen - window : 0;
-            shrink[r] = weigh_tile(s, n + r, s->scores + r * BLOCK, low, seen, p->scaling, s->weights + r * BLOCK);
+            float scaling = p->scaling * LOG2_E;
+            shrink[r] = weigh_tile(s, n + r, s->scores + r * BLOCK, low, seen, scaling, s->weights + r * BLOCK);
         }
         int64_t c = 0;
         for (; c + BLOCK_VECTORS * LANES <= step; c += BLOCK_VECTORS * LANES)
