@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tenonry import LLM, AsyncLLM, EngineConfig, SamplingParams
+from tenonry import LLM, AsyncLLM, EngineConfig, SamplingParams, StructuredOutput
 from tenonry.errors import ConfigError, PluginError
 from tenonry_demo_model import model_path
 from tenonry_drafters.base import Drafter
@@ -27,11 +27,18 @@ from tenonry_worker_torch.drafting import rounds as drafted_rounds
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("one_thread")]
 SETTINGS = {
     "model": str(model_path()), "dtype": "float32", "device": "cpu", "max_num_seqs": 8, "max_model_len": 256,
-    "log_stats": False,
+    "log_stats": False, "io_processor": {"name": "text", "options": {"grammar_seconds": 20}},
 }  # fmt: skip
 PROMPT = "the cat sat on the mat and the dog sat on the mat and the cat sat on the mat and"
 GREEDY = {"temperature": 0.0, "max_tokens": 40}
-DRAWN = {"temperature": 0.9, "seed": 5, "max_tokens": 40}
+DRAWN = {"temperature": 0.9, "seed": 2, "max_tokens": 40}
+GRAMMARS = {
+    "regex": StructuredOutput(regex="( the cat sat on the mat and| [a-z]{2,8}){4,7}"),
+    "choice": StructuredOutput(choice=("the dog sat on the mat and", "the dog sat on the bed")),
+    "schema": StructuredOutput(
+        json='{"type": "array", "items": {"enum": ["cat", "cow"]}, "minItems": 5, "maxItems": 6}'
+    ),
+}
 
 
 class Parrot(Drafter):
@@ -78,19 +85,27 @@ def unhurried(monkeypatch):
 def plain():
     """Tokens and text of requests that run together, one token a step."""
     with LLM(**SETTINGS, max_round_tokens=1) as llm:
-        yield lambda asked: answers(llm, asked)
+        begin_with_grammars(llm)
+        yield lambda asked, prompts=None: answers(llm, asked, prompts)
 
 
 @pytest.fixture(scope="module")
 def ngram():
     with LLM(**SETTINGS, drafter="ngram") as made:
+        begin_with_grammars(made)
         yield made
 
 
 @pytest.fixture(scope="module")
 def parrot():
     with LLM(**SETTINGS, drafter=PARROT) as made:
+        begin_with_grammars(made)
         yield made
+
+
+def begin_with_grammars(llm):
+    """Their process and thread stay for as long as the engine."""
+    answers(llm, [{**GREEDY, "structured_output": StructuredOutput(choice=("yes",))}])
 
 
 def outputs_of(llm, asked, prompts=None):
@@ -100,9 +115,28 @@ def outputs_of(llm, asked, prompts=None):
 
 def answers(llm, asked, prompts=None):
     return [
-        (each.token_ids, each.text, each.finish_reason, each.stop_reason)
+        (each.token_ids, each.text, each.finish_reason, each.stop_reason, shown(each.logprobs))
         for each in (output.outputs[0] for output in outputs_of(llm, asked, prompts))
     ]
+
+
+def shown(logprobs):
+    """What is told of each token."""
+    if logprobs is None:
+        return None
+    return [
+        {token_id: (entry.rank, Near(entry.logprob)) for token_id, entry in line.items()}
+        for line in logprobs
+    ]
+
+
+class Near(float):
+    """It is summed in another order where several tokens are computed at once."""
+
+    def __eq__(self, other):
+        return abs(self - other) < 1e-4
+
+    __hash__ = float.__hash__
 
 
 def learnt(plain_llm, asked):
@@ -160,8 +194,29 @@ class TestTokens:
         ):
             both([{**sampling, **each}])
 
+    def test_log_probabilities(self, both, sampling):
+        """Of each token, however many came at once; rows ask for different numbers of them, or for none."""
+        found = both([{**sampling, "logprobs": count} for count in (0, 5)] + [sampling])
+        assert [len(each[4] or ()) for each in found] == [len(found[0][0])] * 2 + [0]
+        both([{**sampling, "logprobs": 2, "presence_penalty": 0.5, "stop": [found[0][1][50:54]]}])
+
+    @pytest.mark.parametrize("spec", GRAMMARS.values(), ids=GRAMMARS.keys())
+    def test_a_grammar(self, both, sampling, spec):
+        """Alone, and beside rows without one; guesses beyond what it allows are cut."""
+        both([{**sampling, "structured_output": spec}])
+        both([{**sampling, "structured_output": spec, "logprobs": 1}, sampling])
+
+    def test_a_grammar_that_holds_later(self, both, plain, sampling):
+        """The output goes on as it likes until the tokens after which the grammar holds."""
+        sampling = {**sampling, "logit_bias": {0: -100.0}}  # no end before that
+        token_ids, *_ = plain([sampling])[0]
+        spec = StructuredOutput(regex="( cat| dog){4}", start_after=tuple(token_ids[2:4]))
+        (found,) = both([{**sampling, "structured_output": spec}])
+        assert found[0][:4] == token_ids[:4]
+        assert found[2] == "stop"
+
     def test_stop_ids_stop_strings_and_min_tokens(self, both, plain, sampling):
-        token_ids, text, _, _ = plain([sampling])[0]
+        token_ids, text, *_ = plain([sampling])[0]
         half = len(token_ids) // 2
         found = both(
             [
@@ -214,8 +269,7 @@ def test_any_prompt(plain, ngram, words, temperature, seed, penalty, count):
     }  # fmt: skip
     prompt = " ".join(words)
     with_drafts = answers(ngram, [asked], [prompt])
-    without = answers(ngram, [{**asked, "logprobs": 0}], [prompt])
-    assert with_drafts == without
+    assert with_drafts == plain([asked], [prompt])
 
 
 def scraped(engine):

@@ -90,6 +90,8 @@ class SchedulerOutput(msgspec.Struct, array_like=True, kw_only=True):
 class TokenLogprobs(msgspec.Struct, array_like=True):
     """Log-probabilities of sampled tokens of L rows: column 0 is the sampled token, then the K most likely ones.
 
+    A round has a line for each token of a row, in order.
+
     row i32[L], token_ids i32[L, K+1], logprobs f32[L, K+1], rank i32[L] (of the sampled token, 1 is best).
     """
 

@@ -185,7 +185,28 @@ class TestTokens:
         assert [len(entry.token_ids) for entry in entries] == [17, 16, 15]
 
 
+DRAFTED = (("drafter", "ngram"),)
+
+
 class TestDrafts:
+    def test_rows_with_a_grammar_have_rounds(self, make_harness):
+        """The validator watches, too."""
+        harness = make_harness(config=DRAFTED)
+        harness.add([1, 2, 3], 12, structured_output=StructuredOutput(json="{}"))
+        harness.add([4, 5, 6], 12)
+        harness.drain()
+        assert max(rounds_of(harness)) == 4
+
+    @pytest.mark.parametrize("short", [0, 3])
+    def test_log_probabilities_go_to_their_clients(self, make_harness, short):
+        """The ledger compares each line with its token."""
+        harness = make_harness(config=DRAFTED, short_rounds=short)
+        for number in range(4):
+            asked = {"logprobs": number} if number else {}
+            harness.add([1, 2, number], 30 - number, client=number % 2, **asked)
+        harness.drain()
+        assert max(rounds_of(harness)) == 4
+
     def test_are_counted_once(self, make_harness):
         harness = make_harness()
         harness.add([1, 2, 3], 30)

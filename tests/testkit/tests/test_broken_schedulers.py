@@ -6,6 +6,7 @@ import random
 import time
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import Phase
 
@@ -437,6 +438,15 @@ class DeliversWhatFollowsTheEnd(ReferenceScheduler):
 
 
 # ---------------------------------------------------------------------------------------------------------- determinism
+class ForgetsLogprobsOfRounds(ReferenceScheduler):
+    caught_by = "test_right_in_rounds"
+
+    def update_from_output(self, output, result):
+        if output.round_tokens > 1:
+            result = msgspec.structs.replace(result, logprobs=None)
+        return super().update_from_output(output, result)
+
+
 class ReadsTheClock(ReferenceScheduler):
     caught_by = "test_the_wall_clock_is_not_read"
 

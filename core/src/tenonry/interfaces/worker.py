@@ -73,7 +73,8 @@ class Worker(Plugin[WorkerContext], ABC):
     otherwise; with "grammar" it compiles what `SchedulerOutput.prepare` asks for and says when that is done.
     "rounds" says that it decodes several tokens in a step with `round_tokens` above 1; others may ignore that number.
     "pooling" says that it may serve `SamplingParams.pooling`; `call("tasks")` then gives `EngineInfo.tasks`.
-    "quantization" says that it keeps weights in few bits as that setting asks, "drafts" that it reads `drafter`.
+    "quantization" says that it keeps weights in few bits as that setting asks, "drafts" that it reads `drafter`;
+    its rounds then have rows with log-probabilities and with grammars.
     `rpc_methods` is the allow-list of `call`. `steps_in_flight` is how many steps may be launched before the first is
     answered. Whatever it raises from `execute_model` ends the engine; a fault of one row is reported in the result
     instead.

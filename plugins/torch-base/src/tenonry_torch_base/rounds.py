@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from tenonry.step import KNOWN_TO_WORKER, ModelRunnerOutput, SchedulerOutput
+from tenonry.step import KNOWN_TO_WORKER, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -128,4 +128,30 @@ def joined(passes: list[ModelRunnerOutput]) -> ModelRunnerOutput:
         token_ids=tokens[order],
         failed_row=failed,
         failed_code=np.concatenate([each.failed_code for each in passes]),
+        logprobs=joined_logprobs([each.logprobs for each in passes], failed),
     )
+
+
+def joined_logprobs(
+    parts: Sequence[TokenLogprobs | None],
+    failed: NDArray[np.int32],
+) -> TokenLogprobs | None:
+    """Those of one pass after another; rows that failed have none."""
+    given = [part for part in parts if part is not None]
+    if not given:
+        return None
+    width = max(part.token_ids.shape[1] for part in given)
+    row = np.concatenate([part.row for part in given])
+    is_sound = np.isin(row, failed, invert=True)
+    return TokenLogprobs(
+        row[is_sound],
+        np.concatenate([_widened(part.token_ids, width) for part in given])[is_sound],
+        np.concatenate([_widened(part.logprobs, width) for part in given])[is_sound],
+        np.concatenate([part.rank for part in given])[is_sound],
+    )
+
+
+def _widened(table: NDArray[Any], width: int) -> NDArray[Any]:
+    """Lines with fewer tokens are filled up with their chosen one."""
+    missing = width - table.shape[1]
+    return np.concatenate([table, np.repeat(table[:, :1], missing, axis=1)], axis=1)

@@ -98,6 +98,8 @@ class ResultReader:
         if len(row):
             finished += self._append_round(row, ragged)
         outputs_by_client = _split(handle, ragged.kept(), ragged.count)
+        if result.logprobs is not None:
+            self._attach_logprobs(outputs_by_client, row, handle, result.logprobs)
         if finished or self._lifecycle.first_runs:
             self._attach_events(outputs_by_client, finished)
         return outputs_by_client

@@ -14,6 +14,7 @@ from tenonry.handle import client_of
 from tenonry.messages import EngineCoreOutputs, FinishedOutput, ScheduledOutput
 from tenonry.outputs import FinishReason
 from tenonry.request import Request
+from tenonry.step import I32
 from tenonry_testkit.fakes.tokens import Completion
 from tenonry_testkit.rules import (
     COUNTS,
@@ -164,14 +165,17 @@ class Ledger:
             )
 
     def _take_logprobs(self, outputs: EngineCoreOutputs) -> None:
-        """Tokens of a request with log-probabilities, and no others, have a row of them; `row` indexes the handles."""
-        handles = outputs.handles.tolist()
+        """Tokens of a request with log-probabilities, and no others, have a line of them; `row` indexes the handles."""
+        owners = outputs.handles
+        if len(outputs.offsets):
+            owners = np.repeat(owners, np.diff(outputs.offsets))
+        handles = owners.tolist()
         token_ids = outputs.token_ids.tolist()
         found = outputs.logprobs
         asked = [
             i for i, handle in enumerate(handles) if self.entries[handle].wants.logprobs is not None
         ]
-        rows = [] if found is None else found.row.tolist()
+        rows = [] if found is None else _places(found.row, outputs.offsets)
         expect(
             sorted(rows) == asked,
             OWN_LOGPROBS,
@@ -283,3 +287,16 @@ class Ledger:
 def as_ids(values: object) -> np.ndarray:
     """Token ids as i32[n]."""
     return np.asarray(values, np.int32)
+
+
+def _places(row: I32, offsets: I32) -> list[int]:
+    """The token of each line, among all tokens: the lines of a row are those of its tokens, in order."""
+    if not len(offsets):
+        places: list[int] = row.tolist()
+        return places
+    following = offsets[:-1].tolist()
+    found = []
+    for index in row.tolist():
+        found.append(following[index])
+        following[index] += 1
+    return found

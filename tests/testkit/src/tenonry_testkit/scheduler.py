@@ -228,11 +228,13 @@ class SchedulerContract:
         machine = machine_for(self.harness, HarnessSpec(round_tokens=6, short_rounds=short))
         search_machine(machine, max(1, round(25 * self.effort)), 30, self.phases)
         spec = HarnessSpec(round_tokens=8, short_rounds=short, windows=(0, 6), num_blocks=40)
+        spec = dataclasses.replace(spec, config=(("drafter", "ngram"),) * bool(short))
         asked = st.builds(
             dataclasses.replace,
             sends(max_length=8, max_output=24),
             stop_after=st.integers(0, 20),
             min_tokens=st.integers(0, 12),
+            has_grammar=st.sampled_from([False, short > 0]),
         )
         program = storms(asked, aborts=True, failures=True)
         self._search(program, lambda ops: scenarios_endings.play_out(self.harness(spec), ops), 8)

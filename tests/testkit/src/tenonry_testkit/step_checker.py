@@ -67,6 +67,7 @@ class StepChecker:
         self._last_arrival = 0
         config = spec.engine_config()
         self._chunked = config.enable_chunked_prefill
+        self._is_drafted = config.drafter is not None
         self._max_loras = config.max_loras
         self._encoder = EncoderChecker(config)
 
@@ -166,8 +167,9 @@ class StepChecker:
     def _check_round(self, output: SchedulerOutput, row: int, count: int, *, samples: bool) -> None:
         entry = self.rows[row].entry
         is_new = any(new.row == row for new in output.new)
+        is_free = self._is_drafted or entry.wants.structured_output is None
         expect(
-            count == 1 and samples and not is_new and entry.wants.structured_output is None,
+            count == 1 and samples and not is_new and is_free,
             ROUNDS,
             f"{entry} computes {count} tokens in step {output.step_id}, a round",
         )
@@ -242,7 +244,7 @@ class StepChecker:
         start = stay.num_computed
         stay.num_pending += ahead  # of a round: each but its last token is computed in it
         end = stay.num_computed + count + ahead
-        self._check_length(stay, end, samples=samples)
+        self._check_length(stay, end, ahead, samples=samples)
         stay.num_computed = end
         stay.num_pending += samples
         size = self._kv_cache.block_size
@@ -276,7 +278,7 @@ class StepChecker:
                 )
                 written[block] = stay
 
-    def _check_length(self, stay: Stay, end: int, *, samples: bool) -> None:
+    def _check_length(self, stay: Stay, end: int, ahead: int, *, samples: bool) -> None:
         entry = stay.entry
         length = stay.num_known + stay.num_pending
         expect(entry.is_live, KNOWN_AND_UNFINISHED, "{} runs in row {}", entry, stay.row)
@@ -303,11 +305,11 @@ class StepChecker:
         if not self._spec.feeds_back or entry.wants.structured_output is not None:
             known = entry.num_before + len(entry.token_ids)
             expect(
-                end <= known,
+                end - ahead <= known,
                 NO_PENDING,
                 "{} computes token {}, of which {} are known",
                 entry,
-                end,
+                end - ahead,
                 known,
             )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tenonry.step import ModelRunnerOutput, TokenLogprobs
+from tenonry_torch_base.rounds import joined_logprobs
 from tenonry_torch_base.sampler.processors import SampleStep
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from tenonry_torch_base.sampler.sampler import Sampled, Sampler
 
     Ends = Callable[[I32, I32, I32], NDArray[np.bool_]]
-    Bools = NDArray[np.bool_]
 
 UNKNOWN = -1
 
@@ -217,35 +217,19 @@ class Verifier:
             row=step.row[sound],
             offsets=offsets,
             token_ids=token_ids[token_ids != UNKNOWN].astype(np.int32),
-            logprobs=_logprobs(step, sound),
+            logprobs=_logprobs(step),
             failed_row=step.row[~sound],
             failed_code=step.failure[~sound].astype(np.int32),
         )
 
 
-def _logprobs(step: Verification, sound: Bools) -> TokenLogprobs | None:
+def _logprobs(step: Verification) -> TokenLogprobs | None:
     """Those of all positions, the tokens of a row in order."""
     parts = []
     for position in step.positions:
         sampled = position.sampled
         if sampled.logprobs is None or sampled.logprob_lines is None:
             continue
-        places = position.places[sampled.logprob_lines]
-        kept = sound[places]
-        ids, values, rank = (each[kept] for each in sampled.logprobs.numpy())
-        parts.append((places[kept], ids, values, rank))
-    if not parts:
-        return None
-    width = max(ids.shape[1] for _, ids, _, _ in parts)
-    places = np.concatenate([part[0] for part in parts])
-    order = np.argsort(places, kind="stable")
-    ids = np.concatenate([_widened(part[1], width) for part in parts])
-    values = np.concatenate([_widened(part[2], width) for part in parts])
-    rank = np.concatenate([part[3] for part in parts])
-    return TokenLogprobs(step.row[places[order]], ids[order], values[order], rank[order])
-
-
-def _widened(table: np.ndarray, width: int) -> np.ndarray:
-    """Rows that ask for fewer are filled up with their chosen token."""
-    missing = width - table.shape[1]
-    return np.concatenate([table, np.repeat(table[:, :1], missing, axis=1)], axis=1)
+        rows = step.row[position.places[sampled.logprob_lines]]
+        parts.append(TokenLogprobs(rows, *sampled.logprobs.numpy()))
+    return joined_logprobs(parts, step.row[step.failure != 0])

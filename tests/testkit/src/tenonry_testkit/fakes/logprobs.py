@@ -5,7 +5,7 @@ The sampled token has âˆ’1, the K others that follow it in the vocabulary have â
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,41 @@ def token_logprobs(
         vocab_size,
     )
     return TokenLogprobs(rows[which], ids, values, ranks)
+
+
+def round_logprobs(
+    passes: Sequence[TokenLogprobs | None], failed: Container[int]
+) -> TokenLogprobs | None:
+    """Those of a round's passes, one after another; rows that failed have none."""
+    rows: list[int] = []
+    columns: list[tuple[np.ndarray, np.ndarray, int]] = []
+    for part in passes:
+        if part is None:
+            continue
+        lines = zip(part.row.tolist(), part.token_ids, part.logprobs, part.rank, strict=True)
+        for row, ids, values, rank in lines:
+            if row not in failed:
+                rows.append(row)
+                columns.append((ids, values, rank))
+    if not rows:
+        return None
+    width = max(len(ids) for ids, _, _ in columns)
+    all_ids = [_filled(ids, width) for ids, _, _ in columns]
+    all_values = [_filled(values, width) for _, values, _ in columns]
+    ranks = [rank for _, _, rank in columns]
+    return TokenLogprobs(
+        np.array(rows, np.int32),
+        np.stack(all_ids),
+        np.stack(all_values),
+        np.array(ranks, np.int32),
+    )
+
+
+def _filled(line: np.ndarray, width: int) -> np.ndarray:
+    """Lines with fewer tokens are filled up with their chosen one."""
+    missing = width - len(line)
+    filler = np.repeat(line[:1], missing)
+    return np.concatenate([line, filler])
 
 
 def prompt_logprobs(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tenonry.step import I32, BatchState, ModelRunnerOutput, NewRow, SchedulerOutput, StepInputs
+from tenonry_testkit.fakes.logprobs import round_logprobs
 
 
 class FakeRounds:
@@ -31,6 +32,7 @@ class FakeRounds:
         """The answer to a round whose first pass is computed."""
         tokens = dict(_pairs(first))
         failed = _failures(first)
+        logprobs = [first.logprobs]
         latest = first
         for _ in range(output.round_tokens - 1):
             going = [row for row, ids in _pairs(latest) if not self._has_ended(row, ids[0])]
@@ -40,6 +42,7 @@ class FakeRounds:
             for row, ids in _pairs(latest):
                 tokens[row] += ids
             failed |= _failures(latest)
+            logprobs.append(latest.logprobs)
         for row in failed:
             tokens.pop(row, None)
         offsets = [0]
@@ -52,6 +55,7 @@ class FakeRounds:
             row=_column(tokens),
             offsets=_column(offsets),
             token_ids=_column(token_ids),
+            logprobs=round_logprobs(logprobs, failed),
             failed_row=_column(failed),
             failed_code=_column(failed.values()),
         )
