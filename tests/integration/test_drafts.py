@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from contextlib import aclosing
 from typing import ClassVar
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from streams import one_by_one
 
 from tenonry import LLM, AsyncLLM, EngineConfig, SamplingParams, StructuredOutput
 from tenonry.errors import ConfigError, PluginError
@@ -283,36 +283,20 @@ class TestServed:
     @pytest.mark.parametrize("layout", [{}, {"tensor_parallel_size": 2}], ids=["one rank", "TP 2"])
     def test_newcomers_and_aborts_in_the_middle(self, plain, layout):
         """Streams show every token once, in order, whatever others do meanwhile."""
-        lengths = (40, 23, 31, 12)
-        expected = plain([{**DRAWN, "max_tokens": count} for count in lengths])
+        asked = [{**DRAWN, "max_tokens": count} for count in (40, 23, 31, 12)]
+        asked[1]["structured_output"] = GRAMMARS["regex"]
+        asked[2]["logprobs"] = 1
+        expected = plain(asked)
         counting = {**SETTINGS, "log_stats": True, "stat_loggers": ("prometheus",)}
         engine = AsyncLLM(EngineConfig(**counting, **layout, drafter="ngram"))
 
-        async def stream(engine, number):
-            await asyncio.sleep(0.03 * number)
-            params = SamplingParams(**{**DRAWN, "max_tokens": lengths[number]})
-            seen = []
-            async for output in engine.generate(PROMPT, params, request_id=str(number)):
-                token_ids = output.outputs[0].token_ids
-                assert token_ids[: len(seen)] == seen
-                seen = token_ids
-            return seen, output.outputs[0].text
-
-        async def left(engine):
-            params = SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True)
-            async with aclosing(engine.generate(PROMPT, params, request_id="left")) as outputs:
-                async for output in outputs:
-                    if len(output.outputs[0].token_ids) > 20:
-                        break
-
         async def run():
-            streams = [stream(engine, number) for number in range(len(lengths))]
-            found = await asyncio.gather(*streams, left(engine))
+            found = await one_by_one(engine, PROMPT, asked)
             for _ in range(200):
                 if scraped(engine)["spec_decode_num_accepted_tokens"]:
                     break
                 await asyncio.sleep(0.05)  # numbers follow a little later
-            return found[:-1]
+            return found
 
         try:
             found = asyncio.run(run())

@@ -7,9 +7,9 @@ a round may take is made so long that rounds are as long as they are allowed to 
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
 
 import pytest
+from streams import one_by_one
 
 from tenonry import LLM, AsyncLLM, EngineConfig, SamplingParams
 from tenonry_demo_model import model_path
@@ -104,34 +104,12 @@ class TestServed:
     @pytest.mark.parametrize("layout", [{}, {"tensor_parallel_size": 2}], ids=["one rank", "TP 2"])
     def test_newcomers_and_aborts_in_the_middle(self, plain, layout):
         """Streams show every token once, in order, whatever others do meanwhile."""
-        lengths = (40, 23, 31, 12)
-        expected = plain([{**DRAWN, "max_tokens": count} for count in lengths])
+        asked = [{**DRAWN, "max_tokens": count} for count in (40, 23, 31, 12)]
+        expected = plain(asked)
         engine = AsyncLLM(EngineConfig(**SETTINGS, **layout, max_round_tokens=8))
 
-        async def stream(engine, number):
-            await asyncio.sleep(0.03 * number)
-            params = SamplingParams(**{**DRAWN, "max_tokens": lengths[number]})
-            seen = []
-            async for output in engine.generate(PROMPT, params, request_id=str(number)):
-                token_ids = output.outputs[0].token_ids
-                assert token_ids[: len(seen)] == seen
-                seen = token_ids
-            return seen, output.outputs[0].text
-
-        async def left(engine):
-            params = SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True)
-            async with aclosing(engine.generate(PROMPT, params, request_id="left")) as outputs:
-                async for output in outputs:
-                    if len(output.outputs[0].token_ids) > 20:
-                        break
-
-        async def run():
-            streams = [stream(engine, number) for number in range(len(lengths))]
-            found = await asyncio.gather(*streams, left(engine))
-            return found[:-1]
-
         try:
-            found = asyncio.run(run())
+            found = asyncio.run(one_by_one(engine, PROMPT, asked))
         finally:
             engine.shutdown()
         assert found == [each[:2] for each in expected]
