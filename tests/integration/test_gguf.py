@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import warnings
 
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tenonry import LLM, SamplingParams
@@ -111,3 +113,33 @@ def test_weights_that_were_dropped_are_read_from_the_file_again(tmp_path):
         llm.wake_up()
         (made,) = llm.generate([PROMPT], GREEDY, use_tqdm=False)
     assert list(made.outputs[0].token_ids) == tokens
+
+
+@pytest.mark.slow
+def test_adapters_add_to_the_layers_of_a_file(tmp_path):
+    """As peft does on what transformers reads; a request without one gets the tokens of the file."""
+    path = gguf_files.write(tmp_path / "small.gguf", kind=Kind.Q8_0)
+    prompt, _, plain, _ = expected(path)
+    model = AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32
+    )
+    torch.manual_seed(3)
+    config = LoraConfig(r=4, lora_alpha=32, target_modules="all-linear", init_lora_weights=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft asks transformers what is deprecated there
+        adapted = get_peft_model(model, config).eval()
+        adapted.save_pretrained(tmp_path / "adapter")
+    with torch.no_grad():
+        made = adapted.generate(
+            input_ids=torch.tensor([prompt]),
+            max_new_tokens=NUM_TOKENS,
+            do_sample=False,
+            eos_token_id=None,
+        )
+    wanted = made[0, len(prompt) :].tolist()
+    with LLM(model=str(path), dtype="float32", max_loras=1, max_lora_rank=4) as llm:
+        mine = llm.add_lora("mine", str(tmp_path / "adapter"))
+        (with_it,) = llm.generate([PROMPT], GREEDY, adapter=mine, use_tqdm=False)
+        (without,) = llm.generate([PROMPT], GREEDY, use_tqdm=False)
+    assert list(with_it.outputs[0].token_ids) == wanted != plain
+    assert list(without.outputs[0].token_ids) == plain
