@@ -15,7 +15,7 @@ from quantised_models import PROMPT, answers
 from safetensors.torch import load_file
 
 MADE = Path(__file__).parent / "made"
-READERS = {"llm-compressor": "compressed-tensors"}
+READERS = {"awq": "awq", "llm-compressor": "compressed-tensors"}
 # Greatest relative error (L2) of log-probabilities: inputs are rounded to 8 bits here.
 STATED_ERROR = 0.03
 
