@@ -106,7 +106,7 @@ def llm_compressor(source: Path, folder: Path) -> torch.Tensor:
 
     words = {str(number): number for number in range(SHAPE["vocab_size"])}
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(WordLevel(words, unk_token="0")),
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="0")),  # noqa: S106 - no password
         pad_token="0",  # noqa: S106 - no password
     )
     data = samples()
