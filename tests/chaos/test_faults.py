@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tenonry_testkit.search import search
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
-EXAMPLES = 4
+EXAMPLES = 3
 WORKING = ("schedule", "execute", "update", "send")
 WHILE_RUNNING = [f"engine.{when}_{verb}" for when in ("before", "after") for verb in WORKING]
 WHILE_RUNNING += ["worker.before_execute", "worker.after_execute"]
