@@ -61,27 +61,28 @@ INLINE void round_row(const blocked *w, const void *x, int is_half, char *out) {
     for (int64_t i = w->groups * wide; i < filled; i++) bytes[i] = 0;
 }
 
+/* The same instructions, on registers of either width. */
+#if defined(__AVX512BW__)
+#define WIDE(name) _mm512_##name
+typedef __m512i wide;
+#elif defined(__AVX2__)
+#define WIDE(name) _mm256_##name
+typedef __m256i wide;
+#endif
+
 /* sum + products of four bytes in each lane with the four of `given`; `is_low`: those of `line` are below 16. */
 INLINE integers fours(integers sum, integers line, int32_t given, int is_low) {
 #if defined(__AVX512VNNI__)
     (void)is_low;
     return (integers)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)line, _mm512_set1_epi32(given));
-#elif defined(__AVX512BW__)
-    __m512i x = _mm512_set1_epi32(given);
+#elif defined(WIDE)
+    wide x = WIDE(set1_epi32)(given);
     if (is_low)
-        return sum + (integers)_mm512_madd_epi16(_mm512_maddubs_epi16((__m512i)line, x), _mm512_set1_epi16(1));
-    __m512i even = _mm512_and_si512((__m512i)line, _mm512_set1_epi16(255));
-    __m512i odd = _mm512_srli_epi16((__m512i)line, 8);
-    sum += (integers)_mm512_madd_epi16(even, _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8));
-    return sum + (integers)_mm512_madd_epi16(odd, _mm512_srai_epi16(x, 8));
-#elif defined(__AVX2__)
-    __m256i x = _mm256_set1_epi32(given);
-    if (is_low)
-        return sum + (integers)_mm256_madd_epi16(_mm256_maddubs_epi16((__m256i)line, x), _mm256_set1_epi16(1));
-    __m256i even = _mm256_and_si256((__m256i)line, _mm256_set1_epi16(255));
-    __m256i odd = _mm256_srli_epi16((__m256i)line, 8);
-    sum += (integers)_mm256_madd_epi16(even, _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8));
-    return sum + (integers)_mm256_madd_epi16(odd, _mm256_srai_epi16(x, 8));
+        return sum + (integers)WIDE(madd_epi16)(WIDE(maddubs_epi16)((wide)line, x), WIDE(set1_epi16)(1));
+    wide even = (wide)(line & 0x00ff00ff);
+    wide odd = WIDE(srli_epi16)((wide)line, 8);
+    sum += (integers)WIDE(madd_epi16)(even, WIDE(srai_epi16)(WIDE(slli_epi16)(x, 8), 8));
+    return sum + (integers)WIDE(madd_epi16)(odd, WIDE(srai_epi16)(x, 8));
 #else
     (void)is_low;
     for (int i = 0; i < 4; i++) sum += ((line >> (8 * i)) & 255) * (int32_t)(int8_t)((uint32_t)given >> (8 * i));
