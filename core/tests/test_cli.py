@@ -186,6 +186,7 @@ class TestStatus:
 
     def test_flags_of_a_verb_below_are_known(self, capsys):
         parser = VerbParser("tenonry bench")
+        parser.add_argument("--signal", choices={"KILL": 9, "STOP": 19})
         parser.add_subparsers().add_parser("engine").add_argument("--streams")
         with pytest.raises(SystemExit):
             parser.parse_args(["engine", "--stream", "4"])

@@ -126,9 +126,13 @@ class VerbParser(argparse.ArgumentParser):
 
 def _flags(parser: argparse.ArgumentParser) -> set[str]:
     """Its flags and those of its verbs: argparse reports an unknown flag at the top."""
-    choices = (action.choices for action in parser._actions)  # noqa: SLF001 - argparse offers no other way
-    below = [verb for found in choices if isinstance(found, dict) for verb in found.values()]
-    return {*parser._option_string_actions, *(flag for verb in below for flag in _flags(verb))}  # noqa: SLF001
+    known = set(parser._option_string_actions)  # noqa: SLF001 - argparse offers no other way
+    for action in parser._actions:  # noqa: SLF001
+        choices = action.choices if isinstance(action.choices, dict) else {}
+        for verb in choices.values():
+            if isinstance(verb, argparse.ArgumentParser):  # and no value of a flag
+                known |= _flags(verb)
+    return known
 
 
 def make_parser(verb: str) -> tuple[argparse.ArgumentParser, Command]:
