@@ -139,9 +139,9 @@ def test_what_was_chosen_is_said_by_shape_and_number_of_rows(monkeypatch):
     monkeypatch.setattr(Budget, "most_rows", most_rows)
     text = model_of.__wrapped__("llama").chosen_kernels
     assert text == (
-        f"Step kernels 'cpu' ({CpuKernels().description}): 12 × linear, 3 × attention, 3 × layer; rows, more with "
-        "torch: 128×64 to 128, 64×64 to 128, 256×64 to 8, 64×128 to 128, layer to 128, 96×64 to 0; with torch: "
-        "1 × linear"
+        f"Step kernels 'cpu' ({CpuKernels().description}): 12 × linear, 3 × attention, 3 × prefill, 3 × layer; rows, "
+        "more with torch: 128×64 to 128, 64×64 to 128, 256×64 to 8, 64×128 to 128, layer to 128, 96×64 to 0; "
+        "with torch: 1 × linear"
     )
 
 
