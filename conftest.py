@@ -20,6 +20,10 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("tenonry")
 
+# As `dev.py test` has it. Servers and engines of tests are forks of the test process, and OpenMP's other threads are
+# not in a fork: with more than one it would wait for them for ever.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # To the end of the collection: what is imported and collected stays, so looking for garbage among it is wasted.
 gc.disable()
 
