@@ -86,9 +86,10 @@ def _place_of(keys: PagedKeys, window: int) -> ctypes.Structure:
     )
 
 
-class PagedAttention:
-    """See `StepKernels.paged_attention`."""
+class _OverBlocks:
+    """Attention alone: a kernel made from its parts."""
 
+    kernel: ClassVar[str]
     __slots__ = ("_address", "_function", "_held", "_threads", "_window")
 
     def __init__(self, parts: AttentionParts, instruction_set: str, threads: int) -> None:
@@ -97,7 +98,14 @@ class PagedAttention:
         self._address = ctypes.addressof(made)
         self._window = parts.window
         self._threads = threads
-        self._function = function("paged_attention", instruction_set)
+        self._function = function(self.kernel, instruction_set)
+
+
+class PagedAttention(_OverBlocks):
+    """See `StepKernels.paged_attention`."""
+
+    kernel = "paged_attention"
+    __slots__ = ()
 
     def __call__(self, query: torch.Tensor, keys: PagedKeys) -> torch.Tensor:
         out = query.new_empty(query.shape)
@@ -114,18 +122,11 @@ class PagedAttention:
         return out
 
 
-class ChunkAttention:
+class ChunkAttention(_OverBlocks):
     """See `StepKernels.chunk_attention`."""
 
-    __slots__ = ("_address", "_function", "_held", "_threads", "_window")
-
-    def __init__(self, parts: AttentionParts, instruction_set: str, threads: int) -> None:
-        made = struct_of(parts)
-        self._held = (parts, made)
-        self._address = ctypes.addressof(made)
-        self._window = parts.window
-        self._threads = threads
-        self._function = function("chunk_attention", instruction_set)
+    kernel = "chunk_attention"
+    __slots__ = ()
 
     def __call__(
         self, query: torch.Tensor, chunks: Chunks, keys: PagedKeys, out: torch.Tensor
