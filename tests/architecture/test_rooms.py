@@ -21,8 +21,9 @@ MAX_TOKENS = {
     "checks": 1_490,
     "sizing": 1_350,
     # A start can be cancelled, and no stranger ends it; rounds, and what is checked of them; which start a title shows;
-    # two engines of one index are connected; rows with grammars have rounds where tokens are drafted.
-    "engine": 18_705,
+    # two engines of one index are connected; rows with grammars have rounds where tokens are drafted; launchers share
+    # when an engine hangs, and say whether they start all.
+    "engine": 18_745,
     # Requests go on when their engine died, or was replaced: links of both, streams that move, who starts engines.
     "client": 17_390,
     "settings": 900,

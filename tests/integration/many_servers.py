@@ -85,6 +85,15 @@ def on_each_server(
     raise AssertionError({name: len(some) for name, some in streams.items()})
 
 
+def texts(streams: dict[str, list[Stream]]) -> set[str]:
+    """What clients of both servers got."""
+    return {
+        "".join(event["choices"][0]["text"] for event in stream.events if event["choices"])
+        for some in streams.values()
+        for stream in some
+    }
+
+
 def total(server: Server, name: str, **labels: str) -> float:
     """The sum of a metric over all engines."""
     values = re.findall(rf"^tenonry:{name}{{(.*)}} (\S+)$", server.get("/metrics")[1], re.MULTILINE)

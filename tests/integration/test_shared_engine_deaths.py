@@ -6,19 +6,10 @@ import os
 import signal
 
 import pytest
-from many_servers import SLOW, Stream, ask, on_each_server, total
+from many_servers import SLOW, Stream, ask, on_each_server, texts, total
 from server_process import Server, eventually
 
 pytestmark = pytest.mark.timeout(120)  # as in test_openai_server
-
-
-def texts(streams: dict[str, list[Stream]]) -> set[str]:
-    """What clients of both servers got."""
-    return {
-        "".join(event["choices"][0]["text"] for event in stream.events if event["choices"])
-        for some in streams.values()
-        for stream in some
-    }
 
 
 def deaths(server: Server) -> list[float]:

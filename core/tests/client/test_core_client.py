@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import numpy as np
 import zmq
 
+from tenonry import EngineConfig
+from tenonry.client.core_client import CoreClient
+from tenonry.client.load_balancer import EngineChooser
 from tenonry.media import DIGESTS, SPANS, media_input
 from tenonry.messages import RequestType
+from tenonry.plugin.manager import PluginManager
 from tenonry.transport.folder import RunDirectory
+from tenonry.transport.keys import CurveKeys
 from tenonry_testkit.roles import eventually
 from tenonry_testkit.served import collect, params, tokens
 
@@ -19,6 +25,17 @@ def test_a_second_front_end_in_one_process_is_its_own_world(serve):
     assert first.pid != second.pid
     first.engine.shutdown()
     assert second.run(collect(second.engine, [1], params(), "r")) == tokens([1], params())
+
+
+def test_ports_of_tcp_stay_and_files_are_for_one_start():
+    config = EngineConfig(model="m")
+    chooser = EngineChooser(config, PluginManager().plan(config))
+    client = CoreClient(chooser, lambda index, reason: None, CurveKeys.generate())
+    with contextlib.closing(client), contextlib.closing(RunDirectory()) as directory:
+        first = client.bind("tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
+        assert client.bind("tcp://127.0.0.1:0", "tcp://127.0.0.1:0") == first
+        files = (directory.address(), directory.address())
+        assert client.bind(*files) == files
 
 
 def test_frames_that_no_engine_sent_are_dropped_and_counted(serve):

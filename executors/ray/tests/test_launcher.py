@@ -141,6 +141,22 @@ def test_every_end_is_reported_once(launcher, connection, is_running, wait_for):
     assert connection.is_initialized(), "RA-7: the connection was not the launcher's"
 
 
+def test_an_engine_that_ended_is_started_again(launcher, connection):
+    """Under its number, in a new actor and a new group of the same name."""
+    one = launcher(1)
+    heard = listen(one)
+    one.start(specs(1))
+    before = one.pids()
+    os.kill(psutil.Process(before["engine 0"]).ppid(), signal.SIGKILL)
+    assert heard.get(timeout=PATIENCE_S)[0] == "engine 0"
+    one.stop(["engine 0"])
+    one.start(specs(1))
+    assert one.pids().keys() == {"engine 0"}
+    assert one.pids() != before
+    assert one.finished() == {}
+    assert groups_in_use() == {"dp_rank_0"}
+
+
 def test_a_connection_that_its_owner_ends_takes_the_engines_along(launcher, connection):
     """They are reported, and nobody starts another cluster by asking about them."""
     one = launcher(1)

@@ -33,6 +33,7 @@ from tenonry.transport.keys import CurveKeys
 from tenonry.transport.serial import Decoder
 from tenonry.transport.sockets import (
     PORT_BYTES,
+    TCP,
     Context,
     Socket,
     close_all,
@@ -103,12 +104,15 @@ class CoreClient:
 
     # ------------------------------------------------------------------ engines
     def bind(self, input_address: str, output_address: str) -> tuple[str, str]:
-        """Bind these addresses, too; returns them as they are bound. Raises EngineDeadError after `close`."""
+        """Bind these addresses, too; returns them as they are bound. Raises EngineDeadError after `close`.
+
+        Files are for one start; TCP ports stay, so that later engines connect there as well.
+        """
         self.check_alive()
         if self._bound is None:
             made = functools.partial(make_socket, self._context, bind=True, curve=self._curve)
             self._bound = made(zmq.ROUTER, input_address), made(zmq.PULL, output_address)
-        else:
+        elif not input_address.startswith(TCP):
             self._bound[0].bind(input_address)
             self._bound[1].bind(output_address)
         return endpoint(self._bound[0]), endpoint(self._bound[1])

@@ -185,9 +185,8 @@ class OwnedEngines(Engines):
 
     @property
     def can_restart(self) -> bool:
-        config = self._config
-        is_ours = config.launcher.name == "process" and self.fleet.is_local
-        return config.engine_death == "restart" and is_ours and not self.model.needs_lockstep
+        is_wanted = self._config.engine_death == "restart"
+        return is_wanted and self.fleet.is_whole and not self.model.needs_lockstep
 
     def recover(self, recovery: Recovery, changes: Collection[str]) -> None:
         recovery.restarts = Restarts(recovery, self.restart, self.stats.record, recovery.lock)

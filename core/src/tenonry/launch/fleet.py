@@ -41,7 +41,8 @@ class EngineFleet:
     """Starts engines and owns them. `on_death(engine index, reason)` is called once for each that ends by itself,
     from any thread.
 
-    `engines` are those that are ready; `dead` those that ended by themselves, with the reason. `coordinated`: run a
+    `engines` are those that are ready; `dead` those that ended by themselves, with the reason; `is_whole`: its launcher
+    starts them all, and no other node does. `coordinated`: run a
     coordinator, as several front ends and models that need lockstep require. `epochs`: those of its starts, where
     another fleet has engines of the same indexes. Raises ConfigError.
     """
@@ -80,7 +81,8 @@ class EngineFleet:
         host = self._launcher.host()
         num_local = config.data_parallel_size_local
         self._num_local = math.inf if num_local is None else num_local
-        self.is_local = host is None and self._num_local >= config.data_parallel_size
+        self.is_whole = self._num_local >= config.data_parallel_size
+        self.is_local = host is None and self.is_whole
         self._host = host or config.data_parallel_address
         self.curve = None if self.is_local else _keys(config)
         self._curve_text = "" if self.curve is None else self.curve.encode()

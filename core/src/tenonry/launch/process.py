@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
+from tenonry.config import EngineConfig
 from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
 from tenonry.launch.devices import device_environment
 from tenonry.launch.supervise import STOP_TIMEOUT_S, ExitCallback, Supervisor
 
 ENGINE_ROLE = "tenonry.engine.proc:run_engine"
+
+
+def watch_options(config: EngineConfig) -> dict[str, Any]:
+    """When the parent of an engine's process takes it for one that hangs: options of `Supervisor.start`."""
+    limit = config.step_timeout
+    limit += max(1.0, limit / 10)  # an executor that watches its ranks names the hung one first
+    return {"silence_s": limit, "silence_hint": " (--step-timeout)"}
 
 
 class ProcessLauncher(Launcher):
@@ -21,16 +30,13 @@ class ProcessLauncher(Launcher):
         self._supervisor = Supervisor()
 
     def start(self, engines: list[EngineSpec]) -> None:
-        limit = self.context.config.step_timeout
-        limit += max(1.0, limit / 10)  # an executor that watches its ranks names the hung one first
         try:
             for spec in engines:
                 self._supervisor.start(
                     f"engine {spec.engine_index}",
                     ENGINE_ROLE,
                     {"spec": msgspec.json.encode(spec).decode()},
-                    silence_s=limit,
-                    silence_hint=" (--step-timeout)",
+                    **watch_options(self.context.config),
                     environment=device_environment(self.context.config, spec.local_rank),
                 )
         except BaseException:

@@ -11,11 +11,11 @@ import os
 
 import msgspec
 
+from tenonry.launch.process import ENGINE_ROLE
 from tenonry.launch.supervise import Child, Supervisor
 from tenonry.logs import configure_logging
 from tenonry_executor_ray.wire import facts_here, leave_soon
 
-ENGINE_ROLE = "tenonry.engine.proc:run_engine"
 DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
@@ -37,15 +37,19 @@ class EngineActor:
         """NodeFacts of this node."""
         return msgspec.msgpack.encode(facts_here(plan_text))
 
-    def start(self, spec_text: str, environment_text: str) -> int:
-        """Start the engine; returns its process id."""
+    def start(self, spec_text: str, environment_text: str, watch_text: str = "{}") -> int:
+        """Start the engine; returns its process id. `watch_text`: options of `Supervisor.start`."""
         if os.environ.get(DEVICES) == "":
             del os.environ[
                 DEVICES
             ]  # Ray hides all GPUs from an actor that asked for none; the launcher knows better
         environment: dict[str, str] = json.loads(environment_text)
         child = self._supervisor.start(
-            self._name, self._role, {"spec": spec_text}, environment=environment
+            self._name,
+            self._role,
+            {"spec": spec_text},
+            environment=environment,
+            **json.loads(watch_text),
         )
         self._child = child
         return child.pid

@@ -18,9 +18,10 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError
 from tenonry.interfaces.launcher import EngineSpec
+from tenonry.launch.process import ENGINE_ROLE, watch_options
 from tenonry.launch.supervise import describe_exit
 from tenonry_executor_ray import placement
-from tenonry_executor_ray.engine_actor import DEVICES, ENGINE_ROLE, EngineActor, gpu_ids
+from tenonry_executor_ray.engine_actor import DEVICES, EngineActor, gpu_ids
 from tenonry_executor_ray.groups import EngineGroup, EngineGroups
 from tenonry_executor_ray.options import GROUP_VARIABLE, RayLauncherOptions
 from tenonry_executor_ray.session import (
@@ -117,10 +118,11 @@ class Fleet:
 
     def _run(self, engines: list[Engine], specs: Sequence[EngineSpec]) -> None:
         calls = []
+        watch = json.dumps(watch_options(self._config))
         for engine, spec in zip(engines, specs, strict=True):
             text = msgspec.json.encode(spec).decode()
             environment = json.dumps(self._environment(engine))
-            calls.append(engine.actor.start.remote(text, environment))
+            calls.append(engine.actor.start.remote(text, environment, watch))
         pids = self._gather(engines, "started", calls)
         for engine, pid in zip(engines, pids, strict=True):
             engine.pid = pid

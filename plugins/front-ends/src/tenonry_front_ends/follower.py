@@ -45,24 +45,26 @@ class Follower:
         running.add_done_callback(self._tasks.discard)
 
     async def _run(self, task: RecoveryTask) -> None:
+        addresses: Sequence[str] = ()
         try:
             match task.step:
                 case "bind":
-                    await self._bind(task)
+                    addresses = await self._bind(task)
                 case "connect":
                     await self._connect(task.indexes)
                 case "try":
                     await self.recovery.try_suspects(task.indexes)
         except TenonryError as error:  # the engine died again, or this front end ends
             logger.warning("engines %s: %s failed: %s", task.indexes, task.step, error)
-        self._answer(TaskDone(task.number, sorted(self._changes)))
+        self._answer(TaskDone(task.number, sorted(self._changes), list(addresses)))
 
-    async def _bind(self, task: RecoveryTask) -> None:
+    async def _bind(self, task: RecoveryTask) -> Sequence[str]:
         while self._client.engines.keys() & set(task.indexes):  # noqa: ASYNC110 - the dead ones leave first
             await asyncio.sleep(POLL_S)
-        self._client.bind(task.input_address, task.output_address)
+        addresses = self._client.bind(task.input_address, task.output_address)
         self._client.leaving.update(task.indexes)  # until they are connected
         self._client.add_engines(task.engines)
+        return addresses
 
     async def _connect(self, indexes: Sequence[int]) -> None:
         while self._client.unconnected() & self._alive(indexes):  # noqa: ASYNC110 - sockets raise no event for it

@@ -72,10 +72,13 @@ class MetricsRequest(msgspec.Struct, array_like=True, tag=True):
 
 
 class TaskDone(msgspec.Struct, array_like=True, tag=True):
-    """Server: the answer to a RecoveryTask. `obstacles`: why an engine started now would not be as it was."""
+    """Server: the answer to a RecoveryTask. `obstacles`: why an engine started now would not be as it was.
+    `addresses`: of "bind", as they are bound: requests and outputs.
+    """
 
     number: int
     obstacles: list[str] = []
+    addresses: list[str] = []
 
 
 class EnginesReady(msgspec.Struct, array_like=True, tag=True):

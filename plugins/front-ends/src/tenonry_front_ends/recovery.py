@@ -131,16 +131,14 @@ class SharedRecovery:
                 list(indexes),
                 [fleet.engines[index] for index in indexes if index in fleet.engines],
                 self._engines.pids(),
-                directory.address(),
-                directory.address(),
+                fleet.address(directory),
+                fleet.address(directory),
             )
             connect = RecoveryTask(next(self._numbers), "connect", list(indexes))
             try:
-                await self._ask(identity, bind, ANSWER_TIMEOUT_S)
+                bound = await self._ask(identity, bind, ANSWER_TIMEOUT_S)
                 for index in indexes:
-                    await self._client.call_engine(
-                        index, "attach_client", server, bind.input_address, bind.output_address
-                    )
+                    await self._client.call_engine(index, "attach_client", server, *bound.addresses)
                 await self._ask(identity, connect, ANSWER_TIMEOUT_S)
             except (TimeoutError, EngineGenerateError) as error:
                 logger.error(  # noqa: TRY400 - the message names the cause
