@@ -22,8 +22,8 @@ MAX_TOKENS = {
     "sizing": 1_350,
     # A start can be cancelled, and no stranger ends it; rounds, and what is checked of them; which start a title shows;
     # two engines of one index are connected; rows with grammars have rounds where tokens are drafted; launchers share
-    # when an engine hangs, and say whether they start all.
-    "engine": 18_745,
+    # when an engine hangs; nodes are told which of their engines to start again.
+    "engine": 19_270,
     # Requests go on when their engine died, or was replaced: links of both, streams that move, who starts engines.
     "client": 17_390,
     "settings": 900,
@@ -37,7 +37,8 @@ MAX_TOKENS = {
     "pooling": 1_680,
     # Engines that died are started again, and their requests sent again: two parts since a supervisor does the first
     # for front ends that do the second.
-    "continuity": 3_190,  # requests move to an engine that took the place of another
+    # Requests move to an engine that took the place of another; one that cannot be started takes no other with it.
+    "continuity": 3_205,
     "replacement": 1_700,
 }
 # Packed assignments that are still to be unpacked, and rooms that are still too dense: entries only ever go.

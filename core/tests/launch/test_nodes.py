@@ -6,8 +6,9 @@ import msgspec
 import pytest
 import zmq
 
+from tenonry.errors import LaunchError
 from tenonry.launch import nodes
-from tenonry.launch.nodes import NODE_IDENTITY, NodeReport, NodeWatch
+from tenonry.launch.nodes import NODE_IDENTITY, NodeOrder, NodeReport, NodeWatch
 from tenonry_testkit.roles import eventually
 
 ADDRESS = "inproc://nodes"
@@ -64,6 +65,38 @@ def test_garbage_is_dropped(body, context, caplog):
     assert NodeWatch(lambda *_: None).receive(door, [NODE_IDENTITY + b"x", body]) is None
     assert "dropped a report of a node" in caplog.text
     door.close()
+
+
+def test_an_order_reaches_the_node_of_its_engine(context):
+    """What that node said before it followed the order counts no more."""
+    deaths: list[str] = []
+    watch = NodeWatch(lambda _, reason: deaths.append(reason))
+    door = context.socket(zmq.ROUTER)
+    door.bind(ADDRESS)
+    node = context.socket(zmq.DEALER)
+    node.identity = NODE_IDENTITY + b"n"
+    node.connect(ADDRESS)
+
+    node.send(msgspec.msgpack.encode(NodeReport("n", [3, 4], {4: "once"})))
+    watch.receive(door, door.recv_multipart())
+    assert watch.ended == {4: "once on node n"}
+    watch.order([4, 5])  # there is none to be stopped
+    watch.order([4], "tcp://here:1", "batching")
+    assert watch.ended == {}
+    with pytest.raises(LaunchError, match=r"the node of engines \[5\] is gone"):
+        watch.order([4, 5], "tcp://here:1")
+    for number, text in [(1, "late"), (3, "twice")]:
+        node.send(msgspec.msgpack.encode(NodeReport("n", [3, 4], {4: text}, number)))
+        watch.receive(door, door.recv_multipart())
+    assert deaths == ["once on node n", "twice on node n"]
+    watch.start(door)
+    heard = [node.recv() for _ in range(6)]
+    assert heard[:3] == [b"ok"] * 3
+    orders = [msgspec.msgpack.decode(frame, type=NodeOrder) for frame in heard[3:]]
+    assert orders[1] == NodeOrder(2, [4], "tcp://here:1", "batching")
+    assert [order.address for order in orders] == ["", "tcp://here:1", "tcp://here:1"]
+    watch.close()
+    node.close()
 
 
 def test_a_node_hears_when_all_engines_are_ready(context):

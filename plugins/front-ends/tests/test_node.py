@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from tenonry.client.async_llm import AsyncLLM
-from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError
+from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, RequestError
 from tenonry.plugin.manager import PluginManager
 from tenonry.transport.keys import CurveKeys
 from tenonry_front_ends import node as node_module
@@ -124,7 +124,87 @@ def test_engines_of_both_nodes_serve_and_end_with_the_front_end(nodes):
     assert nodes.node.wait(30) == 1  # its front end is gone, and nobody told it to stop
 
 
-def test_an_engine_that_dies_on_the_other_node_is_noticed(nodes):
+SLOW = {"worker": {"name": f"{FAKES}:FakeWorker", "options": {"delay_s": 0.02}}}
+
+
+async def kill_under_load(served: Served, kill: Callable[[], None]) -> list[list[int]]:
+    """Streams on both engines, every other one asks for that of the node; killed once each has a token."""
+    wanted = params(max_tokens=40)
+    streams = [
+        served.engine.generate([i + 1], wanted, f"r{i}", data_parallel_rank=1 if i % 2 else None)
+        for i in range(16)
+    ]
+    first = [await anext(stream) for stream in streams]
+    kill()
+
+    async def rest(number: int) -> list[int]:
+        outputs = [first[number], *[output async for output in streams[number]]]
+        return [token for output in outputs for token in output.outputs[0].token_ids]
+
+    return await asyncio.gather(*map(rest, range(16)))
+
+
+UNDER_LOAD = [tokens([i + 1], params(max_tokens=40)) for i in range(16)]
+
+
+@pytest.mark.parametrize("nodes", [SLOW], indirect=True)
+def test_an_engine_that_dies_on_the_other_node_is_started_again_there(nodes):
+    """Its streams go on, token for token, several times (AF-24)."""
+    served = nodes.start()
+    for _ in range(2):
+        engine = nodes.engine_of_node()
+        found = served.run(kill_under_load(served, engine.kill))
+        assert found == UNDER_LOAD
+        assert nodes.engine_of_node().pid != engine.pid
+    assert "epoch 3" in " ".join(nodes.engine_of_node().cmdline())
+    assert nodes.node.poll() is None
+    served.close()
+    assert nodes.node.wait(30) == 1
+
+
+@pytest.mark.parametrize("nodes", [SLOW], indirect=True)
+def test_streams_of_a_node_that_is_gone_go_on_where_they_can(nodes, caplog):
+    """Those that asked for its engine end when that is given up."""
+    served = nodes.start()
+
+    async def main() -> list[Any]:
+        wanted = params(max_tokens=40)
+        ranks = [1] + 15 * [None]
+        running = [
+            collect(served.engine, [i + 1], wanted, f"r{i}", data_parallel_rank=rank)
+            for i, rank in enumerate(ranks)
+        ]
+        gathered = asyncio.gather(*running, return_exceptions=True)
+        while served.engine.num_unfinished_requests < 16:  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(0.001)
+        nodes.node.kill()
+        return await gathered
+
+    pinned, *others = served.run(main())
+    assert others == UNDER_LOAD[1:]
+    assert isinstance(pinned, RequestError)
+    assert "the node of engines [1] is gone" in caplog.text
+
+
+FAULTY = {
+    "name": "tenonry_testkit.kernel.faulty:FaultyScheduler",
+    "options": {"fail": "schedule"},
+}
+REFERENCE = f"{FAKES}:ReferenceScheduler"
+
+
+@pytest.mark.parametrize(
+    "nodes", [{"scheduler": FAULTY, "fallback_scheduler": REFERENCE}], indirect=True
+)
+def test_a_fallback_scheduler_takes_over_on_the_other_node_too(nodes, caplog):
+    served = nodes.start()
+    assert served.run(both(served)) == [tokens([i + 1], params()) for i in range(16)]
+    assert caplog.text.count("raised or broke its contract 2 times") == 1
+    assert f"fallback {REFERENCE}" in " ".join(nodes.engine_of_node().cmdline())
+
+
+@pytest.mark.parametrize("nodes", [{"engine_death": "stop"}], indirect=True)
+def test_with_engine_death_stop_a_node_ends_with_its_engine(nodes):
     served = nodes.start()
     nodes.engine_of_node().send_signal(signal.SIGKILL)
     eventually(lambda: served.engine._client.engines[1].dead)
@@ -173,9 +253,6 @@ async def until_it_refuses(served: Served) -> None:
         except EngineGenerateError as error:
             assert "the engine is shutting down" in str(error)  # noqa: PT017 - the first of several
             return
-
-
-SLOW = {"worker": {"name": f"{FAKES}:FakeWorker", "options": {"delay_s": 0.02}}}
 
 
 @pytest.mark.parametrize("nodes", [SLOW], indirect=True)

@@ -179,14 +179,15 @@ class OwnedEngines(Engines):
             )
         if size > len(running):
             unused = [index for index in range(MAX_ENGINES) if index not in running]
-            await self._grow(unused[: size - len(running)])
+            joining = unused[: size - len(running)]
+            self.fleet.remote.difference_update(joining)
+            await self._grow(joining)
         else:
             await self._shrink(running[size:], drain_timeout)
 
     @property
     def can_restart(self) -> bool:
-        is_wanted = self._config.engine_death == "restart"
-        return is_wanted and self.fleet.is_whole and not self.model.needs_lockstep
+        return self._config.engine_death == "restart" and not self.model.needs_lockstep
 
     def recover(self, recovery: Recovery, changes: Collection[str]) -> None:
         recovery.restarts = Restarts(recovery, self.restart, self.stats.record, recovery.lock)
@@ -316,10 +317,7 @@ class OwnedEngines(Engines):
         return self.fleets.pids()
 
     def _bind(self, meeting: RunDirectory) -> EngineZmqAddresses:
-        source, sink = self.client.bind(
-            self.fleet.address(meeting),
-            self.fleet.address(meeting),
-        )
+        source, sink = self.client.bind(self.fleet.address(meeting), self.fleet.address(meeting))
         return EngineZmqAddresses(inputs=[source], outputs=[sink])
 
     def _join(self, facts: Sequence[EngineFacts]) -> None:

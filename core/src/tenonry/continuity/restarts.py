@@ -87,10 +87,12 @@ class Restarts:
     async def _work(self) -> None:
         try:
             async with self._lock:
+                has_failed = False
                 while self._due and not self._served.is_over:
-                    indexes = sorted(self._due)
-                    self._due.clear()
-                    await self._bring_back(indexes)
+                    # One that cannot be started stops the others no longer.
+                    indexes = sorted(self._due)[: 1 if has_failed else None]
+                    self._due.difference_update(indexes)
+                    has_failed |= not await self._bring_back(indexes)
         except Exception as error:
             logger.exception("the recovery failed")
             for index in list(self._deaths):
@@ -98,7 +100,7 @@ class Restarts:
         finally:
             self._task = None
 
-    async def _bring_back(self, indexes: Sequence[int]) -> None:
+    async def _bring_back(self, indexes: Sequence[int]) -> bool:
         # `scale` may have started some meanwhile.
         missing = [index for index in indexes if not self._served.has(index)]
         try:
@@ -112,7 +114,7 @@ class Restarts:
                         self._budget.failed(index)
                         self._start_or_end(index, f"it could not be started: {error}")
             self._due.update(set(indexes) - set(missing))
-            return
+            return False
         for index in indexes:
             died, _ = self._deaths[index]
             self._budget.served(index)
@@ -120,6 +122,7 @@ class Restarts:
             self._count(index, RecoveryStats(restarts=1, silence_s=silence_s))
             logger.warning("engine %d serves again after %.1f s", index, silence_s)
         await self._served.admit(indexes)
+        return True
 
     def _count(self, index: int, numbers: RecoveryStats) -> None:
         record = StatRecord(engine_index=index, time=time.monotonic(), recovery=numbers)

@@ -41,8 +41,7 @@ class EngineFleet:
     """Starts engines and owns them. `on_death(engine index, reason)` is called once for each that ends by itself,
     from any thread.
 
-    `engines` are those that are ready; `dead` those that ended by themselves, with the reason; `is_whole`: its launcher
-    starts them all, and no other node does. `coordinated`: run a
+    `engines` are those that are ready; `dead` those that ended by themselves, with the reason. `coordinated`: run a
     coordinator, as several front ends and models that need lockstep require. `epochs`: those of its starts, where
     another fleet has engines of the same indexes. Raises ConfigError.
     """
@@ -81,14 +80,13 @@ class EngineFleet:
         host = self._launcher.host()
         num_local = config.data_parallel_size_local
         self._num_local = math.inf if num_local is None else num_local
-        self.is_whole = self._num_local >= config.data_parallel_size
-        self.is_local = host is None and self.is_whole
+        self.is_local = host is None and self._num_local >= config.data_parallel_size
         self._host = host or config.data_parallel_address
         self.curve = None if self.is_local else _keys(config)
         self._curve_text = "" if self.curve is None else self.curve.encode()
         self._coordinated = coordinated or model.needs_lockstep
         self._context: Context = zmq.Context()
-        self._nodes = NodeWatch(self.lost)
+        self._nodes = NodeWatch(self._lost_there)
 
     def change(self, config: EngineConfig, plan: PluginPlan) -> None:
         """Engines that are started from now on get these."""
@@ -116,7 +114,7 @@ class EngineFleet:
         """
         self.is_cancelled = False
         with self._starting, contextlib.closing(self.run_directory()) as directory:
-            port = 0 if self.engines else self._config.data_parallel_rpc_port
+            port = 0 if self._is_running else self._config.data_parallel_rpc_port
             socket = make_socket(
                 self._context,
                 zmq.ROUTER,
@@ -139,23 +137,37 @@ class EngineFleet:
         self, socket: Socket, indexes: Sequence[int], addresses: EngineZmqAddresses
     ) -> list[EngineFacts]:
         epoch = next(self._epochs)
-        self.stop([index for index in indexes if self.dead.pop(index, None)])
+        dead = [index for index in indexes if self.dead.pop(index, None)]
+        self._launcher.stop([f"engine {index}" for index in dead])
         # Engines that join a running instance are always started by this node.
-        num_local = math.inf if self.engines else self._num_local
-        engines = [CoreEngine(index, place < num_local) for place, index in enumerate(indexes)]
+        num_local = math.inf if self._is_running else self._num_local
+        engines = [
+            CoreEngine(index, place < num_local and index not in self.remote)
+            for place, index in enumerate(indexes)
+        ]
         local = [engine for engine in engines if engine.local]
+        remote = [engine.index for engine in engines if not engine.local]
         if self._coordinated and self.coordinator is None:
             self.coordinator = self._start_coordinator()
-        self._launcher.start([self._spec(engine.index, endpoint(socket)) for engine in local])
+        address = endpoint(socket)
+        if self._is_running and remote:
+            self._nodes.order(remote, address, self._config.scheduler.name)
+        if local:
+            self._launcher.start([self._spec(engine.index, address) for engine in local])
         facts = self._run_handshake(socket, engines, addresses, epoch)
         check_alike([*self.engines.values(), *facts])
         self.engines |= {engine.index: engine for engine in facts}
-        self.remote |= {engine.index for engine in engines if not engine.local}
-        if len(local) == len(engines):
+        self.remote.update(remote)
+        if self._nodes.is_running or not remote:
             socket.close()
         else:
             self._nodes.start(socket)
         return facts
+
+    @property
+    def _is_running(self) -> bool:
+        """Whether the first engines have been started, as far as that matters to those that follow."""
+        return bool(self.engines) or self._nodes.is_running
 
     def _run_handshake(
         self,
@@ -179,8 +191,13 @@ class EngineFleet:
         return handshake.run(lambda: self._ended(engines), self._config.start_timeout)
 
     def _ended(self, engines: Sequence[CoreEngine]) -> dict[str, int]:
-        """Processes that a start waits for and that have ended. Raises LaunchError after `shutdown`."""
+        """Processes that a start waits for and that have ended. Raises LaunchError after `shutdown`, or where one has
+        ended on another node.
+        """
         self._check_open()
+        for engine in engines:
+            if engine.index in self._nodes.ended:
+                raise LaunchError(self._nodes.ended[engine.index])
         names = {f"engine {engine.index}" for engine in engines}
         return {
             name: code
@@ -242,6 +259,11 @@ class EngineFleet:
         index = int(number) if kind == "engine" else self.COORDINATOR
         self.lost(index, f"{name} (pid {pid}) ended with {describe_exit(code)}")
 
+    def _lost_there(self, index: int, reason: str) -> None:
+        """A node says so, also of an engine that this one has started in its place."""
+        if index in self.remote:
+            self.lost(index, reason)
+
     def lost(self, index: int, reason: str) -> None:
         """An engine is dead; the first reason counts. From any thread. Engines that step together end together."""
         with self._lock:
@@ -268,6 +290,7 @@ class EngineFleet:
         leaving = list(indexes)
         for index in leaving:
             self.engines.pop(index, None)
+        self._nodes.order(self.remote.intersection(leaving))
         self._launcher.stop([f"engine {index}" for index in leaving], timeout)
 
     def shutdown(self, timeout: float = STOP_TIMEOUT_S) -> None:

@@ -1,4 +1,5 @@
 """Engines on other nodes: each such node reports its own every second, and both sides notice when the other is gone.
+Where an engine died the front end says when the node starts it again.
 
 `NodeWatch` runs beside the front end, on the socket of the handshake; the other end is in tenonry-front-ends.
 """
@@ -6,34 +7,55 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
+import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import zmq
 
+from tenonry.errors import LaunchError
 from tenonry.transport.sockets import Socket
 
 logger = logging.getLogger(__name__)
 NODE_IDENTITY = b"node "
 REPORT_EVERY_S = 1.0
 SILENCE_S = 5.0
-POLL_MS = 200
+POLL_MS = 100
+ALIVE = b"ok"
 READY = b"ready"
 
 
 class NodeReport(msgspec.Struct, array_like=True):
-    """Node to front end, every second: the engines it runs, and those of them that ended, with the reason."""
+    """Node to front end, every second: the engines it runs, and those of them that ended, with the reason, since it
+    followed the order of this number.
+    """
 
     node: str
     engines: list[int]
     ended: dict[int, str] = {}
+    number: int = 0
+
+
+class NodeOrder(msgspec.Struct, array_like=True):
+    """Front end to node: stop these engines, and start them again for the handshake at `address`, if there is one.
+    `scheduler`: the name of theirs.
+    """
+
+    number: int
+    engines: list[int]
+    address: str = ""
+    scheduler: str = ""
 
 
 class NodeWatch:
-    """Receives reports until `close`. `on_death(engine index, reason)` is called from its thread."""
+    """Receives reports until `close`. `on_death(engine index, reason)` is called from its thread.
+
+    `ended`: engines that ended since they were ordered last, and why.
+    """
 
     def __init__(self, on_death: Callable[[int, str], None]) -> None:
         self._on_death = on_death
@@ -41,6 +63,10 @@ class NodeWatch:
         self._last: dict[bytes, tuple[float, NodeReport]] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self.ended: dict[int, str] = {}
+        self._numbers = itertools.count(1)
+        self._ordered: dict[int, int] = {}  # the number of the last order, by engine
+        self._orders: queue.SimpleQueue[tuple[bytes, NodeOrder]] = queue.SimpleQueue()
         self._decoder = msgspec.msgpack.Decoder(NodeReport)
 
     def start(self, socket: Socket) -> None:
@@ -49,6 +75,28 @@ class NodeWatch:
             target=self._run, args=(socket,), name="tenonry-nodes", daemon=True
         )
         self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the first engines are ready."""
+        return self._thread is not None
+
+    def order(self, indexes: Iterable[int], address: str = "", scheduler: str = "") -> None:
+        """Let their nodes start these engines, or only stop them. From any thread. Raises LaunchError if a node that
+        should start one is gone.
+        """
+        left = set(indexes)
+        for identity, (_, report) in list(self._last.items()):
+            theirs = sorted(left.intersection(report.engines))
+            left.difference_update(theirs)
+            if theirs:
+                order = NodeOrder(next(self._numbers), theirs, address, scheduler)
+                for index in theirs:
+                    self._ordered[index] = order.number
+                    self.ended.pop(index, None)
+                self._orders.put((identity, order))
+        if left and address:
+            raise LaunchError(f"the node of engines {sorted(left)} is gone")
 
     def receive(self, socket: Socket, frames: list[bytes]) -> NodeReport | None:
         """One report, or None if it is none. The answer says that the front end lives; READY, that all engines do."""
@@ -59,17 +107,31 @@ class NodeWatch:
             return None
         self._last[frames[0]] = (time.monotonic(), report)
         with contextlib.suppress(zmq.ZMQError):  # it was the node's last report
-            socket.send_multipart([frames[0], READY if self._thread else b"ok"])
+            socket.send_multipart([frames[0], READY if self._thread else ALIVE])
         for index, reason in report.ended.items():
-            self._on_death(index, f"{reason} on node {report.node}")
+            if report.number >= self._ordered.get(
+                index, 0
+            ):  # else it says how that one ended before
+                self._ended(index, f"{reason} on node {report.node}")
         return report
+
+    def _ended(self, index: int, reason: str) -> None:
+        self.ended[index] = reason
+        self._on_death(index, reason)
 
     def _run(self, socket: Socket) -> None:
         while not self._stop.is_set():
             if socket.poll(POLL_MS):
                 self.receive(socket, socket.recv_multipart())
+            self._send_orders(socket)
             self._check_silence()
         socket.close()
+
+    def _send_orders(self, socket: Socket) -> None:
+        while not self._orders.empty():
+            identity, order = self._orders.get()
+            with contextlib.suppress(zmq.ZMQError):  # the node is gone, as its silence will show
+                socket.send_multipart([identity, msgspec.msgpack.encode(order)])
 
     def _check_silence(self) -> None:
         now = time.monotonic()
@@ -78,7 +140,7 @@ class NodeWatch:
                 continue
             del self._last[identity]
             for index in report.engines:
-                self._on_death(
+                self._ended(
                     index,
                     f"engine {index}: its node {report.node} has said nothing for {SILENCE_S:.0f} s",
                 )

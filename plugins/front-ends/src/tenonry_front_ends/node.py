@@ -15,11 +15,20 @@ from collections.abc import Sequence
 import msgspec
 import zmq
 
+from tenonry.client.start import fallback_config
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.info import ModelInfo
 from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
-from tenonry.launch.nodes import NODE_IDENTITY, REPORT_EVERY_S, SILENCE_S, NodeReport
+from tenonry.launch.nodes import (
+    ALIVE,
+    NODE_IDENTITY,
+    READY,
+    REPORT_EVERY_S,
+    SILENCE_S,
+    NodeOrder,
+    NodeReport,
+)
 from tenonry.launch.supervise import STOP_SIGNAL, STOP_TIMEOUT_S, describe_exit
 from tenonry.logs import configure_logging
 from tenonry.plugin.manager import PluginManager, build_plugin
@@ -28,6 +37,8 @@ from tenonry.transport.keys import CurveKeys, read_keys
 from tenonry.transport.sockets import make_socket, tcp_address
 
 logger = logging.getLogger("tenonry.node")
+SLICE_S = 0.1  # how long an order or a death may wait
+DEAD_STOP_S = 1.0  # for what is left of an engine that is started again
 
 
 def run_headless(config: EngineConfig) -> int:
@@ -40,6 +51,9 @@ def run_headless(config: EngineConfig) -> int:
     manager = PluginManager(config.plugins)
     plan = manager.plan(config, launcher=True)
     node = HeadlessNode(config, plan, manager.resolve_model(config))
+    fallback = fallback_config(config, manager)
+    if fallback is not None:
+        node.offer(fallback, manager.plan(fallback))
     setproctitle("tenonry: node")
     configure_logging("node")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -74,7 +88,10 @@ def engine_specs(
 
 
 class HeadlessNode:
-    """Engines `data_parallel_start_rank` and following, as many as `data_parallel_size_local` says."""
+    """Engines `data_parallel_start_rank` and following, as many as `data_parallel_size_local` says.
+
+    One that dies once all have been ready is started again when the front end says so.
+    """
 
     def __init__(self, config: EngineConfig, plan: PluginPlan, model: ModelInfo) -> None:
         first = config.data_parallel_start_rank
@@ -92,14 +109,28 @@ class HeadlessNode:
         self._curve = read_keys(config.auth_key_file)
         self._address = tcp_address(config.data_parallel_address, config.data_parallel_rpc_port)
         self._engines = list(range(first, first + count))
-        self._specs = engine_specs(config, plan, model, self._engines, self._address, self._curve)
+        self._model = model
+        self._scheduler = config.scheduler.name
+        self._specs: dict[str, list[EngineSpec]] = {}  # by scheduler
+        self.offer(config, plan)
+        self._restarts = config.engine_death == "restart" and not model.needs_lockstep
+        self._is_complete = False  # the engines of all nodes have been ready
+        self._number = 0  # of the last order
+        self._failed: dict[int, str] = {}  # engines that could not be started
         self._launcher: Launcher = build_plugin(plan.get("launcher"), LauncherContext(config))
+        self._launcher.on_exit(lambda *_: self._wakeups.put(None))
         self._start_timeout = config.start_timeout
         self._stop_timeout = config.shutdown_timeout + STOP_TIMEOUT_S
         self._stopping = False
         self._aborting = False
         # a signal handler may put into a SimpleQueue, whatever it interrupts
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def offer(self, config: EngineConfig, plan: PluginPlan) -> None:
+        """The front end may ask for engines of this configuration, by its scheduler."""
+        self._specs[config.scheduler.name] = engine_specs(
+            config, plan, self._model, self._engines, self._address, self._curve
+        )
 
     def stop(self, *, may_abort: bool = True) -> None:
         """First call: finish what runs; second, if it may: abort it. Safe in a signal handler."""
@@ -119,14 +150,16 @@ class HeadlessNode:
             curve=self._curve,
         )
         try:
-            self._launcher.start(self._specs)
+            self._launcher.start(self._specs[self._scheduler])
             self._report_until_the_end(socket)
         except LaunchError as error:
             logger.error("%s", error)  # noqa: TRY400 - the message names the cause
             return 1
         finally:
             self._stop_engines(socket)
-            self._report(socket, {index: f"engine {index} was stopped" for index in self._engines})
+            ended = {index: f"engine {index} was stopped" for index in self._engines}
+            self._engines = []  # none can be started here any more
+            self._report(socket, ended)
             context.destroy(linger=1000)
         return 0
 
@@ -145,29 +178,79 @@ class HeadlessNode:
                         os.kill(pid, STOP_SIGNAL)
 
     def _report(self, socket: zmq.Socket[bytes], ended: dict[int, str]) -> None:
-        report = NodeReport(sockets.gethostname(), self._engines, ended)
+        report = NodeReport(sockets.gethostname(), self._engines, ended, self._number)
         socket.send(msgspec.msgpack.encode(report))
 
     def _report_until_the_end(self, socket: zmq.Socket[bytes]) -> None:
-        """Raises LaunchError when an engine has ended, or the front end is silent."""
+        """Raises LaunchError when an engine has ended that is not started again, or the front end is silent."""
         last_received = time.monotonic()
         max_silence_s = self._start_timeout
         while not self._stopping:
-            ended = {
-                int(name.removeprefix("engine ")): f"{name} ended with {describe_exit(code)}"
-                for name, code in self._launcher.finished().items()
-            }
+            ended = self._ended()
             self._report(socket, ended)
-            if ended:
+            is_answered = socket.poll(round(REPORT_EVERY_S * 1000))
+            if is_answered:
+                self._receive(socket)
+            if ended and not (self._restarts and self._is_complete):
                 raise LaunchError("; ".join(ended.values()))
-            if socket.poll(round(REPORT_EVERY_S * 1000)):
-                while socket.poll(0):
-                    socket.recv()
+            if is_answered:
                 last_received = time.monotonic()
                 max_silence_s = SILENCE_S
-                with contextlib.suppress(queue.Empty):
-                    self._wakeups.get(timeout=REPORT_EVERY_S)
+                self._pause(socket)
             elif time.monotonic() > last_received + max_silence_s:
                 raise LaunchError(
                     f"the front end at {self._address} has been silent for {max_silence_s:.0f} s"
                 )
+
+    def _ended(self) -> dict[int, str]:
+        exits = {
+            int(name.removeprefix("engine ")): f"{name} ended with {describe_exit(code)}"
+            for name, code in self._launcher.finished().items()
+        }
+        return exits | self._failed
+
+    def _pause(self, socket: zmq.Socket[bytes]) -> None:
+        """Until the next report is due: after a second, or because an engine ended, or this node is to stop."""
+        due = time.monotonic() + REPORT_EVERY_S
+        while time.monotonic() < due:
+            if socket.poll(0):
+                self._receive(socket)
+            with contextlib.suppress(queue.Empty):
+                self._wakeups.get(timeout=min(SLICE_S, REPORT_EVERY_S))
+                return
+
+    def _receive(self, socket: zmq.Socket[bytes]) -> None:
+        """Answers to reports, and orders."""
+        while socket.poll(0):
+            frame = socket.recv()
+            if frame == READY:
+                self._is_complete = True
+            elif frame != ALIVE:
+                self._follow(msgspec.msgpack.decode(frame, type=NodeOrder))
+
+    def _follow(self, order: NodeOrder) -> None:
+        self._number = order.number
+        self._failed = {
+            index: why for index, why in self._failed.items() if index not in order.engines
+        }
+        self._launcher.stop([f"engine {index}" for index in order.engines], DEAD_STOP_S)
+        if not order.address:
+            return
+        logger.warning("engines %s are started again", order.engines)
+        try:
+            self._launcher.start(self._ordered_specs(order))
+        except LaunchError as error:
+            self._failed |= {index: f"engine {index}: {error}" for index in order.engines}
+
+    def _ordered_specs(self, order: NodeOrder) -> list[EngineSpec]:
+        """Raises LaunchError for a scheduler that this node does not know."""
+        if order.scheduler not in self._specs:
+            raise LaunchError(
+                f"the front end wants the scheduler {order.scheduler}, this node has "
+                f"{', '.join(self._specs)}; give both nodes the same flags"
+            )
+        return [
+            msgspec.structs.replace(spec, handshake_address=order.address)
+            for spec in self._specs[order.scheduler]
+            if spec.engine_index in order.engines
+        ]

@@ -1,0 +1,57 @@
+"""Which engines are started again together, and what a start that fails means for the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from tenonry.continuity import restarts
+from tenonry.continuity.restarts import Restarts
+from tenonry.errors import LaunchError
+
+
+class FakeServed:
+    """Those who wait for the engines."""
+
+    is_over = False
+
+    def __init__(self) -> None:
+        self.admitted: list[int] = []
+        self.given_up: dict[int, str] = {}
+
+    def has(self, index: int) -> bool:
+        return False
+
+    async def admit(self, indexes: Sequence[int]) -> None:
+        self.admitted += indexes
+
+    def give_up(self, index: int, reason: str) -> None:
+        self.given_up[index] = reason
+
+
+async def until_all_are_known(served: FakeServed, count: int) -> None:
+    while len(served.admitted) + len(served.given_up) < count:  # noqa: ASYNC110 - no event says so
+        await asyncio.sleep(0.001)
+
+
+def test_an_engine_that_cannot_be_started_takes_no_other_with_it(monkeypatch):
+    monkeypatch.setattr(restarts, "RETRY_S", 0.0)
+    served = FakeServed()
+    tried: list[list[int]] = []
+
+    async def restart(indexes: Sequence[int]) -> None:
+        tried.append(list(indexes))
+        if 1 in indexes:
+            raise LaunchError("its node is gone")
+
+    async def main() -> None:
+        found = Restarts(served, restart, lambda record: None, asyncio.Lock())
+        for index in range(3):
+            found.on_death(index, f"engine {index} died")
+        await until_all_are_known(served, 3)
+
+    asyncio.run(main())
+    assert sorted(served.admitted) == [0, 2]
+    assert "its node is gone" in served.given_up[1]
+    assert tried[0] == [0, 1, 2]
+    assert all(len(indexes) == 1 for indexes in tried[1:])
