@@ -22,10 +22,12 @@ MAX_TOKENS = {
     "sizing": 1_350,
     # A start can be cancelled, and no stranger ends it; rounds, and what is checked of them; which start a title shows;
     # two engines of one index are connected; rows with grammars have rounds where tokens are drafted; launchers share
-    # when an engine hangs; nodes are told which of their engines to start again.
-    "engine": 19_270,
-    # Requests go on when their engine died, or was replaced: links of both, streams that move, who starts engines.
-    "client": 17_390,
+    # when an engine hangs; nodes are told which of their engines to start again; engines that step
+    # together come back with another coordinator.
+    "engine": 19_331,
+    # Requests go on when their engine died, or was replaced: links of both, streams that move, who starts engines;
+    # links to another coordinator; ports that stay for engines that come back.
+    "client": 17_446,
     "settings": 900,
     "observers": 1_600,  # a logger that does not return is left behind
     "media": 80,
@@ -37,8 +39,9 @@ MAX_TOKENS = {
     "pooling": 1_680,
     # Engines that died are started again, and their requests sent again: two parts since a supervisor does the first
     # for front ends that do the second.
-    # Requests move to an engine that took the place of another; one that cannot be started takes no other with it.
-    "continuity": 3_205,
+    # Requests move to an engine that took the place of another; one that cannot be started takes no other with it,
+    # unless they step together.
+    "continuity": 3_298,
     "replacement": 1_700,
 }
 # Packed assignments that are still to be unpacked, and rooms that are still too dense: entries only ever go.

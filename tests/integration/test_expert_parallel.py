@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import openai
+import psutil
 import pytest
 from expert_model import complete, generated, prompts, save_model
 from server_process import TORCH_CACHE, ForkedServer, Server
@@ -36,8 +38,13 @@ def wanted(folder: Path) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with two_nodes(folder, tmp_path_factory.mktemp("keys") / "keys.txt") as server:
+        yield server
+
+
+@contextmanager
+def two_nodes(folder: Path, keys: Path) -> Iterator[Server]:
     """Engine 0 belongs to the server, engine 1 to a headless node; only the server is told where they meet."""
-    keys = tmp_path_factory.mktemp("keys") / "keys.txt"
     keys.write_text(CurveKeys.generate().encode())
     keys.chmod(0o600)
     common = [
@@ -88,6 +95,73 @@ def test_tokens_are_those_of_one_model(served, wanted):
             thread.join()
         assert [found.get(number) for number in range(len(given))] == wanted
         assert tokens(client, given[3], 1) == wanted[3]
+
+
+LONG = 200
+
+
+def killed_under_load(server: Server, pid: Callable[[], int]) -> list[list[int]]:
+    """The tokens of four streams, two per engine; killed once all have begun."""
+    begun = [threading.Event() for _ in range(4)]
+    found: dict[int, list[int]] = {number: [] for number in range(4)}
+
+    def ask(number: int) -> None:
+        with server.client() as client:
+            stream = complete(client, prompts()[number], LONG, engine=number % 2, stream=True)
+            for chunk in stream:
+                found[number] += chunk.choices[0].token_ids
+                begun[number].set()
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    assert all(event.wait(30) for event in begun)
+    os.kill(pid(), signal.SIGKILL)
+    for thread in threads:
+        thread.join(60)
+    return [found[number] for number in range(4)]
+
+
+def undisturbed(server: Server) -> list[list[int]]:
+    with server.client() as client:
+        return [
+            complete(client, prompts()[number], LONG, engine=number % 2).choices[0].token_ids
+            for number in range(4)
+        ]
+
+
+def engine_of(pids: dict[str, int], number: int) -> int:
+    """Its title has an epoch once it was started again."""
+    (pid,) = [pid for title, pid in pids.items() if title.startswith(f"engine {number}")]
+    return pid
+
+
+def test_streams_of_both_nodes_go_on_when_an_engine_is_killed(folder, tmp_path):
+    """Both engines are started again and meet at the same port; every stream goes on, token for token (AF-24)."""
+    with two_nodes(folder, tmp_path / "keys.txt") as server:
+        wanted = undisturbed(server)
+        assert killed_under_load(server, lambda: engine_of(server.pids(), 0)) == wanted
+        there = psutil.Process(server.node.pid)
+        assert killed_under_load(server, lambda: there.children()[0].pid) == wanted
+        assert server.node.poll() is None
+
+
+def test_streams_of_several_api_servers_go_on_when_an_engine_is_killed(folder):
+    """The servers are connected to both engines again, and to another coordinator."""
+    server = ForkedServer(
+        folder, "--data-parallel-size", "2", "--api-server-count", "2", "--enable-expert-parallel",
+        "--dtype", "float32", "--load-format", "auto", "--max-model-len", "1000", "--skip-tokenizer-init",
+        "--data-parallel-sync-steps", "4", "--step-timeout", "20", OMP_NUM_THREADS="1",
+    )  # fmt: skip
+    try:
+        server.ready()
+        wanted = undisturbed(server)
+        for _ in range(2):
+            assert killed_under_load(server, lambda: engine_of(server.pids(), 1)) == wanted
+        server.process.send_signal(signal.SIGTERM)
+        assert server.end() == 0
+    finally:
+        server.close()
 
 
 def test_a_dead_engine_ends_the_others_steps_and_every_request_is_answered(served):

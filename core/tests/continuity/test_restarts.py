@@ -55,3 +55,28 @@ def test_an_engine_that_cannot_be_started_takes_no_other_with_it(monkeypatch):
     assert "its node is gone" in served.given_up[1]
     assert tried[0] == [0, 1, 2]
     assert all(len(indexes) == 1 for indexes in tried[1:])
+
+
+def test_engines_that_step_together_are_started_together_and_given_up_together(monkeypatch):
+    monkeypatch.setattr(restarts, "RETRY_S", 0.0)
+    served = FakeServed()
+    tried: list[list[int]] = []
+
+    async def restart(indexes: Sequence[int]) -> None:
+        tried.append(list(indexes))
+        if len(tried) > 1:
+            raise LaunchError("no memory")
+
+    async def main() -> None:
+        found = Restarts(served, restart, lambda record: None, asyncio.Lock(), num_together=2)
+        for turn in (1, 2):
+            for index in (1, 0):
+                found.on_death(index, f"engine {index} died")
+                await asyncio.sleep(0.02)
+            await until_all_are_known(served, 2 * turn)
+
+    asyncio.run(main())
+    assert sorted(served.admitted) == [0, 1]
+    assert set(map(tuple, tried)) == {(0, 1)}
+    assert all("no memory" in reason for reason in served.given_up.values())
+    assert sorted(served.given_up) == [0, 1]

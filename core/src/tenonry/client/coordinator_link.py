@@ -22,6 +22,7 @@ class CoordinatorLink:
     def __init__(self, context: Context, curve: CurveKeys | None) -> None:
         self._context = context
         self._curve = curve
+        self._connected: EngineZmqAddresses | None = None
         self._table: Socket | None = None
         self._reports: Socket | None = None
         self._decoder = msgspec.msgpack.Decoder(LoadTable)
@@ -31,8 +32,13 @@ class CoordinatorLink:
         self._read_at = 0.0
 
     def connect(self, coordinator: EngineZmqAddresses) -> None:
-        """Idempotent; engines that join later report to the same coordinator."""
-        if self._table is None:
+        """Engines that join later report to the same coordinator; those that step together come back with another."""
+        if coordinator != self._connected:
+            self.close()
+            self._connected = coordinator
+            self.loads = {}
+            self.wave = 0
+            self._is_running = False
             connected = functools.partial(make_socket, self._context, bind=False, curve=self._curve)
             self._table = connected(
                 zmq.SUB, coordinator.frontend_stats_publish_address or "", keep="latest"

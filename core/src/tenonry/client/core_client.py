@@ -247,13 +247,13 @@ class CoreClient:
             raise EngineDeadError(
                 f"the engine of data_parallel_rank={rank} died: {self.engines[rank].dead}"
             )
+        if not able:
+            raise EngineDeadError("no engine takes requests: those that ran died, or leave")
         if rank is not None and rank not in able:
             raise RequestError(
                 f"data_parallel_rank={rank}: there is no such engine; the ranks here are {', '.join(map(str, able))}",
                 "data_parallel_rank",
             )
-        if not able:
-            raise EngineDeadError("no engine takes requests: those that ran died, or leave")
         if rank is not None:
             able = [rank]
         return self._chooser.pick(request, able, self.load)

@@ -187,10 +187,17 @@ class OwnedEngines(Engines):
 
     @property
     def can_restart(self) -> bool:
-        return self._config.engine_death == "restart" and not self.model.needs_lockstep
+        return self._config.engine_death == "restart"
+
+    @property
+    def num_together(self) -> int:
+        """As many engines are started together, where one dies."""
+        return self._config.data_parallel_size if self.model.needs_lockstep else 1
 
     def recover(self, recovery: Recovery, changes: Collection[str]) -> None:
-        recovery.restarts = Restarts(recovery, self.restart, self.stats.record, recovery.lock)
+        recovery.restarts = Restarts(
+            recovery, self.restart, self.stats.record, recovery.lock, self.num_together
+        )
         recovery.restarts.obstacles = changes
         self.changes = changes
 

@@ -12,6 +12,7 @@ from tenonry.continuity.budget import MAX_RESTARTS, WINDOW_S, RestartBudget
 from tenonry.stats import RecoveryStats, StatRecord
 
 logger = logging.getLogger(__name__)
+POLL_S = 0.005
 RETRY_S = 0.5  # after a start that failed
 
 
@@ -30,7 +31,8 @@ class Served(Protocol):
 
 class Restarts:
     """`restart(engine indexes)` starts engines, and returns when they can be used; then they are admitted. `lock` is
-    held meanwhile. An engine that is not started again is given up.
+    held meanwhile. An engine that is not started again is given up. `num_together`: engines that step together die, and
+    are started again or given up, together.
 
     `obstacles`: why an engine that is started now would not be as it was.
     """
@@ -41,11 +43,14 @@ class Restarts:
         restart: Callable[[Sequence[int]], Awaitable[None]],
         record: Callable[[StatRecord], None],
         lock: asyncio.Lock,
+        num_together: int = 1,
     ) -> None:
         self._served = served
         self._restart = restart
         self._record = record
         self._lock = lock
+        self._num_together = num_together
+        self._is_group_over = False
         self.obstacles: Collection[str] = ()
         self._budget = RestartBudget()
         self._due: set[int] = set()
@@ -64,7 +69,7 @@ class Restarts:
         if self.obstacles:
             self._end(index, f"it is not started again: {', '.join(sorted(self.obstacles))}")
             return
-        number = self._budget.take(index, time.monotonic())
+        number = 0 if self._is_group_over else self._budget.take(index, time.monotonic())
         if not number:
             text = failure or f"it was started again {MAX_RESTARTS} times in {WINDOW_S:g} s"
             self._end(index, text)
@@ -80,23 +85,32 @@ class Restarts:
         self._due.add(index)
 
     def _end(self, index: int, why: str) -> None:
-        """Give one engine up."""
+        """Give one engine up, with all that step together with it."""
         _, reason = self._deaths.pop(index)
+        self._due.discard(index)
+        self._is_group_over = self._num_together > 1
         self._served.give_up(index, f"{reason}; {why}")
+        if self._is_group_over:
+            for other in list(self._due):
+                self._end(other, why)
 
     async def _work(self) -> None:
         try:
             async with self._lock:
                 has_failed = False
                 while self._due and not self._served.is_over:
+                    if len(self._due) < self._num_together:
+                        await asyncio.sleep(POLL_S)
+                        continue
                     # One that cannot be started stops the others no longer.
-                    indexes = sorted(self._due)[: 1 if has_failed else None]
+                    num_due = self._num_together if has_failed else len(self._due)
+                    indexes = sorted(self._due)[:num_due]
                     self._due.difference_update(indexes)
                     has_failed |= not await self._bring_back(indexes)
         except Exception as error:
             logger.exception("the recovery failed")
-            for index in list(self._deaths):
-                self._end(index, f"the recovery failed: {error}")
+            while self._deaths:
+                self._end(min(self._deaths), f"the recovery failed: {error}")
         finally:
             self._task = None
 

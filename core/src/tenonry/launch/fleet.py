@@ -137,8 +137,10 @@ class EngineFleet:
         self, socket: Socket, indexes: Sequence[int], addresses: EngineZmqAddresses
     ) -> list[EngineFacts]:
         epoch = next(self._epochs)
-        dead = [index for index in indexes if self.dead.pop(index, None)]
-        self._launcher.stop([f"engine {index}" for index in dead])
+        dead = [f"engine {index}" for index in indexes if self.dead.pop(index, None)]
+        self._launcher.stop(dead, 0.0 if self._rendezvous else STOP_TIMEOUT_S)
+        if self._rendezvous:
+            self._end_coordinator()
         # Engines that join a running instance are always started by this node.
         num_local = math.inf if self._is_running else self._num_local
         engines = [
@@ -232,6 +234,13 @@ class EngineFleet:
                 if answer := ours.recv(ANSWER_BYTES):
                     return msgspec.json.decode(answer, type=EngineZmqAddresses)
         raise LaunchError("the coordinator did not start; its own log lines say why")
+
+    def _end_coordinator(self) -> None:
+        """Engines that step together come back with another one, and meet elsewhere."""
+        self._helpers.stop_some([COORDINATOR], 0.0)
+        self._coordinator_files.close()
+        self.dead.pop(self.COORDINATOR, None)
+        self.coordinator = None
 
     def _spec(self, index: int, handshake_address: str) -> EngineSpec:
         return EngineSpec(

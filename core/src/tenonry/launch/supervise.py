@@ -117,7 +117,10 @@ def start_child(
 
 
 def stop_children(children: Iterable[Child], timeout: float = STOP_TIMEOUT_S) -> None:
-    """STOP_SIGNAL, wait up to one shared deadline, then kill the process tree of each survivor. Idempotent."""
+    """STOP_SIGNAL, wait up to one shared deadline, then kill the process tree of each survivor. Idempotent.
+
+    Without a timeout: kill them.
+    """
     children = [child for child in children if child.parent == os.getpid()]
     for child in children:
         child.stopping = True
@@ -131,9 +134,9 @@ def stop_children(children: Iterable[Child], timeout: float = STOP_TIMEOUT_S) ->
             child.process.wait(max(0.0, deadline - time.monotonic()))
     for child, tree in zip(alive, trees, strict=True):
         if child.exit_code is None:
-            logger.warning(
-                "%s (pid %d) did not stop within %.1f s; killing it", child.name, child.pid, timeout
-            )
+            if timeout:
+                text = "%s (pid %d) did not stop within %.1f s; killing it"
+                logger.warning(text, child.name, child.pid, timeout)
             kill_tree(child.pid)
             child.process.wait()
         _kill(tree)

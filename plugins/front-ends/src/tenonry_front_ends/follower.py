@@ -63,7 +63,7 @@ class Follower:
             await asyncio.sleep(POLL_S)
         addresses = self._client.bind(task.input_address, task.output_address)
         self._client.leaving.update(task.indexes)  # until they are connected
-        self._client.add_engines(task.engines)
+        self._client.add_engines(task.engines, task.coordinator)
         return addresses
 
     async def _connect(self, indexes: Sequence[int]) -> None:

@@ -99,7 +99,7 @@ class EngineDied(msgspec.Struct, array_like=True, tag=True):
 
 class RecoveryTask(msgspec.Struct, array_like=True, tag=True):
     """Supervisor: a part of bringing engines back. "check": whether anything stands against it; "bind": at these
-    addresses, for these engines; "connect": return when they are connected; "try": the suspects.
+    addresses, for these engines and their coordinator; "connect": return when they are connected; "try": the suspects.
     """
 
     number: int
@@ -109,6 +109,7 @@ class RecoveryTask(msgspec.Struct, array_like=True, tag=True):
     pids: dict[str, int] = {}
     input_address: str = ""
     output_address: str = ""
+    coordinator: EngineZmqAddresses | None = None
 
 
 class EnginesAdmitted(msgspec.Struct, array_like=True, tag=True):

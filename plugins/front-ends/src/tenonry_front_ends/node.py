@@ -113,7 +113,7 @@ class HeadlessNode:
         self._scheduler = config.scheduler.name
         self._specs: dict[str, list[EngineSpec]] = {}  # by scheduler
         self.offer(config, plan)
-        self._restarts = config.engine_death == "restart" and not model.needs_lockstep
+        self._restarts = config.engine_death == "restart"
         self._is_complete = False  # the engines of all nodes have been ready
         self._number = 0  # of the last order
         self._failed: dict[int, str] = {}  # engines that could not be started

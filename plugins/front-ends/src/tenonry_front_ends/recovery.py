@@ -51,7 +51,9 @@ class SharedRecovery:
         self._obstacles: set[str] = set()
         self.lock = asyncio.Lock()
         engines.on_join = self._connect_all
-        self.restarts = Restarts(self, self._restart, engines.stats.record, self.lock)
+        self.restarts = Restarts(
+            self, self._restart, engines.stats.record, self.lock, engines.num_together
+        )
         self.restarts.obstacles = self._obstacles
 
     # ------------------------------------------------------------------ what Restarts asks
@@ -133,6 +135,7 @@ class SharedRecovery:
                 self._engines.pids(),
                 fleet.address(directory),
                 fleet.address(directory),
+                fleet.coordinator,
             )
             connect = RecoveryTask(next(self._numbers), "connect", list(indexes))
             try:
