@@ -17,17 +17,19 @@ MAX_FILE_LINES = 400
 MAX_TOKENS = {
     # What follows a death, rounds and drafters are settings, and told; fallbacks, silence; drafts and replacements are
     # counted.
-    "contract": 14_700,
+    "contract": 14_780,  # engines that stand by: a setting, their names, what is counted
     "checks": 1_490,
     "sizing": 1_350,
     # A start can be cancelled, and no stranger ends it; rounds, and what is checked of them; which start a title shows;
     # two engines of one index are connected; rows with grammars have rounds where tokens are drafted; launchers share
     # when an engine hangs; nodes are told which of their engines to start again; engines that step
-    # together come back with another coordinator.
-    "engine": 19_331,
+    # together come back with another coordinator; one that stands by has an index, a name and GPUs, and gets those of
+    # one that died.
+    "engine": 20_030,
     # Requests go on when their engine died, or was replaced: links of both, streams that move, who starts engines;
-    # links to another coordinator; ports that stay for engines that come back.
-    "client": 17_446,
+    # links to another coordinator; ports that stay for engines that come back; calls that reach engines that stand by
+    # as well, and links that change their engine.
+    "client": 17_960,
     "settings": 900,
     "observers": 1_600,  # a logger that does not return is left behind
     "media": 80,
@@ -40,9 +42,10 @@ MAX_TOKENS = {
     # Engines that died are started again, and their requests sent again: two parts since a supervisor does the first
     # for front ends that do the second.
     # Requests move to an engine that took the place of another; one that cannot be started takes no other with it,
-    # unless they step together.
-    "continuity": 3_298,
-    "replacement": 1_700,
+    # unless they step together, and those that need no start wait for none that do.
+    "continuity": 3_320,
+    # Engines that stand by: started in the background, let in, lost, renewed, refused.
+    "replacement": 3_210,
 }
 # Packed assignments that are still to be unpacked, and rooms that are still too dense: entries only ever go.
 STILL_PACKED = 0

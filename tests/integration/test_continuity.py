@@ -215,6 +215,30 @@ def test_killed_in_many_steps_of_a_mixed_run(start, tmp_path):
     assert asyncio.run(main()) >= 20
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_one_that_stands_by_takes_over_in_a_mixed_run(start, tmp_path, size):
+    """With one rank and with two; it has the adapters that were added before it was built, and after (AF-28)."""
+    engine = start(tensor_parallel_size=size, worker="torch", standby_engines=1)
+    stands_by = engine._engines.standbys._ready
+
+    async def main() -> tuple[dict[str, Told], list[dict[str, Told]]]:
+        await add_adapters(engine, tmp_path)
+        expected = await run_all(engine, 0)
+        found = []
+        for turn in (1, 2):
+            while not stands_by:  # noqa: ASYNC110 - no event says so
+                await asyncio.sleep(0.01)
+            run = asyncio.ensure_future(run_all(engine, turn))
+            while engine.num_unfinished_requests < len(REQUESTS):  # noqa: ASYNC110 - no event says so
+                await asyncio.sleep(0.001)
+            psutil.Process(engine.engine_pids["engine 0"]).kill()
+            found.append(await run)
+        return expected, found
+
+    expected, found = asyncio.run(main())
+    assert [differences(expected, each) for each in found] == [{}, {}]
+
+
 def test_a_killed_rank_takes_no_stream_with_it(start, tmp_path):
     """Tensor parallel 2: the engine ends with its rank, and comes back with two."""
     engine = start(tensor_parallel_size=2, worker="torch")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from server_process import eventually
 
 PROGRAM = textwrap.dedent(
     """
@@ -52,6 +54,7 @@ LAYOUTS: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "data parallel": ({"data_parallel_size": 2}, ["engine 0", "engine 1"]),
     "with a coordinator": ({"data_parallel_size": 2}, ["coordinator", "engine 0", "engine 1"]),
+    "with standbys": ({"standby_engines": 2}, ["engine 0", "standby 1", "standby 2"]),
     "both": (
         {**MP, "data_parallel_size": 2, "tensor_parallel_size": 2},
         ["engine 0", "engine 1", "worker 0.0", "worker 0.1", "worker 1.0", "worker 1.1"],
@@ -64,6 +67,12 @@ def short_folder() -> Iterator[Path]:
     """A folder with a short name; under pytest's own the path of a socket would be too long."""
     with tempfile.TemporaryDirectory(prefix="t") as folder:
         yield Path(folder)
+
+
+def title(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return (process.cmdline() or [""])[0]
+    return ""
 
 
 @contextmanager
@@ -86,11 +95,12 @@ def program(
                 "2\n",
                 "3\n",
             ]
-            children = psutil.Process(running.pid).children(recursive=True)
-            assert sorted(child.cmdline()[0] for child in children) == [
-                f"tenonry: {title}" for title in titles
-            ]
-            yield running, children
+            wanted = [f"tenonry: {title}" for title in titles]
+            top = psutil.Process(running.pid)
+            eventually(lambda: sorted(map(title, top.children(recursive=True))) == wanted)
+            if "standby_engines" in values:  # the last one has been let in
+                eventually(lambda: list(folder.iterdir()) == [])
+            yield running, top.children(recursive=True)
         finally:
             running.kill()
 

@@ -41,6 +41,27 @@ def test_killed_engine_is_started_again_and_streams_of_all_servers_go_on(start):
     assert "Traceback" not in server.output
 
 
+def test_one_that_stands_by_takes_over_for_all_servers(start):
+    """The engine is back without a start, under its number (AF-28)."""
+    server = start("--worker-option", "step_ms=5", "--standby-engines", "1").ready()
+    whole = Stream(server).begin()
+    assert whole.end() == "length"
+    (text,) = texts({"": [whole]})
+    eventually(lambda: total(server, "standby_engines") == 1)
+    pids = server.pids()
+    streams = on_each_server(server, max_tokens=400)
+    os.kill(pids["engine 0"], signal.SIGKILL)
+    assert {stream.end() for some in streams.values() for stream in some} == {"length"}
+    assert texts(streams) == {text}
+    assert server.pids()["engine 0 epoch 3"] == pids["standby 1"]
+    assert deaths(server) == [1, 1]
+    assert total(server, "engine_takeovers_total") == 1
+    eventually(lambda: "standby 2" in server.pids())
+    server.process.send_signal(signal.SIGTERM)
+    assert server.end() == 0
+    assert "Traceback" not in server.output
+
+
 def test_killed_engine_of_two_moves_its_streams_to_the_other(start):
     server = start("--data-parallel-size", "2", "--worker-option", "step_ms=5").ready()
     streams = on_each_server(server, max_tokens=400)

@@ -232,6 +232,8 @@ class EngineConfig(Settings):
     """Seconds until a silent process is given up."""
     engine_death: Literal["restart", "stop"] = "restart"
     """What follows when an engine dies: it is started again and its streams go on, or they end."""
+    standby_engines: int = Field(0, ge=0, le=64)
+    """Engines that are built and wait, so that one that died is back at once; each takes the memory of an engine."""
     log_stats: bool = True
     """Collect statistics for stat loggers."""
     log_requests: bool = False

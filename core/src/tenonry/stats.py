@@ -72,7 +72,8 @@ class RecoveryStats(msgspec.Struct, kw_only=True):
     """What happened to an engine that died, or was replaced. `tokens_recomputed`: prompts and delivered tokens of
     continued requests that had run; less is computed of those that another engine has in its prefix cache.
     `silence_s`: seconds from its death until it served again. `fallbacks`: its scheduler was replaced. `replacements`:
-    another one took its place.
+    another one took its place. `takeovers`: one that stood by did, when it had died; `standbys`: those that
+    stand by now, of all engines together.
     """
 
     deaths: int = 0
@@ -82,6 +83,8 @@ class RecoveryStats(msgspec.Struct, kw_only=True):
     silence_s: float = 0.0
     fallbacks: int = 0
     replacements: int = 0
+    takeovers: int = 0
+    standbys: int | None = None
 
 
 class StatRecord(msgspec.Struct, kw_only=True):

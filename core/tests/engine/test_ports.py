@@ -51,6 +51,15 @@ def test_the_first_words_are_the_engines(ends):
     assert ends.receive(ends.output) == [IDENTITY]
 
 
+def test_another_engine_is_known_by_its_first_name_to_those_who_heard_it(ends):
+    """One that takes the place of another: later clients hear of the place."""
+    ends.ports.attach(0, *ends.addresses)
+    ends.ports.take_place(5, 7)
+    ends.ports.attach(1, *ends.addresses)
+    assert [ends.receive(ends.output) for _ in range(2)] == [[IDENTITY], [port_identity(5, 7)]]
+    assert (ends.ports.index, ends.ports.epoch) == (5, 7)
+
+
 def test_what_was_said_before_the_end_arrives_after_it(ends):
     """IO-5, IO-12: a death notice, behind many unread messages."""
     ends.ports.attach(0, *ends.addresses)

@@ -63,6 +63,7 @@ class TestAllowList:
             "save_sharded_state",
             "save_tensorized_model",
             "sleep",
+            "take_place",
             "update_weights",
             "wake_up",
         }

@@ -6,7 +6,7 @@ import pytest
 
 from tenonry.errors import LaunchError
 from tenonry.launch import devices
-from tenonry.launch.devices import VARIABLE, device_environment
+from tenonry.launch.devices import VARIABLE, device_environment, num_places
 from tenonry_testkit.kernel.served import served_config
 
 
@@ -83,3 +83,18 @@ def test_too_few_are_refused_with_both_numbers(visible, values, message):
 def test_there_is_nothing_to_share_out(visible, found, values):
     visible(found)
     assert share(0, **values) == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "values", "number"),
+    [
+        ("0,1,2,3", {"tensor_parallel_size": 2}, 2),
+        ("0,1,2", {}, 3),
+        ("", {}, 1),
+        ("0,1", {"device": "cpu"}, 1),
+    ],
+)
+def test_places_for_engines(visible, value, values, number):
+    visible(value)
+    config = served_config(**{"device": "cuda", "executor": "mp", **values})
+    assert num_places(config) == number

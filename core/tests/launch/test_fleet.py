@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from tenonry.errors import ConfigError, LaunchError
+from tenonry.interfaces.launcher import FIRST_STANDBY
+from tenonry.launch import fleet as fleets
 from tenonry.launch.fleet import EngineFleet, check_alike
 from tenonry.messages import EngineFacts, EngineZmqAddresses
 from tenonry.plugin.manager import PluginManager
@@ -56,6 +58,28 @@ def test_each_engine_has_a_rank_of_its_own(fleet, rank, ranks):
     specs = [made._spec(index, "ipc:///nowhere") for index in (0, 1)]
     assert [spec.engine_index for spec in specs] == [0, 1]
     assert [spec.local_rank for spec in specs] == ranks
+
+
+def test_one_that_stands_by_takes_its_gpus_along(fleet, monkeypatch):
+    """It has some of its own where there are any; who is started next gets those of the dead one."""
+    monkeypatch.setattr(fleets, "num_places", lambda config: 3)
+    made = fleet(data_parallel_size=2)
+    standby = FIRST_STANDBY + 1
+    assert [made._place(index) for index in (0, 1, standby, standby + 1)] == [0, 1, 2, 0]
+    made.engines = {1: facts(1), standby: facts(standby)}
+    made.stop([0, standby + 1])
+    found = made.promote(standby, 0)
+    assert (found.index, found.epoch) == (0, 1)
+    assert made.engines == {0: found, 1: facts(1)}
+    assert made._place(standby + 2) == 0
+    made.stop([0])
+    assert made._place(0) == 2
+
+
+def test_one_that_ended_takes_no_place(fleet):
+    made = fleet()
+    with pytest.raises(LaunchError, match="standby 1 has just ended"):
+        made.promote(FIRST_STANDBY + 1, 0)
 
 
 def test_one_that_cannot_start_takes_the_others_of_its_round_along(fleet):

@@ -11,7 +11,7 @@ import pytest
 
 from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError
-from tenonry.interfaces.launcher import EngineSpec, LauncherContext
+from tenonry.interfaces.launcher import FIRST_STANDBY, EngineSpec, LauncherContext
 from tenonry.launch import process, supervise
 from tenonry.launch.process import ENGINE_ROLE, ProcessLauncher
 from tenonry.launch.supervise import STOP_SIGNAL
@@ -39,6 +39,17 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessLauncher]:
 
 def test_engines_run_what_an_engine_process_runs():
     assert ENGINE_ROLE == "tenonry.engine.proc:run_engine"
+
+
+def test_a_process_gets_another_name(launcher):
+    launcher.start([spec(0), spec(FIRST_STANDBY + 2)])
+    pids = launcher.pids()
+    launcher.rename("engine 0", "former engine 0")
+    launcher.rename("standby 2", "engine 0")
+    launcher.rename("standby 3", "engine 1")
+    assert launcher.pids() == {"former engine 0": pids["engine 0"], "engine 0": pids["standby 2"]}
+    launcher.stop(["former engine 0"], 0.2)
+    assert launcher.pids() == {"engine 0": pids["standby 2"]}
 
 
 def test_one_child_per_engine_with_its_name_and_devices(launcher, tmp_path, monkeypatch):

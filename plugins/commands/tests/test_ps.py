@@ -198,6 +198,12 @@ def test_an_engine_that_was_started_again_says_which_start_it_is(supervisor, tmp
     assert (row.role, row.rank, row.epoch, row.fallback) == ("engine", "1", 3, "")
 
 
+def test_an_engine_that_stands_by_says_so(supervisor, tmp_path, capsys):
+    child = start(supervisor, "standby 2", tmp_path)
+    line = next(line for line in run(capsys).splitlines() if f" {child.pid} " in line)
+    assert line.split()[:4] == ["standby", "2", "-", str(child.pid)]
+
+
 def test_an_engine_with_another_scheduler_says_so(supervisor, tmp_path, capsys):
     child = start(supervisor, "engine 0 epoch 3 fallback static", tmp_path)
     line = next(line for line in run(capsys).splitlines() if f" {child.pid} " in line)

@@ -109,6 +109,9 @@ class TestNumbers:
             RecoveryStats(deaths=1),
             RecoveryStats(requests_continued=16, tokens_recomputed=400),
             RecoveryStats(restarts=1, silence_s=2.5, fallbacks=1, replacements=3),
+            RecoveryStats(takeovers=2),
+            RecoveryStats(standbys=4),
+            RecoveryStats(standbys=3),
         ):
             logger.record(StatRecord(engine_index=0, time=1.0, recovery=stats))
         found = scrape(logger)
@@ -119,6 +122,8 @@ class TestNumbers:
         assert found.value("tenonry:recovery_silence_seconds_total") == 2.5
         assert found.value("tenonry:scheduler_fallbacks_total") == 1
         assert found.value("tenonry:engine_replacements_total") == 3
+        assert found.value("tenonry:engine_takeovers_total") == 2
+        assert found.value("tenonry:standby_engines") == 3
 
     def test_finished_request(self, make_logger, scrape):
         logger = make_logger()

@@ -17,9 +17,11 @@ from typing import Any
 import zmq
 
 from tenonry.client.coordinator_link import CoordinatorLink
+from tenonry.client.engine_link import EngineLink
 from tenonry.client.load_balancer import EngineChooser
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError, WireError
 from tenonry.features.mirror import MirrorEncoder
+from tenonry.interfaces.launcher import FIRST_STANDBY
 from tenonry.messages import (
     EngineCoreOutputs,
     EngineCoreRequest,
@@ -39,28 +41,11 @@ from tenonry.transport.sockets import (
     close_all,
     endpoint,
     make_socket,
-    port_identity,
     receive_frames,
     send_frames,
 )
 
 logger = logging.getLogger(__name__)
-
-
-class EngineLink:
-    """One engine as this front end sees it.
-
-    `requests`: those that run there, by handle. `dead`: why the engine is dead, or empty.
-    """
-
-    __slots__ = ("dead", "epoch", "identity", "index", "requests")
-
-    def __init__(self, facts: EngineFacts) -> None:
-        self.index = facts.index
-        self.epoch = facts.epoch
-        self.identity = port_identity(facts.index, facts.epoch)
-        self.requests: dict[int, EngineCoreRequest] = {}
-        self.dead = ""
 
 
 class CoreClient:
@@ -79,7 +64,7 @@ class CoreClient:
         on_death: Callable[[int, str], None],
         curve: CurveKeys | None = None,
     ) -> None:
-        self._on_death = on_death
+        self.on_death = on_death
         self._curve = curve
         self.frames_dropped = 0
         self.faults: Counter[str] = Counter()
@@ -127,6 +112,20 @@ class CoreClient:
             self._chooser.prepare()
         if coordinator:
             self._coordinator.connect(coordinator)
+
+    def promote(self, standby: int, facts: EngineFacts) -> None:
+        """A newcomer that stood by is the engine of these facts from now on. Its sockets keep their identity."""
+        link = self.newcomers.pop(standby)
+        link.index = facts.index
+        link.epoch = facts.epoch
+        self.engines[facts.index] = link
+
+    def drop_newcomer(self, index: int, reason: str) -> None:
+        """It takes no place. Calls that wait for it fail."""
+        link = self.newcomers.pop(index, None)
+        if link is not None:
+            self._forget(link)
+            self.fail_calls(EngineDeadError(reason), index)
 
     def expect(self, facts: EngineFacts) -> None:
         """This engine is to take the place of the one of its index."""
@@ -281,12 +280,16 @@ class CoreClient:
         if missing := self.awaited - self.engines.keys():
             raise EngineDeadError(f"engines {sorted(missing)} died and are being started again")
         calls = [self.call_engine(index, method, *args, **kwargs) for index in sorted(self.engines)]
-        calls += [self._call(link, method, args, kwargs) for link in self.newcomers.values()]
+        calls += [
+            self._call(link, method, args, kwargs)
+            for link in self.newcomers.values()
+            if link.index < FIRST_STANDBY
+        ]
         return await asyncio.gather(*calls)
 
     async def call_engine(self, index: int, method: str, *args: Any, **kwargs: Any) -> Any:
         """The same on one engine. Raises EngineDeadError, too, if it left before this runs."""
-        link = self.engines.get(index)
+        link = self.engines.get(index) or self.newcomers.get(index)
         if link is None:
             raise EngineDeadError(f"engine {index} is gone")
         return await self._call(link, method, args, kwargs)
@@ -358,7 +361,7 @@ class CoreClient:
             self._answer(link.index, outputs.utility)
         if outputs.dead:
             self.faults[outputs.blamed] += 1
-            self._on_death(link.index, f"engine {link.index} stopped: {outputs.dead}")
+            self.on_death(link.index, f"engine {link.index} stopped: {outputs.dead}")
         return outputs
 
     def _hear_newcomer(self, outputs: EngineCoreOutputs) -> None:

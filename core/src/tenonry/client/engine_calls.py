@@ -8,9 +8,20 @@ from typing import Any
 from tenonry.client.core_client import CoreClient
 from tenonry.client.output_handler import OutputHandler
 from tenonry.errors import EngineDeadError, EngineGenerateError
+from tenonry.interfaces.launcher import FIRST_STANDBY
 
 # An engine answers between two steps, and a long prompt on a CPU takes seconds.
 HEALTH_TIMEOUT_S = 30.0
+# What engines that stand by do with the others. They do not get new weights, and are not used then.
+FOLLOWED = {
+    "add_lora",
+    "remove_lora",
+    "pin_lora",
+    "hold",
+    "release",
+    "sleep",
+    "wake_up",
+}
 
 
 class EngineCalls:
@@ -29,7 +40,21 @@ class EngineCalls:
         """One result per engine, in the engines' order."""
         self._client.check_alive()
         self._handler.listen()
-        return await self._client.call(method, *args, **kwargs)
+        answers = await self._client.call(method, *args, **kwargs)
+        if method in FOLLOWED:
+            await self._tell_standbys(method, args)
+        return answers
+
+    async def _tell_standbys(self, method: str, args: tuple[Any, ...]) -> None:
+        """Engines that stand by do what the others have done. One that cannot is lost, and nobody else is told."""
+        for index in list(self._client.newcomers):
+            if index >= FIRST_STANDBY:
+                try:
+                    await self._client.call_engine(index, method, *args)
+                except EngineGenerateError as error:
+                    self._client.on_death(index, f"it could not follow '{method}': {error}")
+                except EngineDeadError:  # another one is started
+                    pass
 
     async def all(self, method: str, *args: Any) -> bool:
         """True if every engine answers with something true."""

@@ -24,6 +24,7 @@ from tenonry.continuity.recovery import Recovery
 from tenonry.continuity.restarts import Restarts
 from tenonry.errors import ConfigError, LaunchError, Unsupported
 from tenonry.info import EngineInfo, ModelInfo
+from tenonry.interfaces.launcher import FIRST_STANDBY
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import EngineFacts, EngineZmqAddresses
@@ -33,6 +34,7 @@ from tenonry.plugin.plan import PluginPlan
 from tenonry.replacement.changes import changed
 from tenonry.replacement.fleets import Fleets
 from tenonry.replacement.replacement import Replacement, check_layout, check_present
+from tenonry.replacement.standbys import Standbys, check_supported
 from tenonry.stats import IterationStats, RecoveryStats, StatRecord
 from tenonry.transport.folder import RunDirectory
 
@@ -122,6 +124,7 @@ class OwnedEngines(Engines):
         if stat_loggers:  # a caller that brings a logger wants records
             config = config.replaced(log_stats=True)
         self._manager, self.plan, self.model = resolve_front_end(config, launcher=True)
+        check_supported(config, self.model)
         self._config, self._context = config, context
         self.changes: Collection[str] = ()
         self._fallback = fallback_config(config, self._manager)
@@ -129,15 +132,18 @@ class OwnedEngines(Engines):
         with contextlib.ExitStack() as parts:
             self.stats = StatManager(config, self.plan, stat_loggers)
             parts.callback(self.stats.shutdown)
-            self.fleets = Fleets(
-                self.model,
-                lambda index, reason: self.on_death(index, reason),  # noqa: PLW0108 - it is set later
-                coordinated=coordinated,
-            )
+            self.fleets = Fleets(self.model, self._died, coordinated=coordinated)
             self.fleets.current = self.fleets.make(config, self.plan)
             chooser = EngineChooser(config, self.plan)
             self.client = CoreClient(chooser, self.fleets.lost, self.fleet.curve)
+            self.standbys = Standbys(self, config.standby_engines, self.stats.record)
             parts.pop_all()
+
+    def _died(self, index: int, reason: str) -> None:
+        if index >= FIRST_STANDBY:
+            self.standbys.died(index, reason)
+        else:
+            self.on_death(index, reason)
 
     @property
     def fleet(self) -> EngineFleet:
@@ -199,14 +205,25 @@ class OwnedEngines(Engines):
             recovery, self.restart, self.stats.record, recovery.lock, self.num_together
         )
         recovery.restarts.obstacles = changes
+        recovery.restarts.num_at_once = lambda: self.standbys.num_at_once
         self.changes = changes
+        self.standbys.on_built = lambda: self.on_join()  # noqa: PLW0108 - it is set later
+
+    def listen(
+        self, loop: asyncio.AbstractEventLoop, take: Callable[[], dict[int, IterationStats]]
+    ) -> None:
+        self.standbys.listen(loop)
 
     async def restart(self, indexes: Sequence[int]) -> None:
-        """Start engines that died, under their numbers, and return when they can be used. Raises LaunchError."""
+        """Start engines that died, under their numbers, or let some that stand by take these; return when they can be
+        used. Raises LaunchError.
+        """
         scheduler = self.plan.get("scheduler").name
         if self._fallback is not None and self.client.faults[scheduler] >= MAX_FAULTS:
             self._fall_back(scheduler, indexes[0])
-        await self._grow(indexes)
+            await self.standbys.renew(self._config.standby_engines)
+        await self._grow(indexes, self.standbys.take_place)
+        self.standbys.fill()
 
     def _fall_back(self, scheduler: str, index: int) -> None:
         """Start engines with the other scheduler from now on."""
@@ -225,14 +242,20 @@ class OwnedEngines(Engines):
         stats = RecoveryStats(fallbacks=1)
         self.stats.record(StatRecord(engine_index=index, time=time.monotonic(), recovery=stats))
 
-    async def _grow(self, indexes: Sequence[int]) -> None:
+    async def _grow(
+        self, indexes: Sequence[int], take_place: Callable[[int], Awaitable[bool]] | None = None
+    ) -> None:
         try:
             for index in indexes:
                 self.fleets.owners.pop(index, None)
-            with contextlib.closing(self.fleet.run_directory()) as meeting:
-                self._join(await self.start_some(self.fleet, indexes, meeting))
-                self.client.leaving.update(indexes)  # until they can be used
-                await self.wait_until_connected()
+            missing = indexes
+            if take_place is not None:
+                missing = [index for index in indexes if not await take_place(index)]
+            self.client.leaving.update(indexes)  # until they can be used
+            if missing:
+                with contextlib.closing(self.fleet.run_directory()) as meeting:
+                    self._join(await self.start_some(self.fleet, missing, meeting))
+                    await self.wait_until_connected()
             await self.on_join()
             self.client.leaving.difference_update(indexes)
             self._learn()
@@ -268,6 +291,7 @@ class OwnedEngines(Engines):
         check_layout(self._config, self.model, self.fleets)
         check_present(self.client.awaited, self.changes)
         config = changed(self._config, changes)
+        check_supported(config, self.model)
         manager = PluginManager(config.plugins)
         plan = await asyncio.to_thread(manager.plan, config)
         fallback = fallback_config(config, manager)
@@ -286,6 +310,7 @@ class OwnedEngines(Engines):
         self.plan = plan
         self.client.faults.clear()
         await asyncio.to_thread(before.shutdown)
+        await self.standbys.renew(config.standby_engines)
         with contextlib.suppress(
             LaunchError
         ):  # one that has just died is started again, or ends everything

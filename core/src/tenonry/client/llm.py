@@ -57,6 +57,11 @@ class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):
             raise ConfigError(
                 "LLM runs one engine; for data_parallel_size above 1 use AsyncLLM or `tenonry serve`"
             )
+        if config.standby_engines:
+            raise ConfigError(
+                f"standby_engines={config.standby_engines}: the engine of LLM ends with your process, so that none can "
+                "stand by; use AsyncLLM or `tenonry serve`"
+            )
         self.config = config
         manager, plan, self.model = resolve_front_end(config, launcher=False)
         with contextlib.ExitStack() as parts:  # ended again if the rest cannot be built

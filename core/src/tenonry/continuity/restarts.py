@@ -34,7 +34,8 @@ class Restarts:
     held meanwhile. An engine that is not started again is given up. `num_together`: engines that step together die, and
     are started again or given up, together.
 
-    `obstacles`: why an engine that is started now would not be as it was.
+    `obstacles`: why an engine that is started now would not be as it was. `num_at_once()`: how many need no start, and
+    need not wait for others that do; or 0.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Restarts:
         self._num_together = num_together
         self._is_group_over = False
         self.obstacles: Collection[str] = ()
+        self.num_at_once: Callable[[], int] = lambda: 0
         self._budget = RestartBudget()
         self._due: set[int] = set()
         self._deaths: dict[int, tuple[float, str]] = {}  # when and why
@@ -103,8 +105,8 @@ class Restarts:
                         await asyncio.sleep(POLL_S)
                         continue
                     # One that cannot be started stops the others no longer.
-                    num_due = self._num_together if has_failed else len(self._due)
-                    indexes = sorted(self._due)[:num_due]
+                    num_at_once = self._num_together if has_failed else self.num_at_once()
+                    indexes = sorted(self._due)[: num_at_once or None]
                     self._due.difference_update(indexes)
                     has_failed |= not await self._bring_back(indexes)
         except Exception as error:

@@ -24,7 +24,7 @@ from tenonry.engine.waves import CoordinatorClient
 from tenonry.errors import WireError
 from tenonry.handle import client_of
 from tenonry.info import ModelInfo
-from tenonry.interfaces.launcher import EngineSpec
+from tenonry.interfaces.launcher import FIRST_STANDBY, EngineSpec, engine_name
 from tenonry.launch.supervise import STOP_SIGNAL, Heartbeat
 from tenonry.messages import (
     EngineCoreOutputs,
@@ -58,8 +58,6 @@ class EngineLoop:
     ) -> None:
         self._context = context
         self._heartbeat = heartbeat
-        self._index = spec.engine_index
-        self._epoch = metadata.epoch
         self._failure: str | None = None
         self._stop_at: float | None = None  # the end of the drain, once STOP_SIGNAL has come
         config = EngineConfig.model_validate_json(spec.config_text)
@@ -83,7 +81,8 @@ class EngineLoop:
             self.config,
             msgspec.json.decode(spec.model_text, type=ModelInfo),
             plan,
-            engine_index=spec.engine_index,
+            # One that stands by may get any number.
+            engine_index=spec.engine_index if spec.engine_index < FIRST_STANDBY else 0,
             on_failure=self._on_executor_failure,
         )
         self.core = EngineCore(parts)
@@ -111,7 +110,7 @@ class EngineLoop:
             while self._turn():
                 pass
         except BaseException as error:
-            logger.exception("engine %d died", self._index)
+            logger.exception("%s died", engine_name(self._ports.index))
             reason = str(error) or type(error).__name__
             blamed = getattr(error, "plugin", "")
             last = {
@@ -184,8 +183,8 @@ class EngineLoop:
 
     def _send(self, outputs_by_client: OutputsByClient) -> None:
         for client, outputs in outputs_by_client.items():
-            outputs.engine_index = self._index
-            outputs.epoch = self._epoch
+            outputs.engine_index = self._ports.index
+            outputs.epoch = self._ports.epoch
             if outputs.scheduler_stats is not None:
                 outputs.scheduler_stats.frames_dropped = self.frames_dropped
                 self.frames_dropped = 0
@@ -207,7 +206,10 @@ class EngineLoop:
                 call = self._call_decoder.decode(frames[1:])
                 self._heartbeat.pause()  # a call may take any time
                 was_held = self.core.held
-                self._send({client: EngineCoreOutputs(utility=answer(self._utilities, call))})
+                result = answer(self._utilities, call)
+                if self._coordinator is not None:
+                    self._coordinator.index = self._ports.index
+                self._send({client: EngineCoreOutputs(utility=result)})
                 if was_held:
                     self._arrived()  # what waited arrives now
         except (WireError, ValueError) as error:
@@ -241,8 +243,9 @@ class EngineLoop:
             raise WireError(
                 f"handle {handle} belongs to client {client_of(handle)}, not to {client}"
             )
-        if request.epoch != self._epoch:
-            raise WireError(f"the request is of epoch {request.epoch}, the engine of {self._epoch}")
+        epoch = self._ports.epoch
+        if request.epoch != epoch:
+            raise WireError(f"the request is of epoch {request.epoch}, the engine of {epoch}")
 
     def _refuse(self, client: int, handle: int, reason: str) -> None:
         outcome = FinishedOutput(handle, FinishReason.ERROR, error=reason)

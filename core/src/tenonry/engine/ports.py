@@ -37,7 +37,7 @@ class ClientPorts:
         epoch: int = 1,
     ) -> None:
         self._context = context
-        self._identity = port_identity(engine_index, epoch)
+        self.take_place(engine_index, epoch)
         self._curve = curve
         self._sockets: dict[int, tuple[Socket, Socket]] = {}  # in and out
         self.decoder = RequestDecoder()
@@ -46,6 +46,12 @@ class ClientPorts:
         for end in (self._wake_read, self.wake_fd):
             os.set_blocking(end, False)
         self._poller.register(self._wake_read, zmq.POLLIN)
+
+    def take_place(self, index: int, epoch: int) -> None:
+        """It is this engine from now on; sockets that are connected keep their identity."""
+        self.index = index
+        self.epoch = epoch
+        self._identity = port_identity(index, epoch)
 
     def attach(self, client: int, input_address: str, output_address: str) -> None:
         """Connect to a new client. The engine sends first on each socket."""

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 import msgspec
 import zmq
-from setproctitle import setproctitle
 
 from tenonry.config import EngineConfig
 from tenonry.engine.loop import EngineLoop
+from tenonry.engine.title import name_process
 from tenonry.errors import LaunchError, PluginFault, TenonryError
 from tenonry.interfaces.launcher import EngineSpec
 from tenonry.launch.supervise import Heartbeat
@@ -38,7 +38,9 @@ def run_engine(payload: Mapping[str, str]) -> int:
     handshake = EngineHandshake(context, spec)
     try:
         metadata = handshake.hello()
-        _show_start(spec, metadata.epoch)
+        if metadata.epoch > 1:
+            config = EngineConfig.model_validate_json(spec.config_text)
+            name_process(config, spec.engine_index, metadata.epoch)
         loop = EngineLoop(context, spec, metadata, Heartbeat(int(payload.get("heartbeat", -1))))
     except Exception as error:
         logger.exception(
@@ -49,17 +51,9 @@ def run_engine(payload: Mapping[str, str]) -> int:
         handshake.failed(error)
         context.destroy()
         return 1
-    handshake.ready(loop.core.facts(metadata.epoch))
+    facts = loop.core.facts(metadata.epoch)
+    handshake.ready(msgspec.structs.replace(facts, index=spec.engine_index))
     return loop.run()
-
-
-def _show_start(spec: EngineSpec, epoch: int) -> None:
-    """In the title of a process that was started after the first engines: `tenonry ps` reads it."""
-    if epoch > 1:
-        config = EngineConfig.model_validate_json(spec.config_text)
-        is_other = config.scheduler == config.fallback_scheduler
-        end = f" fallback {config.scheduler.name}" if is_other else ""
-        setproctitle(f"tenonry: engine {spec.engine_index} epoch {epoch}{end}")
 
 
 class EngineHandshake:

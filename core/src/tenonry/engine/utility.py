@@ -9,8 +9,11 @@ import msgspec
 
 from tenonry.engine.core import EngineCore
 from tenonry.engine.ports import ClientPorts
+from tenonry.engine.title import name_process
 from tenonry.errors import Unsupported
+from tenonry.interfaces.launcher import engine_name
 from tenonry.interfaces.worker import bind_arguments
+from tenonry.logs import configure_logging
 from tenonry.messages import UtilityCall, UtilityResult
 from tenonry.operations.engine import EngineOperations, call_optional
 from tenonry.transport.serial import to_plain
@@ -37,6 +40,12 @@ class EngineUtilities:
         """A front end is gone: abort its requests and close its sockets."""
         self._core.abort_client(client)
         self._ports.detach(client)
+
+    def take_place(self, index: int, epoch: int) -> None:
+        """Engine `index` died: this one, which stood by, is that one from now on."""
+        self._ports.take_place(index, epoch)
+        configure_logging(engine_name(index))
+        name_process(self._core.parts.config, index, epoch)
 
     def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False

@@ -17,7 +17,7 @@ import zmq
 from tenonry.engine.core import EngineCore
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.info import PluginRecord
-from tenonry.interfaces.launcher import EngineSpec
+from tenonry.interfaces.launcher import FIRST_STANDBY, EngineSpec
 from tenonry.messages import (
     CoordinatorOrder,
     EngineLoad,
@@ -36,7 +36,7 @@ CONNECT_TIMEOUT_MS = 10_000
 
 
 class CoordinatorClient:
-    """What the loop of one engine among several calls: after each step, with each send, for each request.
+    """What the loop of engine `index`, one among several, calls: after each step, with each send, for each request.
 
     `must_step`: a wave runs, so this engine steps even without work. `keeps_waiting()` says whether to go on waiting
     for a verdict. Raises ConfigError for a worker without dummy steps where engines step together, LaunchError when
@@ -52,7 +52,7 @@ class CoordinatorClient:
         sync_steps: int,
         keeps_waiting: Callable[[], bool],
     ) -> None:
-        self._index = spec.engine_index
+        self.index = spec.engine_index
         self._keeps_waiting = keeps_waiting
         self._lockstep = metadata.rendezvous != ""
         self._sync_steps = sync_steps
@@ -85,7 +85,7 @@ class CoordinatorClient:
         """Follow the orders that have arrived. Without `starts`, no wave begins: `on_request` is called later."""
         while frames := receive_frames(self.orders):
             order = self._decoder.decode(frames[0])
-            if not isinstance(order, WaveStart) or order.exclude_index == self._index:
+            if not isinstance(order, WaveStart) or order.exclude_index == self.index:
                 continue
             if order.wave >= self._wave:
                 self._wave = order.wave
@@ -98,20 +98,20 @@ class CoordinatorClient:
         The request may know of a newer wave, or its front end may not know yet that this engine's is newer.
         """
         if self._lockstep and not self.must_step and wave <= self._wave:
-            self._report(WaveStart(self._wave, self._index))
+            self._report(WaveStart(self._wave, self.index))
         self._wave = max(self._wave, wave)
         self.must_step = self._lockstep
 
     def on_send(self, core: EngineCore) -> None:
         """Report the load at first and when it changed, at most every 50 ms while there is work."""
         counts = core.request_counts()
-        if counts == self._reported:
+        if counts == self._reported or self.index >= FIRST_STANDBY:
             return
         now = time.monotonic()
         if now >= self._report_due or not any(counts):
             self._report_due = now + REPORT_EVERY_S
             self._reported = counts
-            self._report(EngineLoad(self._index, *counts))
+            self._report(EngineLoad(self.index, *counts))
 
     def on_step(self, core: EngineCore) -> None:
         """Count a step of the wave; every `data_parallel_sync_steps` steps, ask whether any engine has work.
@@ -127,7 +127,7 @@ class CoordinatorClient:
             core.call_workers("execute_dummy_batch")
         self._step += 1
         if not self._step % self._sync_steps:
-            self._report(WaveSync(self._index, self._wave, core.has_work()))
+            self._report(WaveSync(self.index, self._wave, core.has_work()))
             if not self._is_work_left():
                 self._wave += 1
                 self.must_step = False

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 
 import msgspec
 
+from tenonry.errors import Unsupported
 from tenonry.interfaces.plugin import Plugin, PluginContext
+
+FIRST_STANDBY = 4096  # the lowest index of engines that stand by; above those of all that serve
+
+
+def engine_name(index: int) -> str:
+    """What the process of an engine is called."""
+    if index >= FIRST_STANDBY:
+        return f"standby {index - FIRST_STANDBY}"
+    return f"engine {index}"
 
 
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,8 +45,8 @@ class LauncherContext(PluginContext):
 class Launcher(Plugin[LauncherContext], ABC):
     """Starts engine processes and owns them. No child outlives the process that launched it.
 
-    Engines are named `engine N`. The devices that one sees are the launcher's affair, and stand in the environment of
-    its process. Methods may be called from any thread, one at a time.
+    Engines are named by `engine_name`. The devices that one sees are the launcher's affair, and stand in the
+    environment of its process. Methods may be called from any thread, one at a time.
     """
 
     def host(self) -> str | None:
@@ -55,6 +65,10 @@ class Launcher(Plugin[LauncherContext], ABC):
     @abstractmethod
     def stop(self, names: Sequence[str], timeout: float = 5.0) -> None:
         """Stop some engines for good, as `shutdown` does; no callback is called for them. Unknown names are ignored."""
+
+    def rename(self, name: str, new: str) -> None:
+        """A process has another name from now on; an unknown one is ignored. Only for `standby_engines`."""
+        raise Unsupported(f"this launcher has no standby engines: {name} cannot become {new}")
 
     @abstractmethod
     def finished(self) -> dict[str, int]:

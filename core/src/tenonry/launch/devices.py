@@ -33,6 +33,13 @@ def device_environment(config: EngineConfig, local_rank: int) -> dict[str, str]:
     return {VARIABLE: ",".join(visible[first:last])}
 
 
+def num_places(config: EngineConfig) -> int:
+    """For how many engines this node has GPUs; 1 where there is nothing to distribute."""
+    if config.device == "cpu":
+        return 1
+    return max(1, len(visible_devices()) // config.world_size)
+
+
 def visible_devices() -> list[str]:
     """GPUs that this process may use, by number or name, without importing or initialising a library."""
     chosen = os.environ.get(VARIABLE)

@@ -11,6 +11,7 @@ import itertools
 import logging
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from socket import socketpair
 
@@ -20,7 +21,14 @@ import zmq
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.info import ModelInfo
-from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
+from tenonry.interfaces.launcher import (
+    FIRST_STANDBY,
+    EngineSpec,
+    Launcher,
+    LauncherContext,
+    engine_name,
+)
+from tenonry.launch.devices import num_places
 from tenonry.launch.handshake import CoreEngine, Handshake
 from tenonry.launch.nodes import NodeWatch
 from tenonry.launch.supervise import STOP_TIMEOUT_S, Supervisor, describe_exit
@@ -35,6 +43,7 @@ logger = logging.getLogger(__name__)
 COORDINATOR = "coordinator"
 COORDINATOR_ROLE = "tenonry.engine.coordinator:run_coordinator"
 ANSWER_BYTES = 4096
+FORMER = "former "  # before the name of a process whose place another one took
 
 
 class EngineFleet:
@@ -64,6 +73,7 @@ class EngineFleet:
         self._on_death = on_death
         self.engines: dict[int, EngineFacts] = {}
         self.dead: dict[int, str] = {}
+        self._places: dict[int, int] = {}  # of the GPUs of this node, by engine
         self.remote: set[int] = set()  # engines that another node started
         self.coordinator: EngineZmqAddresses | None = None
         self._rendezvous = ""  # of engines that step together
@@ -182,7 +192,9 @@ class EngineFleet:
             addresses = msgspec.structs.replace(
                 self.coordinator, inputs=addresses.inputs, outputs=addresses.outputs
             )
-        size = max(self._config.data_parallel_size, len(self.engines) + len(engines))
+        indexes = [*self.engines, *(engine.index for engine in engines)]
+        num_serving = sum(index < FIRST_STANDBY for index in indexes)
+        size = max(self._config.data_parallel_size, num_serving)
         metadata = HandshakeMetadata(
             addresses=addresses,
             data_parallel_size=size,
@@ -200,7 +212,7 @@ class EngineFleet:
         for engine in engines:
             if engine.index in self._nodes.ended:
                 raise LaunchError(self._nodes.ended[engine.index])
-        names = {f"engine {engine.index}" for engine in engines}
+        names = {engine_name(engine.index) for engine in engines}
         return {
             name: code
             for name, code in self.finished().items()
@@ -245,13 +257,46 @@ class EngineFleet:
     def _spec(self, index: int, handshake_address: str) -> EngineSpec:
         return EngineSpec(
             engine_index=index,
-            local_rank=0 if self._config.data_parallel_rank is not None else index,
+            local_rank=self._place(index),
             handshake_address=handshake_address,
             config_text=self._config.model_dump_json(),
             plan_text=self._plan.encode(),
             model_text=msgspec.json.encode(self._model).decode(),
             curve_keys=self._curve_text,
         )
+
+    def _place(self, index: int) -> int:
+        """An engine has the GPUs of its number, unless one that stood by took them along to another number. One that
+        stands by shares some where there are no others.
+        """
+        used = Counter(self._places.values())
+        place = 0 if self._config.data_parallel_rank is not None else index
+        if index >= FIRST_STANDBY or used[place]:
+            place = min(range(num_places(self._config)), key=lambda each: (used[each], each))
+        self._places[index] = place
+        return place
+
+    # ------------------------------------------------------------------ standbys
+    def promote(self, standby: int, index: int) -> EngineFacts:
+        """An engine that stood by is this one from now on, in place of one that died. Raises LaunchError."""
+        self._launcher.rename(engine_name(index), FORMER + engine_name(index))
+        with self._lock:
+            facts = self.engines.pop(standby, None)
+            if facts is None:
+                raise LaunchError(f"{engine_name(standby)} has just ended")
+            self._launcher.rename(engine_name(standby), engine_name(index))
+            facts = msgspec.structs.replace(facts, index=index, epoch=next(self._epochs))
+            self._places[index] = self._places.pop(standby)
+            self.engines[index] = facts
+            self.dead.pop(index, None)
+        # It may have ended while it still had the other name.
+        for name, code in self.finished().items():
+            self._on_exit(name, 0, code)
+        return facts
+
+    def stop_former(self, index: int) -> None:
+        """Wait for the process of the engine that was this one before."""
+        self._launcher.stop([FORMER + engine_name(index)])
 
     # ------------------------------------------------------------------ ends
     def finished(self) -> dict[str, int]:
@@ -264,8 +309,12 @@ class EngineFleet:
 
     def _on_exit(self, name: str, pid: int, code: int) -> None:
         """A process has ended. Called in a watcher's thread."""
+        if name.startswith(FORMER):
+            return
         kind, _, number = name.partition(" ")
-        index = int(number) if kind == "engine" else self.COORDINATOR
+        index = self.COORDINATOR
+        if name != COORDINATOR:
+            index = int(number) + (FIRST_STANDBY if kind == "standby" else 0)
         self.lost(index, f"{name} (pid {pid}) ended with {describe_exit(code)}")
 
     def _lost_there(self, index: int, reason: str) -> None:
@@ -282,7 +331,8 @@ class EngineFleet:
             if index in self.dead or index not in {*self.engines, self.COORDINATOR}:
                 return
             self.dead[index] = reason
-        self.engines.pop(index, None)
+            self.engines.pop(index, None)
+            self._places.pop(index, None)
         if index != self.COORDINATOR:
             self._on_death(index, reason)
         elif not self._rendezvous:
@@ -299,8 +349,9 @@ class EngineFleet:
         leaving = list(indexes)
         for index in leaving:
             self.engines.pop(index, None)
+            self._places.pop(index, None)
         self._nodes.order(self.remote.intersection(leaving))
-        self._launcher.stop([f"engine {index}" for index in leaving], timeout)
+        self._launcher.stop([engine_name(index) for index in leaving], timeout)
 
     def shutdown(self, timeout: float = STOP_TIMEOUT_S) -> None:
         """Stop everything. Idempotent."""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tenonry.config import EngineConfig
-from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
+from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext, engine_name
 from tenonry.launch.devices import device_environment
 from tenonry.launch.supervise import STOP_TIMEOUT_S, ExitCallback, Supervisor
 
@@ -23,7 +23,7 @@ def watch_options(config: EngineConfig) -> dict[str, Any]:
 
 
 class ProcessLauncher(Launcher):
-    """One child per engine, named `engine N`."""
+    """One child per engine."""
 
     def __init__(self, context: LauncherContext) -> None:
         super().__init__(context)
@@ -33,18 +33,21 @@ class ProcessLauncher(Launcher):
         try:
             for spec in engines:
                 self._supervisor.start(
-                    f"engine {spec.engine_index}",
+                    engine_name(spec.engine_index),
                     ENGINE_ROLE,
                     {"spec": msgspec.json.encode(spec).decode()},
                     **watch_options(self.context.config),
                     environment=device_environment(self.context.config, spec.local_rank),
                 )
         except BaseException:
-            self.stop([f"engine {spec.engine_index}" for spec in engines])
+            self.stop([engine_name(spec.engine_index) for spec in engines])
             raise
 
     def stop(self, names: Sequence[str], timeout: float = STOP_TIMEOUT_S) -> None:
         self._supervisor.stop_some(names, timeout)
+
+    def rename(self, name: str, new: str) -> None:
+        self._supervisor.rename(name, new)
 
     def finished(self) -> dict[str, int]:
         return self._supervisor.finished()

@@ -216,6 +216,12 @@ class Supervisor:
         """Process ids of children that run."""
         return {child.name: child.pid for child in self._children if child.exit_code is None}
 
+    def rename(self, name: str, new: str) -> None:
+        """A child has another name from now on; an unknown one is ignored."""
+        for child in self._children:
+            if child.name == name:
+                child.name = new
+
     def stop_some(self, names: Iterable[str], timeout: float = STOP_TIMEOUT_S) -> None:
         """Stop some children and forget them; no callback is called for them."""
         wanted = set(names)

@@ -32,6 +32,7 @@ REPLACEABLE = (
     "enforce_eager",
     "start_timeout",
     "step_timeout",
+    "standby_engines",
 )
 HINTS = {
     "data_parallel_size": "use AsyncLLM.scale or POST /scale",

@@ -18,6 +18,7 @@ from tenonry.errors import ConfigError, LaunchError, Unsupported
 from tenonry.info import ModelInfo
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import EngineFacts
+from tenonry.plugin.plan import PluginPlan
 from tenonry.replacement.fleets import Fleets
 from tenonry.transport.folder import RunDirectory
 
@@ -35,7 +36,19 @@ class Client(Protocol):
     @property
     def engines(self) -> Mapping[int, object]: ...
 
+    @property
+    def awaited(self) -> Collection[int]: ...
+
+    @property
+    def dead(self) -> str | None: ...
+
     def expect(self, facts: EngineFacts) -> None: ...
+
+    def promote(self, standby: int, facts: EngineFacts) -> None: ...
+
+    def drop_newcomer(self, index: int, reason: str) -> None: ...
+
+    async def call_engine(self, index: int, method: str, *args: Any) -> Any: ...
 
     def has_calls(self, index: int) -> bool: ...
 
@@ -48,6 +61,7 @@ class Owner(Protocol):
     """
 
     fleets: Fleets
+    plan: PluginPlan
     changes: Collection[str]
     on_join: Callable[[], Awaitable[None]]
 

@@ -140,6 +140,7 @@ class Hub:
             self._on_outputs
         )  # the descriptor is edge-triggered: something may be there already
         loop.call_soon(self._on_deaths)
+        self._engines.standbys.listen(loop)
 
     # ------------------------------------------------------------------ engines
     def _on_engine_dead(self, index: int, reason: str) -> None:
@@ -209,7 +210,11 @@ class Hub:
                 await self._call(
                     "attach_client", server.index, hello.input_address, hello.output_address
                 )
-            engines = list(self._fleet.engines.values())
+            engines = [
+                facts
+                for index, facts in self._fleet.engines.items()
+                if index in self._client.engines
+            ]
             server.epochs = {engine.index: engine.epoch for engine in engines}
             ready = EnginesReady(
                 engines=engines,

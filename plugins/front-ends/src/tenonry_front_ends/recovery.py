@@ -55,6 +55,7 @@ class SharedRecovery:
             self, self._restart, engines.stats.record, self.lock, engines.num_together
         )
         self.restarts.obstacles = self._obstacles
+        self.restarts.num_at_once = lambda: engines.standbys.num_at_once
 
     # ------------------------------------------------------------------ what Restarts asks
     @property

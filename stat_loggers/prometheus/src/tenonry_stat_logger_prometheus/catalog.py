@@ -220,6 +220,15 @@ METRICS: tuple[MetricDef, ...] = (
     ),
     _counter("scheduler_fallbacks", "Times that another scheduler took over.", vllm=()),
     _counter("engine_replacements", "Times that an engine was replaced while it ran.", vllm=()),
+    _counter(
+        "engine_takeovers", "Times that one that stood by took the place of the dead one.", vllm=()
+    ),
+    MetricDef(
+        "standby_engines",
+        "gauge",
+        "Engines that stand by, ready to take the place of one that dies.",
+        ("model_name",),
+    ),
     MetricDef(
         "request_rejections",
         "counter",

@@ -69,6 +69,7 @@ class EngineSeries:
         self.silence = cell("recovery_silence_seconds", engine)
         self.fallbacks = cell("scheduler_fallbacks", engine)
         self.replacements = cell("engine_replacements", engine)
+        self.takeovers = cell("engine_takeovers", engine)
         self.ttft = histogram("time_to_first_token_seconds", engine)
         self.itl = histogram("inter_token_latency_seconds", engine)
         self.tpot = histogram("request_time_per_output_token_seconds", engine)
@@ -137,6 +138,9 @@ class EngineSeries:
         self.silence.value += stats.silence_s
         self.fallbacks.value += stats.fallbacks
         self.replacements.value += stats.replacements
+        self.takeovers.value += stats.takeovers
+        if stats.standbys is not None:
+            self._storage.cell("standby_engines").value = stats.standbys
 
     def _add_finished(self, request: FinishedRequestStats) -> None:
         reason = request.finish_reason

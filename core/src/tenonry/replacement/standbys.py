@@ -1,0 +1,237 @@
+"""Standbys: engines that are built and wait, and take the place of one that died at once. Front end or supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from tenonry.config import EngineConfig
+from tenonry.continuity.budget import MAX_RESTARTS, WINDOW_S, RestartBudget
+from tenonry.errors import ConfigError, LaunchError
+from tenonry.info import ModelInfo
+from tenonry.interfaces.launcher import FIRST_STANDBY, engine_name
+from tenonry.launch.fleet import EngineFleet
+from tenonry.replacement.replacement import Owner
+from tenonry.stats import RecoveryStats, StatRecord
+
+logger = logging.getLogger(__name__)
+# Streams that have just moved compute their prompts again, and a start takes as much of a CPU as they do.
+DELAY_S = 1.0
+POLL_S = 0.5
+ANSWER_TIMEOUT_S = 5.0
+LAST_INDEX = (1 << 16) - 1
+
+
+class Standbys:
+    """Keeps `wanted` engines ready from `listen` on. All methods but `died` run on the event loop.
+
+    Each has an index of its own, from `FIRST_STANDBY` on, until it takes a place. It is connected to the owner, and to
+    no other front end. `on_built` is awaited before one counts.
+    """
+
+    on_built: Callable[[], Awaitable[None]] | None = None
+
+    def __init__(
+        self,
+        owner: Owner,
+        wanted: int,
+        record: Callable[[StatRecord], None],
+    ) -> None:
+        self._owner = owner
+        self._wanted = wanted
+        self._record = record
+        self._indexes = itertools.cycle(range(FIRST_STANDBY + 1, LAST_INDEX))
+        self._ready: dict[int, EngineFleet] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._filling: asyncio.Task[None] | None = None
+        self._built: asyncio.Event | None = (
+            None  # set when the one that is being built is ready, or failed
+        )
+        self._reset()
+
+    def _reset(self) -> None:
+        self._budget = RestartBudget()
+        self._is_given_up = False
+
+    @property
+    def num_at_once(self) -> int:
+        """How many engines can be brought back together at once; 0 if none stands by or is about to."""
+        return len(self._ready) or int(self._built is not None)
+
+    # ------------------------------------------------------------------ starting them
+    def listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start them in the background from now on."""
+        self._loop = loop
+        self.fill()
+
+    def fill(self) -> None:
+        """Start what is missing, unless that is under way."""
+        if self._loop is not None and self._filling is None and self._is_missing:
+            self._filling = self._loop.create_task(self._fill())
+
+    @property
+    def _is_missing(self) -> bool:
+        is_over = self._owner.client.dead is not None
+        return len(self._ready) < self._wanted and not self._is_given_up and not is_over
+
+    async def _fill(self) -> None:
+        try:
+            await asyncio.sleep(DELAY_S)
+            while self._is_missing:
+                # One that is started now would not be as the engines are.
+                if self._owner.changes or self._owner.client.awaited:
+                    await asyncio.sleep(POLL_S)
+                    continue
+                self._built = asyncio.Event()
+                try:
+                    await self._build(next(self._indexes))
+                finally:
+                    self._built.set()
+                    self._built = None
+        finally:
+            self._filling = None
+
+    async def _build(self, index: int) -> None:
+        fleet = self._owner.fleets.current
+        plan = self._owner.plan
+        try:
+            await self._start(index, fleet)
+            if reason := fleet.dead.get(index):
+                raise LaunchError(reason)
+        except Exception as error:  # noqa: BLE001 - nobody waits for it
+            await self._stop(index, fleet, str(error))
+            if self._is_missing:
+                self._count_failure(f"{engine_name(index)} could not be started: {error}")
+            return
+        except BaseException:
+            await self._stop(index, fleet, "its start was cancelled")
+            raise
+        self._ready[index] = fleet
+        self._budget.served(0)
+        if plan is not self._owner.plan or fleet is not self._owner.fleets.current:
+            await self._drop(index)
+            return
+        logger.info("%s is ready to take the place of an engine", engine_name(index))
+        self._tell()
+
+    async def _start(self, index: int, fleet: EngineFleet) -> None:
+        owner = self._owner
+        with contextlib.closing(fleet.run_directory()) as meeting:
+            (facts,) = await owner.start_some(fleet, [index], meeting)
+            owner.client.expect(facts)
+            await owner.wait_until_connected()
+        if self.on_built is not None:
+            await self.on_built()
+
+    async def _stop(self, index: int, fleet: EngineFleet, reason: str) -> None:
+        self._owner.client.drop_newcomer(index, reason)
+        await asyncio.to_thread(fleet.stop, [index])
+
+    async def _drop(self, index: int) -> None:
+        await self._stop(index, self._ready.pop(index), "it is not needed any more")
+        self._tell()
+
+    async def renew(self, wanted: int) -> None:
+        """Engines that are started from now on are others than those that stand by."""
+        self._wanted = wanted
+        self._reset()
+        for index in list(self._ready):
+            await self._drop(index)
+        self.fill()
+
+    # ------------------------------------------------------------------ their ends
+    def died(self, index: int, reason: str) -> None:
+        """From any thread. No stream knows of it."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: everything ends anyway
+                self._loop.call_soon_threadsafe(self._lost, index, reason)
+
+    def _lost(self, index: int, reason: str) -> None:
+        fleet = self._ready.pop(index, None)
+        if fleet is None or self._loop is None:
+            return
+        self._owner.client.drop_newcomer(index, reason)
+        self._loop.run_in_executor(None, fleet.stop, [index])
+        self._tell()
+        self._count_failure(reason)
+        self.fill()
+
+    def _count_failure(self, reason: str) -> None:
+        if self._budget.take(0, time.monotonic()):
+            logger.warning("%s; another one is started", reason)
+            return
+        self._is_given_up = True
+        logger.error(
+            "%s; that was one too many (%d in %g s), and no engine stands by until engines are replaced",
+            reason,
+            MAX_RESTARTS,
+            WINDOW_S,
+        )
+
+    # ------------------------------------------------------------------ their use
+    async def take_place(self, index: int) -> bool:
+        """Bring a dead engine back by one that stands by; False if there is none. Raises EngineDeadError if that one
+        dies as well, LaunchError if it does not answer.
+        """
+        if not self._ready and self._built is not None:
+            await self._built.wait()
+        while self._ready:
+            standby = min(self._ready)
+            fleet = self._ready.pop(standby)
+            self._tell()
+            try:
+                facts = fleet.promote(standby, index)
+            except LaunchError as error:
+                await self._stop(standby, fleet, str(error))
+                continue
+            asyncio.get_running_loop().run_in_executor(None, fleet.stop_former, index)
+            client = self._owner.client
+            client.promote(standby, facts)
+            try:
+                async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                    await client.call_engine(index, "take_place", index, facts.epoch)
+            except TimeoutError:  # it was stopped, or hangs
+                raise LaunchError(
+                    f"{engine_name(standby)} did not answer within {ANSWER_TIMEOUT_S:g} s"
+                ) from None
+            logger.info("%s has taken the place of engine %d", engine_name(standby), index)
+            self._note(index, RecoveryStats(takeovers=1))
+            return True
+        return False
+
+    def _tell(self) -> None:
+        self._note(0, RecoveryStats(standbys=len(self._ready)))
+
+    def _note(self, index: int, numbers: RecoveryStats) -> None:
+        record = StatRecord(
+            engine_index=index,
+            time=time.monotonic(),
+            recovery=numbers,
+        )
+        self._record(record)
+
+
+def check_supported(config: EngineConfig, model: ModelInfo) -> None:
+    """Raises ConfigError where no engine can stand by."""
+    why = ""
+    local = config.data_parallel_size_local
+    if not config.standby_engines:
+        return
+    if config.engine_death == "stop":
+        why = "engine_death=stop, since no engine is started again then"
+    elif config.launcher.name != "process":
+        why = f"launcher={config.launcher.name}; only engines that are processes of this node have some"
+    elif local is not None and local < config.data_parallel_size:
+        why = f"data_parallel_size_local={local}, engines on other nodes"
+    elif model.needs_lockstep:
+        why = "engines that step together (enable_expert_parallel)"
+    elif config.kv_connector is not None:
+        why = f"kv_connector={config.kv_connector.name}"
+    if why:
+        raise ConfigError(
+            f"standby_engines={config.standby_engines} is not possible with {why}; leave it at 0"
+        )
