@@ -24,8 +24,8 @@ MAX_TOKENS = {
     # two engines of one index are connected; rows with grammars have rounds where tokens are drafted; launchers share
     # when an engine hangs; nodes are told which of their engines to start again; engines that step
     # together come back with another coordinator; one that stands by has an index, a name and GPUs, and gets those of
-    # one that died.
-    "engine": 20_030,
+    # one that died; a node that was started again joins again.
+    "engine": 20_208,
     # Requests go on when their engine died, or was replaced: links of both, streams that move, who starts engines;
     # links to another coordinator; ports that stay for engines that come back; calls that reach engines that stand by
     # as well, and links that change their engine.
@@ -42,8 +42,9 @@ MAX_TOKENS = {
     # Engines that died are started again, and their requests sent again: two parts since a supervisor does the first
     # for front ends that do the second.
     # Requests move to an engine that took the place of another; one that cannot be started takes no other with it,
-    # unless they step together, and those that need no start wait for none that do.
-    "continuity": 3_320,
+    # unless they step together, and those that need no start wait for none that do;
+    # one that was given up may come back with its node.
+    "continuity": 3_351,
     # Engines that stand by: started in the background, let in, lost, renewed, refused.
     "replacement": 3_210,
 }

@@ -80,3 +80,26 @@ def test_engines_that_step_together_are_started_together_and_given_up_together(m
     assert set(map(tuple, tried)) == {(0, 1)}
     assert all("no memory" in reason for reason in served.given_up.values())
     assert sorted(served.given_up) == [0, 1]
+
+
+def test_an_engine_that_was_given_up_may_come_back(monkeypatch):
+    """Its node was started again: what was tried before counts no more."""
+    monkeypatch.setattr(restarts, "RETRY_S", 0.0)
+    served = FakeServed()
+    is_there = False
+
+    async def restart(indexes: Sequence[int]) -> None:
+        if not is_there:
+            raise LaunchError("its node is gone")
+
+    async def main() -> None:
+        nonlocal is_there
+        found = Restarts(served, restart, lambda record: None, asyncio.Lock())
+        found.on_death(1, "its node is silent")
+        await until_all_are_known(served, 1)
+        is_there = True
+        found.on_death(1, "its node was started again")
+        await until_all_are_known(served, 2)
+
+    asyncio.run(main())
+    assert served.admitted == [1]

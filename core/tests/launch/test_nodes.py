@@ -99,6 +99,32 @@ def test_an_order_reaches_the_node_of_its_engine(context):
     node.close()
 
 
+def test_a_node_that_was_started_again_returns_once(context):
+    """No order that the process before it followed counts for it."""
+    calls: list[tuple[str, str]] = []
+    watch = NodeWatch(
+        lambda _, reason: calls.append(("died", reason)),
+        lambda _, reason: calls.append(("returned", reason)),
+    )
+    door = context.socket(zmq.ROUTER)
+
+    def receive(report: NodeReport) -> None:
+        watch.receive(door, [NODE_IDENTITY + b"n", msgspec.msgpack.encode(report)])
+
+    receive(NodeReport("n", [4], process=1))
+    watch.order([4], "tcp://here:1")
+    for _ in range(2):
+        receive(NodeReport("n", [4], process=2))
+    assert calls == [("returned", "engine 4: its node n was started again")]
+    assert 4 in watch.ended
+    watch.order([4], "tcp://here:1")
+    assert watch.ended == {}
+    receive(NodeReport("n", [4], {4: "early"}, process=2))
+    receive(NodeReport("n", [4], {4: "once more"}, number=2, process=2))
+    assert calls[1:] == [("died", "once more on node n")]
+    door.close()
+
+
 def test_a_node_hears_when_all_engines_are_ready(context):
     """Until then, that the front end lives."""
     watch = NodeWatch(lambda *_: None)

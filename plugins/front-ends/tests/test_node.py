@@ -72,15 +72,17 @@ class Nodes:
         }  # fmt: skip
         config = served_config(**self.values, data_parallel_start_rank=1)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        command, self.log = (
-            [sys.executable, "-c", SCRIPT, config.model_dump_json()],
-            folder / "node.log",
-        )
+        self.log = folder / "node.log"
+        self._command = [sys.executable, "-c", SCRIPT, config.model_dump_json()]
+        self._environment = environment
+        self.start_node()
+        self.served: Served | None = None
+
+    def start_node(self) -> None:
         with self.log.open("wb") as log:
             self.node = subprocess.Popen(
-                command, env=environment, stderr=log, start_new_session=True
+                self._command, env=self._environment, stderr=log, start_new_session=True
             )
-        self.served: Served | None = None
 
     def start(self) -> Served:
         self.served = Served(**self.values)
@@ -184,6 +186,46 @@ def test_streams_of_a_node_that_is_gone_go_on_where_they_can(nodes, caplog):
     assert others == UNDER_LOAD[1:]
     assert isinstance(pinned, RequestError)
     assert "the node of engines [1] is gone" in caplog.text
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """While the loop serves; bounded by the time limit of the test."""
+    while not condition():  # noqa: ASYNC110 - no event says so
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("nodes", [SLOW], indirect=True)
+def test_a_node_that_is_started_again_joins_again(nodes, caplog):
+    """Before its silence is noticed, when streams wait for its engine, and after that was given up."""
+    served = nodes.start()
+
+    def kill() -> None:
+        nodes.node.kill()
+        nodes.node.wait()
+
+    def kill_and_start() -> None:
+        kill()
+        nodes.start_node()
+
+    assert served.run(kill_under_load(served, kill_and_start)) == UNDER_LOAD
+    assert "engines [1] join them" in nodes.log.read_text()
+    assert "engine 1: its node" in caplog.text
+    kill()
+    served.run(until(lambda: "the engine is given up" in caplog.text))
+    nodes.start_node()
+    served.run(until(lambda: len(served.engine._client.able) == 2))
+    assert served.run(kill_under_load(served, lambda: None)) == UNDER_LOAD
+    assert "engines [1] join them" in nodes.log.read_text()
+
+
+@pytest.mark.parametrize("nodes", [{"engine_death": "stop"}], indirect=True)
+def test_a_node_that_cannot_join_says_so(nodes):
+    nodes.start()
+    nodes.node.kill()
+    nodes.node.wait()
+    nodes.start_node()
+    assert nodes.node.wait(30) == 1
+    assert "start the first node anew as well" in nodes.log.read_text()
 
 
 FAULTY = {

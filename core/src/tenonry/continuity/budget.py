@@ -31,3 +31,8 @@ class RestartBudget:
     def served(self, index: int) -> None:
         """It is ready."""
         self._failures[index] = 0
+
+    def given_up(self, index: int) -> None:
+        """One of its number that comes later has nothing to do with it."""
+        self._times[index] = []
+        self._failures[index] = 0

@@ -90,6 +90,7 @@ class Restarts:
         """Give one engine up, with all that step together with it."""
         _, reason = self._deaths.pop(index)
         self._due.discard(index)
+        self._budget.given_up(index)
         self._is_group_over = self._num_together > 1
         self._served.give_up(index, f"{reason}; {why}")
         if self._is_group_over:

@@ -96,7 +96,7 @@ class EngineFleet:
         self._curve_text = "" if self.curve is None else self.curve.encode()
         self._coordinated = coordinated or model.needs_lockstep
         self._context: Context = zmq.Context()
-        self._nodes = NodeWatch(self._lost_there)
+        self._nodes = NodeWatch(self._lost_there, self._returned)
 
     def change(self, config: EngineConfig, plan: PluginPlan) -> None:
         """Engines that are started from now on get these."""
@@ -147,7 +147,7 @@ class EngineFleet:
         self, socket: Socket, indexes: Sequence[int], addresses: EngineZmqAddresses
     ) -> list[EngineFacts]:
         epoch = next(self._epochs)
-        dead = [f"engine {index}" for index in indexes if self.dead.pop(index, None)]
+        dead = [engine_name(index) for index in indexes if self.dead.pop(index, None)]
         self._launcher.stop(dead, 0.0 if self._rendezvous else STOP_TIMEOUT_S)
         if self._rendezvous:
             self._end_coordinator()
@@ -205,9 +205,7 @@ class EngineFleet:
         return handshake.run(lambda: self._ended(engines), self._config.start_timeout)
 
     def _ended(self, engines: Sequence[CoreEngine]) -> dict[str, int]:
-        """Processes that a start waits for and that have ended. Raises LaunchError after `shutdown`, or where one has
-        ended on another node.
-        """
+        """Processes that a start waits for and that ended. LaunchError for one of a node, and after `shutdown`."""
         self._check_open()
         for engine in engines:
             if engine.index in self._nodes.ended:
@@ -321,6 +319,13 @@ class EngineFleet:
         """A node says so, also of an engine that this one has started in its place."""
         if index in self.remote:
             self.lost(index, reason)
+
+    def _returned(self, index: int, reason: str) -> None:
+        """The node of an engine was started again, which may have been given up."""
+        if index in self.engines:
+            self._lost_there(index, reason)
+        elif index in self.remote and not self._rendezvous:
+            self._on_death(index, reason)
 
     def lost(self, index: int, reason: str) -> None:
         """An engine is dead; the first reason counts. From any thread. Engines that step together end together."""

@@ -31,13 +31,14 @@ READY = b"ready"
 
 class NodeReport(msgspec.Struct, array_like=True):
     """Node to front end, every second: the engines it runs, and those of them that ended, with the reason, since it
-    followed the order of this number.
+    followed the order of this number. `process`: a number of its own for each process of a node.
     """
 
     node: str
     engines: list[int]
     ended: dict[int, str] = {}
     number: int = 0
+    process: int = 0
 
 
 class NodeOrder(msgspec.Struct, array_like=True):
@@ -52,13 +53,19 @@ class NodeOrder(msgspec.Struct, array_like=True):
 
 
 class NodeWatch:
-    """Receives reports until `close`. `on_death(engine index, reason)` is called from its thread.
+    """Receives reports until `close`. `on_death(engine index, reason)` is called from its thread; so is `on_return` for
+    the engines of a node that was started again.
 
     `ended`: engines that ended since they were ordered last, and why.
     """
 
-    def __init__(self, on_death: Callable[[int, str], None]) -> None:
+    def __init__(
+        self,
+        on_death: Callable[[int, str], None],
+        on_return: Callable[[int, str], None] | None = None,
+    ) -> None:
         self._on_death = on_death
+        self._on_return = on_return or on_death
         # The last report and its time, by identity: two nodes may have one host name.
         self._last: dict[bytes, tuple[float, NodeReport]] = {}
         self._stop = threading.Event()
@@ -66,6 +73,7 @@ class NodeWatch:
         self.ended: dict[int, str] = {}
         self._numbers = itertools.count(1)
         self._ordered: dict[int, int] = {}  # the number of the last order, by engine
+        self._processes: dict[int, int] = {}  # that reported each engine
         self._orders: queue.SimpleQueue[tuple[bytes, NodeOrder]] = queue.SimpleQueue()
         self._decoder = msgspec.msgpack.Decoder(NodeReport)
 
@@ -108,12 +116,23 @@ class NodeWatch:
         self._last[frames[0]] = (time.monotonic(), report)
         with contextlib.suppress(zmq.ZMQError):  # it was the node's last report
             socket.send_multipart([frames[0], READY if self._thread else ALIVE])
+        self._find_new_process(report)
         for index, reason in report.ended.items():
             if report.number >= self._ordered.get(
                 index, 0
             ):  # else it says how that one ended before
                 self._ended(index, f"{reason} on node {report.node}")
         return report
+
+    def _find_new_process(self, report: NodeReport) -> None:
+        """It has the engines of one before, and starts none that is not ordered."""
+        for index in report.engines:
+            is_new = self._processes.get(index, report.process) != report.process
+            self._processes[index] = report.process
+            if is_new:
+                self._ordered.pop(index, None)
+                self.ended[index] = f"engine {index}: its node {report.node} was started again"
+                self._on_return(index, self.ended[index])
 
     def _ended(self, index: int, reason: str) -> None:
         self.ended[index] = reason

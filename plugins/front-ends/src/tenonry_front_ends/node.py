@@ -90,7 +90,8 @@ def engine_specs(
 class HeadlessNode:
     """Engines `data_parallel_start_rank` and following, as many as `data_parallel_size_local` says.
 
-    One that dies once all have been ready is started again when the front end says so.
+    One that dies once all have been ready is started again when the front end says so. So are all of them, if this node
+    is started when the others run already.
     """
 
     def __init__(self, config: EngineConfig, plan: PluginPlan, model: ModelInfo) -> None:
@@ -116,6 +117,7 @@ class HeadlessNode:
         self._restarts = config.engine_death == "restart"
         self._is_complete = False  # the engines of all nodes have been ready
         self._number = 0  # of the last order
+        self._process = time.time_ns()
         self._failed: dict[int, str] = {}  # engines that could not be started
         self._launcher: Launcher = build_plugin(plan.get("launcher"), LauncherContext(config))
         self._launcher.on_exit(lambda *_: self._wakeups.put(None))
@@ -150,7 +152,8 @@ class HeadlessNode:
             curve=self._curve,
         )
         try:
-            self._launcher.start(self._specs[self._scheduler])
+            if not self._joins_others(socket):
+                self._launcher.start(self._specs[self._scheduler])
             self._report_until_the_end(socket)
         except LaunchError as error:
             logger.error("%s", error)  # noqa: TRY400 - the message names the cause
@@ -162,6 +165,20 @@ class HeadlessNode:
             self._report(socket, ended)
             context.destroy(linger=1000)
         return 0
+
+    def _joins_others(self, socket: zmq.Socket[bytes]) -> bool:
+        """Whether the engines of all nodes have been ready before. Raises LaunchError if none is started again."""
+        self._report(socket, {})
+        if socket.poll(round(REPORT_EVERY_S * 1000)):
+            self._receive(socket)
+        if self._is_complete and not self._restarts:
+            raise LaunchError(
+                f"the other engines of {self._address} run already, and with --engine-death stop none is started "
+                "again; start the first node anew as well"
+            )
+        if self._is_complete:
+            logger.warning("the other engines run already; engines %s join them", self._engines)
+        return self._is_complete
 
     def _stop_engines(self, socket: zmq.Socket[bytes]) -> None:
         """Let them finish what runs, and report meanwhile that this node lives. A second signal aborts what runs."""
@@ -178,7 +195,9 @@ class HeadlessNode:
                         os.kill(pid, STOP_SIGNAL)
 
     def _report(self, socket: zmq.Socket[bytes], ended: dict[int, str]) -> None:
-        report = NodeReport(sockets.gethostname(), self._engines, ended, self._number)
+        report = NodeReport(
+            sockets.gethostname(), self._engines, ended, self._number, self._process
+        )
         socket.send(msgspec.msgpack.encode(report))
 
     def _report_until_the_end(self, socket: zmq.Socket[bytes]) -> None:
