@@ -211,7 +211,8 @@ class Reader:
             self.run([sys.executable, "-m", "pip", "install", *offline, arguments[-1]])
         else:
             assert arguments[0] == "curl", f"{line!r} is documented, but this test cannot run it"
-            self.run(["curl", "--fail", "--silent", "--show-error", *arguments[1:]])
+            command = self.translate(line).replace("curl", "curl --fail --silent --show-error", 1)
+            self.run(["bash", "-o", "pipefail", "-c", command])
         return 1
 
     def tenonry(self, arguments: list[str], environment: dict[str, str]) -> None:

@@ -162,6 +162,25 @@ class TestTakingOver:
         ]
         assert [served.run(each) for each in both] == [tokens([0], LONG), tokens([1], LONG)]
 
+    @pytest.mark.parametrize("rank", [0, 1])
+    def test_it_has_the_rank_of_the_one_that_died(self, serve, rank):
+        """Requests that are pinned to that rank go on there, and new ones are served."""
+        served = serve(worker=SLOW, data_parallel_size=2, standby_engines=1)
+
+        async def main() -> list[list[int]]:
+            (standby,) = await ready(served)
+            pinned = collect(served.engine, [1], LONG, "before", data_parallel_rank=rank)
+            run = asyncio.ensure_future(pinned)
+            while not (stream := served.engine._outputs.get("before")) or not stream.num_generated:  # noqa: ASYNC110 - no event says so
+                await asyncio.sleep(0.001)
+            kill(served, rank)
+            before = await run
+            assert served.engine.engine_pids[f"engine {rank}"] == standby
+            after = collect(served.engine, [2], LONG, "after", data_parallel_rank=rank)
+            return [before, await after]
+
+        assert served.run(main()) == [tokens([1], LONG), tokens([2], LONG)]
+
     def test_one_that_is_being_built_is_waited_for(self, serve):
         served = serve(worker=SLOW, standby_engines=1)
         is_dead = asyncio.Event()

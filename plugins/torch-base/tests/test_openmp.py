@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import shutil
 import threading
 from pathlib import Path
 
@@ -19,6 +21,16 @@ def test_as_many_threads_as_asked_for_with_the_caller_among_them(num_threads):
     assert len(set(found)) == num_threads
     assert found == sorted(found)
     assert threading.get_native_id() in found
+
+
+def test_another_openmp_library_in_the_process_is_left_alone(tmp_path):
+    """As scikit-learn brings one, which compared by its path can come first."""
+    address = team()
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    own = next(line.split(maxsplit=5)[-1] for line in lines if "/torch/lib/lib" in line and "omp" in line)
+    other = shutil.copy(own, tmp_path / "libgomp-other.so")
+    assert ctypes.cast(ctypes.CDLL(other).GOMP_parallel, ctypes.c_void_p).value != address
+    assert team() == address
 
 
 def test_they_are_those_that_torch_computes_with():

@@ -43,6 +43,7 @@ class EngineUtilities:
 
     def take_place(self, index: int, epoch: int) -> None:
         """Engine `index` died: this one, which stood by, is that one from now on."""
+        self._core.index = index
         self._ports.take_place(index, epoch)
         configure_logging(engine_name(index))
         name_process(self._core.parts.config, index, epoch)

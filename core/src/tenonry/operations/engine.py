@@ -165,7 +165,9 @@ class EngineOperations:
     def save_sharded_state(
         self, path: str, pattern: str | None = None, max_size: int | None = None
     ) -> None:
-        call_optional(self._core, "save", "save_sharded_state", path, pattern, max_size)
+        """The first engine does it: all have the same weights."""
+        if self._core.index == 0:
+            call_optional(self._core, "save", "save_sharded_state", path, pattern, max_size)
 
     def save_tensorized_model(self, options: dict[str, Any]) -> None:
         call_optional(self._core, "save", "save_tensorized_model", options)

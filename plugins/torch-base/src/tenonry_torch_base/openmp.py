@@ -6,7 +6,7 @@ import ctypes
 import threading
 from pathlib import Path
 
-NAMES = ("libgomp", "libomp", "libiomp5")
+TORCH = "libtorch_cpu."
 MEMBER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 TEAM = ctypes.CFUNCTYPE(None, MEMBER, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
 
@@ -14,18 +14,17 @@ TEAM = ctypes.CFUNCTYPE(None, MEMBER, ctypes.c_void_p, ctypes.c_uint, ctypes.c_u
 def team() -> int | None:
     """The address of the function that runs something on torch's threads; None where they cannot be had.
 
-    It is `GOMP_parallel` of the OpenMP library that is loaded already, which those of GNU, LLVM and Intel have.
+    It is `GOMP_parallel`, which the OpenMP libraries of GNU, LLVM and Intel have. It is looked for in what torch itself was
+    linked with: other packages, scikit-learn among them, bring OpenMP libraries with threads of their own.
     """
     maps = Path("/proc/self/maps")
     if not maps.exists():
         return None
-    paths = {line.split(maxsplit=5)[-1] for line in maps.read_text().splitlines() if "omp" in line}
-    for path in sorted(paths):
-        if not Path(path).name.startswith(NAMES):
-            continue
-        entry = getattr(ctypes.CDLL(path), "GOMP_parallel", None)
-        if entry is not None:
-            return ctypes.cast(entry, ctypes.c_void_p).value
+    for line in maps.read_text().splitlines():
+        path = line.split(maxsplit=5)[-1]
+        if Path(path).name.startswith(TORCH):
+            entry = getattr(ctypes.CDLL(path), "GOMP_parallel", None)
+            return None if entry is None else ctypes.cast(entry, ctypes.c_void_p).value
     return None
 
 

@@ -313,12 +313,11 @@ class TorchWorker(Worker):
         pattern: str | None = None,
         max_size: int | None = None,
     ) -> None:
-        """Write this rank's weights, under the checkpoint's names, for `load_format=sharded`; the first engine does it.
+        """Write this rank's weights, under the checkpoint's names, for `load_format=sharded`.
 
         `pattern`: of file names, with {rank} and {part}; `max_size`: bytes of a file.
         """
-        if self.context.engine_index == 0:
-            self.residency.save(self.context.model.path, path, pattern, max_size)
+        self.residency.save(self.context.model.path, path, pattern, max_size)
 
     def reset_mm_cache(self) -> None:
         """Encode images anew that prompts hold again."""
