@@ -19,6 +19,7 @@ from tenonry.interfaces.stat_logger import StatLoggerContext
 from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.processes import children_killed
 from tenonry_testkit.residue import RUN_VARIABLE
+from tenonry_testkit.served import have_tokens
 
 pytestmark = pytest.mark.timeout(400)  # two nodes start beside all other tests
 PATIENCE_S = 20.0
@@ -96,29 +97,36 @@ async def stream(engine, prompt, params, request_id, **fields):
     return last.outputs[0]
 
 
-async def streams(engine, prompts, params, pinned=None):
-    """The outcome of each: its output, or the error that ended it. Every other one asks for the engine `pinned`."""
-    running = (
-        stream(
-            engine,
-            prompt,
-            params,
-            f"r{number}",
-            data_parallel_rank=pinned if number % 2 else None,
+def begin_streams(engine, prompts, params, pinned=None):
+    """The tasks that read them, by request id. Every other one asks for the engine `pinned`."""
+    return {
+        f"r{number}": asyncio.ensure_future(
+            stream(
+                engine,
+                prompt,
+                params,
+                f"r{number}",
+                data_parallel_rank=pinned if number % 2 else None,
+            )
         )
         for number, prompt in enumerate(prompts)
-    )
-    return await asyncio.gather(*running, return_exceptions=True)
+    }
 
 
-async def some_tokens(engine):
-    """Wait until every stream has some tokens."""
-    outputs = engine._outputs
-    names = [f"r{number}" for number in range(STREAMS)]
-    while not all(  # noqa: ASYNC110 - no event says so
-        (stream := outputs.get(name)) is not None and stream.num_generated >= 4 for name in names
-    ):
-        await asyncio.sleep(0.001)
+async def outcomes(runs):
+    """Of each: its output, or the error that ended it."""
+    return await asyncio.gather(*runs.values(), return_exceptions=True)
+
+
+async def streams(engine, prompts, params):
+    return await outcomes(begin_streams(engine, prompts, params))
+
+
+async def running_streams(engine, pinned=None):
+    """Long ones, each of which has some tokens."""
+    runs = begin_streams(engine, prompts(), LONG, pinned)
+    await have_tokens(engine, runs, 4)
+    return runs
 
 
 async def all_run(engine):
@@ -184,11 +192,10 @@ def test_streams_of_a_dead_engine_on_the_second_node_go_on(serve, expected_long,
     engine = serve(data_parallel_size=2)
 
     async def main():
-        running = asyncio.create_task(streams(engine, prompts(), LONG, pinned=1))
-        await some_tokens(engine)
+        running = await running_streams(engine, pinned=1)
         pid = engine.engine_pids["engine 1"]
         os.kill(psutil.Process(pid).ppid() if victim == "actor" else pid, signal.SIGKILL)
-        return pid, await running
+        return pid, await outcomes(running)
 
     pid, answers = asyncio.run(main())
     assert engine.engine_pids["engine 1"] != pid
@@ -200,11 +207,10 @@ def test_a_stopped_engine_is_killed_and_its_streams_go_on(serve, expected_long):
     engine = serve(step_timeout=2.0)
 
     async def main():
-        running = asyncio.create_task(streams(engine, prompts(), LONG))
-        await some_tokens(engine)
+        running = await running_streams(engine)
         pid = engine.engine_pids["engine 0"]
         os.kill(pid, signal.SIGSTOP)
-        return pid, await running
+        return pid, await outcomes(running)
 
     pid, answers = asyncio.run(main())
     assert not psutil.pid_exists(pid)
@@ -226,10 +232,9 @@ def test_an_engine_of_a_lost_node_comes_back_on_another(third_node, serve, clust
     engine = serve(data_parallel_size=2)
 
     async def main():
-        running = asyncio.create_task(streams(engine, prompts(), LONG, pinned=1))
-        await some_tokens(engine)
+        running = await running_streams(engine, pinned=1)
         cluster.remove_node(third_node, allow_graceful=False)
-        return await running
+        return await outcomes(running)
 
     answers = asyncio.run(main())
     assert [list(answer.token_ids) for answer in answers] == expected_long
@@ -260,12 +265,11 @@ def test_ranks_use_the_group_of_their_engine(serve, expected_long, caplog):
     engine = serve(executor="ray", tensor_parallel_size=2)
 
     async def main():
-        running = asyncio.create_task(streams(engine, prompts(), LONG))
-        await some_tokens(engine)
+        running = await running_streams(engine)
         ranks = [process for process in psutil.process_iter(["cmdline"]) if is_rank(process)]
         assert len(ranks) == 2
         ranks[0].kill()
-        return ranks[0].pid, await running
+        return ranks[0].pid, await outcomes(running)
 
     pid, answers = asyncio.run(main())
     assert f"pid {pid}) is gone" in caplog.text

@@ -26,7 +26,7 @@ from tenonry.interfaces.stat_logger import StatLoggerContext
 from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.kernel.served import Served, served_config
 from tenonry_testkit.roles import eventually
-from tenonry_testkit.served import collect, params, tokens
+from tenonry_testkit.served import collect, have_tokens, params, tokens
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("forked_children")]
 REFERENCE = "tenonry_testkit.fakes:ReferenceScheduler"
@@ -64,18 +64,14 @@ def scheduler(folder: Path, text: str = OTHER) -> str:
 
 async def streams(served: Served, count: int) -> asyncio.Future[list[list[int]]]:
     """All of them have got something; every other one is drawn with a seed."""
-    jobs = [
-        collect(served.engine, [number], SEEDED if number % 2 else LONG, f"r{number}")
+    runs = {
+        f"r{number}": asyncio.ensure_future(
+            collect(served.engine, [number], SEEDED if number % 2 else LONG, f"r{number}")
+        )
         for number in range(1, count + 1)
-    ]
-    run = asyncio.gather(*map(asyncio.ensure_future, jobs))
-    outputs = served.engine._outputs
-    while any(  # noqa: ASYNC110 - no event says so
-        not outputs.get(f"r{number}") or not outputs.get(f"r{number}").num_generated
-        for number in range(1, count + 1)
-    ):
-        await asyncio.sleep(0.001)
-    return run
+    }
+    await have_tokens(served.engine, runs)
+    return asyncio.gather(*runs.values())
 
 
 def expected(count: int) -> list[list[int]]:

@@ -23,7 +23,7 @@ from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.kernel.mortal import set_fuse
 from tenonry_testkit.kernel.served import Served, served_config
 from tenonry_testkit.roles import eventually
-from tenonry_testkit.served import collect, params, tokens
+from tenonry_testkit.served import collect, have_tokens, params, tokens
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("forked_children", "no_delay")]
 SLOW = {"name": "tenonry_testkit.kernel.faulty:FaultyWorker", "options": {"delay_s": 0.01}}
@@ -48,18 +48,14 @@ async def ready(served: Served, count: int = 1) -> list[int]:
 
 async def streams(served: Served, count: int) -> asyncio.Future[list[list[int]]]:
     """All of them have got something; every other one is drawn with a seed."""
-    jobs = [
-        collect(served.engine, [number], SEEDED if number % 2 else LONG, f"r{number}")
+    runs = {
+        f"r{number}": asyncio.ensure_future(
+            collect(served.engine, [number], SEEDED if number % 2 else LONG, f"r{number}")
+        )
         for number in range(1, count + 1)
-    ]
-    run = asyncio.gather(*map(asyncio.ensure_future, jobs))
-    outputs = served.engine._outputs
-    while any(  # noqa: ASYNC110 - no event says so
-        not outputs.get(f"r{number}") or not outputs.get(f"r{number}").num_generated
-        for number in range(1, count + 1)
-    ):
-        await asyncio.sleep(0.001)
-    return run
+    }
+    await have_tokens(served.engine, runs)
+    return asyncio.gather(*runs.values())
 
 
 def expected(count: int) -> list[list[int]]:
@@ -171,8 +167,7 @@ class TestTakingOver:
             (standby,) = await ready(served)
             pinned = collect(served.engine, [1], LONG, "before", data_parallel_rank=rank)
             run = asyncio.ensure_future(pinned)
-            while not (stream := served.engine._outputs.get("before")) or not stream.num_generated:  # noqa: ASYNC110 - no event says so
-                await asyncio.sleep(0.001)
+            await have_tokens(served.engine, {"before": run})
             kill(served, rank)
             before = await run
             assert served.engine.engine_pids[f"engine {rank}"] == standby
