@@ -24,8 +24,8 @@ MAX_TOKENS = {
     # two engines of one index are connected; rows with grammars have rounds where tokens are drafted; launchers share
     # when an engine hangs; nodes are told which of their engines to start again; engines that step
     # together come back with another coordinator; one that stands by has an index, a name and GPUs, and gets those of
-    # one that died; a node that was started again joins again.
-    "engine": 20_208,
+    # one that died, as well as its rank; a node that was started again joins again.
+    "engine": 20_215,
     # Requests go on when their engine died, or was replaced: links of both, streams that move, who starts engines;
     # links to another coordinator; ports that stay for engines that come back; calls that reach engines that stand by
     # as well, and links that change their engine.
@@ -36,8 +36,9 @@ MAX_TOKENS = {
     # What was checked of them in checks moved there; the mirror of images; they go along to another engine.
     "features": 1_725,
     "adapters": 650,
-    # The operations of AsyncLLM moved there from the client; they say what a restarted engine would lack.
-    "operations": 2_425,
+    # The operations of AsyncLLM moved there from the client; they say what a restarted engine would lack;
+    # which engine saves depends on the rank that it has now.
+    "operations": 2_432,
     "pooling": 1_680,
     # Engines that died are started again, and their requests sent again: two parts since a supervisor does the first
     # for front ends that do the second.

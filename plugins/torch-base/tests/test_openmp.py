@@ -27,7 +27,9 @@ def test_another_openmp_library_in_the_process_is_left_alone(tmp_path):
     """As scikit-learn brings one, which compared by its path can come first."""
     address = team()
     lines = Path("/proc/self/maps").read_text().splitlines()
-    own = next(line.split(maxsplit=5)[-1] for line in lines if "/torch/lib/lib" in line and "omp" in line)
+    own = next(
+        line.split(maxsplit=5)[-1] for line in lines if "/torch/lib/lib" in line and "omp" in line
+    )
     other = shutil.copy(own, tmp_path / "libgomp-other.so")
     assert ctypes.cast(ctypes.CDLL(other).GOMP_parallel, ctypes.c_void_p).value != address
     assert team() == address
