@@ -25,7 +25,7 @@ MAX_TOKENS = {
     # when an engine hangs; nodes are told which of their engines to start again; engines that step
     # together come back with another coordinator; one that stands by has an index, a name and GPUs, and gets those of
     # one that died, as well as its rank; a node that was started again joins again.
-    "engine": 20_215,
+    "engine": 20_186,
     # Requests go on when their engine died, or was replaced: links of both, streams that move, who starts engines;
     # links to another coordinator; ports that stay for engines that come back; calls that reach engines that stand by
     # as well, and links that change their engine.

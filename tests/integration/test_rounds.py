@@ -7,19 +7,28 @@ a round may take is made so long that rounds are as long as they are allowed to 
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from streams import one_by_one
 
 from tenonry import LLM, AsyncLLM, EngineConfig, SamplingParams
+from tenonry.sampling_params import StructuredOutput
 from tenonry_demo_model import model_path
 from tenonry_scheduling import rounds
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("one_thread")]
 SETTINGS = {
-    "model": str(model_path()), "dtype": "float32", "device": "cpu", "max_num_seqs": 8, "max_model_len": 256,
+    "model": str(model_path()), "dtype": "float32", "device": "cpu", "max_num_seqs": 20, "max_model_len": 256,
     "log_stats": False,
 }  # fmt: skip
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+}
+# Starts what compiles grammars, which stays as long as its engine.
+ANY_LETTER = {"max_tokens": 2, "structured_output": StructuredOutput(regex="[a-z]")}
 PROMPT = "Once upon a time there was a little girl who"
 GREEDY = {"temperature": 0.0, "max_tokens": 40}
 DRAWN = {"temperature": 0.9, "seed": 5, "max_tokens": 40}
@@ -34,12 +43,14 @@ def unhurried(monkeypatch):
 def plain():
     """Tokens and text of requests that run together, one token a step."""
     with LLM(**SETTINGS, max_round_tokens=1) as llm:
+        answers(llm, [ANY_LETTER])
         yield lambda asked: answers(llm, asked)
 
 
 @pytest.fixture(scope="module")
 def llm():
     with LLM(**SETTINGS, max_round_tokens=8) as made:
+        answers(made, [ANY_LETTER])
         yield made
 
 
@@ -87,16 +98,30 @@ class TestTokens:
         assert answers(llm, asked) == expected
         assert [each[2] for each in expected[:1] + expected[2:4]] == ["stop"] * 3
 
-    def test_beside_log_probabilities_and_a_grammar(self, plain, llm, sampling):
+    @pytest.mark.parametrize("count", [1, 17], ids=["one", "as many as a thread fills masks for"])
+    def test_grammars(self, plain, llm, sampling, count):
+        specs = [
+            StructuredOutput(json=json.dumps(PERSON)),
+            StructuredOutput(regex="[a-z]{3,30}(, [a-z]+){2}"),
+            None,
+        ]
+        asked = [
+            {**sampling, "seed": 5 + number, "structured_output": specs[number % 3]}
+            for number in range(count)
+        ]
+        assert answers(llm, asked) == plain(asked)
+
+    def test_beside_log_probabilities(self, plain, llm, sampling):
         asked = [{**sampling, "logprobs": 2, "max_tokens": 6}, sampling]
         assert answers(llm, asked) == plain(asked)
 
 
-def test_rounds_take_place(llm):
+@pytest.mark.parametrize("spec", [None, StructuredOutput(regex="[a-z ]{100}")])
+def test_rounds_take_place(llm, spec):
     """Or nothing above was tried: forty tokens in a few steps."""
     core = llm.engine_core
     before = core.num_passes
-    answers(llm, [GREEDY])
+    answers(llm, [{**GREEDY, "structured_output": spec}])
     assert core.num_passes - before < 12
 
 

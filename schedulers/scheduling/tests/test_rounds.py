@@ -56,14 +56,9 @@ class TestWhen:
         harness.drain()
         assert max(rounds_of(harness)) == 1
 
-    @pytest.mark.parametrize(
-        "fields",
-        [{"logprobs": 1}, {"structured_output": StructuredOutput(json="{}")}],
-        ids=["logprobs", "grammar"],
-    )
-    def test_none_while_a_row_needs_the_engine_after_every_token(self, make_harness, fields):
+    def test_none_while_a_row_needs_the_engine_after_every_token(self, make_harness):
         harness = make_harness()
-        harness.add([1, 2, 3], 6, **fields)
+        harness.add([1, 2, 3], 6, logprobs=1)
         harness.add([4, 5, 6], 10)
         harness.drain()
         assert max(rounds_of(harness)[:6]) == 1
@@ -189,9 +184,10 @@ DRAFTED = (("drafter", "ngram"),)
 
 
 class TestDrafts:
-    def test_rows_with_a_grammar_have_rounds(self, make_harness):
+    @pytest.mark.parametrize("config", [(), DRAFTED])
+    def test_rows_with_a_grammar_have_rounds(self, make_harness, config):
         """The validator watches, too."""
-        harness = make_harness(config=DRAFTED)
+        harness = make_harness(config=config)
         harness.add([1, 2, 3], 12, structured_output=StructuredOutput(json="{}"))
         harness.add([4, 5, 6], 12)
         harness.drain()

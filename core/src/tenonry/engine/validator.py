@@ -34,7 +34,6 @@ class StepValidator:
         self._feeds_back = context.feeds_back_tokens
         self._budget = context.config.step_token_budget
         self._max_round_tokens = context.max_round_tokens
-        self._is_drafted = context.config.drafter is not None
         self._ahead = 0  # tokens that each row of the last step may sample beyond one
         self._max_model_len = context.max_model_len
         self._num_groups = len(kv_cache.groups)
@@ -207,10 +206,9 @@ class StepValidator:
         tokens = output.round_tokens
         most = self._max_round_tokens
         self._expect(0 < tokens <= most, "max_round_tokens", "%d of at most %d", tokens, most)
-        is_free = self._is_drafted | ~self._waits[output.row]
-        samples = np.count_nonzero(output.samples & is_free)
+        samples = np.count_nonzero(output.samples)
         decodes = not output.new and samples == len(output.row) == output.total_tokens
-        self._expect(decodes, "a round holds only rows that decode freely", "%d tokens", tokens)
+        self._expect(decodes, "a round holds only rows that decode", "%d tokens", tokens)
 
     def _settle(self, result: ModelRunnerOutput) -> None:
         """A round is over: rows go on behind the tokens that they got."""

@@ -63,8 +63,7 @@ class Scheduler(Plugin[SchedulerContext], ABC):
     - If a request has the feature `WHOLE` of `tenonry.media`, no step ends in one of the pieces that it names.
     - A row whose request has `structured_output` is not scheduled while the last token that it sampled is not known.
     - A step is a round (`SchedulerOutput.round_tokens` above 1) only if each of its rows was sent before, computes one
-      token, samples, and has no `structured_output` unless `config.drafter` is set; the result may hold fewer tokens of
-      a row, and the row goes on from there.
+      token and samples; the result may hold fewer tokens of a row, and the row goes on from there.
     - It is right at one, two and three steps in flight: `schedule()` may be called again before the previous step's
       result came back; results come in step order; results for rows that were finished, aborted, preempted or reset
       meanwhile are dropped.

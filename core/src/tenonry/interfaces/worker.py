@@ -71,10 +71,11 @@ class Worker(Plugin[WorkerContext], ABC):
     `poll` before each step and `save` after it, and reports what `poll` said; without it no connector can be chosen.
     "features" and "grammar" say that it reads `features` and `structured_output` of a request, which is refused
     otherwise; with "grammar" it compiles what `SchedulerOutput.prepare` asks for and says when that is done.
-    "rounds" says that it decodes several tokens in a step with `round_tokens` above 1; others may ignore that number.
+    "rounds" says that it decodes several tokens in a step with `round_tokens` above 1, also of rows with grammars if it
+    has "grammar"; others may ignore that number.
     "pooling" says that it may serve `SamplingParams.pooling`; `call("tasks")` then gives `EngineInfo.tasks`.
     "quantization" says that it keeps weights in few bits as that setting asks, "drafts" that it reads `drafter`;
-    its rounds then have rows with log-probabilities and with grammars.
+    its rounds then have rows with log-probabilities.
     `rpc_methods` is the allow-list of `call`. `steps_in_flight` is how many steps may be launched before the first is
     answered. Whatever it raises from `execute_model` ends the engine; a fault of one row is reported in the result
     instead.

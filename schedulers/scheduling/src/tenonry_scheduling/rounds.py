@@ -68,14 +68,14 @@ class Rounds:
     def _is_possible(self, row: Index, output: SchedulerOutput) -> bool:
         """Whether all requests run in this step, each decodes, and none needs the engine after every token.
 
-        A worker that verifies drafts minds grammars by itself, and gives log-probabilities of all tokens.
+        A worker that verifies drafts gives log-probabilities of all tokens.
         """
         num_rows = len(row)
         return (
             num_rows > 0
             and num_rows == output.total_tokens == len(self._lifecycle.requests)
             and not output.new
-            and (self._is_drafted or not (self._rows.logprob_rows or self._rows.num_grammars))
+            and (self._is_drafted or not self._rows.logprob_rows)
             and not self._lifecycle.blocks.takes_snapshots
             and np.count_nonzero(output.samples) == num_rows
         )

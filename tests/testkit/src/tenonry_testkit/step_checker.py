@@ -67,7 +67,6 @@ class StepChecker:
         self._last_arrival = 0
         config = spec.engine_config()
         self._chunked = config.enable_chunked_prefill
-        self._is_drafted = config.drafter is not None
         self._max_loras = config.max_loras
         self._encoder = EncoderChecker(config)
 
@@ -167,9 +166,8 @@ class StepChecker:
     def _check_round(self, output: SchedulerOutput, row: int, count: int, *, samples: bool) -> None:
         entry = self.rows[row].entry
         is_new = any(new.row == row for new in output.new)
-        is_free = self._is_drafted or entry.wants.structured_output is None
         expect(
-            count == 1 and samples and not is_new and is_free,
+            count == 1 and samples and not is_new,
             ROUNDS,
             f"{entry} computes {count} tokens in step {output.step_id}, a round",
         )
