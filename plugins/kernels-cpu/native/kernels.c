@@ -3,6 +3,7 @@
 #include "chunks.h"
 #include "experts.h"
 #include "half.h"
+#include "invariant_layer.h"
 #include "layer.h"
 #include "low_rank.h"
 #include "norm.h"

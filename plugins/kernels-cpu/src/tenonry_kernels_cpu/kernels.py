@@ -12,6 +12,7 @@ from tenonry_kernels_cpu.blocked import BlockedLinear, FewBitsLinear
 from tenonry_kernels_cpu.delta_rule import DeltaRule
 from tenonry_kernels_cpu.experts import Experts
 from tenonry_kernels_cpu.half import AttentionHalf, DeltaRuleHalf
+from tenonry_kernels_cpu.invariant import Invariant
 from tenonry_kernels_cpu.layer import (
     ChunkAttention,
     Layer,
@@ -62,7 +63,7 @@ class CpuKernels(StepKernels):
                 f"instruction set '{instruction_set}' cannot be used here, only {', '.join(known)}"
             )
         self.instruction_set = instruction_set or known[0]
-        self.threads = torch.get_num_threads()  # of the kernels for bfloat16
+        self.threads = torch.get_num_threads()  # of the kernels that share their work
 
     @property
     def description(self) -> str:
@@ -122,6 +123,9 @@ class CpuKernels(StepKernels):
         if not can_compute(parts):
             return None
         return Layer(parts, self.instruction_set, self.threads)
+
+    def invariant(self) -> Invariant:
+        return Invariant(self.instruction_set, self.threads)
 
 
 class Norm:

@@ -11,12 +11,15 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
+from tenonry_torch_base.attention_parts import AttentionParts
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
 
     from tenonry_torch_base.few_bits import FewBitsWeight
+    from tenonry_torch_base.invariant import InvariantKernels
     from tenonry_torch_base.low_rank import LowRankKernel, LowRankParts
 
 
@@ -72,31 +75,6 @@ class DeltaRuleKernel(Protocol):
         goes through the root-mean-square norm and is multiplied with SiLU of the gate.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionParts:
-    """Attention between the projections of its layer, over all keys of a row. All tensors are float32, contiguous.
-
-    A projected row holds `heads` queries, `kv_heads` keys and as many values of `size` elements each; with `is_gated`,
-    each query is followed by a gate of its output. A key head serves heads / kv_heads query heads, which are
-    neighbours. `norm_weight` [heads + kv_heads, size]: of queries and keys, before rotation; None where there is none.
-    `window`: so many of a row's last tokens are seen, 0 for all; only kernels over `PagedKeys` are asked for one.
-    """
-
-    heads: int
-    kv_heads: int
-    size: int
-    is_gated: bool
-    norm_weight: torch.Tensor | None
-    norm_eps: float
-    scaling: float  # of the scores
-    window: int = 0
-
-    @property
-    def columns(self) -> int:
-        queries = 2 * self.heads if self.is_gated else self.heads
-        return (queries + 2 * self.kv_heads) * self.size
 
 
 class HeldKeys(NamedTuple):
@@ -387,4 +365,8 @@ class StepKernels(ABC):
 
     def layer(self, parts: LayerParts) -> LayerKernel | None:
         """See `LayerKernel`."""
+        return None
+
+    def invariant(self) -> InvariantKernels | None:
+        """Those that give a token the same bits in any company."""
         return None

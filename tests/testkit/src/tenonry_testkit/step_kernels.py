@@ -25,6 +25,7 @@ from tenonry_testkit.step_formulas import (
     rms_norm,
 )
 from tenonry_testkit.step_halves import HalfSuite
+from tenonry_testkit.step_invariant import InvariantSuite
 from tenonry_testkit.step_layers import LayerSuite
 from tenonry_testkit.step_parts import (
     attention_parts,
@@ -41,7 +42,7 @@ from tenonry_testkit.step_suite import COUNTS, EXAMPLES, SEEDS, SIZES, assert_ne
 from tenonry_torch_base.low_rank import SlotTokens
 
 
-class StepKernelsContract(HalfSuite, LayerSuite, ChunkSuite, FewBitsSuite):
+class StepKernelsContract(HalfSuite, LayerSuite, ChunkSuite, FewBitsSuite, InvariantSuite):
     """Derive from it and name a class, or an object that is made already."""
 
     def test_is_described(self):

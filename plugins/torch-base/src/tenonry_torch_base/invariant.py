@@ -1,0 +1,112 @@
+"""Kernels for batch invariance: what a token gets is the same, bit for bit, whatever is computed beside it. What they
+are made from, and what they must do; a part of the extension point `tenonry.step_kernels`. Worker process.
+
+All is in float32. A kernel decides nothing by the number of rows, and shares its work among threads so that no order of
+an addition depends on how. Its results may differ from those of another implementation, or of another processor.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from tenonry_torch_base.attention_parts import AttentionParts
+
+
+class StepKeys(NamedTuple):
+    """Where the keys and values of a step's T tokens go, and what its Q queries see. All are contiguous.
+
+    `blocks` f32[N, 2 · kv_heads, block_size, size], keys before values; `slots` i64[T] is block · block_size + place of
+    each token. Query q stands at `positions` i64[Q] of its sequence. Queries of one sequence are neighbours, in order
+    of their positions; group g is `counts` i64[G] of them from `begins` i64[G] on, and its sequence has token t in
+    place t % block_size of the block `table`[`lines`[g], t // block_size], i32[R, width]. A query sees the tokens up to
+    its own. What lies behind them is not defined, and may be NaN; entries of the table that are out of sight may be
+    anything.
+    """
+
+    blocks: torch.Tensor
+    slots: torch.Tensor
+    table: torch.Tensor
+    positions: torch.Tensor
+    begins: torch.Tensor
+    counts: torch.Tensor
+    lines: torch.Tensor
+
+
+class InvariantLinear(Protocol):
+    """A linear layer, of any number of rows."""
+
+    def __call__(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
+        """`x` [N, inputs] → [N, outputs], plus `other` of that shape where there is one; all contiguous."""
+        ...
+
+    def weight(self) -> torch.Tensor:
+        """[outputs, inputs], the very numbers that it was made from, in a tensor of its own."""
+        ...
+
+
+class InvariantNorm(Protocol):
+    """As `StepKernels.rms_norm`."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """`x` [N, size], contiguous → the same shape."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvariantLayerParts:
+    """A decoder layer of the Llama kind without a gate of its attention; linear layers are those that the same
+    implementation made.
+
+    hidden + out(attention(projection(norm(hidden)))), and of that x + down(silu(gate) · up) with gate and up one behind
+    the other in gate_up(second norm(x)). `attention.window` bounds what a query sees.
+    """
+
+    attention: AttentionParts
+    norm_weight: torch.Tensor
+    norm_eps: float
+    projection: InvariantLinear
+    out: InvariantLinear
+    second_norm_weight: torch.Tensor
+    second_norm_eps: float
+    gate_up: InvariantLinear
+    down: InvariantLinear
+
+
+class InvariantLayer(Protocol):
+    """A layer of T tokens, of which Q are queries that go on."""
+
+    def __call__(
+        self,
+        hidden: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        keys: StepKeys,
+        tokens: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """`hidden` [T, hidden], which stays, → [Q, hidden]; `cos`, `sin` [T, 1, rotated]; all contiguous.
+
+        `tokens` i64[Q]: which of the T are the queries; None where all are, in order. Queries and keys are normed and
+        rotated as an `AttentionKernel` does it. Keys and values of all T tokens are written before a query reads any.
+        """
+        ...
+
+
+class InvariantKernels(ABC):
+    """What `StepKernels.invariant` returns: a kernel for each part, made from its weights in float32."""
+
+    @abstractmethod
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> InvariantLinear:
+        """`weight` [outputs, inputs] and `bias` [outputs], of which neither is kept."""
+
+    @abstractmethod
+    def norm(self, weight: torch.Tensor, eps: float) -> InvariantNorm:
+        """`weight` [size]."""
+
+    @abstractmethod
+    def layer(self, parts: InvariantLayerParts) -> InvariantLayer | None:
+        """None where there is no kernel for these shapes."""
