@@ -19,12 +19,12 @@ LENGTH = 64
 class SamplerDriver:
     """Drives a sampler row by row. `rows`: what the plain functions below need to compute the same."""
 
-    def __init__(self, vocab=VOCAB, extra=()):
+    def __init__(self, vocab=VOCAB, extra=(), *, row_by_row=False):
         self.history = np.zeros((ROWS, LENGTH), np.int32)
         context = ProcessorContext(
             ROWS, vocab, torch.device("cpu"), torch.from_numpy(self.history), self.history
         )
-        self.sampler = Sampler(context, extra=extra)
+        self.sampler = Sampler(context, extra=extra, row_by_row=row_by_row)
         self.rows = {}
 
     def enter(self, row, sampling, prompt=(1, 2, 3), output=(), stop=(), bad=()):

@@ -13,6 +13,7 @@ from sampler_driver import ROWS, VOCAB, SamplerDriver, processed_by_hand, weight
 
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import RowFailure
+from tenonry_torch_base.sampler import sampler
 from tenonry_torch_base.sampler.processors import SampleStep
 from tenonry_torch_base.sampler.randomness import uniforms
 
@@ -163,6 +164,39 @@ def test_tiles_change_nothing(rows_per_tile, monkeypatch):
             np.testing.assert_array_equal(
                 np.ravel(got[line])[: row + 1], np.ravel(wanted[line])[: row + 1]
             )
+
+
+def test_row_by_row_no_sum_or_exponential_is_over_several_rows(monkeypatch):
+    """So that torch cannot choose an order of additions by the number of rows (WK-14)."""
+    counts = []
+    for name in ("truncated_weights", "logprobs_of"):
+        real = getattr(sampler, name)
+
+        def noted(values, *others, real=real):
+            counts.append(len(values))
+            return real(values, *others)
+
+        monkeypatch.setattr(sampler, name, noted)
+    vocab = 40_001
+    logits = torch.randn(ROWS, vocab, generator=torch.Generator().manual_seed(4)) * 3
+
+    def sampled(rows):
+        driver = SamplerDriver(vocab, row_by_row=True)
+        for row in rows:
+            sampling = SamplingParams(
+                temperature=row % 3 / 2, seed=row, top_p=0.8, logprobs=row % 4
+            )
+            driver.enter(row, sampling)
+        return driver.sample(logits[list(rows)], rows)
+
+    together = sampled(range(ROWS))
+    assert len(counts) > ROWS
+    assert set(counts) == {1}
+    for row in range(ROWS):
+        alone = sampled([row])
+        assert alone.token_ids[0] == together.token_ids[row]
+        found, wanted = alone.logprobs.numpy()[1][0], together.logprobs.numpy()[1][row]
+        np.testing.assert_array_equal(found, wanted[: len(found)])
 
 
 def test_the_distribution_is_the_wanted_one():

@@ -76,16 +76,18 @@ def prompt_logprobs_of(
     logits: torch.Tensor,
     chosen: torch.Tensor,
     count: int,
+    *,
+    row_by_row: bool = False,
 ) -> Logprobs:
-    """As `logprobs_of`, in pieces: a prompt has many positions."""
+    """As `logprobs_of`, in pieces: a prompt has many positions. `row_by_row`: as `Sampler` has it."""
     length = logits.shape[0]
-    piece = max(1, PIECE_ELEMENTS // logits.shape[1])
+    piece = 1 if row_by_row else max(1, PIECE_ELEMENTS // logits.shape[1])
     parts = []
     for begin in range(0, length, piece):
         end = begin + piece
         parts.append(
             logprobs_of(
-                logits[begin:end],
+                logits[begin:end].clone() if row_by_row else logits[begin:end],  # aligned alike
                 chosen[begin:end],
                 count,
             )
