@@ -251,6 +251,17 @@ def test_a_connector_needs_a_worker_with_blocks(folders):
         loaded(folders["t5"], kv_connector=object())
 
 
+def test_batch_invariance_needs_a_worker_that_promises_it(folders):
+    """WK-14."""
+    found = loaded(folders["llama"], batch_invariant=True, dtype="float32")
+    assert name_of(found) == "torch"
+    assert "whatever runs beside it" in found.chosen_kernels()
+    with pytest.raises(
+        ConfigError, match=r"worker 'torch'.*would try, but batch_invariant: .*leave"
+    ):
+        loaded(folders["t5"], batch_invariant=True, dtype="float32")
+
+
 def test_ranks_of_a_model_that_only_one_rank_serves_are_refused(folders):
     with pytest.raises(ConfigError, match=r"use tensor_parallel_size=1"):
         loaded(

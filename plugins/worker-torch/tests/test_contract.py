@@ -8,6 +8,7 @@ import pytest
 import worker_families
 
 from tenonry.info import ModelInfo
+from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.worker import WorkerContract
 
@@ -16,7 +17,7 @@ from tenonry_testkit.worker import WorkerContract
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("qwen3")
     worker_families.save("qwen3", path)
-    TestTorch.path = TestTorchReference.path = str(path)
+    TestTorch.path = TestTorchReference.path = TestTorchInvariant.path = str(path)
 
 
 class TestTorch(WorkerContract):
@@ -43,4 +44,15 @@ class TestTorchReference(TestTorch):
         "device": "cpu",
         "attention_backend": "sdpa",
         "enforce_eager": True,
+    }
+
+
+@pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")
+class TestTorchInvariant(TestTorch):
+    """What a request gets depends on nothing beside it (WK-14)."""
+
+    config: ClassVar[dict[str, object]] = {
+        "device": "cpu",
+        "dtype": "float32",
+        "batch_invariant": True,
     }

@@ -13,12 +13,13 @@ from tenonry.info import ModelInfo
 from tenonry.interfaces.worker import WorkerContext
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.attention.cpu import CpuBackend
+from tenonry_worker_torch.attention.invariant import InvariantBackend
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.model_runner import ModelRunner
 from tenonry_worker_torch.options import TorchOptions
 
-BACKENDS = {"sdpa": SdpaBackend, "cpu": CpuBackend}
+BACKENDS = {"sdpa": SdpaBackend, "cpu": CpuBackend, "invariant": InvariantBackend}
 PROMPT_LENGTHS = (5, 17, 1, 33, 9, 26)
 OUTPUT_LENGTH = 12
 
@@ -45,7 +46,16 @@ def greedy(model, prompt):
     )[0, len(prompt) :].tolist()
 
 
-def loaded(module, *, backend="cpu", fuse=True, max_model_len=64, skip_check=False, kernels=None):
+def loaded(
+    module,
+    *,
+    backend="cpu",
+    fuse=True,
+    max_model_len=64,
+    skip_check=False,
+    kernels=None,
+    invariant=False,
+):
     buffers = HostBuffers(torch.device("cpu"), 1)
     return build(
         module,
@@ -55,6 +65,7 @@ def loaded(module, *, backend="cpu", fuse=True, max_model_len=64, skip_check=Fal
         fuse=fuse,
         skip_check=skip_check,
         kernels=kernels,
+        invariant=invariant,
     )
 
 

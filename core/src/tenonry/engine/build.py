@@ -119,6 +119,10 @@ def _executor_context(
         raise ConfigError(
             f"{connector.label()} needs the capability 'kv_connector'; {worker.label()} lacks it"
         )
+    if config.batch_invariant and "batch_invariant" not in worker_class.capabilities:
+        raise ConfigError(
+            f"batch_invariant needs the capability 'batch_invariant'; {worker.label()} lacks it"
+        )
     return ExecutorContext(
         config,
         model,

@@ -38,6 +38,7 @@ class AutoWorker(Worker):
     Options = AutoOptions
     capabilities: ClassVar[frozenset[str]] = frozenset(
         {
+            "batch_invariant",
             "drafts",
             "dummy_batch",
             "features",
@@ -177,6 +178,10 @@ class AutoWorker(Worker):
         if drafter is not None and "drafts" not in worker.capabilities:
             raise ConfigError(
                 f"drafter={drafter.name}: worker '{name}' verifies no drafts; leave it out"
+            )
+        if self.context.config.batch_invariant and "batch_invariant" not in worker.capabilities:
+            raise ConfigError(
+                f"batch_invariant: what worker '{name}' makes of a request depends on what runs beside it; leave it out"
             )
         max_images = self.context.config.max_images
         if max_images and "features" not in worker.capabilities:

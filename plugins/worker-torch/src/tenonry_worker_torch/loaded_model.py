@@ -23,8 +23,10 @@ from tenonry_worker_torch.attention.layer import (
 from tenonry_worker_torch.forward import Forward, ModuleForward
 from tenonry_worker_torch.fuse.decoder import LeanForward
 from tenonry_worker_torch.fuse.generic import unpack_read
+from tenonry_worker_torch.fuse.invariant import make_invariant, refused
 from tenonry_worker_torch.fuse.quantised import refuse_others
 from tenonry_worker_torch.images.encoder import ImageEncoder
+from tenonry_worker_torch.invariance_check import require_invariance
 from tenonry_worker_torch.loading.image_mask import mark_spans
 from tenonry_worker_torch.loading.packed_run import PackedRun
 from tenonry_worker_torch.loading.probe import ProbeResult, named_failure, probe
@@ -97,6 +99,7 @@ class LoadedModel:
         self.chosen_kernels = "Step kernels: none, torch alone computes"
         self.quantisation: Quantisation | None = None
         self.few_bits: FewBitsKernels | None = None  # that its matrices of few bits have
+        self.is_invariant = False  # whether what a row gets depends on no other row
 
     @property
     def mixers(self) -> list[PackedMixer]:
@@ -119,12 +122,14 @@ def build(  # noqa: PLR0913 - by name, from one caller
     image_check: ImageCheck | None = None,
     kernels: FoundKernels | None = None,
     quantisation: Quantisation | None = None,
+    invariant: bool = False,
 ) -> LoadedModel:
     """Probe the module, bind it to a backend, make it fast, and check it. Raises ModelError or ConfigError.
 
     `window_groups`: layers that see a window only are in KV groups of their own. `adapters`: where there may be some.
     `image_check`: the model is to see, and this shows that it does so rightly. `kernels`: for parts of a step.
-    `quantisation`: its layers take the place of linear ones.
+    `quantisation`: its layers take the place of linear ones. `invariant`: what a row gets may depend on no other row;
+    it needs `kernels` and `fuse`.
     """
     parallel = parallel or alone()
     vocab_size = _prepare(module, parallel, max_model_len)
@@ -137,6 +142,7 @@ def build(  # noqa: PLR0913 - by name, from one caller
     backend = _backend(backend_class, module, found, groups)
     model = LoadedModel(module, backend, buffers, found, max_model_len, parallel, groups)
     model.kernels = kernels
+    model.is_invariant = invariant
     run = PackedRun(model.backend, model.layers, buffers, is_last=parallel.link.is_last)
     checks = ModelChecks(module, run, found, parallel, max_model_len)
     seats = None
@@ -156,6 +162,8 @@ def build(  # noqa: PLR0913 - by name, from one caller
             refuse_others(None, type(module).__name__, quantisation.name)
         if not skip_check:
             _check(model, checks, run, image_check)
+        if invariant and isinstance(model.forward, LeanForward):
+            require_invariance(model.forward, run, vocab_size, type(module).__name__)
     if seats is not None:
         seats.hook()
         seats.log()
@@ -247,6 +255,9 @@ def _make_fast(
         lean.can_prune = lean.can_prune and model.parallel.experts is None
     elif has_paths and not group.all_agree(checks.agrees(model.forward)):
         drop_paths(mixers)
+    if model.is_invariant:
+        _make_invariant(model, lean)
+        return
     if lean is None:
         checks.prepare(may_be_lean=False)
     if group.size == 1:
@@ -265,6 +276,20 @@ def _make_fast(
             pack(model.module, lean, mixers)
 
 
+def _make_invariant(model: LoadedModel, lean: LeanForward | None) -> None:
+    """Raises ModelError where the model runs its own code, which promises nothing of other rows."""
+    architecture = type(model.module).__name__
+    kernels = None if model.kernels is None else model.kernels.kernels.invariant()
+    if lean is None or kernels is None:
+        raise refused(f"{architecture} runs its own code")
+    make_invariant(lean, kernels, architecture)
+    model.chosen_kernels = (
+        f"Step kernels {model.kernels.text}: {len(lean.layers)} × layer, the norm behind them and the head, the same "
+        "bits for a token whatever runs beside it"
+    )
+    logger.info("%s", model.chosen_kernels)
+
+
 def _is_alone(model: LoadedModel) -> bool:
     """Whether it may have kernels: several ranks would have to agree on what each timed."""
     parallel = model.parallel
@@ -277,7 +302,7 @@ def _use_kernels(
     checks: ModelChecks | None,
 ) -> None:
     """For all parts of a step that are right and quicker with them; none if the whole model then differs."""
-    if found is None or not _is_alone(model):
+    if found is None or model.is_invariant or not _is_alone(model):
         return
     from tenonry_worker_torch.fuse.kernels.use import UsedKernels
     from tenonry_worker_torch.fuse.kernels.use_packed import UsedPacked

@@ -19,10 +19,12 @@ from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSOR
 from tenonry_torch_base.sampler.grammar import GrammarMasks
 from tenonry_worker_torch.adapters.places import Places
 from tenonry_worker_torch.adapters.registry import Adapters
+from tenonry_worker_torch.attention.invariant import InvariantBackend
 from tenonry_worker_torch.drafting.start import check_drafter, most_drafts, open_drafter
 from tenonry_worker_torch.fuse.kernels.best_allowed import best_allowed
 from tenonry_worker_torch.fuse.kernels.found import find_kernels
 from tenonry_worker_torch.images.check import ImageCheck
+from tenonry_worker_torch.invariant_settings import check_invariant, require_kernels
 from tenonry_worker_torch.kv_groups import GroupLayout
 from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.loading.examine import examine, known_facts
@@ -64,6 +66,8 @@ def backend_class(
     resolved: dict[str, str],
 ) -> type[AttentionBackend]:
     """The attention backend of the settings, or the device's own. Raises PluginError with what there is."""
+    if config.batch_invariant:
+        return InvariantBackend
     name = config.attention_backend or DEFAULT_BACKEND[device.type]
     found: type[AttentionBackend] = resolve_class(ATTENTION_BACKENDS, name, resolved)
     return found
@@ -94,6 +98,8 @@ def looked(context: WorkerContext) -> tuple[Look, WorkerFacts]:
         check_experts(found.whole, config)
     device = choose_device(config.device, context.local_rank, config.world_size)
     check_quantisation(found, config, device, context.options)
+    if config.batch_invariant:
+        check_invariant(found, config, device, context.options)
     if config.drafter is not None:
         check_drafter(context, config.drafter, device)
     known = known_facts(found, config, device)
@@ -205,6 +211,8 @@ class Loader:
         self._kernels = None
         if options.fuse and not config.enforce_eager:
             self._kernels = find_kernels(options.step_kernels, self.device, self.resolved)
+        if config.batch_invariant:
+            require_kernels(self._kernels)
         prepare_device(self.device, options)
         self.parallel = alone()
         if rendezvous is not None:
@@ -285,6 +293,7 @@ class Loader:
                 image_check=ImageCheck(self._context.model.path) if config.max_images else None,
                 kernels=self._kernels,
                 quantisation=computes(found, self.device, module.dtype),
+                invariant=config.batch_invariant,
             )
         if adapters is not None and self.adapters is None:
             adapters.add_all(config.lora_modules)

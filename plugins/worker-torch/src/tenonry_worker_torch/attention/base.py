@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from tenonry_torch_base.invariant import StepKeys
     from tenonry_torch_base.step_kernels import HeldKeys, PagedKeys
 
 
@@ -274,4 +275,8 @@ class AttentionBackend(ABC):
 
     def paged_keys(self, layer: CachedLayer, plan: Any) -> PagedKeys | None:
         """As `held_keys`, of rows whose keys are read from their blocks."""
+        return None
+
+    def step_keys(self, layer: CachedLayer, plan: Any) -> StepKeys | None:
+        """As `held_keys`, of any tokens of a step, whose keys are read from their blocks."""
         return None

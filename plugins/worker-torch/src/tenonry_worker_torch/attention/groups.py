@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from tenonry_torch_base.invariant import StepKeys
     from tenonry_torch_base.step_kernels import PagedKeys
     from tenonry_worker_torch.attention.base import (
         AttentionBatch,
@@ -151,6 +152,10 @@ class GroupedBackend(AttentionBackend):
     def paged_keys(self, layer: CachedLayer, plan: list[Any]) -> PagedKeys | None:
         number = self._number[layer.spec.name]
         return self.parts[number].paged_keys(layer, plan[number])
+
+    def step_keys(self, layer: CachedLayer, plan: list[Any]) -> StepKeys | None:
+        number = self._number[layer.spec.name]
+        return self.parts[number].step_keys(layer, plan[number])
 
 
 def _labelled(

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 # torch has no public name for these (its own compiler calls them); `can_pack` checks that they exist.
 _ONEDNN = torch.ops.mkldnn
 PACK_ROWS = 64  # the batch for which oneDNN chooses the layout; it was the best or equal from 1 to 2048 rows
-
 PACKED_ROWS = "tenonry_packed_rows"  # of a module whose weight is some rows of a packed one
 
 
@@ -43,6 +42,12 @@ class Linear(Protocol):
     ) -> torch.Tensor: ...
 
     def packed(self, packing: Packing, /) -> Linear: ...
+
+
+class Unpackable(Protocol):
+    """A packed layer, whose weight [out, in] can be had in rows again."""
+
+    def in_rows(self) -> torch.Tensor: ...
 
 
 class Packing(Protocol):
@@ -147,6 +152,11 @@ class PackedLinear:
             x, other, self.weight, self.bias, "add"
         )
 
+    def in_rows(self) -> torch.Tensor:
+        """The weight [out, in]."""
+        with torch.inference_mode(False), torch.no_grad():
+            return self.weight.to_dense()
+
     def blocked(self) -> BlockedWeight | None:
         """The weight as it lies in memory, for kernels; None where oneDNN chose another layout than they know.
 
@@ -245,11 +255,11 @@ class PackedModule(nn.Module):
         """In rows, for code of a model that reads it: unpacked the first time, and kept beside the packed one until the
         layer is `unpacked`.
         """
-        return _in_rows(self._packed)
+        return self._packed.in_rows()
 
     def in_rows(self, prefix: str, *, with_weight: bool = True) -> dict[str, torch.Tensor]:
         """Its parameters, as an `nn.Linear` of that name has them."""
-        found = {f"{prefix}weight": _in_rows(self._packed)} if with_weight else {}
+        found = {f"{prefix}weight": self._packed.in_rows()} if with_weight else {}
         if self.bias is not None:
             found[f"{prefix}bias"] = self.bias
         return found
@@ -280,16 +290,21 @@ class OneDnnPacking:
 
     def dense(self, linear: DenseLinear) -> PackedLinear:
         made = pack(linear.weight, linear.bias)
-        begin = 0
-        for module in linear.sources:
-            end = begin + module.weight.shape[0]
-            setattr(module, PACKED_ROWS, (made, begin, end))
-            take_weight(module)
-            begin = end
+        mark_packed(made, linear.sources)
         return made
 
     def parted(self, linear: PartedLinear) -> PackedLinear:
         return self.dense(merge(linear.sources))
+
+
+def mark_packed(made: Unpackable, sources: Sequence[nn.Linear]) -> None:
+    """The modules `sources` lose their weights, which lie in `made`, one behind the other."""
+    begin = 0
+    for module in sources:
+        end = begin + module.weight.shape[0]
+        setattr(module, PACKED_ROWS, (made, begin, end))
+        take_weight(module)
+        begin = end
 
 
 def take_weight(module: nn.Linear) -> None:
@@ -325,18 +340,13 @@ def pack(
         return PackedLinear(weight, bias)
 
 
-def _in_rows(layer: PackedLinear) -> torch.Tensor:
-    with torch.inference_mode(False), torch.no_grad():
-        return layer.weight.to_dense()
-
-
 def packed_rows(module: nn.Module) -> torch.Tensor | None:
     """The weight that a module lost when it was packed, in rows again; None if it did not lose one."""
     found = vars(module).get(PACKED_ROWS)
     if found is None:
         return None
     layer, begin, end = found
-    return _in_rows(layer)[begin:end]
+    return layer.in_rows()[begin:end]
 
 
 def output_of(module: nn.Linear) -> Linear:

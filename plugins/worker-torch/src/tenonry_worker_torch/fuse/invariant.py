@@ -1,0 +1,200 @@
+"""Lean layers whose results do not depend on what is computed beside them: linear layers, norms and whole layers by the
+kernels of `tenonry_torch_base.invariant`. Worker process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tenonry.errors import ModelError
+from tenonry_torch_base.invariant import InvariantLayerParts
+from tenonry_worker_torch.attention.layer import AttentionLayer
+from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
+from tenonry_worker_torch.fuse.kernels.attention import attention_parts
+from tenonry_worker_torch.fuse.linear import mark_packed, merge
+from tenonry_worker_torch.fuse.norm import RMSNorm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tenonry_torch_base import invariant
+    from tenonry_torch_base.invariant import InvariantKernels
+    from tenonry_worker_torch.fuse.decoder import LeanForward
+    from tenonry_worker_torch.fuse.layer import LeanLayer
+    from tenonry_worker_torch.fuse.linear import DenseLinear, Packing, PartedLinear
+
+SETTING = "batch_invariant"
+SAMPLES = 64  # numbers by which an activation is known
+LARGEST = 6.0
+RELATIVE = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class InvariantDense:
+    """A `Linear` by a kernel."""
+
+    kernel: invariant.InvariantLinear
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.kernel(x.contiguous())
+
+    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self.kernel(x.contiguous(), other.contiguous())
+
+    def packed(self, _packing: Packing) -> InvariantDense:
+        return self
+
+    def in_rows(self) -> torch.Tensor:
+        """The weight [out, in]."""
+        return self.kernel.weight()
+
+
+class InvariantPacking:
+    """As the kernels lay weights out. The modules a weight came from lose theirs, so that nothing is held twice."""
+
+    def __init__(self, kernels: InvariantKernels) -> None:
+        self.kernels = kernels
+
+    def dense(self, linear: DenseLinear) -> InvariantDense:
+        packed = InvariantDense(self.kernels.linear(linear.weight, linear.bias))
+        mark_packed(packed, linear.sources)
+        return packed
+
+    def parted(self, linear: PartedLinear) -> InvariantDense:
+        return self.dense(merge(linear.sources))
+
+
+class KernelNorm(RMSNorm):
+    """The norm before the head by a kernel."""
+
+    __slots__ = ("kernel",)
+
+    def __init__(self, own: RMSNorm, kernel: invariant.InvariantNorm) -> None:
+        self.kernel = kernel
+        self.weight = own.weight
+        self.eps = own.eps
+        self.is_offset = own.is_offset
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.kernel(x.contiguous())
+
+
+class InvariantLayer:
+    """Is called as a `LeanLayer` is. `attends_in`: the layer of attention whose K/V it writes and reads."""
+
+    def __init__(
+        self,
+        kernel: invariant.InvariantLayer,
+        attends_in: AttentionLayer,
+        layer_type: str,
+    ) -> None:
+        self.kernel = kernel
+        self.attends_in = attends_in
+        self.layer_type = layer_type
+
+    def __call__(
+        self,
+        hidden: torch.Tensor,
+        cos: torch.Tensor | None,
+        sin: torch.Tensor | None,
+        keep: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """`hidden` [T, H] → [T, H], or [Q, H] of the tokens `keep` i64[Q]."""
+        layer = self.attends_in
+        keys = layer.step.backend.step_keys(layer, layer.step.plan)
+        if keys is None or cos is None or sin is None:
+            raise RuntimeError(f"{layer.spec.name} has no K/V in blocks, or no rotation")
+        return self.kernel(hidden, cos, sin, keys, keep)
+
+    def pack(self, packing: Packing) -> None:
+        """Its weights are laid out already."""
+
+
+def make_invariant(lean: LeanForward, kernels: InvariantKernels, architecture: str) -> None:
+    """Let kernels compute all layers of a lean forward pass that was verified. Raises ModelError."""
+    for number, layer in enumerate(lean.layers):
+        reason = next(_reasons(layer), None)
+        if reason is None and layer.layer_type not in lean.ropes:
+            reason = "has no rotated positions"
+        if reason is not None:
+            raise refused(f"layer {number} of {architecture} {reason}")
+    end = lean.end
+    if end is None or end.softcap:
+        raise refused(f"the head of {architecture} bounds its logits")
+    lean.pack(InvariantPacking(kernels))
+    made = [_made(layer, kernels, architecture) for layer in lean.layers]
+    lean.layers = made  # type: ignore[assignment] - called as lean layers are
+    end.norm = KernelNorm(end.norm, kernels.norm(end.norm.weight, end.norm.eps))
+
+
+def refused(what: str) -> ModelError:
+    """Of a model that is put together in another way than those that can be served so."""
+    return ModelError(
+        f"{SETTING}: {what}, which worker 'torch' cannot compute so that no token depends on what runs beside it; it "
+        f"can do layers of the Llama kind (Llama, Mistral, Qwen 2 and 3), and else leave --batch-invariant out"
+    )
+
+
+def _reasons(layer: LeanLayer) -> Iterator[str]:
+    """Why a layer has no such kernel, in words; none if it may have one."""
+    own = layer.attention
+    if not isinstance(own, FusedAttention):
+        yield f"has a {type(own).__name__} in the place of attention"
+        return
+    if not isinstance(layer.mlp, FusedMLP):
+        yield f"has a {type(layer.mlp).__name__} as its feed-forward part"
+        return
+    spec = own.spec
+    attends_in = own.attend
+    if not isinstance(attends_in, AttentionLayer) or attends_in.rank_heads is not None:
+        yield "attends with the heads of several ranks"
+    if spec.chunk or spec.softcap or spec.sinks or spec.indexed or spec.spans:
+        yield "attends to other keys than the last ones, or bounds its scores"
+    if spec.key_size != spec.value_size or own.gate_order is not None:
+        yield "has values of another size than its keys, or gates of its attention"
+    norms = (layer.before_attention, layer.before_mlp)
+    if any(norm is None or norm.weight is None for norm in norms):
+        yield "has no norms before its halves"
+    if layer.after_attention is not None or layer.after_mlp is not None:
+        yield "has norms behind its halves"
+    if not is_silu(layer.mlp.activation):
+        yield "has another activation than SiLU"
+
+
+def is_silu(activation: object) -> bool:
+    """Whether it computes x · sigmoid(x), tried on some numbers."""
+    x = torch.linspace(-LARGEST, LARGEST, SAMPLES)
+    if not callable(activation):
+        return False
+    if isinstance(activation, nn.SiLU):
+        return True
+    made = activation(x.clone())
+    return torch.allclose(made, functional.silu(x), rtol=RELATIVE, atol=RELATIVE)
+
+
+def _made(layer: LeanLayer, kernels: InvariantKernels, architecture: str) -> InvariantLayer:
+    """The kernel of a layer that was not refused, and whose linear layers have theirs."""
+    own: FusedAttention = layer.attention  # type: ignore[assignment] - `_reasons` looked
+    mlp: FusedMLP = layer.mlp  # type: ignore[assignment]
+    first: RMSNorm = layer.before_attention  # type: ignore[assignment]
+    second: RMSNorm = layer.before_mlp  # type: ignore[assignment]
+    parts = InvariantLayerParts(
+        attention=attention_parts(own),
+        norm_weight=first.weight.detach(),
+        norm_eps=first.eps,
+        projection=own.qkv.kernel,
+        out=own.out.kernel,
+        second_norm_weight=second.weight.detach(),
+        second_norm_eps=second.eps,
+        gate_up=mlp.gate_up.kernel,
+        down=mlp.down.kernel,
+    )
+    made = kernels.layer(parts)
+    if made is None:
+        raise refused(f"{architecture} has layers of shapes for which the step kernels have none")
+    return InvariantLayer(made, own.attend, layer.layer_type)

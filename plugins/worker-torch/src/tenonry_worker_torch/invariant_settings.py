@@ -1,0 +1,79 @@
+"""What the setting `batch_invariant` goes together with. Worker process; asked before a weight is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tenonry.errors import ConfigError
+from tenonry_torch_base.device import choose_dtype
+from tenonry_torch_base.points import DEFAULT_KERNELS, STEP_KERNELS
+from tenonry_worker_torch.fuse.kernels.found import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tenonry.config import EngineConfig
+    from tenonry_worker_torch.fuse.kernels.found import FoundKernels
+    from tenonry_worker_torch.loading.load import Look
+
+PROMISE = "batch_invariant: what a token gets must not depend on what runs beside it"
+
+
+def check_invariant(
+    found: Look,
+    config: EngineConfig,
+    device: torch.device,
+    options: Any,
+) -> None:
+    """Raises ConfigError for the first setting that the promise is not kept with."""
+    for reason in _reasons(found, config, device, options):
+        raise ConfigError(f"{PROMISE}; {reason}, or leave --batch-invariant out")
+
+
+def _reasons(
+    found: Look,
+    config: EngineConfig,
+    device: torch.device,
+    options: Any,
+) -> Iterator[str]:
+    """Each a setting, its value, why, and what to type."""
+    if device.type != "cpu":
+        yield f"device={device}: the kernels for that are for the CPU; use --device cpu"
+    dtype = choose_dtype(config.dtype, found.whole.config, device)
+    if dtype != torch.float32:
+        yield f"dtype={str(dtype)[6:]}: they are in float32; use --dtype float32"
+    if found.quantised is not None:
+        name = found.quantised.quantisation.name
+        yield f"quantization={name}: they are for floats; use a model with weights in floats"
+    if config.world_size > 1 or config.enable_expert_parallel:
+        yield f"{config.world_size} ranks: their sums are added in no fixed order; use one"
+    if config.max_loras:
+        yield f"max_loras={config.max_loras}: adapters add to a step's rows together; use 0"
+    if config.max_images:
+        yield f"max_images={config.max_images}: images are encoded together; use 0"
+    if config.kv_connector is not None:
+        name = config.kv_connector.name
+        yield f"kv_connector={name}: K/V of another engine may have other bits; use none"
+    if config.attention_backend is not None:
+        name = config.attention_backend
+        yield f"attention_backend={name}: it attends by kernels of its own; leave that one out"
+    if config.enforce_eager or not getattr(options, "fuse", True):
+        yield "the model would run its own code; leave out --enforce-eager and fuse=false"
+    if getattr(options, "step_kernels", None) == NONE:
+        yield "step_kernels=none: only kernels keep it; leave that one out"
+
+
+def require_kernels(found: FoundKernels | None) -> None:
+    """Raises ConfigError where there are no step kernels."""
+    if found is None:
+        raise ConfigError(
+            f"{PROMISE}, and only step kernels keep that: pip install "
+            f"{STEP_KERNELS.provider[DEFAULT_KERNELS]} on a machine with a C compiler, or leave --batch-invariant out"
+        )
+    if found.kernels.invariant() is None:
+        raise ConfigError(
+            f"{PROMISE}; step_kernels={found.kernels.name}: they have none that keep it; use "
+            f"step_kernels={DEFAULT_KERNELS}, or leave --batch-invariant out"
+        )
