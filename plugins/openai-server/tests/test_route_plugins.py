@@ -6,6 +6,7 @@ import sys
 import types
 
 import httpx
+import msgspec
 import pytest
 from fastapi import APIRouter
 
@@ -52,6 +53,32 @@ def test_plugin_learns_when_the_engine_is_not_there(make_api, module):
     api.engine.dead = True
     response = api.get("/plugins/my_routes/tokens")
     assert (response.status_code, response.json()["error"]["code"]) == (503, "engine_dead")
+
+
+def test_plugin_describes_what_it_takes(make_api, module):
+    """In /openapi.json, for a router at the root: a type, or a schema that may refer to the server's."""
+    kind = msgspec.defstruct("Wish", [("size", int)])
+    temperature = {"$ref": "#/components/schemas/ChatRequest/properties/temperature"}
+    by_hand = {"type": "object", "properties": {"warmth": temperature}}
+
+    def build(context):
+        router = APIRouter()
+        router.post("/typed", **context.describe("one", kind))(lambda: None)
+        router.post("/by_hand", **context.describe("two", by_hand, text="text/plain"))(lambda: None)
+        return router
+
+    build.at_root = True
+    module.build = build
+    document = make_api(route=("my_routes:build",)).get("/openapi.json").json()
+    bodies = [
+        document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        for path in ("/typed", "/by_hand")
+    ]
+    assert bodies == [{"$ref": "#/components/schemas/Wish"}, by_hand]
+    assert document["components"]["schemas"]["Wish"]["required"] == ["size"]
+    answers = document["paths"]["/by_hand"]["post"]["responses"]
+    assert set(answers["200"]["content"]) == {"application/json", "text/plain"}
+    assert "default" in answers
 
 
 def test_bodies_of_plugins_are_bounded_too(make_api, module):

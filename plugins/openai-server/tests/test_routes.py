@@ -103,6 +103,14 @@ def test_tokenize_chat(api):
     assert api.post("/tokenize", body | {"add_special_tokens": True}).json()["tokens"][0] == 1
 
 
+def test_tokenize_takes_null_for_the_other_of_the_two(api):
+    messages = [{"role": "user", "content": "x"}]
+    given = [{"prompt": "x: y", "messages": None}, {"prompt": None, "messages": messages}]
+    assert [api.post("/tokenize", body).status_code for body in given] == [200, 200]
+    refused = api.post("/v1/chat/completions", {"messages": None})
+    assert (refused.status_code, error_of(refused)["param"]) == (400, "messages")
+
+
 @pytest.mark.parametrize(
     "body", [{}, {"prompt": "a", "messages": [{"role": "user", "content": "x"}]}]
 )
@@ -295,6 +303,9 @@ def test_openapi_document_names_every_route_and_resolves(api):
         assert reference in schemas
     temperature = schemas["CompletionRequest"]["properties"]["temperature"]["anyOf"][0]
     assert (temperature["minimum"], temperature["maximum"]) == (0, 100)
+    body = schemas["CompletionRequest"]
+    assert "user" in body["properties"], "it is taken, and changes nothing"
+    assert body["additionalProperties"] is False, "other names are refused"
     assert "http" not in text.replace("https://json-schema.org", "")
     media = {
         path: set(route["responses"]["200"]["content"]) for path, (route,) in _routes(document)

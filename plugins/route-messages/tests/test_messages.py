@@ -130,6 +130,12 @@ def test_choices(choice, expected):
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": True}, "max_tokens"),
         ({"model": None}, "model"),
+        ({"stream": "yes"}, "stream"),
+        ({"tools": {}}, "tools"),
+        *(
+            ({"stop_sequences": value}, "stop_sequences")
+            for value in (5, {}, "", [""], [None], ["x"] * 65, ["x" * 1025])
+        ),
         ({"messages": []}, "messages"),
         ({"messages": ["hi"]}, "messages.0.role"),
         (

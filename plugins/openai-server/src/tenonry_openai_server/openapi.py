@@ -1,4 +1,6 @@
-"""What /openapi.json says: schemas of the pydantic requests and the msgspec responses. Built once, when asked for."""
+"""What /openapi.json says: schemas of requests (pydantic, msgspec or written by hand) and of the msgspec responses.
+Built once, when asked for.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +15,28 @@ from pydantic.json_schema import models_json_schema
 from tenonry_openai_server.errors import ErrorBody
 
 REF = "#/components/schemas/"
-_requests: dict[str, type[BaseModel]] = {}
-_responses: dict[str, type[msgspec.Struct]] = {"ErrorBody": ErrorBody}
+EVENT_STREAM = "text/event-stream"  # a schema would be one of each event
+Request = type[BaseModel] | type[msgspec.Struct] | dict[str, Any]
+_models: dict[str, type[BaseModel]] = {}
+_structs: dict[str, type[msgspec.Struct]] = {"ErrorBody": ErrorBody}
 
 
 def describe(
     summary: str,
-    request: type[BaseModel] | None,
-    response: type[msgspec.Struct] | None,
+    request: Request | None,
+    response: type[msgspec.Struct] | dict[str, Any] | None,
     *,
     text: str = "",
 ) -> dict[str, Any]:
     """Keyword arguments of a route decorator: the route parses and renders by itself, so it says what it takes.
 
-    `text`: the media type of an answer that is no JSON.
+    `request` and `response`: a type, or a JSON schema. `text`: the media type of an answer that is no JSON.
     """
     content: dict[str, Any] = {}
     if response is not None:
-        _responses[response.__name__] = response
-        content["application/json"] = {"schema": {"$ref": REF + response.__name__}}
+        content["application/json"] = {"schema": _schema(response)}
     if text:
-        content[text] = {"schema": {"type": "string"}}
+        content[text] = {} if text == EVENT_STREAM else {"schema": {"type": "string"}}
     error = {
         "description": "Error",
         "content": {"application/json": {"schema": {"$ref": REF + "ErrorBody"}}},
@@ -42,13 +45,22 @@ def describe(
         "responses": {"200": {"description": "Success", "content": content}, "default": error}
     }
     if request is not None:
-        _requests[request.__name__] = request
-        schema = {"$ref": REF + request.__name__}
         extra["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": schema}},
+            "content": {"application/json": {"schema": _schema(request)}},
         }
     return {"summary": summary, "openapi_extra": extra}
+
+
+def _schema(kind: Request) -> dict[str, Any]:
+    """A reference to the schema of a type, which the document then holds; or the schema itself."""
+    if isinstance(kind, dict):
+        return kind
+    if issubclass(kind, BaseModel):
+        _models[kind.__name__] = kind
+    else:
+        _structs[kind.__name__] = kind
+    return {"$ref": REF + kind.__name__}
 
 
 def install(app: FastAPI) -> None:
@@ -61,12 +73,12 @@ def install(app: FastAPI) -> None:
             )
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
             _, pydantic_part = models_json_schema(
-                [(model, "validation") for model in _requests.values()],
+                [(model, "validation") for model in _models.values()],
                 ref_template=REF + "{model}",
             )
             schemas.update(pydantic_part.get("$defs", {}))
             _, msgspec_part = msgspec.json.schema_components(
-                _responses.values(), ref_template=REF + "{name}"
+                _structs.values(), ref_template=REF + "{name}"
             )
             schemas.update(msgspec_part)
             app.openapi_schema = document

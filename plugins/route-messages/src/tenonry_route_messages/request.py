@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from tenonry.errors import RequestError
+from tenonry.sampling_params import MAX_STOP_STRING_CHARS, MAX_STOP_STRINGS
 
 PASSED = ("model", "temperature", "top_p", "top_k", "stream")
 # Accounting, and hints that change no answer of this server.
@@ -46,17 +47,35 @@ def chat_fields(body: Any, *, needs_max_tokens: bool = True) -> dict[str, Any]:
     }
     if not isinstance(body.get("model"), str):
         refuse("model", "is missing, or no text")
+    if not isinstance(body.get("stream"), bool | None):
+        refuse("stream", "must be true or false")
     if needs_max_tokens or body.get("max_tokens") is not None:
         fields["max_tokens"] = _max_tokens(body.get("max_tokens"))
     fields["messages"] = [
         *_system(body.get("system")),
         *_messages(body.get("messages")),
     ]
-    if body.get("stop_sequences"):
-        fields["stop"] = body["stop_sequences"]
+    stop = body.get("stop_sequences")
+    if stop is not None:
+        _check_stop(stop)
+        fields["stop"] = stop
     _add_tools(fields, body)
     _add_thinking(fields, body)
     return fields
+
+
+def _check_stop(value: Any) -> None:
+    texts = [value] if isinstance(value, str) else value
+    is_valid = isinstance(texts, list) and len(texts) <= MAX_STOP_STRINGS
+    if not is_valid or not all(_is_stop(text) for text in texts):
+        refuse(
+            "stop_sequences",
+            f"must be a list of at most {MAX_STOP_STRINGS} texts of 1 to {MAX_STOP_STRING_CHARS} characters",
+        )
+
+
+def _is_stop(value: Any) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= MAX_STOP_STRING_CHARS
 
 
 def _max_tokens(value: Any) -> int:
@@ -252,11 +271,11 @@ def _assistant(blocks: list[dict[str, Any]], where: str) -> dict[str, Any]:
 
 
 def _add_tools(fields: dict[str, Any], body: Mapping[str, Any]) -> None:
-    tools = body.get("tools") or []
-    if not isinstance(tools, list):
+    tools = body.get("tools")
+    if not isinstance(tools, list | None):
         refuse("tools", "must be a list")
     found = []
-    for place, tool in enumerate(tools):
+    for place, tool in enumerate(tools or ()):
         where = f"tools.{place}"
         if not isinstance(tool, dict):
             refuse(where, "must be an object")

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tenonry_route_messages.answer import MessageStream, event, whole_message
+from tenonry_route_messages.document import BODY, COUNTED
 from tenonry_route_messages.request import chat_fields
 
 TYPES = {
@@ -52,7 +53,10 @@ def build(context: Any) -> APIRouter:
     chats = context.chats
     errors = Errors(chats)
 
-    @router.post("/v1/messages", summary="Answer in Anthropic's form")
+    answered = context.describe("Answer in Anthropic's form", BODY, text="text/event-stream")
+    counted = context.describe("Tokens of a prompt in Anthropic's form", COUNTED)
+
+    @router.post("/v1/messages", **answered)
     async def messages(request: Request) -> Response:
         """Continue a conversation."""
         try:
@@ -69,7 +73,7 @@ def build(context: Any) -> APIRouter:
             lambda error: errors.event(request, error),
         )
 
-    @router.post("/v1/messages/count_tokens", summary="Tokens of a prompt in Anthropic's form")
+    @router.post("/v1/messages/count_tokens", **counted)
     async def count_tokens(request: Request) -> Response:
         """How many tokens the prompt has; none are computed."""
         try:

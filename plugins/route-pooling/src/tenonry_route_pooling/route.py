@@ -173,14 +173,19 @@ def build(context: Any) -> APIRouter:
     """The routes; all but the first have a second path without /v1."""
     router = APIRouter()
     routes = PoolingRoutes(context)
-    router.post("/v1/embeddings", summary="Vectors of texts")(routes.embeddings)
-    for name, summary in (
-        ("rerank", "Documents by relevance"),
-        ("score", "Scores of pairs of texts"),
-        ("classify", "Classes of texts"),
+    told = context.describe("Vectors of texts", Embeddings)
+    router.post("/v1/embeddings", **told)(routes.embeddings)
+    for name, summary, body in (
+        ("rerank", "Documents by relevance", Rerank),
+        ("score", "Scores of pairs of texts", Score),
+        ("classify", "Classes of texts", Classify),
     ):
         endpoint = getattr(routes, name)
-        router.post(f"/v1/{name}", summary=summary)(endpoint)
+        told = context.describe(
+            summary,
+            body,
+        )
+        router.post(f"/v1/{name}", **told)(endpoint)
         router.post(f"/{name}", include_in_schema=False)(endpoint)
     return router
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from tenonry.errors import RequestError
+from tenonry.sampling_params import MAX_TOKENS
 
 PASSED = (
     "model", "temperature", "top_p", "parallel_tool_calls", "seed", "stop", "top_k", "min_p", "presence_penalty",
@@ -81,13 +82,15 @@ def _check_names(body: Mapping[str, Any]) -> None:
         known = name in READ or name in PASSED or name in HARMLESS or name in REFUSED
         if not known and value is not None:
             refuse(name[:64], "this request has no such field; leave it out", "unknown_parameter")
+    if not isinstance(body.get("stream"), bool | None):
+        refuse("stream", "must be true or false")
     if body.get("truncation") not in (None, "disabled"):
         refuse("truncation", "inputs are never cut; leave it out, or say disabled", "unsupported")
 
 
 def _count(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        refuse("max_output_tokens", f"must be a number of at least 1, not {value!r:.40}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_TOKENS:
+        refuse("max_output_tokens", f"must be a number of 1 to {MAX_TOKENS}, not {value!r:.40}")
     return int(value)
 
 
@@ -107,6 +110,8 @@ def _messages(value: Any) -> list[dict[str, Any]]:
         if not isinstance(item, dict):
             refuse(where, "must be an object")
         conversation.add(item, where)
+    if not conversation.messages:
+        refuse("input", "holds no message")
     return conversation.messages
 
 
@@ -137,7 +142,7 @@ class _Conversation:
             }
             self.messages.append(result)
         elif kind == "reasoning":
-            texts = [_text(part, where, "text") for part in item.get("content") or []]
+            texts = _reasoning_texts(item.get("content"), f"{where}.content")
             if texts:
                 self._turn()["reasoning_content"] = "".join(texts)
         else:
@@ -159,6 +164,14 @@ class _Conversation:
         if not self.messages or self.messages[-1]["role"] != "assistant":
             self.messages.append({"role": "assistant", "content": ""})
         return self.messages[-1]
+
+
+def _reasoning_texts(value: Any, where: str) -> list[str]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        refuse(where, "must be a list of parts")
+    return [_text(part, f"{where}.{place}", "text") for place, part in enumerate(value)]
 
 
 def _text(item: Any, where: str, name: str) -> str:
@@ -218,11 +231,11 @@ def _image(part: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _add_tools(fields: dict[str, Any], body: Mapping[str, Any]) -> None:
-    tools = body.get("tools") or []
-    if not isinstance(tools, list):
+    tools = body.get("tools")
+    if not isinstance(tools, list | None):
         refuse("tools", "must be a list")
     found = []
-    for place, tool in enumerate(tools):
+    for place, tool in enumerate(tools or ()):
         kind = tool.get("type") if isinstance(tool, dict) else None
         if kind != "function":
             refuse(

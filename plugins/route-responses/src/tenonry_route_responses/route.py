@@ -9,7 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tenonry_route_responses.answer import ResponseWriter
+from tenonry_route_responses.document import BODY
 from tenonry_route_responses.request import chat_fields
+
+EVENTS = "text/event-stream"
 
 
 def build(context: Any) -> APIRouter:
@@ -17,7 +20,9 @@ def build(context: Any) -> APIRouter:
     router = APIRouter()
     chats = context.chats
 
-    @router.post("/v1/responses", summary="Answer in the form of the Responses API")
+    told = context.describe("Answer in the form of the Responses API", BODY, text=EVENTS)
+
+    @router.post("/v1/responses", **told)
     async def responses(request: Request) -> Response:
         """Continue a conversation that comes whole."""
         body = await chats.read(request)

@@ -245,8 +245,10 @@ Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES,
 _messages: TypeAdapter[list[Message]] = TypeAdapter(Messages)
 
 
-def decode_messages(raw: msgspec.Raw) -> list[Message]:
-    """The messages of a chat, straight from JSON. Raises APIError."""
+def decode_messages(raw: msgspec.Raw) -> list[Message] | None:
+    """The messages of a chat, straight from JSON, or null. Raises APIError."""
+    if bytes(memoryview(raw)[:4]) == b"null":
+        return None
     try:
         return _messages.validate_json(bytes(raw), strict=True, context=iter(range(MAX_PARTS)))
     except ValidationError as error:

@@ -71,12 +71,16 @@ def _scalars(value: Any) -> dict[str, Any] | None:
     return value
 
 
+SCALARS_SCHEMA: dict[str, Any] = {
+    "type": ["object", "null"],
+    "maxProperties": MAX_EXTRA_ARGS,
+    "propertyNames": {"maxLength": 64},
+    "additionalProperties": {"type": ["string", "number", "boolean"], "maxLength": 1024},
+}
 Number = Annotated[float, Field(allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
-Scalars = Annotated[
-    dict[str, Any] | None, PlainValidator(_scalars), WithJsonSchema({"type": ["object", "null"]})
-]
+Scalars = Annotated[dict[str, Any] | None, PlainValidator(_scalars), WithJsonSchema(SCALARS_SCHEMA)]
 Text = Annotated[str, Field(min_length=1, max_length=limits.MAX_STOP_STRING_CHARS)]
 Texts = Annotated[list[Text], Field(max_length=limits.MAX_STOP_STRINGS, fail_fast=True)]
 

@@ -35,7 +35,7 @@ def _few(value: Any) -> Any:
 Text = Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR_BYTES)]
 Schema = Annotated[
     Text,
-    BeforeValidator(_schema_text, json_schema_input_type=dict[str, Any] | str),
+    BeforeValidator(_schema_text, json_schema_input_type=dict[str, Any] | bool | str),
 ]
 Choice = Annotated[
     list[Text],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from tenonry.config import EngineConfig
 from tenonry.errors import PluginError
 from tenonry.plugin.manager import resolve_point
+from tenonry_openai_server.openapi import Request, describe
 from tenonry_openai_server.points import ROUTES
 from tenonry_openai_server.routes.door import ChatDoor
 from tenonry_openai_server.state import ServerState
@@ -43,6 +44,13 @@ class RouteContext:
     def engine(self) -> AsyncLLM:
         """The engine. Raises an exception that answers 503 while the server takes no requests."""
         return self._state.admit()
+
+    def describe(self, summary: str, request: Request, *, text: str = "") -> dict[str, Any]:
+        """Keyword arguments of a route decorator, for a route that answers with an object and has errors in the
+        server's shape. `request`: a type of the body, or its JSON schema, which may refer to the server's, such as
+        "#/components/schemas/ChatRequest". `text`: the media type of an answer that is no JSON.
+        """
+        return describe(summary, request, {"type": "object"}, text=text)
 
 
 def mount_plugins(api: FastAPI, state: ServerState, own: Sequence[APIRouter]) -> None:
