@@ -27,6 +27,7 @@ from tenonry_worker_torch.images.rows import ImageRows, image_rows
 from tenonry_worker_torch.kv_binding import bind_kv_cache
 from tenonry_worker_torch.kv_groups import GroupLayout
 from tenonry_worker_torch.parallel.tokens import shared
+from tenonry_worker_torch.smaller_parts import PartLogits, SmallerParts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,6 +69,7 @@ class ModelRunner:
         self.state = BatchState(max_num_seqs, max_model_len, block_size, groups.num_groups)
         self.history = History(self.state, self.device)
         self.rounds = Rounds(self.state, self._step)
+        self._parts = SmallerParts(self.state, self._pass, self._begin_part)
         self._verifier: Verifier | None = None
         # Around the model alone: what else a step starts, as threads that compile grammars, may go anywhere.
         self.places: AbstractContextManager[None] = nullcontext()
@@ -205,21 +207,19 @@ class ModelRunner:
         parallel = self.model.parallel
         token_ids = self.history.inputs(output, inputs, self.buffers)
         given = parallel.link.inputs(token_ids)
-        prompt_tokens: list[NDArray[np.int64]] = []
-        if self.sampler.columns.needs_prompt_logprobs(inputs.row):
-            prompt_tokens = self._prompt_tokens(inputs)
         if self.sampler.prepares and inputs.samples.any():
             self.sampler.prepare(self._sample_step(inputs))
-        logits = self._forward(inputs, given, prompt_tokens)
-        num_samples = int(inputs.samples.sum())
+        logits = self._logits(inputs, given)
         sampled = None
-        if num_samples:
-            sampled = self._sample(inputs, logits[:num_samples])
+        if inputs.samples.any():
+            sampled = self._sample(inputs, logits.samples)
             if self.adapters is not None:
                 self.adapters.fail_lost(inputs.row[inputs.samples], sampled.failure)
         prompts: list[PromptPart] = []
-        if prompt_tokens and parallel.tensor.rank == 0:  # only the first rank's result is read
-            prompts = self._prompt_logprobs(inputs, logits[num_samples:], prompt_tokens)
+        if (
+            len(logits.prompts) and parallel.tensor.rank == 0
+        ):  # only the first rank's result is read
+            prompts = self._prompt_logprobs(inputs, logits.prompts)
         return StepResult(
             output.step_id,
             inputs.row[inputs.samples],
@@ -236,6 +236,23 @@ class ModelRunner:
                 self.images.leave(row)
 
     # ------------------------------------------------------------------ the forward pass
+
+    def _logits(self, inputs: StepInputs, given: torch.Tensor) -> PartLogits:
+        """In several passes where memory is short, if K/V are all that a pass leaves behind, on this rank alone."""
+        if self.model.states is not None or not self.model.parallel.is_alone:
+            return self._pass(inputs, given)
+        return self._parts.run(inputs, given, cuts_rows=self.images is None)
+
+    def _pass(self, inputs: StepInputs, given: torch.Tensor) -> PartLogits:
+        logits = self._forward(inputs, given, self._prompt_tokens(inputs))
+        num_samples = int(inputs.samples.sum())
+        return PartLogits(logits[:num_samples], logits[num_samples:])
+
+    def _begin_part(self, rows: NDArray[np.int32]) -> None:
+        """These rows are computed again: what a backend keeps of them beside their blocks may be wrong."""
+        self.generation[rows] += 1
+        self.model.backend.release(rows)
+        self.buffers.begin_step()
 
     @scoped("tenonry: forward")
     def _forward(
@@ -307,7 +324,9 @@ class ModelRunner:
 
     def _prompt_tokens(self, inputs: StepInputs) -> list[NDArray[np.int64]]:
         """For each row that asks: flattened indices of tokens whose successor is a prompt token."""
-        found = []
+        found: list[NDArray[np.int64]] = []
+        if not self.sampler.columns.needs_prompt_logprobs(inputs.row):
+            return found
         for i in self._asking(inputs):
             first = int(inputs.query_start_loc[i])
             begin = int(inputs.start[i])
@@ -321,12 +340,11 @@ class ModelRunner:
         self,
         inputs: StepInputs,
         logits: torch.Tensor,
-        prompt_tokens: list[NDArray[np.int64]],
     ) -> list[PromptPart]:
         """`logits` of the prompt tokens, rows one after another."""
         parts: list[PromptPart] = []
         begin = 0
-        for i, tokens in zip(self._asking(inputs), prompt_tokens, strict=True):
+        for i, tokens in zip(self._asking(inputs), self._prompt_tokens(inputs), strict=True):
             if not len(tokens):
                 continue
             row = int(inputs.row[i])

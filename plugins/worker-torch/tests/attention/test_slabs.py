@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,6 +45,22 @@ def test_a_row_moves_when_it_outgrows_its_slab():
     assert placed.slab.capacity == 96
     assert placed.entering.all()
     assert (slabs._slabs[0].owner == -1).all()
+
+
+def test_a_slab_for_which_memory_is_short_is_empty_afterwards(monkeypatch):
+    """Reliability, fault 9: the step is computed in smaller parts, which may find room."""
+    slabs = make()
+    slabs.place(ints(0, 1), ints(1, 1), ints(10, 10))
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "tenonry_worker_torch.attention.slabs.zeros", lambda *_: torch.empty(1 << 60)
+        )
+        with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
+            slabs.place(ints(0, 1, 2), ints(1, 1, 1), ints(11, 11, 10))
+    assert slabs.used_bytes == 0
+    ((_, placed),) = slabs.place(ints(0), ints(1), ints(11))[0]
+    assert placed.entering.all()
+    assert len(placed.slab.tensors) == slabs.num_layers
 
 
 def test_a_slab_of_holes_is_packed_anew():

@@ -216,11 +216,11 @@ class Slabs:
                 self._drop_empty(slab)
             if self.used_bytes + more <= self.budget_bytes:
                 self._evict(slab, slab.owner[slab.owner != NOWHERE])
+                self._empty(slab)  # before larger tensors are made, for which memory may be short
                 shape = (2, wanted, self.num_kv_heads, slab.capacity, self.size)
-                slab.tensors = []  # freed before the larger ones are made
                 slab.tensors = [zeros(shape, self.dtype, CPU) for _ in range(self.num_layers)]
                 slab.owner = np.full(wanted, NOWHERE, np.int64)
-                self.used_bytes += more
+                self.used_bytes += self._bytes(slab.capacity, wanted)
                 return True
         return False
 
@@ -229,9 +229,13 @@ class Slabs:
             if slab is keep or not len(slab.owner):
                 continue
             if (slab.owner == NOWHERE).all():
-                self.used_bytes -= self._bytes(slab.capacity, len(slab.owner))
-                slab.tensors = []
-                slab.owner = np.empty(0, np.int64)
+                self._empty(slab)
+
+    def _empty(self, slab: Slab) -> None:
+        """Free its tensors."""
+        self.used_bytes -= self._bytes(slab.capacity, len(slab.owner))
+        slab.tensors = []
+        slab.owner = np.empty(0, np.int64)
 
     def _bytes(
         self,
