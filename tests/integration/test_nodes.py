@@ -23,6 +23,7 @@ from tenonry_testkit.processes import free_port
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("forked_children", "one_thread")]
 MODEL: dict[str, Any] = {"model": "demo", "device": "cpu", "dtype": "float32"}
+SOME_TOKENS = 4
 PROMPTS = [f"Once upon a time there were {number}" for number in range(16)]
 SAMPLINGS = [
     SamplingParams(temperature=0, max_tokens=100, ignore_eos=True),
@@ -90,26 +91,32 @@ def node() -> Iterator[Any]:
         each.close()
 
 
-async def stream(engine: AsyncLLM, number: int, **fields: Any) -> list[int]:
+async def stream(
+    engine: AsyncLLM, number: int, has_some: asyncio.Event, rank: int | None
+) -> list[int]:
+    """`has_some` is set with a few tokens, and at the end in any case: who waits for it cannot miss it."""
     params = SAMPLINGS[number % len(SAMPLINGS)]
-    outputs = engine.generate(PROMPTS[number], params, f"r{number}", **fields)
-    last = [output async for output in outputs][-1]
-    return list(last.outputs[0].token_ids)
+    found: list[int] = []
+    try:
+        async for output in engine.generate(
+            PROMPTS[number], params, f"r{number}", data_parallel_rank=rank
+        ):
+            found = list(output.outputs[0].token_ids)
+            if len(found) >= SOME_TOKENS:
+                has_some.set()
+    finally:
+        has_some.set()
+    return found
 
 
-async def run_all(engine: AsyncLLM) -> list[list[int]]:
-    """Every other stream asks for the engine of the headless node."""
+async def begun(engine: AsyncLLM) -> asyncio.Future[list[list[int]]]:
+    """All streams, which have some tokens each. Every other one asks for the engine of the headless node."""
+    progress = [asyncio.Event() for _ in PROMPTS]
     ranks = [1 if number % 2 else None for number in range(len(PROMPTS))]
-    running = (stream(engine, i, data_parallel_rank=rank) for i, rank in enumerate(ranks))
-    return await asyncio.gather(*running)
-
-
-async def some_tokens(engine: AsyncLLM) -> None:
-    """Wait until every stream has some."""
-    find = engine._outputs.get
-    names = [f"r{number}" for number in range(len(PROMPTS))]
-    while not all((found := find(name)) and found.num_generated >= 4 for name in names):  # noqa: ASYNC110 - no event
-        await asyncio.sleep(0.001)
+    running = [stream(engine, i, progress[i], rank) for i, rank in enumerate(ranks)]
+    gathered = asyncio.gather(*running)
+    await asyncio.gather(*(event.wait() for event in progress))
+    return gathered
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +139,7 @@ def test_killed_engine_of_a_headless_node_comes_back_and_its_streams_go_on(
     engine = AsyncLLM(EngineConfig(**MODEL, **layout, step_timeout=2.0))
 
     async def main() -> list[list[int]]:
-        running = asyncio.ensure_future(run_all(engine))
-        await some_tokens(engine)
+        running = await begun(engine)
         before = there.engine()
         before.send_signal(number)
         found = await running

@@ -276,8 +276,10 @@ def test_killed_engine_ends_every_stream_with_an_error_and_the_server_with_a_sta
     assert server.output.count("Traceback") == 0
 
 
-def test_killed_engine_is_started_again_and_every_stream_goes_on(serve):
+def test_killed_engine_is_started_again_and_every_stream_goes_on(serve, monkeypatch):
     """Continuity, seen from outside: clients notice nothing, probes and metrics say what happened (AF-24)."""
+    # The start takes long enough to be seen.
+    monkeypatch.setenv("TENONRY_FAILPOINTS", "fleet.before_start=sleep:1@2")
     server = serve("--worker-option", "step_ms=5", "--stat-logger", "prometheus").ready()
     whole = Stream(server)
     assert whole.end() == "length"
@@ -297,6 +299,7 @@ def test_killed_engine_is_started_again_and_every_stream_goes_on(serve):
     for name, count in (("engine_deaths", 1), ("engine_restarts", 1), ("requests_continued", 4)):
         assert server.metric(f"tenonry:{name}_total{label}") == count
     assert server.output.count("the engine died") == 1
+    assert server.output.count("failpoint fleet.before_start") == 1
     server.process.terminate()
     assert server.end() == 0
 

@@ -26,7 +26,7 @@ from tenonry.interfaces.stat_logger import StatLoggerContext
 from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.kernel.served import Served, served_config
 from tenonry_testkit.roles import eventually
-from tenonry_testkit.served import collect, have_tokens, params, tokens
+from tenonry_testkit.served import collect, params, tokens
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("forked_children")]
 REFERENCE = "tenonry_testkit.fakes:ReferenceScheduler"
@@ -64,14 +64,14 @@ def scheduler(folder: Path, text: str = OTHER) -> str:
 
 async def streams(served: Served, count: int) -> asyncio.Future[list[list[int]]]:
     """All of them have got something; every other one is drawn with a seed."""
-    runs = {
-        f"r{number}": asyncio.ensure_future(
-            collect(served.engine, [number], SEEDED if number % 2 else LONG, f"r{number}")
-        )
-        for number in range(1, count + 1)
-    }
-    await have_tokens(served.engine, runs)
-    return asyncio.gather(*runs.values())
+    begun = [asyncio.Event() for _ in range(count)]
+    jobs = [
+        collect(served.engine, [n], SEEDED if n % 2 else LONG, f"r{n}", has_begun=begun[n - 1])
+        for n in range(1, count + 1)
+    ]
+    run = asyncio.gather(*map(asyncio.ensure_future, jobs))
+    await asyncio.gather(*(event.wait() for event in begun))
+    return run
 
 
 def expected(count: int) -> list[list[int]]:

@@ -23,7 +23,7 @@ from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.kernel.mortal import set_fuse
 from tenonry_testkit.kernel.served import Served, served_config
 from tenonry_testkit.roles import eventually
-from tenonry_testkit.served import collect, have_tokens, params, tokens
+from tenonry_testkit.served import collect, params, tokens
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("forked_children", "no_delay")]
 SLOW = {"name": "tenonry_testkit.kernel.faulty:FaultyWorker", "options": {"delay_s": 0.01}}
@@ -48,14 +48,14 @@ async def ready(served: Served, count: int = 1) -> list[int]:
 
 async def streams(served: Served, count: int) -> asyncio.Future[list[list[int]]]:
     """All of them have got something; every other one is drawn with a seed."""
-    runs = {
-        f"r{number}": asyncio.ensure_future(
-            collect(served.engine, [number], SEEDED if number % 2 else LONG, f"r{number}")
-        )
-        for number in range(1, count + 1)
-    }
-    await have_tokens(served.engine, runs)
-    return asyncio.gather(*runs.values())
+    begun = [asyncio.Event() for _ in range(count)]
+    jobs = [
+        collect(served.engine, [n], SEEDED if n % 2 else LONG, f"r{n}", has_begun=begun[n - 1])
+        for n in range(1, count + 1)
+    ]
+    run = asyncio.gather(*map(asyncio.ensure_future, jobs))
+    await asyncio.gather(*(event.wait() for event in begun))
+    return run
 
 
 def expected(count: int) -> list[list[int]]:
@@ -165,9 +165,12 @@ class TestTakingOver:
 
         async def main() -> list[list[int]]:
             (standby,) = await ready(served)
-            pinned = collect(served.engine, [1], LONG, "before", data_parallel_rank=rank)
+            has_begun = asyncio.Event()
+            pinned = collect(
+                served.engine, [1], LONG, "before", has_begun=has_begun, data_parallel_rank=rank
+            )
             run = asyncio.ensure_future(pinned)
-            await have_tokens(served.engine, {"before": run})
+            await has_begun.wait()
             kill(served, rank)
             before = await run
             assert served.engine.engine_pids[f"engine {rank}"] == standby

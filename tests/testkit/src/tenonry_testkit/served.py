@@ -56,13 +56,21 @@ def tokens(prompt: list[int] | str, sampling: SamplingParams) -> list[int]:
 
 
 async def collect(
-    engine: AsyncLLM, prompt: Any, sampling: SamplingParams, request_id: str, **fields: Any
+    engine: AsyncLLM,
+    prompt: Any,
+    sampling: SamplingParams,
+    request_id: str,
+    *,
+    has_begun: asyncio.Event | None = None,
+    **fields: Any,
 ) -> list[int]:
-    """All tokens of one DELTA stream."""
+    """All tokens of one DELTA stream. `has_begun` is set with the first output: who waits for it cannot miss it."""
     got: list[int] = []
     last: RequestOutput | None = None
     async for last in engine.generate(prompt, sampling, request_id, **fields):
         got += last.outputs[0].token_ids
+        if has_begun is not None:
+            has_begun.set()
     assert last is not None
     assert last.finished
     return got
