@@ -98,6 +98,7 @@ static void round_chunk(const void *context, int64_t chunk) {
 
 /* Chunks are blocks, or where these are few, some rows of them. */
 static void blocked_product(product_job *job) {
+    if (!job->count) return; /* as of a head, in a step in which no row samples */
     if (job->weight->bits != HALF_BITS) tenonry_share(round_chunk, job, (job->count + ROUNDED_ROWS - 1) / ROUNDED_ROWS);
     int64_t blocks = blocks_of(job->weight);
     if (job->is_gated) blocks /= 2;

@@ -124,6 +124,11 @@ class FewBitsSuite(KernelSuite):
         error = (kernel(x).float() - wanted).norm() / wanted.norm()
         assert float(error) < ROUNDING
 
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_linear_of_few_bits_and_no_rows_is_nothing(self, dtype: torch.dtype):
+        kernel = self.offered("few_bits_linear", known(random_matrix(4, 70, 128, 4)))
+        assert kernel(torch.empty(0, 128, dtype=dtype)).shape == (0, 70)
+
     def test_linear_of_few_bits_takes_columns_in_their_order(self):
         torch.manual_seed(4)
         weight = random_matrix(4, 70, 128, 4, has_zeros=True)

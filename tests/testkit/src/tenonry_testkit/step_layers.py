@@ -156,6 +156,12 @@ class LayerSuite(KernelSuite):
             wanted = x.double() @ exact.t() + made.bias.double()
             assert_close(kernel(x), wanted)
 
+    def test_linear_of_no_rows_is_nothing(self):
+        """So a head is called where no row of a step samples."""
+        made, _ = blocked_weight(100, 64, has_bias=False)
+        found = self.offered("linear", made)(torch.empty(0, 64).bfloat16())
+        assert found.shape == (0, 100)
+
     def test_linear_keeps_what_is_not_a_number_to_its_row(self):
         made, exact = blocked_weight(
             100,
