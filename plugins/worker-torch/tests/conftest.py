@@ -26,6 +26,7 @@ for _name in (
     "parallel_tools",
     "lora_tools",
     "planted_faults",
+    "kept_vectors",
 ):
     _load(_name)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tenonry_worker_torch.attention.base import LayerCache
+from tenonry_worker_torch.attention.base import LayerCache, LayerSpec
+from tenonry_worker_torch.attention.kv_storage import STORAGES
+from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.connector import CacheBlocks
 
 BLOCKS = 7
@@ -94,3 +96,24 @@ def test_tensors_are_looked_at_in_each_call():
     held[:] = elsewhere(held)
     held[0].both.zero_()
     assert blocks.read([2]) == [content(held, 2)] != [first]
+
+
+@pytest.mark.parametrize("kept", ["int8", "fp8"])
+def test_blocks_in_8_bits_carry_their_scales(kept):
+    """What is read of a block of another cache is what was written, to the bit."""
+    spec = LayerSpec(
+        name="a", index=0, num_heads=2, num_kv_heads=2, key_size=6, value_size=6, scaling=1.0
+    )
+    storage = STORAGES[kept](torch.float32)
+    backend = SdpaBackend([spec], torch.float32, torch.device("cpu"))
+    backend.keep_in(storage)
+    source, target = (backend.allocate(BLOCKS, 4)["a"] for _ in range(2))
+    tokens = torch.randn(8, 4, 6)
+    lines = torch.arange(2 * 4 * 4).view(2, 4, 4).transpose(1, 2).reshape(-1)  # blocks 0 and 1
+    seen = storage.write(source.both, lines, tokens)
+    contents = CacheBlocks([source]).read([0, 1])
+    assert [len(content) for content in contents] == [4 * spec.kept_bytes(storage)] * 2
+    CacheBlocks([target]).write([5, 2], contents)
+    places = torch.tensor([5 * 4, 2 * 4])[:, None] + torch.arange(4)
+    found = storage.read(target.both, places.view(-1), 4, 6).view(2, 4, 4, 6)
+    assert torch.equal(found.transpose(1, 2).reshape(8, 4, 6), seen)

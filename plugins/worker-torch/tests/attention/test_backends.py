@@ -4,6 +4,7 @@ prompts go in chunks; blocks are scattered; the last layer is pruned.
 
 from __future__ import annotations
 
+import kept_vectors
 import numpy as np
 import pytest
 import torch
@@ -19,6 +20,7 @@ from tenonry_worker_torch.attention.base import (
     LayerSpec,
     refusal_of,
 )
+from tenonry_worker_torch.attention.kv_storage import STORAGES
 from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
 
@@ -65,14 +67,18 @@ SHAPES = {
 
 
 class BackendDriver:
-    """A backend with two layers, and the K/V of every row kept in the plain way beside it."""
+    """A backend with two layers, and the K/V of every row kept in the plain way beside it: as attention has to see
+    them, rounded where `kept` rounds.
+    """
 
-    def __init__(self, backend, shape, seed, dtype=torch.float32):
+    def __init__(self, backend, shape, seed, dtype=torch.float32, kept="auto"):
         self.random = np.random.default_rng(seed)
         size = {"key_size": 8, "value_size": 8} | shape
         self.specs = [LayerSpec(name=f"layer.{i}", index=i, scaling=0.4, **size) for i in range(2)]
         self.dtype = dtype
         self.backend = worker_tools.BACKENDS[backend](self.specs, dtype, torch.device("cpu"))
+        self.kept = kept
+        self.backend.keep_in(STORAGES[kept](dtype))
         step = StepPlan(self.backend)
         self.layers = [AttentionLayer(spec, step, sinks=self._sinks(spec)) for spec in self.specs]
         self.step = step
@@ -80,10 +86,7 @@ class BackendDriver:
             self.layers, self.backend.allocate(BLOCKS, BLOCK).values(), strict=True
         ):
             layer.kv_cache = [cache]
-            for tensor in (cache.key, cache.value):
-                tensor.fill_(
-                    float("nan")
-                )  # what an earlier owner left behind must never count, not even times zero
+            leave_behind(cache)
         self.table = np.zeros((ROWS, MAX_LEN // BLOCK + 1), np.int32)
         self.generation = np.zeros(ROWS, np.int64)
         self.free = list(self.random.permutation(np.arange(1, BLOCKS)))
@@ -164,6 +167,11 @@ class BackendDriver:
             generation=self.generation[rows].copy(), put=HostBuffers(torch.device("cpu"), 1).put, full_plan=full_plan,
         )  # fmt: skip
 
+    def _seen(self, vectors):
+        """What attention must see of them, in float32."""
+        rounded = kept_vectors.rounded(vectors.float().numpy(), self.kept)
+        return torch.from_numpy(rounded).to(self.dtype).float()
+
     def _layer(self, layer, number, rows, num, start, asked):
         spec, total = layer.spec, int(num.sum())
 
@@ -188,9 +196,10 @@ class BackendDriver:
         for i, row in enumerate(rows):
             keys, values = self.known[row][number]
             span = slice(first[i], first[i] + num[i])
+            new_keys, new_values = self._seen(key[span]), self._seen(value[span])
             self.known[row][number] = (
-                torch.cat([keys, key[span].float()]) if len(keys) else key[span].float(),
-                torch.cat([values, value[span].float()]) if len(values) else value[span].float(),
+                torch.cat([keys, new_keys]) if len(keys) else new_keys,
+                torch.cat([values, new_values]) if len(values) else new_values,
             )
         assert got.shape == (len(asked), spec.num_heads, spec.value_size)
         places = np.array([i for i, _ in asked])
@@ -204,6 +213,12 @@ class BackendDriver:
             )
             wanted = by_hand(layer, query[mine].float(), keys, values, seen)
             torch.testing.assert_close(got[mine].float(), wanted, rtol=tolerance, atol=tolerance)
+
+
+def leave_behind(cache):
+    """NaN everywhere: what an earlier owner left must never count, not even times zero."""
+    for tensor in (cache.key, cache.value):
+        tensor.fill_(0xFF if tensor.dtype == torch.uint8 else float("nan"))
 
 
 def keys_seen(layer, queries, positions, length, last):
@@ -265,14 +280,28 @@ def test_any_schedule_attends_to_exactly_its_own_tokens(backend, shape, seed):
     schedule(BackendDriver(backend, SHAPES[shape], seed), 30)
 
 
+@pytest.mark.parametrize("kept", ["int8", "fp8"])
+@pytest.mark.parametrize(
+    "shape", ["plain", "one head", "unequal sizes", "sinks in a window", "spans"]
+)
+@pytest.mark.parametrize("backend", worker_tools.BACKENDS)
+@settings(deadline=None, max_examples=2)
+@given(seed=st.integers(0, 2**31))
+def test_attention_sees_what_is_kept_also_in_the_step_that_makes_it(backend, shape, kept, seed):
+    """So nothing depends on how a prompt is cut, and a row on no other."""
+    schedule(BackendDriver(backend, SHAPES[shape], seed, kept=kept), 30)
+
+
+@pytest.mark.parametrize("kept", ["auto", "int8"])
 @pytest.mark.parametrize("more", [{}, {"chunk": 40, "sinks": True}])
 @pytest.mark.parametrize("backend", worker_tools.BACKENDS)
-def test_bfloat16_stays_within_rounding(backend, more):
+def test_bfloat16_stays_within_rounding(backend, more, kept):
     driver = BackendDriver(
         backend,
         {"num_heads": 8, "num_kv_heads": 4, "key_size": 32, "value_size": 32} | more,
         3,
         torch.bfloat16,
+        kept,
     )
     for row in range(ROWS):
         driver.enter(row)
@@ -354,17 +383,18 @@ def test_slabs_that_do_not_fit_are_done_without():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kept", STORAGES)
 @pytest.mark.parametrize("backend", worker_tools.BACKENDS)
-def test_nan_that_a_row_left_behind_does_not_count(backend, dtype):
+def test_nan_that_a_row_left_behind_does_not_count(backend, kept, dtype):
     """NaN in a masked key times a weight of zero is NaN."""
     shape = {"num_heads": 8, "num_kv_heads": 4, "key_size": 32, "value_size": 32}
-    driver = BackendDriver(backend, shape, 2, dtype)
+    driver = BackendDriver(backend, shape, 2, dtype, kept)
     for row in range(ROWS):
         driver.enter(row)
     driver.run({row: 88 + row for row in range(ROWS)})
     driver.run(dict.fromkeys(range(ROWS), 1))
     for layer in driver.layers:
-        layer.kv_cache[0].both.fill_(float("nan"))
+        leave_behind(layer.kv_cache[0])
     if backend == "cpu":
         for slab in driver.backend.slabs._slabs.values():
             for tensor in slab.tensors:

@@ -19,6 +19,7 @@ from tenonry_worker_torch.attention.groups import (
     group_size,
     layer_groups,
 )
+from tenonry_worker_torch.attention.kv_storage import STORAGES
 from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
 
@@ -100,7 +101,7 @@ class TestGrouping:
 class Rows:
     """Rows of a grouped backend beside one of whole histories: the same queries, keys and values to both."""
 
-    def __init__(self, kind, windows, num_rows, length):
+    def __init__(self, kind, windows, num_rows, length, kept="auto"):
         self.specs = [spec(index, window) for index, window in enumerate(windows)]
         cpu = torch.device("cpu")
         groups = layer_groups(self.specs, kind, by_window=True)
@@ -109,6 +110,8 @@ class Rows:
         plain = SdpaBackend(self.specs, torch.float32, cpu)
         self.windows = [group.window for group in groups]
         self.backends = [grouped, plain]
+        for backend in self.backends:
+            backend.keep_in(STORAGES[kept](torch.float32))
         per_row = -(-length // SIZE)
         self.layers = []
         for backend in self.backends:
@@ -126,7 +129,7 @@ class Rows:
         self.lengths = np.zeros(num_rows, np.int32)
         self.caches = [layer.kv_cache[0] for layer in self.layers[0]]
         for cache in self.caches:
-            cache.both[self.last_block] = float("nan")
+            cache.both[self.last_block] = float("nan") if kept == "auto" else 0xFF
 
     def give_back(self):
         """Blocks before what the next token of each row sees now belong to others, and so do places of the tables."""
@@ -180,10 +183,20 @@ class Rows:
 
 
 @pytest.mark.parametrize("kind", [CpuBackend, SdpaBackend])
-@pytest.mark.parametrize("windows", [(5, 0, 5), (3, 3), (9, 0), (0, 4, 0, 70)])
-def test_blocks_that_were_given_back_are_not_read(kind, windows):
+@pytest.mark.parametrize(
+    ("windows", "kept"),
+    [
+        ((5, 0, 5), "auto"),
+        ((3, 3), "auto"),
+        ((9, 0), "auto"),
+        ((0, 4, 0, 70), "auto"),
+        ((9, 0), "int8"),
+        ((0, 4, 0), "fp8"),
+    ],
+)
+def test_blocks_that_were_given_back_are_not_read(kind, windows, kept):
     """Prompts, chunks and some two hundred decoded tokens, in and out of slabs, with NaN in what was given back."""
-    rows = Rows(kind, windows, num_rows=3, length=240)
+    rows = Rows(kind, windows, num_rows=3, length=240, kept=kept)
     rows.step([7, 1, 20])
     rows.step([5, 1, 1])
     rows.step([0, 9, 3])

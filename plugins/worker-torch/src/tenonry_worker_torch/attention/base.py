@@ -16,9 +16,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tenonry_worker_torch.attention.kv_storage import Floats
+
 if TYPE_CHECKING:
     from tenonry_torch_base.invariant import StepKeys
     from tenonry_torch_base.step_kernels import HeldKeys, PagedKeys
+    from tenonry_worker_torch.attention.kv_storage import KVStorage
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,9 +70,14 @@ class LayerSpec:
         """K and V of one token."""
         return self.num_kv_heads * (self.key_size + self.value_size) * dtype.itemsize
 
+    def kept_bytes(self, storage: KVStorage) -> int:
+        """K and V of one token, as they are kept."""
+        key_bytes = storage.vector_bytes(self.key_size)
+        return self.num_kv_heads * (key_bytes + storage.vector_bytes(self.value_size))
+
 
 class LayerCache:
-    """The K and V tensors of one layer, in the layout that the backend chose.
+    """The K and V tensors of one layer, in the layout that the backend chose, as its storage keeps them.
 
     `both` is the tensor that holds them together, where a backend keeps them so; `key` and `value` are its parts.
     """
@@ -163,6 +171,8 @@ FEATURES = {
 # A feature that is none of a layer: the backend keeps layers in the tensors of others (`adopt`), and reads no place of
 # a block table that lies wholly before what its layers see, since its block was given back.
 GROUPS = "groups"
+# Another one: the backend writes and reads K/V with its `storage`, whatever that is.
+STORAGE = "storage"
 
 
 def refusal_of(
@@ -170,14 +180,35 @@ def refusal_of(
     layers: Sequence[LayerSpec],
     dtype: torch.dtype,
     device: torch.device,
+    storage: type[KVStorage] = Floats,
 ) -> str | None:
     """Why a backend cannot run these layers: a feature that it does not say it knows, or its own refusal."""
     known = vars(backend).get("features", frozenset())
+    if reason := _refusal_of_storage(known, layers, storage):
+        return f"kv_cache_dtype={storage.name}: {reason}; leave --kv-cache-dtype out"
     for layer in layers:
         for field, meaning in FEATURES.items():
             if getattr(layer, field) and field not in known:
                 return f"layer {layer.name} needs {meaning}, which it does not know; use another"
     return backend.refusal(layers, dtype, device)
+
+
+def _refusal_of_storage(
+    known: frozenset[str],
+    layers: Sequence[LayerSpec],
+    storage: type[KVStorage],
+) -> str | None:
+    """Why the K and V of these layers cannot be kept so by a backend that knows these features."""
+    if storage.tolerance == 0:
+        return None
+    if not layers:
+        return "there is no attention here, and so no K and V"
+    if STORAGE not in known:
+        return "it keeps K and V in the type of the model only"
+    for layer in layers:
+        if layer.indexed:
+            return f"layer {layer.name} sees keys that others choose, which are not kept in 8 bits"
+    return None
 
 
 class AttentionBackend(ABC):
@@ -189,8 +220,8 @@ class AttentionBackend(ABC):
     Order of calls: `refusal` (before anything is built), constructor, `allocate` once, then per step `plan` once and
     `forward` once per layer. `block_sizes` lists what it can do, best first; empty means any.
 
-    `features`: those of `FEATURES` that it knows, and `GROUPS`. Layers that need another are refused before `refusal`
-    is asked. A subclass does not inherit them: who changes how K/V are read says anew what that covers.
+    `features`: those of `FEATURES` that it knows, `GROUPS` and `STORAGE`. Layers that need another are refused before
+    `refusal` is asked. A subclass does not inherit them: who changes how K/V are read says anew what that covers.
 
     `cache_sizes`: the self check at start runs once with each, as many times as large as its prompts need. A backend
     that attends in another way where there is more room gives a size for each way.
@@ -231,6 +262,11 @@ class AttentionBackend(ABC):
         self.layers = tuple(layers)
         self.dtype = dtype
         self.device = device
+        self.storage: KVStorage = Floats(dtype)
+
+    def keep_in(self, storage: KVStorage) -> None:
+        """From the next `allocate` on. Only where `features` say that the backend knows `STORAGE`."""
+        self.storage = storage
 
     @abstractmethod
     def allocate(self, num_blocks: int, block_size: int) -> dict[str, LayerCache]:

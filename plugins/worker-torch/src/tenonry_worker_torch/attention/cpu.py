@@ -119,7 +119,7 @@ class CpuBackend(SdpaBackend):
             layer.indexed for layer in self.layers
         )  # a choice of keys is a mask over blocks
         if not is_indexed and shapes == {(first.num_kv_heads, first.key_size, first.key_size)}:
-            token_bytes = sum(layer.bytes_per_token(self.dtype) for layer in self.layers)
+            token_bytes = sum(layer.kept_bytes(self.storage) for layer in self.layers)
             pool_bytes = num_blocks * block_size * token_bytes
             self.slabs = Slabs(
                 len(self.layers),
@@ -156,7 +156,7 @@ class CpuBackend(SdpaBackend):
     ) -> torch.Tensor:
         if not isinstance(plan, CpuPlan) or not plan.slab_groups:
             return super().forward(layer, query, key, value, plan, both)
-        both = self.write(
+        key, value, both = self.write(
             layer.kv_cache[0],
             key,
             value,
@@ -187,7 +187,7 @@ class CpuBackend(SdpaBackend):
     def held_keys(self, layer: CachedLayer, plan: SdpaPlan) -> HeldKeys | None:
         group = plan.only_group if isinstance(plan, CpuPlan) else None
         both = layer.kv_cache[0].both
-        if group is None or both is None:
+        if group is None or both is None or not self.storage.is_exact:
             return None
         return HeldKeys(
             group.placement.slab.tensors[self._number[layer.spec.name]],
@@ -253,10 +253,10 @@ class CpuBackend(SdpaBackend):
         tensor = slab.tensors[number]  # [2, slots, num_kv_heads, capacity, size]
         size = tensor.shape[-1]
         for entry in group.entering:
-            lines = cache.both.view(-1, entry.line_tokens * size)
+            run = entry.line_tokens
             for half, index in zip(tensor, entry.index, strict=True):  # keys, values
-                place = half[entry.slots].view(-1, entry.line_tokens * size)
-                torch.index_select(lines, 0, index, out=place)
+                place = half[entry.slots].view(-1, run * size)
+                self.storage.read(cache.both, index, run, size, out=place)
         new = both if group.tokens is None else both.index_select(0, group.tokens)
         tensor.view(-1, size).index_copy_(0, group.append, new.reshape(-1, size))
 

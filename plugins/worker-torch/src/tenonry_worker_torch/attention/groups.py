@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         LayerCache,
         LayerSpec,
     )
+    from tenonry_worker_torch.attention.kv_storage import KVStorage
 
 MAX_GROUPS = 8
 MAX_PADDING = 0.2  # of the bytes of a page, in groups that have fewer layers than the largest
@@ -101,6 +102,11 @@ class GroupedBackend(AttentionBackend):
     @property
     def splits_rows(self) -> bool:  # type: ignore[override] - of these parts
         return all(part.splits_rows for part in self.parts)
+
+    def keep_in(self, storage: KVStorage) -> None:
+        super().keep_in(storage)
+        for part in self.parts:
+            part.keep_in(storage)
 
     def block_sizes(self) -> tuple[int, ...]:  # type: ignore[override] - those of these parts
         return self.parts[0].block_sizes()

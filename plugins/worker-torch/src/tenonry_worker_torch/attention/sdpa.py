@@ -2,8 +2,9 @@
 device.
 
 Layout: a layer is [num_blocks, 2 × num_kv_heads, block_size, head_size]; keys and values have a tensor each where their
-heads differ in size. What a block holds is contiguous, and one `index_select` over (block, head) gives each row's keys
-and values contiguous per head. A decode step has no Python loop over sequences.
+heads differ in size. The last dimension is wider where each vector is kept with a scale (`KVStorage`). What a block
+holds is contiguous, and one `index_select` over (block, head) gives each row's keys and values contiguous per head. A
+decode step has no Python loop over sequences.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch.nn import functional
 
 from tenonry_worker_torch.attention.base import (
     GROUPS,
+    STORAGE,
     AttentionBackend,
     AttentionBatch,
     CachedLayer,
@@ -40,7 +42,9 @@ class SdpaBackend(AttentionBackend):
     """See the module. Supports every head size, data type, window and soft cap, chunks and sinks."""
 
     name: ClassVar[str] = "sdpa"
-    features: ClassVar[frozenset[str]] = frozenset({"chunk", "sinks", "indexed", "spans", GROUPS})
+    features: ClassVar[frozenset[str]] = frozenset(
+        {"chunk", "sinks", "indexed", "spans", GROUPS, STORAGE}
+    )
 
     def allocate(
         self,
@@ -94,8 +98,9 @@ class SdpaBackend(AttentionBackend):
         heads: int,
         size: int,
     ) -> torch.Tensor:
-        shape = (num_layers, self.num_blocks, heads, self.block_size, size)
-        pool = zeros(shape, self.dtype, self.device)
+        width = self.storage.width(size)
+        shape = (num_layers, self.num_blocks, heads, self.block_size, width)
+        pool = zeros(shape, self.storage.kept_dtype, self.device)
         self._pools.append(pool)
         return pool
 
@@ -123,7 +128,7 @@ class SdpaBackend(AttentionBackend):
         plan: SdpaPlan,
         both: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        self.write(
+        key, value, _ = self.write(
             layer.kv_cache[0],
             key,
             value,
@@ -146,27 +151,27 @@ class SdpaBackend(AttentionBackend):
         value: torch.Tensor,
         plan: SdpaPlan,
         both: torch.Tensor | None,
-    ) -> torch.Tensor | None:
-        """All K/V of the step into their slots; returns them as one tensor [T, 2 × heads, size] where sizes allow."""
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """All K/V of the step into their slots; returns them as they are kept: key, value, and both as one tensor
+        [T, 2 × heads, size] where sizes allow.
+        """
         if cache.both is None:
-            self._write_lines(cache.key, key, plan)
-            self._write_lines(cache.value, value, plan)
-            return None
+            key = self._write_lines(cache.key, key, plan)
+            value = self._write_lines(cache.value, value, plan)
+            return key, value, None
         if both is None:
             both = torch.cat((key, value), 1)
-        self._write_lines(cache.both, both, plan)
-        return both
+        both = self._write_lines(cache.both, both, plan)
+        return *both.chunk(2, 1), both
 
     def _write_lines(
         self,
         cache: torch.Tensor,
         new: torch.Tensor,
         plan: SdpaPlan,
-    ) -> None:
-        """`new` [T, C, size] into `cache` [blocks, C, block_size, size]."""
-        size = cache.shape[3]
-        lines = plan.lines(new.shape[1])
-        cache.view(-1, size).index_copy_(0, lines, new.reshape(-1, size))
+    ) -> torch.Tensor:
+        """`new` [T, C, size] into `cache` [blocks, C, block_size, width]; returns what is read back."""
+        return self.storage.write(cache, plan.lines(new.shape[1]), new)
 
     # ------------------------------------------------------------------ decode: one query per row, rows padded together
 
@@ -252,15 +257,13 @@ class SdpaBackend(AttentionBackend):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [R, K, L, size] of the blocks that `block_index` names."""
         heads = spec.num_kv_heads
+        read = self.storage.read
         if cache.both is not None:
-            lines = cache.both.view(2 * heads * self.num_blocks, -1)
-            found = lines.index_select(0, index)
+            found = read(cache.both, index, self.block_size, spec.key_size)
             key, value = found.view(2, rows, heads, -1, spec.key_size).unbind()
             return key, value
-        key_lines = cache.key.view(heads * self.num_blocks, -1)
-        value_lines = cache.value.view(heads * self.num_blocks, -1)
-        key = key_lines.index_select(0, index)
-        value = value_lines.index_select(0, index)
+        key = read(cache.key, index, self.block_size, spec.key_size)
+        value = read(cache.value, index, self.block_size, spec.value_size)
         return (
             key.view(rows, heads, -1, spec.key_size),
             value.view(rows, heads, -1, spec.value_size),
@@ -284,8 +287,9 @@ class SdpaBackend(AttentionBackend):
         rows: int,
     ) -> torch.Tensor:
         """Keys [R, L, size] of a layer with one KV head, of the blocks that `block_index` names."""
-        lines = layer.kv_cache[0].key.view(self.num_blocks, -1)
-        return lines.index_select(0, index).view(rows, -1, layer.spec.key_size)
+        size = layer.spec.key_size
+        found = self.storage.read(layer.kv_cache[0].key, index, self.block_size, size)
+        return found.view(rows, -1, size)
 
     # ------------------------------------------------------------------ prefill: several queries per row
 

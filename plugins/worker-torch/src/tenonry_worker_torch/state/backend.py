@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from tenonry_torch_base.step_kernels import HeldKeys, PagedKeys
     from tenonry_worker_torch.attention.base import AttentionBatch, CachedLayer, LayerCache
+    from tenonry_worker_torch.attention.kv_storage import KVStorage
     from tenonry_worker_torch.state.states import States
 
 
@@ -61,6 +62,10 @@ class StatefulBackend(AttentionBackend):
         self.states = states
         self.cache_sizes = attention.cache_sizes
         self.holds_rows = attention.holds_rows
+
+    def keep_in(self, storage: KVStorage) -> None:
+        super().keep_in(storage)
+        self.attention.keep_in(storage)
 
     def block_sizes(self) -> tuple[int, ...]:  # type: ignore[override] - those of this attention
         return self.attention.block_sizes()
