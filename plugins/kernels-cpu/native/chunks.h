@@ -33,28 +33,33 @@ typedef struct {
 
 INLINE int64_t tokens_together(const attention *p) { return CHUNK_QUERIES / (p->heads / p->kv_heads); }
 
-INLINE const uint16_t *line_of(const paged *at, int64_t row, int64_t h, int64_t token, int64_t size) {
-    int64_t block = at->table[row * at->width + token / at->block_size];
-    return at->blocks + ((block * 2 * at->kv_heads + h) * at->block_size + token % at->block_size) * size;
+/* A vector in bfloat16: where it is, or in `room` [size]. */
+INLINE const uint16_t *halves_of(const paged *at, const char *kept, int64_t size, uint16_t *room) {
+    if (!at->is_rounded) return (const uint16_t *)kept;
+    unpack(kept, size, room);
+    return room;
 }
 
 /* Keys and values of `count` tokens from `first` on, laid out for products; zeros behind them. */
 static void lay_out(chunk_state *s, const paged *at, int64_t row, int64_t h, int64_t first, int64_t count, int64_t size) {
     int64_t pairs = size / 2;
-    int64_t to_values = at->kv_heads * at->block_size * size;
+    int64_t to_values = values_behind(at, size);
+    uint16_t room[4][MAX_SIZE];
     uint32_t *keys = (uint32_t *)s->keys;
     static const uint16_t nothing[MAX_SIZE];
     for (int64_t t = 0; t < BLOCK; t += 2) {
-        const uint16_t *even = t < count ? line_of(at, row, h, first + t, size) : NULL;
-        const uint16_t *odd = t + 1 < count ? line_of(at, row, h, first + t + 1, size) : NULL;
+        const char *this = t < count ? key_at(at, row, h, first + t, size) : NULL;
+        const char *next = t + 1 < count ? key_at(at, row, h, first + t + 1, size) : NULL;
+        const uint16_t *even = this ? halves_of(at, this, size, room[0]) : NULL;
+        const uint16_t *odd = next ? halves_of(at, next, size, room[1]) : NULL;
         for (int64_t k = 0; k < pairs; k++) {
             uint32_t both[2] = {0, 0};
             if (even) __builtin_memcpy(both, even + 2 * k, 4);
             if (odd) __builtin_memcpy(both + 1, odd + 2 * k, 4);
             __builtin_memcpy(keys + k * BLOCK + t, both, 8);
         }
-        const uint16_t *left = even ? even + to_values : nothing;
-        const uint16_t *right = odd ? odd + to_values : nothing;
+        const uint16_t *left = this ? halves_of(at, this + to_values, size, room[2]) : nothing;
+        const uint16_t *right = next ? halves_of(at, next + to_values, size, room[3]) : nothing;
         for (int64_t c = 0; c < size; c += LANES) {
             uint32_t *out = (uint32_t *)s->values + c / BLOCK * BLOCK * BLOCK / 2 + t / 2 * BLOCK + c % BLOCK;
             bits_vector low = (bits_vector)take_half(left + c, size - c) >> 16;

@@ -48,6 +48,14 @@ typedef struct {
     uint16_t *out; /* [rows, heads, size] */
 } attend_job;
 
+/* x [size], rounded to bfloat16, to its place. */
+INLINE void put_vector(const paged *at, char *kept, const float *x, int64_t size) {
+    uint16_t halves[MAX_SIZE];
+    uint16_t *out = at->is_rounded ? halves : (uint16_t *)kept;
+    for (int64_t c = 0; c < size; c += LANES) put_half(out + c, taken(x + c, size - c), size - c);
+    if (at->is_rounded) pack(halves, size, kept);
+}
+
 /* A row's new key and value of one head, to their places. */
 INLINE void write_new(const attend_job *job, int64_t row, int64_t h, const float *cos, const float *sin) {
     const attention *p = job->parts;
@@ -55,17 +63,12 @@ INLINE void write_new(const attend_job *job, int64_t row, int64_t h, const float
     int64_t size = p->size;
     const float *key = job->projected + (row * (p->heads + 2 * p->kv_heads) + p->heads + h) * size;
     const float *value = key + p->kv_heads * size;
-    int64_t newest = at->length[row] - 1;
-    int64_t line = (int64_t)at->table[row * at->width + newest / at->block_size] * 2 * p->kv_heads + h;
-    uint16_t *keys = at->blocks + (line * at->block_size + newest % at->block_size) * size;
-    uint16_t *values = keys + p->kv_heads * at->block_size * size;
+    char *kept = key_at(at, row, h, at->length[row] - 1, size);
     float normed[MAX_SIZE], turned[MAX_SIZE];
     const float *weight = p->norm_weight ? p->norm_weight + (p->heads + h) * size : NULL;
     turn(key, weight, p->norm_eps, cos, sin, job->rotated, size, normed, turned);
-    for (int64_t c = 0; c < size; c += LANES) {
-        put_half(keys + c, taken(turned + c, size - c), size - c);
-        put_half(values + c, taken(value + c, size - c), size - c);
-    }
+    put_vector(at, kept, turned, size);
+    put_vector(at, kept + values_behind(at, size), value, size);
 }
 
 INLINE void take_turns(const attend_job *job, int64_t row, float *cos, float *sin) {

@@ -3,14 +3,16 @@
 #define TENONRY_PAGED_H
 
 #include "attention.h"
-#include "blocked.h"
+#include "rounded.h"
 
 #define MAX_SIZE 256   /* of a head */
 #define TILE_KEYS 32   /* whose scores are computed together */
+#define TOGETHER 2     /* queries for which bytes become floats once */
 
 /* See `PagedKeys` in tenonry_torch_base.step_kernels. */
 typedef struct {
-    uint16_t *blocks; /* [blocks, 2 * kv_heads, block_size, size] */
+    char *blocks; /* [blocks, 2 * kv_heads, block_size] vectors, in bfloat16 */
+    int64_t is_rounded; /* they are as rounded.h has them */
     int64_t block_size, kv_heads;
     const int32_t *table; /* [rows, width] */
     int64_t width;
@@ -18,6 +20,17 @@ typedef struct {
     int64_t window;        /* so many of the last tokens are seen; 0: all */
     int64_t is_dependent;  /* a row may see the new tokens of others */
 } paged;
+
+INLINE int64_t vector_bytes(const paged *at, int64_t size) { return at->is_rounded ? rounded_width(size) : 2 * size; }
+
+/* A row's key of head `h`; `values_behind` bytes further is the value. */
+INLINE char *key_at(const paged *at, int64_t row, int64_t h, int64_t token, int64_t size) {
+    int64_t block = at->table[row * at->width + token / at->block_size];
+    int64_t line = (block * 2 * at->kv_heads + h) * at->block_size + token % at->block_size;
+    return at->blocks + line * vector_bytes(at, size);
+}
+
+INLINE int64_t values_behind(const paged *at, int64_t size) { return at->kv_heads * at->block_size * vector_bytes(at, size); }
 
 /* One query while keys pass by: what they weigh so far, relative to the largest score. */
 typedef struct {
@@ -66,8 +79,8 @@ INLINE void score_halves(const asked *q, const uint16_t *keys, int64_t count, in
     for (; t < count; t++) scores[t] = dot_halves(q, keys + t * size, size);
 }
 
-/* The tile's keys take part in the softmax. */
-INLINE void weigh_halves(asked *q, const uint16_t *values, int64_t count, int64_t size, float *scores) {
+/* The tile's scores become weights, relative to the largest score, which may be among them. */
+INLINE void soften(asked *q, int64_t count, int64_t size, float *scores) {
     float largest = q->largest;
     for (int64_t t = 0; t < count; t++) largest = scores[t] > largest ? scores[t] : largest;
     if (largest > q->largest) {
@@ -83,6 +96,11 @@ INLINE void weigh_halves(asked *q, const uint16_t *values, int64_t count, int64_
         sum += total(taken(scores + t, count - t));
     }
     q->weight += sum;
+}
+
+/* The tile's keys take part in the softmax. */
+INLINE void weigh_halves(asked *q, const uint16_t *values, int64_t count, int64_t size, float *scores) {
+    soften(q, count, size, scores);
     int64_t c = 0;
     for (; c + 2 * LANES <= size; c += 2 * LANES) {
         vector first = *(vector *)(q->sums + c), second = *(vector *)(q->sums + c + LANES);
@@ -100,26 +118,90 @@ INLINE void weigh_halves(asked *q, const uint16_t *values, int64_t count, int64_
     }
 }
 
+/* scores [n][count] of n queries with keys in 8 bits that follow each other. */
+INLINE void score_bytes(int n, const asked *q, const int8_t *keys, int64_t count, int64_t size, float (*scores)[TILE_KEYS]) {
+    int64_t width = rounded_width(size);
+    int64_t t = 0;
+    for (; t + 4 <= count; t += 4) {
+        vector sums[4][TOGETHER] = {{{0}}};
+        for (int64_t c = 0; c < size; c += LANES)
+            for (int k = 0; k < 4; k++) {
+                vector key = take_bytes(keys + (t + k) * width + c, size - c);
+                for (int i = 0; i < n; i++) sums[k][i] += key * taken(q[i].values + c, size - c);
+            }
+        four scales;
+        for (int k = 0; k < 4; k++) scales[k] = scale_of(keys + (t + k) * width, size);
+        for (int i = 0; i < n; i++) {
+            four parts[4];
+            for (int k = 0; k < 4; k++) parts[k] = folded(sums[k][i]);
+            *(four *)(scores[i] + t) = totals(parts[0], parts[1], parts[2], parts[3]) * scales;
+        }
+    }
+    for (; t < count; t++)
+        for (int i = 0; i < n; i++) {
+            vector sums = {0};
+            for (int64_t c = 0; c < size; c += LANES)
+                sums += take_bytes(keys + t * width + c, size - c) * taken(q[i].values + c, size - c);
+            scores[i][t] = total(sums) * scale_of(keys + t * width, size);
+        }
+}
+
+/* What the tile's values in 8 bits add to so many vectors of each query. */
+INLINE void add_bytes(int n, int vectors, asked *q, const int8_t *values, int64_t c, int64_t count, int64_t size,
+                      float (*weights)[TILE_KEYS]) {
+    vector sums[TOGETHER][4];
+    int64_t left = size - c;
+    for (int i = 0; i < n; i++)
+        for (int v = 0; v < vectors; v++) sums[i][v] = taken(q[i].sums + c + v * LANES, left - v * LANES);
+    for (int64_t t = 0; t < count; t++)
+        for (int v = 0; v < vectors; v++) {
+            vector value = take_bytes(values + t * rounded_width(size) + c + v * LANES, left - v * LANES);
+            for (int i = 0; i < n; i++) sums[i][v] += weights[i][t] * value;
+        }
+    for (int i = 0; i < n; i++)
+        for (int v = 0; v < vectors; v++) put(q[i].sums + c + v * LANES, sums[i][v], left - v * LANES);
+}
+
+/* As score_halves and weigh_halves, of n queries and K/V in 8 bits. */
+INLINE void pass_bytes(int n, asked *q, const int8_t *keys, const int8_t *values, int64_t count, int64_t size) {
+    float scores[TOGETHER][TILE_KEYS];
+    score_bytes(n, q, keys, count, size, scores);
+    for (int i = 0; i < n; i++) {
+        soften(q + i, count, size, scores[i]);
+        for (int64_t t = 0; t < count; t++) scores[i][t] *= scale_of(values + t * rounded_width(size), size);
+    }
+    int64_t c = 0;
+    for (; c + 4 * LANES <= size; c += 4 * LANES) add_bytes(n, 4, q, values, c, count, size, scores);
+    for (; c < size; c += LANES) add_bytes(n, 1, q, values, c, count, size, scores);
+}
+
 /* `sharing` queries that have been begun, over the keys of head `h` of a row; their results in bfloat16. */
 INLINE void attend(const paged *at, int64_t row, int64_t h, int64_t sharing, int64_t size, float scaling, asked *queries,
                    uint16_t *out) {
     int64_t length = at->length[row];
     int64_t first = at->window && length > at->window ? length - at->window : 0;
-    const int32_t *table = at->table + row * at->width;
     for (int64_t t = first; t < length;) {
         int64_t place = t % at->block_size;
         int64_t count = at->block_size - place;
         if (count > length - t) count = length - t;
         if (count > TILE_KEYS) count = TILE_KEYS;
-        int64_t line = (int64_t)table[t / at->block_size] * 2 * at->kv_heads + h;
-        const uint16_t *keys = at->blocks + (line * at->block_size + place) * size;
-        const uint16_t *values = keys + at->kv_heads * at->block_size * size;
+        const char *kept = key_at(at, row, h, t, size);
+        t += count;
+        if (at->is_rounded) {
+            const int8_t *keys = (const int8_t *)kept;
+            const int8_t *values = keys + values_behind(at, size);
+            int64_t g = 0;
+            for (; g + TOGETHER <= sharing; g += TOGETHER) pass_bytes(TOGETHER, queries + g, keys, values, count, size);
+            for (; g < sharing; g++) pass_bytes(1, queries + g, keys, values, count, size);
+            continue;
+        }
+        const uint16_t *keys = (const uint16_t *)kept;
+        const uint16_t *values = (const uint16_t *)(kept + values_behind(at, size));
         for (int64_t g = 0; g < sharing; g++) {
             float scores[TILE_KEYS];
             score_halves(queries + g, keys, count, size, scaling, scores);
             weigh_halves(queries + g, values, count, size, scores);
         }
-        t += count;
     }
     for (int64_t g = 0; g < sharing; g++) {
         float scale = 1.0f / queries[g].weight;

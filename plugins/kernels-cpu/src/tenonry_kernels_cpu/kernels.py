@@ -46,6 +46,7 @@ class CpuKernels(StepKernels):
     """In C, for the best instruction set that the processor has."""
 
     name: ClassVar[str] = "cpu"
+    kept: ClassVar[frozenset[str]] = frozenset({"int8"})
 
     @classmethod
     def refusal(cls) -> str | None:

@@ -32,6 +32,7 @@ class _Paged(ctypes.Structure):
 
     _fields_ = (
         ("blocks", ADDRESS),
+        ("is_rounded", COUNT),
         ("block_size", COUNT),
         ("kv_heads", COUNT),
         ("table", ADDRESS),
@@ -76,6 +77,7 @@ def can_compute(parts: LayerParts) -> bool:
 def _place_of(keys: PagedKeys, window: int) -> ctypes.Structure:
     return _Paged(
         keys.blocks.data_ptr(),
+        keys.blocks.dtype == torch.uint8,
         keys.blocks.shape[2],
         keys.blocks.shape[1] // 2,
         keys.table.data_ptr(),

@@ -181,7 +181,7 @@ class BlockedWeight:
 
 
 class LinearKernel(Protocol):
-    """A linear layer of few rows."""
+    """A linear layer of few rows, or of none."""
 
     def __call__(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
         """`x` [N, inputs] → [N, outputs], plus `other` of that shape where there is one; all contiguous bfloat16. Sums
@@ -205,10 +205,16 @@ class FewBitsKernel(Protocol):
 class PagedKeys(NamedTuple):
     """Where the keys and values of R rows are, in blocks that rows may share.
 
-    `blocks` [N, 2 · kv_heads, block_size, size], keys before values; row r has token t in place t % block_size of the
-    block `table`[r, t // block_size], i32[R, width]. `lengths` i64[R]: the tokens of each row, its new one included.
-    All are contiguous. What lies behind a row's last token is not defined, and may be NaN; entries of the table that
-    are out of sight may be anything. `is_dependent`: rows may see new tokens of other rows.
+    `blocks` [N, 2 · kv_heads, block_size, size] in bfloat16, keys before values; row r has token t in place t %
+    block_size of the block `table`[r, t // block_size], i32[R, width]. `lengths` i64[R]: the tokens of each row, its
+    new one included. All are contiguous. What lies behind a row's last token is not defined, and may be NaN; entries of
+    the table that are out of sight may be anything. `is_dependent`: rows may see new tokens of other rows.
+
+    For kernels whose `StepKernels.kept` says "int8", `blocks` may be u8[N, 2 · kv_heads, block_size, width], with width
+    size + size % 2 + 2: whole numbers of 8 bits with a sign, and in the last two bytes the scale of them in bfloat16.
+    Attention sees number · scale, rounded to bfloat16 or not. The scale of a vector that is written is max |x| / 127,
+    rounded to bfloat16 and at least the smallest normal one, and numbers are x / scale, rounded to the nearest, ties to
+    even, for x rounded to bfloat16 before. A vector with what is no finite number is kept so that none of it is one.
     """
 
     blocks: torch.Tensor
@@ -297,6 +303,9 @@ class StepKernels(ABC):
 
     name: ClassVar[str]
     interface_version: ClassVar[int] = 1
+    kept: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # see `PagedKeys`: what these hold besides bfloat16
 
     @classmethod
     @abstractmethod

@@ -38,11 +38,14 @@ from tenonry_testkit.step_parts import (
     slot_tokens,
     states_of,
 )
+from tenonry_testkit.step_rounded import RoundedSuite
 from tenonry_testkit.step_suite import COUNTS, EXAMPLES, SEEDS, SIZES, assert_near
 from tenonry_torch_base.low_rank import SlotTokens
 
 
-class StepKernelsContract(HalfSuite, LayerSuite, ChunkSuite, FewBitsSuite, InvariantSuite):
+class StepKernelsContract(
+    HalfSuite, LayerSuite, ChunkSuite, RoundedSuite, FewBitsSuite, InvariantSuite
+):
     """Derive from it and name a class, or an object that is made already."""
 
     def test_is_described(self):

@@ -1,0 +1,302 @@
+"""The part of the conformance suite that is about K/V in 8 bits: attention over blocks and of prompts, whole layers.
+Test process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenonry_testkit.step_chunks import chunk_formula, chunks_of
+from tenonry_testkit.step_layers import HEADS, WINDOWS, assert_close, layer_formula, paged_formula
+from tenonry_testkit.step_parts import attention_parts, layer_parts, paged_keys
+from tenonry_testkit.step_suite import COUNTS, EXAMPLES, SEEDS, KernelSuite
+
+if TYPE_CHECKING:
+    from tenonry_torch_base.step_kernels import PagedKeys
+
+NUMBERS = 127
+SCALE_BYTES = 2
+SIZES = st.one_of(HEADS, st.sampled_from([7, 33]))
+
+
+def kept(
+    vectors: torch.Tensor,
+) -> torch.Tensor:
+    """Vectors [..., size] as blocks hold them in 8 bits: u8[..., size + size % 2 + 2]."""
+    size = vectors.shape[-1]
+    scale = (vectors.float().abs().amax(-1, keepdim=True) / NUMBERS).bfloat16()
+    scale = scale.clamp_min(torch.finfo(torch.bfloat16).tiny)
+    numbers = torch.round(vectors.float() / scale.float()).nan_to_num(0).to(torch.int8)
+    made = torch.zeros(*vectors.shape[:-1], size + size % 2 + SCALE_BYTES, dtype=torch.uint8)
+    made[..., :size] = numbers.view(torch.uint8)
+    made[..., -SCALE_BYTES:] = scale.view(torch.uint8)
+    return made
+
+
+def seen(
+    blocks: torch.Tensor,
+    size: int,
+) -> torch.Tensor:
+    """What attention sees of them, in bfloat16."""
+    numbers = blocks[..., :size].view(torch.int8).double()
+    scale = blocks[..., -SCALE_BYTES:].contiguous().view(torch.bfloat16).double()
+    return (numbers * scale).bfloat16()
+
+
+def rounded(keys: PagedKeys) -> tuple[PagedKeys, PagedKeys]:
+    """Keys in 8 bits, and what is seen of them."""
+    blocks = kept(keys.blocks)
+    exact = seen(blocks, keys.blocks.shape[-1])
+    return keys._replace(blocks=blocks), keys._replace(blocks=exact)
+
+
+class RoundedSuite(KernelSuite):
+    """Kernels that say they read K/V in 8 bits, against the formula over what these stand for."""
+
+    def offered(
+        self,
+        method: str,
+        *arguments: Any,
+    ) -> Any:
+        if "int8" not in self.made().kept:
+            pytest.skip("no kernel reads K and V in 8 bits")
+        return super().offered(method, *arguments)
+
+    @EXAMPLES
+    @given(
+        SEEDS,
+        COUNTS,
+        st.integers(1, 3),
+        st.integers(1, 3),
+        SIZES,
+        st.integers(1, 100),
+        st.sampled_from([1, 4, 16, 48]),
+        WINDOWS,
+    )
+    def test_paged_attention_reads_8_bits(
+        self,
+        seed: int,
+        count: int,
+        kv_heads: int,
+        sharing: int,
+        size: int,
+        longest: int,
+        block_size: int,
+        window: int,
+    ):
+        torch.manual_seed(seed)
+        parts = attention_parts(
+            kv_heads,
+            sharing,
+            size,
+            is_gated=False,
+            is_normalised=False,
+        )
+        parts = dataclasses.replace(parts, window=window)
+        kernel = self.offered("paged_attention", parts)
+        given, exact = rounded(
+            paged_keys(
+                parts,
+                count,
+                longest,
+                block_size,
+            )
+        )
+        query = torch.randn(count, parts.heads, size).bfloat16()
+        assert_close(
+            kernel(query, given),
+            paged_formula(
+                parts,
+                query.double(),
+                exact,
+            ),
+        )
+
+    @EXAMPLES
+    @given(
+        SEEDS,
+        st.integers(1, 4),
+        st.integers(1, 3),
+        st.sampled_from([1, 2, 3, 16]),
+        HEADS,
+        st.integers(1, 200),
+        st.sampled_from([1, 4, 16, 48]),
+        st.sampled_from([0, 1, 17, 100]),
+    )
+    def test_chunk_attention_reads_8_bits(
+        self,
+        seed: int,
+        count: int,
+        kv_heads: int,
+        sharing: int,
+        size: int,
+        longest: int,
+        block_size: int,
+        window: int,
+    ):
+        torch.manual_seed(seed)
+        parts = attention_parts(
+            kv_heads,
+            sharing,
+            size,
+            is_gated=False,
+            is_normalised=False,
+        )
+        parts = dataclasses.replace(parts, window=window)
+        kernel = self.offered("chunk_attention", parts)
+        given, exact = rounded(
+            paged_keys(
+                parts,
+                count,
+                longest,
+                block_size,
+            )
+        )
+        chunks = chunks_of(given)
+        query = torch.randn(int(chunks.counts.sum()) + count + 3, parts.heads, size).bfloat16()
+        out = torch.full_like(query, 7.0)
+        kernel(
+            query,
+            chunks,
+            given,
+            out,
+        )
+        assert_close(
+            out,
+            chunk_formula(
+                parts,
+                query,
+                chunks,
+                exact,
+            ),
+        )
+
+    @EXAMPLES
+    @given(
+        SEEDS,
+        COUNTS,
+        st.integers(1, 2),
+        st.integers(1, 3),
+        SIZES.filter(lambda size: size % 2 == 0),
+        st.integers(1, 40),
+        WINDOWS,
+    )
+    def test_layer_writes_8_bits(
+        self,
+        seed: int,
+        count: int,
+        kv_heads: int,
+        sharing: int,
+        size: int,
+        longest: int,
+        window: int,
+    ):
+        torch.manual_seed(seed)
+        attention = attention_parts(
+            kv_heads,
+            sharing,
+            size,
+            is_gated=False,
+            is_normalised=True,
+        )
+        attention = dataclasses.replace(attention, window=window)
+        parts, weights = layer_parts(
+            attention,
+            32,
+            64,
+            has_bias=False,
+        )
+        kernel = self.offered("layer", parts)
+        given, exact = rounded(
+            paged_keys(
+                attention,
+                count,
+                longest,
+                4,
+            )
+        )
+        before = given.blocks.clone()
+        hidden = torch.randn(count, 32).bfloat16()
+        angles = torch.rand(count, 1, size // 2 * 2) * 6
+        cos = angles.cos().bfloat16()
+        sin = angles.sin().bfloat16()
+        made = kernel(
+            hidden,
+            cos,
+            sin,
+            given,
+        )
+        wanted = layer_formula(
+            parts,
+            weights,
+            hidden,
+            cos.double(),
+            sin.double(),
+            exact,
+        )
+        assert_close(
+            made,
+            wanted,
+        )
+        for row, length in enumerate(given.lengths.tolist()):
+            new = (int(given.table[row, (length - 1) // 4]), slice(None), (length - 1) % 4)
+            assert_close(seen(given.blocks[new], size), exact.blocks[new].double())
+            largest = given.blocks[new][:, :size].view(torch.int8).abs().amax(1)
+            assert (largest == NUMBERS).all()  # no number of a byte is left unused
+            given.blocks[new] = before[new]
+        assert torch.equal(given.blocks, before)
+
+    def test_layer_keeps_what_is_not_a_number_in_8_bits(self):
+        """None of such a vector is one, whoever reads it."""
+        torch.manual_seed(1)
+        attention = attention_parts(
+            2,
+            2,
+            16,
+            is_gated=False,
+            is_normalised=True,
+        )
+        parts, weights = layer_parts(
+            attention,
+            32,
+            64,
+            has_bias=False,
+        )
+        kernel = self.offered("layer", parts)
+        given, exact = rounded(
+            paged_keys(
+                attention,
+                3,
+                20,
+                4,
+            )
+        )
+        hidden = torch.randn(3, 32).bfloat16()
+        hidden[1, 7] = float("inf")
+        cos = torch.ones(3, 1, 8).bfloat16()
+        sin = torch.zeros(3, 1, 8).bfloat16()
+        made = kernel(
+            hidden,
+            cos,
+            sin,
+            given,
+        )
+        wanted = layer_formula(
+            parts,
+            weights,
+            hidden,
+            cos.double(),
+            sin.double(),
+            exact,
+        )
+        assert not made[1].isfinite().any()
+        assert_close(made[[0, 2]], wanted[[0, 2]])
+        last = int(given.lengths[1]) - 1
+        written = given.blocks[int(given.table[1, last // 4]), :, last % 4]
+        assert not seen(written, 16).isfinite().any()
