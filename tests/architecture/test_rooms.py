@@ -17,7 +17,9 @@ MAX_FILE_LINES = 400
 MAX_TOKENS = {
     # What follows a death, rounds and drafters are settings, and told; fallbacks, silence; drafts and replacements are
     # counted.
-    "contract": 14_782,  # engines that stand by: a setting, their names, what is counted; batch invariance is a setting
+    # Engines that stand by: a setting, their names, what is counted; batch invariance, and how K and V are kept:
+    # settings.
+    "contract": 14_794,
     "checks": 1_490,
     "sizing": 1_350,
     # A start can be cancelled, and no stranger ends it; rounds, and what is checked of them; which start a title shows;
@@ -29,8 +31,8 @@ MAX_TOKENS = {
     "engine": 20_203,
     # Requests go on when their engine died, or was replaced: links of both, streams that move, who starts engines;
     # links to another coordinator; ports that stay for engines that come back; calls that reach engines that stand by
-    # as well, and links that change their engine.
-    "client": 17_960,
+    # as well, and links that change their engine; the record of what is in use says how K and V are kept.
+    "client": 17_970,
     "settings": 900,
     "observers": 1_600,  # a logger that does not return is left behind
     "media": 80,

@@ -146,6 +146,8 @@ class EngineConfig(Settings):
     """Exactly this many KV blocks."""
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
     """Share of the device's memory to use."""
+    kv_cache_dtype: Literal["auto", "int8", "fp8"] = "auto"
+    """How K and V are kept: auto in the model's type; int8 and fp8 in 8 bits, with a scale per token and KV head."""
     kv_cache_memory_bytes: int | None = Field(None, ge=1)
     """Exactly this much KV memory, in bytes."""
     state_cache_memory_bytes: int | None = Field(None, ge=0)

@@ -43,6 +43,7 @@ def test_the_record_says_what_is_in_use():
     """US-1: what differs from the defaults is there, and what `auto` became."""
     usual = msgspec.structs.asdict(info().usage)
     assert usual["dtype"] == usual["kv_cache_dtype"] == "bfloat16"
+    assert info(kv_cache_dtype="int8").usage.kv_cache_dtype == "int8"
     assert usual["architecture"] == "A"
     assert usual["block_size"] == 16
     assert usual["context"] == "library"

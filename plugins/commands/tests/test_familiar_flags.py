@@ -30,7 +30,7 @@ def test_a_flag_of_a_server_changes_nothing(verb):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("name", ["trust_remote_code", "swap_space", "kv_cache_dtype"])
+@pytest.mark.parametrize("name", ["trust_remote_code", "swap_space", "calculate_kv_scales"])
 def test_a_flag_without_a_counterpart_says_what_to_do_instead(verb, name, capsys):
     parser, _ = make_parser(verb)
     with pytest.raises(SystemExit) as ended:

@@ -262,6 +262,11 @@ def test_batch_invariance_needs_a_worker_that_promises_it(folders):
         loaded(folders["t5"], batch_invariant=True, dtype="float32")
 
 
+def test_kv_in_8_bits_needs_a_worker_that_keeps_them_so(folders):
+    with pytest.raises(ConfigError, match=r"kv_cache_dtype=int8: worker '.*'.*leave it out"):
+        loaded(folders["t5"], kv_cache_dtype="int8")
+
+
 def test_ranks_of_a_model_that_only_one_rank_serves_are_refused(folders):
     with pytest.raises(ConfigError, match=r"use tensor_parallel_size=1"):
         loaded(

@@ -94,6 +94,7 @@ class Ranks:
         dtype="float32",
         max_loras=0,
         sees=False,
+        kv_cache_dtype="auto",
         **runner,
     ):
         self.tp, self.pp = tp, pp
@@ -122,7 +123,7 @@ class Ranks:
             lambda rank: build(
                 modules[rank], worker_tools.BACKENDS[backend], HostBuffers(cpu, 1), max_model_len=64, fuse=fuse,
                 skip_check=False, parallel=everyone[rank], adapters=adapters[rank],
-                image_check=ImageCheck(str(folder)) if sees else None,
+                image_check=ImageCheck(str(folder)) if sees else None, kv_cache_dtype=kv_cache_dtype,
             )
         )  # fmt: skip
         sizes = {"max_num_seqs": 6, "max_model_len": 64, "num_blocks": 96, "block_size": 4} | runner

@@ -17,7 +17,7 @@ from tenonry_testkit.worker import WorkerContract
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("qwen3")
     worker_families.save("qwen3", path)
-    TestTorch.path = TestTorchReference.path = TestTorchInvariant.path = str(path)
+    TestTorch.path = TestTorchInvariant.path = str(path)
 
 
 class TestTorch(WorkerContract):
@@ -35,6 +35,12 @@ class TestTorch(WorkerContract):
             max_model_len=48,
             vocab_size=96,
         )
+
+
+class TestTorchInEightBits(TestTorch):
+    """K and V in 8 bits: tokens depend on the request alone here, too."""
+
+    config: ClassVar[dict[str, object]] = {"device": "cpu", "kv_cache_dtype": "int8"}
 
 
 class TestTorchReference(TestTorch):

@@ -39,6 +39,7 @@ def worker(folder, options=None, **config):
         ({"tensor_parallel_size": 2}, "2 ranks: their sums"),
         ({"pipeline_parallel_size": 2}, "2 ranks: their sums"),
         ({"kv_connector": "host"}, "kv_connector=host: K/V of another engine"),
+        ({"kv_cache_dtype": "int8"}, "kv_cache_dtype=int8: they read K and V as floats; use auto"),
         ({"attention_backend": "sdpa"}, "attention_backend=sdpa: it attends by kernels of its own"),
         ({"enforce_eager": True}, "leave out --enforce-eager and fuse=false"),
         ({"options": TorchOptions(fuse=False)}, "leave out --enforce-eager and fuse=false"),

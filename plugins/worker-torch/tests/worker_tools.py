@@ -55,6 +55,7 @@ def loaded(
     skip_check=False,
     kernels=None,
     invariant=False,
+    kv_cache_dtype="auto",
 ):
     buffers = HostBuffers(torch.device("cpu"), 1)
     return build(
@@ -66,6 +67,7 @@ def loaded(
         skip_check=skip_check,
         kernels=kernels,
         invariant=invariant,
+        kv_cache_dtype=kv_cache_dtype,
     )
 
 

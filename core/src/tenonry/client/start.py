@@ -75,9 +75,9 @@ def engine_info(
 ) -> EngineInfo:
     """The facts known once every engine is ready. The usage record is for stat loggers; nothing is sent anywhere."""
     dtype = model.dtype if config.dtype == "auto" else config.dtype
-    same = config.model_dump(
-        include={*UsageRecord.__struct_fields__} - {"dtype", "block_size", "kv_connector"}
-    )
+    kv_cache_dtype = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+    learnt = {"dtype", "block_size", "kv_connector", "kv_cache_dtype"}
+    same = config.model_dump(include={*UsageRecord.__struct_fields__} - learnt)
     return EngineInfo(
         model=model.name,
         served_model_name=(config.served_model_name or (config.model,))[0],
@@ -94,7 +94,7 @@ def engine_info(
             block_size=engines[0].block_size,
             kv_cache_bytes=config.kv_cache_memory_bytes,
             kv_connector=config.kv_connector.name if config.kv_connector else None,
-            kv_cache_dtype=dtype,
+            kv_cache_dtype=kv_cache_dtype,
             context=context,
             **same,
         ),

@@ -74,9 +74,9 @@ class Worker(Plugin[WorkerContext], ABC):
     "rounds" says that it decodes several tokens in a step with `round_tokens` above 1, also of rows with grammars if it
     has "grammar"; others may ignore that number.
     "pooling" says that it may serve `SamplingParams.pooling`; `call("tasks")` then gives `EngineInfo.tasks`.
-    "quantization" says that it keeps weights in few bits as that setting asks, "drafts" that it reads `drafter`;
-    its rounds then have rows with log-probabilities. "batch_invariant" says that with that setting no bit of what a
-    request gets depends on what runs beside it; the setting is refused otherwise.
+    "quantization" says that it keeps weights in few bits as that setting asks, "kv_cache_dtype" the same of K and V,
+    "drafts" that it reads `drafter`; its rounds then have rows with log-probabilities. "batch_invariant" says that with
+    that setting no bit of what a request gets depends on what runs beside it; the setting is refused otherwise.
     `rpc_methods` is the allow-list of `call`. `steps_in_flight` is how many steps may be launched before the first is
     answered. Whatever it raises from `execute_model` ends the engine; a fault of one row is reported in the result
     instead.

@@ -33,10 +33,7 @@ _REMEDIES: dict[str, tuple[str, ...]] = {
         "preemption_mode",
     ),
     "weights stay on the device that computes with them; leave it out": ("cpu_offload_gb",),
-    "the KV cache has the type of the weights; leave it out": (
-        "kv_cache_dtype",
-        "calculate_kv_scales",
-    ),
+    "--kv-cache-dtype measures a scale per token; leave it out": ("calculate_kv_scales",),
     "--max-loras and a number serves adapters; leave it out": ("enable_lora",),
     "give --worker-option max_cpu_loras=N": ("max_cpu_loras",),
     "give --output-parser module:Class": ("tool_parser_plugin", "reasoning_parser_plugin"),

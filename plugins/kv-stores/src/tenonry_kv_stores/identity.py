@@ -42,6 +42,7 @@ def model_identity(context: KVConnectorContext) -> bytes:
         "attention": config.attention_backend,
         "eager": config.enforce_eager,
         "quantization": config.quantization,
+        "kv_cache_dtype": config.kv_cache_dtype,
         "max_model_len": config.max_model_len,
         "weights": (config.load_format, config.seed if config.load_format == "dummy" else 0),
         "cache": None,

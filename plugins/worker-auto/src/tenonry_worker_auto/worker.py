@@ -174,6 +174,11 @@ class AutoWorker(Worker):
             raise ConfigError(
                 f"quantization={quantization}: worker '{name}' runs weights as they are; leave it out"
             )
+        kv_cache_dtype = self.context.config.kv_cache_dtype
+        if kv_cache_dtype != "auto" and "kv_cache_dtype" not in worker.capabilities:
+            raise ConfigError(
+                f"kv_cache_dtype={kv_cache_dtype}: worker '{name}' keeps K and V as the model makes them; leave it out"
+            )
         drafter = self.context.config.drafter
         if drafter is not None and "drafts" not in worker.capabilities:
             raise ConfigError(

@@ -53,6 +53,11 @@ class PoolingWorker(Worker):
                 f"quantization={config.quantization}: worker 'pooling' runs weights as they are; leave it out, or use "
                 "--worker torch with a model that it runs"
             )
+        if config.kv_cache_dtype != "auto":
+            raise ConfigError(
+                f"kv_cache_dtype={config.kv_cache_dtype}: worker 'pooling' keeps no K and V; leave it "
+                "out, or use --worker torch with a model that it runs"
+            )
         if config.drafter is not None:
             raise ConfigError(
                 f"drafter={config.drafter.name}: worker 'pooling' verifies no drafts; leave it out"

@@ -161,7 +161,8 @@ class ConnectorHalf:
             ),
         )
         with blamed(entry, "bind"):
-            writer = f"torch {runner.model.backend.name}"
+            backend = runner.model.backend
+            writer = f"torch {backend.name} {backend.storage.name}"
             self._connector.bind(CacheBlocks(runner.kv_caches, writer))
 
     def execute(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:

@@ -56,6 +56,8 @@ def _reasons(
     if config.kv_connector is not None:
         name = config.kv_connector.name
         yield f"kv_connector={name}: K/V of another engine may have other bits; use none"
+    if config.kv_cache_dtype != "auto":
+        yield f"kv_cache_dtype={config.kv_cache_dtype}: they read K and V as floats; use auto"
     if config.attention_backend is not None:
         name = config.attention_backend
         yield f"attention_backend={name}: it attends by kernels of its own; leave that one out"

@@ -11,9 +11,8 @@ from tenonry_worker_torch.attention.groups import LayerGroup
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
-
     from tenonry_worker_torch.attention.base import AttentionBackend, LayerSpec
+    from tenonry_worker_torch.attention.kv_storage import KVStorage
     from tenonry_worker_torch.state.states import States
 
 
@@ -27,12 +26,12 @@ class GroupLayout:
 
 def kv_groups(
     specs: Sequence[LayerSpec],
-    dtype: torch.dtype,
+    storage: KVStorage,
     backend: AttentionBackend | type[AttentionBackend],
     states: States | None = None,
     groups: Sequence[LayerGroup] = (),
 ) -> list[KVCacheGroup]:
-    """The groups of layers with these specs, whose K/V are kept in `dtype` by that backend, and that of state by row.
+    """The groups of layers with these specs, whose K/V are kept so by that backend, and that of state by row.
 
     Those of attention come first, as `groups` has them (one, if it has none); a model that has only one kind of layers
     has one group. All stages of a model have the same groups, empty where a stage has no such layer.
@@ -43,7 +42,7 @@ def kv_groups(
         KVCacheGroup(
             layers=tuple(spec.name for spec in group.layers),
             kind="sliding" if group.window else "full",
-            bytes_per_token=sum(spec.bytes_per_token(dtype) for spec in group.layers),
+            bytes_per_token=sum(spec.kept_bytes(storage) for spec in group.layers),
             block_sizes=backend.block_sizes(),
             window=group.window,
         )
@@ -53,3 +52,11 @@ def kv_groups(
         return attention
     state = KVCacheGroup(layers=states.names, kind="recurrent", state_bytes=states.row_bytes)
     return [state] if states.is_alone else [*attention, state]
+
+
+def kept_text(specs: Sequence[LayerSpec], storage: KVStorage) -> str:
+    """For the log: what K and V of one token take on this rank, and what they would take as floats."""
+    kept = sum(spec.kept_bytes(storage) for spec in specs)
+    floats = sum(spec.bytes_per_token(storage.dtype) for spec in specs)
+    dtype = str(storage.dtype).removeprefix("torch.")
+    return f"KV cache in {storage.name}: {kept} bytes per token in place of {floats} in {dtype}"

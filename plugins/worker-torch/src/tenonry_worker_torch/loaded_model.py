@@ -14,6 +14,7 @@ from tenonry_worker_torch.adapters.kernels import LowRankKernels
 from tenonry_worker_torch.adapters.places import calls_of
 from tenonry_worker_torch.attention.base import refusal_of
 from tenonry_worker_torch.attention.groups import GroupedBackend, layer_groups
+from tenonry_worker_torch.attention.kv_storage import AUTO, STORAGES
 from tenonry_worker_torch.attention.layer import (
     LAYER_ATTRIBUTE,
     AttentionLayer,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.attention.base import AttentionBackend
     from tenonry_worker_torch.attention.groups import LayerGroup
+    from tenonry_worker_torch.attention.kv_storage import KVStorage
     from tenonry_worker_torch.fuse.kernels.few_bits import FewBitsKernels
     from tenonry_worker_torch.fuse.kernels.found import FoundKernels
     from tenonry_worker_torch.images.check import ImageCheck
@@ -123,13 +125,15 @@ def build(  # noqa: PLR0913 - by name, from one caller
     kernels: FoundKernels | None = None,
     quantisation: Quantisation | None = None,
     invariant: bool = False,
+    kv_cache_dtype: str = AUTO,
 ) -> LoadedModel:
     """Probe the module, bind it to a backend, make it fast, and check it. Raises ModelError or ConfigError.
 
     `window_groups`: layers that see a window only are in KV groups of their own. `adapters`: where there may be some.
     `image_check`: the model is to see, and this shows that it does so rightly. `kernels`: for parts of a step.
     `quantisation`: its layers take the place of linear ones. `invariant`: what a row gets may depend on no other row;
-    it needs `kernels` and `fuse`.
+    it needs `kernels` and `fuse`. `kv_cache_dtype`: how K and V are kept; all else is compared with floats in the cache
+    before.
     """
     parallel = parallel or alone()
     vocab_size = _prepare(module, parallel, max_model_len)
@@ -139,7 +143,8 @@ def build(  # noqa: PLR0913 - by name, from one caller
     if image_check is not None:
         mark_spans(module, found.specs)
     groups = layer_groups(found.specs, backend_class, by_window=window_groups)
-    backend = _backend(backend_class, module, found, groups)
+    storage = STORAGES[kv_cache_dtype](module.dtype)
+    backend = _backend(backend_class, module, found, groups, type(storage))
     model = LoadedModel(module, backend, buffers, found, max_model_len, parallel, groups)
     model.kernels = kernels
     model.is_invariant = invariant
@@ -152,18 +157,21 @@ def build(  # noqa: PLR0913 - by name, from one caller
     if image_check is not None:
         images = _open_images(model, image_check, skip_check=skip_check)
         fuse = fuse and not images.needs_own_layers
+    compared = None if skip_check else checks
     with named_failure(module, parallel.tensor.size):
         if fuse or not skip_check:
             checks.prepare(may_be_lean=fuse)
         if fuse:
             _make_fast(model, checks, max_model_len, phases or Phases(), seats, quantisation)
-            _use_kernels(model, kernels, None if skip_check else checks)
+            _use_kernels(model, kernels, compared, storage)
         elif quantisation is not None and quantisation.config is None:
             refuse_others(None, type(module).__name__, quantisation.name)
         if not skip_check:
             _check(model, checks, run, image_check)
         if invariant and isinstance(model.forward, LeanForward):
             require_invariance(model.forward, run, vocab_size, type(module).__name__)
+        if not storage.is_exact:
+            _round(model, storage, compared)
     if seats is not None:
         seats.hook()
         seats.log()
@@ -206,16 +214,24 @@ def _check(
         image_check.require(model.forward, run, type(model.module).__name__, model.max_model_len)
 
 
+def _round(model: LoadedModel, storage: KVStorage, checks: ModelChecks | None) -> None:
+    """Keep K and V in this storage, which rounds them."""
+    model.backend.keep_in(storage)
+    if checks is not None:
+        checks.require_rounded(model.forward, storage.tolerance)
+
+
 def _backend(
     backend_class: type[AttentionBackend],
     module: PreTrainedModel,
     found: ProbeResult,
     groups: Sequence[LayerGroup],
+    storage: type[KVStorage],
 ) -> AttentionBackend:
     """The backend for the layers of the probe run, with state beside it where the model has some."""
     specs = found.specs
     kind = backend_class if specs else NoAttention
-    reason = refusal_of(kind, specs, module.dtype, module.device)
+    reason = refusal_of(kind, specs, module.dtype, module.device, storage)
     if reason:
         raise ConfigError(
             f"attention backend '{kind.name}' cannot run {type(module).__name__}: {reason}"
@@ -300,8 +316,11 @@ def _use_kernels(
     model: LoadedModel,
     found: FoundKernels | None,
     checks: ModelChecks | None,
+    storage: KVStorage,
 ) -> None:
-    """For all parts of a step that are right and quicker with them; none if the whole model then differs."""
+    """For all parts of a step that are right and quicker with them; none if the whole model then differs. Attention has
+    none where kernels cannot read what will be in the cache.
+    """
     if found is None or model.is_invariant or not _is_alone(model):
         return
     from tenonry_worker_torch.fuse.kernels.use import UsedKernels
@@ -312,12 +331,18 @@ def _use_kernels(
     agrees = None if checks is None else checks.still_agrees
     if model.dtype == torch.float32:
         used = UsedKernels(found)
-        used.give(model.forward, model.mixers, has_adapters=model.adapters is not None)
+        used.give(
+            model.forward,
+            model.mixers,
+            has_adapters=model.adapters is not None,
+            reads_cache=storage.is_exact,
+        )
         if checks is not None and model.quantisation is None:
             agrees = checks.agrees  # with few bits, the model's own code has lost its weights
     elif can_pack(model.dtype, model.device):
         used = UsedPacked(found)
-        used.give(model.forward, model.backend)
+        reads_cache = storage.is_exact or storage.name in found.kernels.kept
+        used.give(model.forward, model.backend, reads_cache=reads_cache)
     few_bits = model.few_bits
     parts = [part for part in (used, few_bits) if part is not None]
     if any(part.counts for part in parts) and agrees is not None and not agrees(model.forward):

@@ -127,6 +127,17 @@ class ModelChecks:
         else:
             self._whole().require(forward, architecture)
 
+    def require_rounded(self, forward: Forward, tolerance: float) -> None:
+        """As `require`, where from now on K and V are rounded, which changes logits by so much at most."""
+        architecture = type(self.model).__name__
+        self.allow(self._allowed + tolerance)
+        if isinstance(forward, LeanForward) and self._short is not None:
+            stack, check = self._short
+            check.require(forward.shortened(stack.numbers), architecture)
+            self._replay(forward, architecture, tolerance)
+        else:
+            self._whole().require(forward, architecture)
+
     def _require_all_layers(self, forward: LeanForward, architecture: str) -> None:
         """Every layer and the head, against the probe run."""
         probed = self.probed
@@ -153,8 +164,13 @@ class ModelChecks:
             what = "its head makes other logits of the same hidden states"
             check.require_same(logits, probed.made[-1:], architecture, what)
 
-    def _replay(self, forward: LeanForward, architecture: str) -> Replay | None:
-        """Attention of all layers, which was compared with the probe run; None where that did not see it all."""
+    def _replay(
+        self, forward: LeanForward, architecture: str, tolerance: float = 0.0
+    ) -> Replay | None:
+        """Attention of all layers, which was compared with the probe run; None where that did not see it all.
+
+        `tolerance`: more than the rounding of the data type, where K and V are rounded.
+        """
         layers = self.run.layers
         attended = self.probed.attended
         if not layers or layers.keys() != attended.keys():
@@ -162,7 +178,7 @@ class ModelChecks:
         replay = Replay(layers, attended, forward.step)
         prompt = self.probed.given
         worst = replay.worst(self.run, prompt, self.run.backend.cache_sizes[-1])
-        allowed = ONE_PROMPT * TOLERANCE[self.model.dtype]
+        allowed = ONE_PROMPT * max(TOLERANCE[self.model.dtype], tolerance)
         if not self.parallel.layer_mates.all_agree(worst.error <= allowed):
             raise failure(
                 architecture,

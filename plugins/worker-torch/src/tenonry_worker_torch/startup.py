@@ -20,12 +20,13 @@ from tenonry_torch_base.sampler.grammar import GrammarMasks
 from tenonry_worker_torch.adapters.places import Places
 from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.attention.invariant import InvariantBackend
+from tenonry_worker_torch.attention.kv_storage import AUTO
 from tenonry_worker_torch.drafting.start import check_drafter, most_drafts, open_drafter
 from tenonry_worker_torch.fuse.kernels.best_allowed import best_allowed
 from tenonry_worker_torch.fuse.kernels.found import find_kernels
 from tenonry_worker_torch.images.check import ImageCheck
 from tenonry_worker_torch.invariant_settings import check_invariant, require_kernels
-from tenonry_worker_torch.kv_groups import GroupLayout
+from tenonry_worker_torch.kv_groups import GroupLayout, kept_text
 from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.loading.examine import examine, known_facts
 from tenonry_worker_torch.loading.linear_layers import linear_layers
@@ -98,6 +99,7 @@ def looked(context: WorkerContext) -> tuple[Look, WorkerFacts]:
         check_experts(found.whole, config)
     device = choose_device(config.device, context.local_rank, config.world_size)
     check_quantisation(found, config, device, context.options)
+    check_kv_cache_dtype(config, device)
     if config.batch_invariant:
         check_invariant(found, config, device, context.options)
     if config.drafter is not None:
@@ -123,6 +125,15 @@ def check_quantisation(
         raise ConfigError(
             f"quantization={quantisation.name}: layers are quantised where they are fused; leave out --enforce-eager "
             "and --worker-option fuse=false"
+        )
+
+
+def check_kv_cache_dtype(config: EngineConfig, device: torch.device) -> None:
+    """Raises ConfigError for a device on which K and V are kept in the model's type only."""
+    if config.kv_cache_dtype != AUTO and device.type != "cpu":
+        raise ConfigError(
+            f"kv_cache_dtype={config.kv_cache_dtype}: worker 'torch' keeps K and V in 8 bits on the CPU, and the model "
+            f"is on {device}; use --device cpu, or leave --kv-cache-dtype out"
         )
 
 
@@ -294,6 +305,7 @@ class Loader:
                 kernels=self._kernels,
                 quantisation=computes(found, self.device, module.dtype),
                 invariant=config.batch_invariant,
+                kv_cache_dtype=config.kv_cache_dtype,
             )
         if adapters is not None and self.adapters is None:
             adapters.add_all(config.lora_modules)
@@ -315,6 +327,9 @@ def make_runner(
     """The runner over a cache of the decided size."""
     if model.states is not None and context.rank == 0:
         logger.info("%s", state_memory(model.states, context.config.max_num_seqs))
+    if not model.backend.storage.is_exact and context.rank == 0:
+        specs = [layer.spec for layer in model.layers.values()]
+        logger.info("%s", kept_text(specs, model.backend.storage))
     processors: list[Any] = [
         resolve_class(LOGITS_PROCESSORS, name, resolved) for name in options.logits_processors
     ]

@@ -50,6 +50,7 @@ class TorchWorker(Worker):
             "dummy_batch",
             "features",
             "grammar",
+            "kv_cache_dtype",
             "kv_connector",
             "lora",
             "profile",
@@ -197,7 +198,7 @@ class TorchWorker(Worker):
 
         model = self.model
         specs = [layer.spec for layer in model.layers.values()]
-        return kv_groups(specs, model.dtype, model.backend, model.states, model.groups)
+        return kv_groups(specs, model.backend.storage, model.backend, model.states, model.groups)
 
     def available_memory(self) -> MemoryReport:
         from tenonry_torch_base.memory import host_memory

@@ -334,9 +334,9 @@ def test_model_with_adapters_keeps_the_experts_that_they_may_add_to():
     module = worker_families.build("qwen3_next")
     model = worker_tools.loaded(module)
     model.adapters = object()
-    _use_kernels(model, FoundKernels(CpuKernels(), True), None)
+    _use_kernels(model, FoundKernels(CpuKernels(), True), None, model.backend.storage)
     assert kernels_of(model) == (2, 0, 3, 1)
     assert halves_of(model) == 0
     model.adapters = None
-    _use_kernels(model, FoundKernels(CpuKernels(), True), None)
+    _use_kernels(model, FoundKernels(CpuKernels(), True), None, model.backend.storage)
     assert kernels_of(model) == (2, 3, 3, 1)

@@ -87,8 +87,9 @@ def module_of(family):
 
 
 @functools.cache
-def model_of(family):
-    return worker_tools.loaded(module_of(family), kernels=FoundKernels(CpuKernels(), True))
+def model_of(family, kept="auto"):
+    kernels = FoundKernels(CpuKernels(), True)
+    return worker_tools.loaded(module_of(family), kernels=kernels, kv_cache_dtype=kept)
 
 
 def used(model):
@@ -154,6 +155,23 @@ def test_tokens_are_the_best_ones_of_the_models_own_code(family, way):
     for request in served:
         assert len(request.output) == worker_tools.OUTPUT_LENGTH
         assert lost(reference, request) < LOST
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", ["llama", "qwen3", "mistral"])
+def test_kernels_read_and_write_kv_in_8_bits(family, way):
+    model = model_of(family, "int8")
+    assert used(model) == FAMILIES[family]
+    reference = module_of(family).float()
+    assert all(lost(reference, request) < LOST for request in serve(model, **WAYS[way]))
+
+
+def test_other_kv_of_8_bits_is_left_to_torch():
+    model = model_of("qwen3", "fp8")
+    assert used(model) == (0, 0, 0, 13)
+    assert "attention" not in model.chosen_kernels
+    reference = module_of("qwen3").float()
+    assert all(lost(reference, request) < LOST for request in serve(model))
 
 
 def test_layers_run_in_one_call_when_rows_only_decode(monkeypatch):

@@ -33,7 +33,7 @@ def model_of(family):
 
 def groups_of(model):
     specs = [layer.spec for layer in model.layers.values()]
-    return kv_groups(specs, model.dtype, model.backend, model.states)
+    return kv_groups(specs, model.backend.storage, model.backend, model.states)
 
 
 def serve(model, prompts=None, **way):

@@ -62,6 +62,11 @@ class TransformersWorker(Worker):
                 f"quantization={config.quantization}: worker 'transformers' runs weights as they are; leave it out, or "
                 "use --worker torch with a model that it runs"
             )
+        if config.kv_cache_dtype != "auto":
+            raise ConfigError(
+                f"kv_cache_dtype={config.kv_cache_dtype}: worker 'transformers' keeps K and V as the model makes them; "
+                "leave it out, or use --worker torch with a model that it runs"
+            )
         if config.drafter is not None:
             raise ConfigError(
                 f"drafter={config.drafter.name}: worker 'transformers' verifies no drafts; leave it out"

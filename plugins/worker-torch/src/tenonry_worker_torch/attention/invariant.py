@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from tenonry_torch_base.invariant import StepKeys
+from tenonry_worker_torch.attention.base import STORAGE
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan
 
@@ -57,7 +58,7 @@ class InvariantBackend(SdpaBackend):
     """See the module. It is chosen by the setting `batch_invariant`, not by name."""
 
     name: ClassVar[str] = "invariant"
-    features: ClassVar[frozenset[str]] = SdpaBackend.features
+    features: ClassVar[frozenset[str]] = SdpaBackend.features - {STORAGE}
 
     def plan(
         self,

@@ -18,6 +18,7 @@ from tenonry_torch_base.meta_run import MetaRun
 from tenonry_torch_base.text_part import text_stack
 from tenonry_worker_torch.attention.base import refusal_of
 from tenonry_worker_torch.attention.groups import layer_groups
+from tenonry_worker_torch.attention.kv_storage import AUTO, STORAGES
 from tenonry_worker_torch.kv_groups import kv_groups
 from tenonry_worker_torch.loading.image_mask import mark_spans
 from tenonry_worker_torch.loading.linear_layers import linear_layers
@@ -65,6 +66,7 @@ def examine(
         device,
         backend,
         max_model_len or MAX_POSITIONS,
+        kv_cache_dtype=config.kv_cache_dtype,
         window_groups=window_groups,
         is_shown_images=config.max_images > 0,
     )
@@ -83,6 +85,8 @@ def known_facts(found: Look, config: EngineConfig, device: torch.device) -> Work
     num_parameters = sum(weight.numel() for weight in found.whole.parameters())
     checkpoint = found.checkpoint
     of_files = {} if checkpoint is None else checkpoint.features
+    kept = config.kv_cache_dtype
+    of_cache = {} if kept == AUTO else {"kv_cache_dtype": kept}
     return WorkerFacts(
         architecture=found.architecture,
         worker="torch",
@@ -95,6 +99,7 @@ def known_facts(found: Look, config: EngineConfig, device: torch.device) -> Work
             "quantization": [] if found.quantised is None else [found.quantised.quantisation.name],
             "lora": bool(linear_layers(found.whole)),
             **of_files,
+            **of_cache,
         },
     )
 
@@ -121,6 +126,7 @@ def _groups(
     backend: type[AttentionBackend],
     max_model_len: int,
     *,
+    kv_cache_dtype: str,
     window_groups: bool,
     is_shown_images: bool,
 ) -> list[KVCacheGroup]:
@@ -139,12 +145,13 @@ def _groups(
         return []
     if is_shown_images:
         mark_spans(model, found.specs)
-    if reason := refusal_of(backend, found.specs, dtype, device):
+    storage = STORAGES[kv_cache_dtype]
+    if reason := refusal_of(backend, found.specs, dtype, device, storage):
         raise ConfigError(
             f"attention backend '{backend.name}' cannot run {type(whole).__name__}: {reason}"
         )
     groups = layer_groups(found.specs, backend, by_window=window_groups)
-    return kv_groups(found.specs, dtype, backend, found.states, groups)
+    return kv_groups(found.specs, storage(dtype), backend, found.states, groups)
 
 
 def tensor_parallel_sizes(

@@ -51,18 +51,25 @@ class UsedKernels:
         self._norms: list[tuple[LeanLayer | LeanHead, str, RMSNorm]] = []
 
     def give(
-        self, forward: Forward, mixers: Sequence[PackedMixer], *, has_adapters: bool = False
+        self,
+        forward: Forward,
+        mixers: Sequence[PackedMixer],
+        *,
+        has_adapters: bool = False,
+        reads_cache: bool = True,
     ) -> None:
         """Kernels to all parts of a model in float32 that have one and are quicker with it.
 
         Where adapters add to linear layers, a kernel must call these: those of experts and of first
-        halves compute them themselves.
+        halves compute them themselves. `reads_cache`: they can read what will be in the KV cache; otherwise attention
+        has none.
         """
         for each in mixers:
             self._give_mixer(each)
         if isinstance(forward, LeanForward):
+            ropes = forward.ropes if reads_cache else {}
             for layer in forward.layers:
-                rope = forward.ropes.get(layer.layer_type)
+                rope = ropes.get(layer.layer_type)
                 if rope is not None and isinstance(layer.attention, FusedAttention):
                     self._give_attention(layer, layer.attention, rope)
             for layer in forward.layers:
@@ -71,7 +78,7 @@ class UsedKernels:
                 for place in NORMS_OF_A_LAYER:
                     self._give_norm(layer, place)
                 if not has_adapters:
-                    self._give_half(layer, forward.ropes.get(layer.layer_type))
+                    self._give_half(layer, ropes.get(layer.layer_type))
             if isinstance(forward.end, LeanHead):
                 self._give_norm(forward.end, NORM)
 

@@ -53,8 +53,13 @@ class UsedPacked:
         self._backends: list[CpuBackend] = []
         self._backend: AttentionBackend | None = None
 
-    def give(self, forward: Forward, backend: AttentionBackend) -> None:
-        """Kernels to all parts of a model that have one and are quicker with it."""
+    def give(
+        self, forward: Forward, backend: AttentionBackend, *, reads_cache: bool = True
+    ) -> None:
+        """Kernels to all parts of a model that have one and are quicker with it.
+
+        `reads_cache`: they can read what will be in the KV cache; otherwise attention has none, and no whole layer.
+        """
         if not isinstance(forward, LeanForward):
             return
         for layer in forward.layers:
@@ -76,7 +81,7 @@ class UsedPacked:
                     layer.mlp,
                     "down",
                 )
-        kernels = self._attention_kernels(forward, backend)
+        kernels = self._attention_kernels(forward, backend) if reads_cache else {}
         if kernels:
             self._backend = backend
             self._backends = paged.cpu_backends(backend)
