@@ -95,6 +95,11 @@ def main() -> None:
         ("bfloat16", None, {"dtype": "bfloat16"}),
         ("int8", None, {"quantization": "int8"}),
         ("int4", None, {"quantization": "int4"}),
+        ("K and V in int8", None, {"kv_cache_dtype": "int8"}),
+        ("K and V in fp8", None, {"kv_cache_dtype": "fp8"}),
+        ("bfloat16, K and V in int8", None, {"dtype": "bfloat16", "kv_cache_dtype": "int8"}),
+        ("bfloat16, K and V in fp8", None, {"dtype": "bfloat16", "kv_cache_dtype": "fp8"}),
+        ("int8, K and V in int8", None, {"quantization": "int8", "kv_cache_dtype": "int8"}),
         ("W8A8", lambda path: quantised_models.compress(path, WEIGHTS_8, INPUTS), {}),
     ]
     floats = WEIGHTS_8 | {"type": "float"}
