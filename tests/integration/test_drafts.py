@@ -76,7 +76,7 @@ PARROT = f"{__name__}:Parrot"
 def unhurried(monkeypatch):
     monkeypatch.setattr(rounds, "MAX_WAIT_S", 60.0)
     monkeypatch.setattr(drafted_rounds, "MAX_WAIT_S", 60.0)
-    monkeypatch.setattr(pace, "LONGEST_PAUSE", 0)
+    monkeypatch.setattr(pace, "FIRST_CREDIT", 1e9)
     Parrot.known.clear()
     Parrot.right = 0
 

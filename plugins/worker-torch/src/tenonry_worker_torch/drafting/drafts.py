@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -97,13 +98,18 @@ class Drafts:
         left: I32,
     ) -> Proposal:
         """What is drafted on this rank."""
-        if self.drafter is None:
+        numbers = rows.tolist()
+        if self.drafter is None or not self.pace.may_pay(numbers):
             return NOTHING
-        most = self.pace.most(rows.tolist(), left[rows].tolist())
+        lengths = self._state.num_computed[rows] + 1
+        most = self.pace.most(numbers, left[rows].tolist(), lengths.tolist())
         places = [place for place, wanted in enumerate(most) if wanted > 0]
         if not places:
             return NOTHING
-        found = self._proposed(rows[places].tolist(), [most[place] for place in places])
+        asked = rows[places].tolist()
+        begin = time.perf_counter()
+        found = self._proposed(asked, [most[place] for place in places])
+        self.pace.asked(asked, lengths[places].tolist(), time.perf_counter() - begin)
         width = max(map(len, found))
         if not width:
             return NOTHING
@@ -167,13 +173,12 @@ class Drafts:
         """Of the drafts for `rows[i]`, the first `accepted[i]` were right; the pass took so long."""
         if self.drafter is None:
             return
-        drafted = np.flatnonzero(proposal.count)
-        cost = self.pace.cost(len(rows), seconds) / len(drafted)
-        for place in drafted.tolist():
-            row = int(rows[place])
-            count = int(proposal.count[place])
-            right = int(accepted[place])
-            self.pace.verified(row, count, right, cost)
+        found = {
+            int(rows[place]): (int(proposal.count[place]), int(accepted[place]))
+            for place in np.flatnonzero(proposal.count).tolist()
+        }
+        self.pace.verified(len(rows), seconds, found)
+        for row, (count, right) in found.items():
             try:
                 self.drafter.accept(row, count, right)
             except Exception as error:  # noqa: BLE001 - as `enter`

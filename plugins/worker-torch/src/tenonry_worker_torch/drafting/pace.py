@@ -1,112 +1,200 @@
-"""How many tokens to draft for each row, by what verifying brought and took so far. Worker process; plain Python.
+"""How many tokens to draft for each row, by what drafting brought and took so far. Worker process; plain Python.
 
-Verifying takes longer than decoding one token, and brings nothing where guesses are wrong. A row's credit rises by the
-tokens that it gained and falls by what the passes took beyond plain ones, in passes. A row without credit is not
-drafted for, for twice as many passes each time: text that does not repeat loses a pass now and then.
+Guessing takes time, verifying takes longer than decoding one token, and both bring nothing where guesses are wrong. A
+row's credit, in tokens, rises by those that it gained, and falls by those that all rows of the pass would have got
+while guessing and verifying took longer than a plain pass. A row without credit is not drafted for, and earns a little
+in each pass, so text that is guessed wrongly loses at most FIRST_CREDIT, one try, and LOSS of its passes.
+
+A drafter may have to read all of a row before it can guess. What it takes for a token is measured, and many tokens
+are read when that is little beside what the row has taken since it entered. What was spent on it decides nothing
+afterwards.
 """
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 MAX_ROWS = 4
 MAX_TOKENS = 16  # of one pass: on few processors each one more takes time
 FIRST_DEPTH = 3
+FIRST_CREDIT = 1.0
 MOST_CREDIT = 3.0  # what a row has gained is not spent on another text for long
-LONGEST_PAUSE = 6  # as a power of two, in passes
-# What a pass took longer, in plain passes: before any was timed, and at most, since others may have delayed it.
+LOSS = 1 / 64
+READING_SHARE = 1 / 32  # of a row's time, beyond a pass
+# What a pass with drafts took longer, in plain passes, before any was timed; more than twice the usual and this is not
+# believed at once, since others may have delayed the pass.
 USUAL_COST = 0.5
-MOST_COST = 4.0
 FORGETTING = 0.2
+MANY_TOKENS = 32  # that a drafter has not seen: so many take time of their own
+MOST_DRAFTED = 64  # passes with drafts, before one without is timed again
+
+
+class Asked(NamedTuple):
+    """The drafter was asked about `rows`, which took `seconds`; `unseen` tokens of them were new to it."""
+
+    rows: list[int]
+    seconds: float
+    unseen: int
+
+
+NOT_ASKED = Asked([], 0.0, 0)
 
 
 class RowPace:
-    """One row: `depth` tokens are drafted next, after `pause` passes; `credit` in plain passes."""
+    """One row: `depth` tokens are drafted next, if there is `credit`; `num_seen` tokens were shown to the drafter."""
 
-    __slots__ = ("credit", "depth", "misses", "pause")
+    __slots__ = ("credit", "depth", "entered_s", "num_seen")
 
-    def __init__(self) -> None:
+    def __init__(self, entered_s: float = 0.0) -> None:
+        self.entered_s = entered_s
         self.depth = FIRST_DEPTH
-        self.credit = 0.0
-        self.misses = 0
-        self.pause = 0
+        self.credit = FIRST_CREDIT
+        self.num_seen = 0
 
 
 class Pace:
-    """The rows of one worker."""
+    """The rows of one worker. In each pass: `most`; `asked`, if the drafter was; then `plain` or `verified`."""
 
     def __init__(
         self,
         max_num_seqs: int,
         max_drafts: int,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.max_drafts = max_drafts
+        self._clock = clock
         self._rows = [RowPace() for _ in range(max_num_seqs)]
-        self._plain_s = 0.0  # what a pass without drafts takes
-        self._num_rows = 0  # over so many rows
+        self._plain_s = [0.0] * (
+            MAX_ROWS + 1
+        )  # what a pass without drafts takes, by the number of rows
+        self._num_drafted = [0] * (MAX_ROWS + 1)  # passes with drafts since then
+        self._asking_s = 0.0  # what the drafter takes that has read nearly all
+        self._unseen_s = 0.0  # and for a token that is new to it
+        self._usual_cost = USUAL_COST
+        self._asked = NOT_ASKED
 
     def enter(self, row: int) -> None:
         """The row holds another request."""
-        self._rows[row] = RowPace()
+        self._rows[row] = RowPace(self._clock())
+
+    def may_pay(self, rows: list[int]) -> bool:
+        """Whether any of the rows has credit: else there is no need to ask for `most`."""
+        return any(self._rows[row].credit > 0 for row in rows)
 
     def most(
         self,
         rows: list[int],
         left: list[int],
+        lengths: list[int],
     ) -> list[int]:
-        """How many tokens may be drafted for each row in the next pass; each has `left[i]` slots, one for its own."""
+        """How many tokens may be drafted for each row in the next pass.
+
+        Each has `left[i]` slots, one for its own next token, and `lengths[i]` tokens so far.
+        """
         count = len(rows)
-        if count > MAX_ROWS:
+        if count > MAX_ROWS or not self._plain_s[count]:
+            return [0] * count
+        if self._num_drafted[count] >= MOST_DRAFTED:
             return [0] * count
         share = MAX_TOKENS // count - 1
         wanted = []
-        for row, slots in zip(rows, left, strict=True):
+        for row, slots, length in zip(rows, left, lengths, strict=True):
             pace = self._rows[row]
-            if pace.pause:
-                pace.pause -= 1
-                wanted.append(0)
-            else:
-                wanted.append(min(pace.depth, slots - 1, share))
+            pays = pace.credit > 0 and self._may_read(pace, length, count)
+            wanted.append(min(pace.depth, slots - 1, share) if pays else 0)
         return wanted
+
+    def _may_read(self, pace: RowPace, length: int, num_rows: int) -> bool:
+        """Whether the drafter may read what it has not seen of a row: each of the rows waits for it."""
+        reading_s = self._reading_s(length - pace.num_seen) * num_rows
+        if not reading_s:
+            return True
+        taken_s = self._clock() - pace.entered_s
+        return reading_s <= self._plain_s[num_rows] + READING_SHARE * taken_s
+
+    def asked(self, rows: list[int], lengths: list[int], seconds: float) -> None:
+        """The drafter was asked about some rows of this many tokens, which took so long."""
+        unseen = 0
+        for row, length in zip(rows, lengths, strict=True):
+            pace = self._rows[row]
+            unseen += length - pace.num_seen
+            pace.num_seen = length
+        if unseen <= MANY_TOKENS:
+            self._asking_s = _followed(self._asking_s, seconds)
+        elif unseen > 2 * MANY_TOKENS:
+            reading_s = max(seconds - self._asking_s, 0.0)
+            self._unseen_s = _followed(self._unseen_s, reading_s / unseen)
+        self._asked = Asked(rows, seconds, unseen)
 
     def plain(
         self,
-        num_rows: int,
+        rows: list[int],
         seconds: float,
     ) -> None:
-        """A pass without drafts took so long."""
-        if num_rows != self._num_rows:
-            self._num_rows = num_rows
-            self._plain_s = seconds
-        else:
-            self._plain_s += FORGETTING * (seconds - self._plain_s)
-
-    def cost(
-        self,
-        num_rows: int,
-        seconds: float,
-    ) -> float:
-        """What a pass with drafts took beyond one without, in such passes."""
-        if num_rows != self._num_rows or not self._plain_s:
-            return USUAL_COST
-        return min(max(seconds / self._plain_s - 1.0, 0.0), MOST_COST)
+        """A pass without drafts took so long, not counting what the drafter took."""
+        count = len(rows)
+        asked = self._take_asked()
+        if count > MAX_ROWS:
+            return
+        self._plain_s[count] = _followed(self._plain_s[count], seconds)
+        self._num_drafted[count] = 0
+        for row in rows:
+            self._rows[row].credit += LOSS
+        if not asked.rows:
+            return
+        # What delays a pass delays all of its rows.
+        delayed = count / len(asked.rows)
+        cost = min(asked.seconds / self._plain_s[count], self._usual_cost)
+        for row in asked.rows:
+            self._rows[row].credit -= cost * delayed
 
     def verified(
         self,
-        row: int,
-        num_drafts: int,
-        num_accepted: int,
-        cost: float,
+        num_rows: int,
+        seconds: float,
+        found: dict[int, tuple[int, int]],
     ) -> None:
-        """`cost`: this row's share, in plain passes."""
-        pace = self._rows[row]
-        if num_accepted == num_drafts:
-            pace.depth = min(2 * pace.depth, self.max_drafts)
-        else:
-            pace.depth = num_accepted + 1
-        gain = num_accepted - cost
-        pace.credit = min(pace.credit + gain, MOST_CREDIT)
-        if pace.credit < 0:
-            pace.misses = min(pace.misses + 1, LONGEST_PAUSE)
-            pace.pause = 2**pace.misses - 1
-            pace.credit = 0.0
-        elif gain > 0:
-            pace.misses = 0
+        """A pass of `num_rows` took so long; by row, how many drafts were verified, and how many of them were right."""
+        asked = self._take_asked()
+        self._num_drafted[num_rows] += 1
+        plain_s = self._plain_s[num_rows]
+        if seconds < plain_s:  # though it computes more: what was timed had been delayed
+            plain_s = _followed(plain_s, seconds)
+            self._plain_s[num_rows] = plain_s
+        reading_s = min(self._reading_s(asked.unseen), asked.seconds)
+        cost = (seconds + asked.seconds - reading_s) / plain_s - 1.0
+        cost = self._bounded(max(cost, 0.0))
+        delayed = num_rows / len(asked.rows)
+        for row in asked.rows:
+            pace = self._rows[row]
+            num_drafts, num_accepted = found.get(row, (0, 0))
+            gain = num_accepted - cost * delayed
+            pace.credit = min(pace.credit + gain, max(pace.credit, MOST_CREDIT))
+            if num_accepted < num_drafts:
+                pace.depth = num_accepted + 1
+            elif num_drafts:
+                pace.depth = min(2 * pace.depth, self.max_drafts)
+
+    def _take_asked(self) -> Asked:
+        asked = self._asked
+        self._asked = NOT_ASKED
+        return asked
+
+    def _reading_s(self, unseen: int) -> float:
+        """What a drafter takes to read so many tokens, if these are many."""
+        return unseen * self._unseen_s if unseen > MANY_TOKENS else 0.0
+
+    def _bounded(self, cost: float) -> float:
+        """A cost in plain passes, as far as it is believed to be that of drafts."""
+        believed = min(cost, 2 * self._usual_cost + USUAL_COST)
+        self._usual_cost += FORGETTING * (believed - self._usual_cost)
+        return believed
+
+
+def _followed(mean: float, value: float) -> float:
+    """A mean of the latest values; 0 before the first."""
+    return mean + FORGETTING * (value - mean) if mean else value

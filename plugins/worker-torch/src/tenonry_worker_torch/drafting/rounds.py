@@ -84,7 +84,7 @@ class DraftedRounds(Rounds):
                 self._take_in(step.row, proposal, result, left, tally, end - begin)
             else:
                 left[result.row] -= 1
-                self._drafts.pace.plain(len(step.row), end - begin)
+                self._drafts.pace.plain(step.row.tolist(), end - begin)
             passes.append(result)
             row = self._going(result)
             if not len(row) or not left[row].all():
