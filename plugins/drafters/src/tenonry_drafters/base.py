@@ -20,13 +20,16 @@ from tenonry.interfaces.plugin import Plugin, PluginContext
 if TYPE_CHECKING:
     from tenonry.info import ModelInfo
     from tenonry.step import NewRow
+    from tenonry_drafters.models import DraftModels
 
 I32 = NDArray[np.int32]
 
 
 @dataclass(slots=True)
 class DrafterContext(PluginContext):
-    """`vocab_size`: ids are below it. `max_drafts`: most guesses of a row that are ever verified at once."""
+    """`vocab_size`: ids are below it. `max_drafts`: most guesses of a row that are ever verified at once. `models`:
+    for a drafter that needs them; None for others.
+    """
 
     model: ModelInfo
     _: KW_ONLY
@@ -34,6 +37,7 @@ class DrafterContext(PluginContext):
     max_num_seqs: int
     max_model_len: int
     max_drafts: int
+    models: DraftModels | None = None
 
 
 class Drafter(Plugin[DrafterContext], ABC):
@@ -46,8 +50,8 @@ class Drafter(Plugin[DrafterContext], ABC):
     What is guessed for a row depends on that row alone: requests of other people stand beside it, and how quick a text
     is must not say what they read.
 
-    `needs`: what the worker must give it beyond tokens. A worker refuses by name what it does not know; the worker
-    `torch` gives nothing else so far.
+    `needs`: what the worker must give it beyond tokens. A worker refuses by name what it does not know. The worker
+    `torch` knows "models": it runs a second model for the drafter (`DrafterContext.models`).
 
     A drafter that raises, or proposes what is not in the vocabulary, is reported once, and not asked again.
     """

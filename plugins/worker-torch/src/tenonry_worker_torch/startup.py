@@ -31,6 +31,7 @@ from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.loading.examine import examine, known_facts
 from tenonry_worker_torch.loading.linear_layers import linear_layers
 from tenonry_worker_torch.loading.load import load_model, look
+from tenonry_worker_torch.loading.quantised import computes
 from tenonry_worker_torch.model_runner import ModelRunner
 from tenonry_worker_torch.parallel.experts import check_experts, check_settings
 from tenonry_worker_torch.parallel.groups import alone
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from tenonry.info import WorkerFacts
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
-    from tenonry_torch_base.quantisations import Quantisation
     from tenonry_worker_torch.attention.base import AttentionBackend
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.loading.load import Look
@@ -135,18 +135,6 @@ def check_kv_cache_dtype(config: EngineConfig, device: torch.device) -> None:
             f"kv_cache_dtype={config.kv_cache_dtype}: worker 'torch' keeps K and V in 8 bits on the CPU, and the model "
             f"is on {device}; use --device cpu, or leave --kv-cache-dtype out"
         )
-
-
-def computes(found: Look, device: torch.device, dtype: torch.dtype) -> Quantisation | None:
-    """Whose layers compute; None where there are only floats, maybe dequantised ones."""
-    if found.quantised is None:
-        return None
-    quantisation = found.quantised.quantisation
-    reason = quantisation.refusal(device, dtype)
-    if reason is None:
-        return quantisation
-    logger.info("Quantisation %s: %s, so weights are dequantised", quantisation.name, reason)
-    return None
 
 
 def check_adapters(found: Look, config: EngineConfig, max_cpu_loras: int | None) -> None:
@@ -303,7 +291,7 @@ class Loader:
                 adapters=adapters,
                 image_check=ImageCheck(self._context.model.path) if config.max_images else None,
                 kernels=self._kernels,
-                quantisation=computes(found, self.device, module.dtype),
+                quantisation=computes(found.quantised, self.device, module.dtype),
                 invariant=config.batch_invariant,
                 kv_cache_dtype=config.kv_cache_dtype,
             )
@@ -350,7 +338,12 @@ def make_runner(
     )
     if context.config.drafter is not None:
         drafter = open_drafter(
-            context, context.config.drafter, model, kv_cache.max_model_len, resolved
+            context,
+            context.config.drafter,
+            model,
+            lambda: runner.places,
+            kv_cache.max_model_len,
+            resolved,
         )
         runner.draft(drafter, most_drafts(context.config))
     return runner

@@ -21,7 +21,9 @@ from tenonry.plugin.manager import resolve_point
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow
 from tenonry_drafters.base import Drafter, DrafterContext
+from tenonry_drafters.models import DraftModels
 from tenonry_drafters.points import DRAFTERS, build_drafter
+from tenonry_testkit.fakes.draft_models import FakeDraftModels
 from tenonry_testkit.fakes.model import fake_model
 
 VOCAB_SIZE = 50
@@ -114,7 +116,9 @@ class Played:
 
 
 class DrafterContract:
-    """Subclass in a test module and name the `drafter`; `options` are its own."""
+    """Subclass in a test module and name the `drafter`; `options` are its own. A drafter that needs models is given
+    one, by the name `fake`; `models` may give others.
+    """
 
     drafter: ClassVar[str | type[Drafter] | None] = None
     options: ClassVar[dict[str, Any]] = {}
@@ -143,7 +147,12 @@ class DrafterContract:
             max_num_seqs=MAX_NUM_SEQS,
             max_model_len=MAX_MODEL_LEN,
             max_drafts=MAX_DRAFTS,
+            models=self.models(),
         )
+
+    def models(self) -> DraftModels:
+        """What opens draft models."""
+        return FakeDraftModels(VOCAB_SIZE, MAX_MODEL_LEN)
 
     def propose(
         self,

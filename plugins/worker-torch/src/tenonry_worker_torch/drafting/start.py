@@ -6,16 +6,22 @@ from typing import TYPE_CHECKING
 
 from tenonry.errors import ConfigError
 from tenonry_drafters.base import DrafterContext
+from tenonry_drafters.models import MODELS
 from tenonry_drafters.points import DRAFTERS, build_drafter, find_drafter
 from tenonry_worker_torch.drafting.pace import MAX_TOKENS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
     import torch
 
     from tenonry.config import EngineConfig, PluginChoice
     from tenonry.interfaces.worker import WorkerContext
     from tenonry_drafters.base import Drafter
     from tenonry_worker_torch.loaded_model import LoadedModel
+
+GIVEN = frozenset({MODELS})  # of `Drafter.needs`, what this worker gives
 
 
 def check_drafter(
@@ -58,20 +64,25 @@ def open_drafter(
     context: WorkerContext,
     choice: PluginChoice,
     model: LoadedModel,
+    places: Callable[[], AbstractContextManager[None]],
     max_model_len: int,
     resolved: dict[str, str],
 ) -> Drafter | None:
-    """The drafter of the settings; None on a rank that is told by another. Raises ConfigError or PluginError."""
+    """The drafter of the settings; None on a rank that is told by another. Raises ConfigError or PluginError.
+
+    `places`: around each pass of a model that drafts, as of the one that is served.
+    """
     if model.states is not None:
         raise ConfigError(
             f"drafter={choice.name} does not go with {type(model.module).__name__}: layers with a state per sequence "
             "cannot take guesses back; leave it out"
         )
     found, record = find_drafter(choice)
-    unknown = sorted(found.needs)
+    unknown = sorted(found.needs - GIVEN)
     if unknown:
         raise ConfigError(
-            f"drafter={choice.name} needs {', '.join(unknown)}; worker 'torch' gives drafters tokens and nothing else"
+            f"drafter={choice.name} needs {', '.join(unknown)}; worker 'torch' gives drafters tokens and "
+            f"{', '.join(sorted(GIVEN))}, and nothing else"
         )
     resolved[DRAFTERS.kind] = f"{record.name} ({record.distribution} {record.version})"
     if model.parallel.tensor.rank != 0:
@@ -84,4 +95,8 @@ def open_drafter(
         max_model_len=max_model_len,
         max_drafts=most_drafts(context.config),
     )
+    if MODELS in found.needs:
+        from tenonry_worker_torch.drafting.models import TorchDraftModels
+
+        given.models = TorchDraftModels(context, model, max_model_len, places)
     return build_drafter(found, record, given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
@@ -14,9 +15,12 @@ from tenonry_torch_base.points import QUANTISATIONS, resolve_class
 from tenonry_torch_base.quantisations import Quantisation
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
     from tenonry_torch_base.checkpoint import Checkpoint
+
+logger = logging.getLogger("tenonry.worker")
 
 STORED_WEIGHT = (
     "tenonry_quantised"  # of a module: what its checkpoint holds in the place of its weight
@@ -97,6 +101,20 @@ def _not_known(path: str, method: str, names: list[str]) -> str:
     else:
         remedy += f"; installed are {', '.join(names)}"
     return f"{path} is quantised ({method}), and none of the installed quantisations reads that; {remedy}"
+
+
+def computes(
+    found: FoundQuantisation | None, device: torch.device, dtype: torch.dtype
+) -> Quantisation | None:
+    """Whose layers compute; None where there are only floats, maybe dequantised ones."""
+    if found is None:
+        return None
+    quantisation = found.quantisation
+    reason = quantisation.refusal(device, dtype)
+    if reason is None:
+        return quantisation
+    logger.info("Quantisation %s: %s, so weights are dequantised", quantisation.name, reason)
+    return None
 
 
 def attach(model: PreTrainedModel, checkpoint: Checkpoint) -> None:

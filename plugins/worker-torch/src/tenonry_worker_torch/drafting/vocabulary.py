@@ -1,0 +1,70 @@
+"""Whether two models mean the same by their token ids. Worker process; reads tokenizer files, no weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tenonry.errors import ModelError
+from tenonry_hf_hub import read_json
+
+MAX_BYTES = (
+    256 << 20
+)  # of a tokenizer.json: there are vocabularies of 256 000 tokens, with all their merges
+FILE = "tokenizer.json"
+
+
+def vocabulary_difference(
+    served: Path,
+    num_served: int,
+    drafting: Path,
+    num_drafting: int,
+) -> str | None:
+    """How the vocabularies differ of the model that is served and of the one that drafts; None where they are alike.
+
+    `served`, `drafting`: folders of their tokenizers; `num_served`, `num_drafting`: lines of their output layers. Where
+    both folders have a tokenizer.json, its tokens decide: output layers of one family are filled up to various sizes.
+    Else the sizes do. Raises ModelError for a file that cannot be read.
+    """
+    if not ((served / FILE).exists() and (drafting / FILE).exists()):
+        if num_served == num_drafting:
+            return None
+        return f"it has {num_drafting} token ids, and the model that is served has {num_served}"
+    own = tokens_of(served / FILE)
+    other = tokens_of(drafting / FILE)
+    for token_id in sorted(own.keys() | other.keys()):
+        token = own.get(token_id)
+        found = other.get(token_id)
+        if token != found:
+            return (
+                f"token id {token_id} is {_shown(found)} in its tokenizer.json, and {_shown(token)} in that of the "
+                "model that is served"
+            )
+    return None
+
+
+def tokens_of(file: Path) -> dict[int, str]:
+    """Token id → token, those included that were added to the vocabulary. Raises ModelError where there are none."""
+    raw = read_json(file, max_bytes=MAX_BYTES)
+    try:
+        tokens = _listed(raw["model"]["vocab"])
+        for added in raw.get("added_tokens") or ():
+            tokens[added["id"]] = added["content"]
+        if tokens:
+            return dict(sorted(tokens.items()))
+    except (AttributeError, IndexError, KeyError, TypeError):
+        pass
+    raise ModelError(
+        f"{file} holds no vocabulary that can be read (model.vocab, added_tokens); save the tokenizer again"
+    )
+
+
+def _listed(vocabulary: Any) -> dict[int, str]:
+    """Of a dictionary from tokens to ids, or of pairs of a token and its score in the order of ids."""
+    if isinstance(vocabulary, list):
+        return {token_id: pair[0] for token_id, pair in enumerate(vocabulary)}
+    return {token_id: token for token, token_id in vocabulary.items()}
+
+
+def _shown(token: str | None) -> str:
+    return "no token" if token is None else repr(token)
