@@ -70,6 +70,7 @@ class Parrot(Drafter):
 
 
 PARROT = f"{__name__}:Parrot"
+MODEL = {"name": "model", "options": {"model": "demo"}}
 
 
 @pytest.fixture(autouse=True)
@@ -281,14 +282,15 @@ def scraped(engine):
 
 class TestServed:
     @pytest.mark.parametrize("layout", [{}, {"tensor_parallel_size": 2}], ids=["one rank", "TP 2"])
-    def test_newcomers_and_aborts_in_the_middle(self, plain, layout):
+    @pytest.mark.parametrize("drafter", ["ngram", MODEL], ids=["ngram", "model"])
+    def test_newcomers_and_aborts_in_the_middle(self, plain, drafter, layout):
         """Streams show every token once, in order, whatever others do meanwhile."""
         asked = [{**DRAWN, "max_tokens": count} for count in (40, 23, 31, 12)]
         asked[1]["structured_output"] = GRAMMARS["regex"]
         asked[2]["logprobs"] = 1
         expected = plain(asked)
         counting = {**SETTINGS, "log_stats": True, "stat_loggers": ("prometheus",)}
-        engine = AsyncLLM(EngineConfig(**counting, **layout, drafter="ngram"))
+        engine = AsyncLLM(EngineConfig(**counting, **layout, drafter=drafter))
 
         async def run():
             found = await one_by_one(engine, PROMPT, asked)

@@ -221,7 +221,7 @@ class EngineConfig(Settings):
     attention_backend: str | None = None
     """Attention backend of the torch worker."""
     drafter: PluginChoice | None = None
-    """Guesses tokens, of which the worker verifies several at once where few requests run: ngram; none by default."""
+    """Guesses tokens, of which the worker verifies several at once where few requests run: ngram or model."""
     grammar_backend: str | None = None
     """What compiles structured output; llguidance by default, where it is installed."""
     plugins: PluginPolicy = PluginPolicy()

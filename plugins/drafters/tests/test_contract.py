@@ -1,4 +1,4 @@
-"""The drafter `ngram` keeps the contract of drafters, whatever its options."""
+"""The drafters `ngram` and `model` keep the contract of drafters, whatever their options."""
 
 from __future__ import annotations
 
@@ -14,3 +14,13 @@ class TestNgram(DrafterContract):
 class TestShortMatches(DrafterContract):
     drafter = "ngram"
     options: ClassVar[dict[str, int]] = {"min_match": 1, "max_match": 1, "reach": 20}
+
+
+class TestModel(DrafterContract):
+    drafter = "model"
+    options: ClassVar[dict[str, object]] = {"model": "fake"}
+
+
+class TestModelThatIsAlwaysSure(DrafterContract):
+    drafter = "model"
+    options: ClassVar[dict[str, object]] = {"model": "fake", "min_probability": 0, "num_drafts": 3}

@@ -38,7 +38,7 @@ _REMEDIES: dict[str, tuple[str, ...]] = {
     "give --worker-option max_cpu_loras=N": ("max_cpu_loras",),
     "give --output-parser module:Class": ("tool_parser_plugin", "reasoning_parser_plugin"),
     "the model's chat template says whether it does; leave it out": ("enable_reasoning",),
-    "--drafter ngram drafts tokens": (
+    "--drafter ngram drafts tokens, and so does --drafter model --drafter-option model=NAME": (
         "speculative_config",
         "speculative_model",
         "num_speculative_tokens",

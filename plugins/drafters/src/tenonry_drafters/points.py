@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 DRAFTERS = Point(
     "tenonry.drafters",
     "tenonry_drafters.base:Drafter",
-    {"ngram": "tenonry-drafters"},
+    {"ngram": "tenonry-drafters", "model": "tenonry-drafters"},
     kind="drafter",
 )
 
