@@ -41,7 +41,7 @@ MAX_TOKENS = {
     "adapters": 650,
     # The operations of AsyncLLM moved there from the client; they say what a restarted engine would lack;
     # which engine saves depends on the rank that it has now.
-    "operations": 2_432,
+    "operations": 2_435,
     "pooling": 1_680,
     # Engines that died are started again, and their requests sent again: two parts since a supervisor does the first
     # for front ends that do the second.

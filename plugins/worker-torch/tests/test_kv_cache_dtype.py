@@ -21,7 +21,7 @@ from tenonry.sizing.plan import plan_kv_cache
 from tenonry.step import RowFailure
 from tenonry_worker_torch.attention.kv_storage import STORAGES, Int8
 from tenonry_worker_torch.kv_groups import GroupLayout
-from tenonry_worker_torch.startup import check_kv_cache_dtype
+from tenonry_worker_torch.setting_checks import check_kv_cache_dtype
 from tenonry_worker_torch.worker import TorchWorker
 
 FEW = ["int8", "fp8"]

@@ -19,9 +19,11 @@ VERSION = re.compile(r"[\x21-\x7e]+")
 class OperatedEngine(Protocol):
     """What is asked of an engine core.
 
-    `held`: why nothing is stepped, or "". `refusal`: why requests are refused, or "". `in_wave`: it steps with others.
+    `index`: its rank. `held`: why nothing is stepped, or "". `refusal`: why requests are refused, or "". `in_wave`: it
+    steps with others.
     """
 
+    index: int
     held: str
     refusal: str
     weight_version: str

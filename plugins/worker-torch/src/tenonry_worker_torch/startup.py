@@ -12,7 +12,7 @@ import torch
 from tenonry.errors import ConfigError, ModelError
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
-from tenonry_torch_base.device import choose_device, choose_dtype, prepare_device
+from tenonry_torch_base.device import choose_device, prepare_device
 from tenonry_torch_base.grammars import open_grammars
 from tenonry_torch_base.phases import Phases
 from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSORS, resolve_class
@@ -20,7 +20,6 @@ from tenonry_torch_base.sampler.grammar import GrammarMasks
 from tenonry_worker_torch.adapters.places import Places
 from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.attention.invariant import InvariantBackend
-from tenonry_worker_torch.attention.kv_storage import AUTO
 from tenonry_worker_torch.drafting.start import check_drafter, most_drafts, open_drafter
 from tenonry_worker_torch.fuse.kernels.best_allowed import best_allowed
 from tenonry_worker_torch.fuse.kernels.found import find_kernels
@@ -29,13 +28,17 @@ from tenonry_worker_torch.invariant_settings import check_invariant, require_ker
 from tenonry_worker_torch.kv_groups import GroupLayout, kept_text
 from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.loading.examine import examine, known_facts
-from tenonry_worker_torch.loading.linear_layers import linear_layers
 from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.loading.quantised import computes
 from tenonry_worker_torch.model_runner import ModelRunner
 from tenonry_worker_torch.parallel.experts import check_experts, check_settings
 from tenonry_worker_torch.parallel.groups import alone
 from tenonry_worker_torch.points import ATTENTION_BACKENDS
+from tenonry_worker_torch.setting_checks import (
+    check_adapters,
+    check_kv_cache_dtype,
+    check_quantisation,
+)
 from tenonry_worker_torch.stage_runner import StageRunner
 
 if TYPE_CHECKING:
@@ -108,56 +111,6 @@ def looked(context: WorkerContext) -> tuple[Look, WorkerFacts]:
     if config.max_loras or config.lora_modules:
         check_adapters(found, config, getattr(context.options, "max_cpu_loras", None))
     return found, known
-
-
-def check_quantisation(
-    found: Look, config: EngineConfig, device: torch.device, options: Any
-) -> None:
-    """Raises ConfigError where weights cannot be quantised at load; those of a checkpoint can always be dequantised."""
-    if found.quantised is None or not found.quantised.is_at_load:
-        return
-    quantisation = found.quantised.quantisation
-    dtype = choose_dtype(config.dtype, found.whole.config, device)
-    reason = quantisation.refusal(device, dtype)
-    if reason:
-        raise ConfigError(f"quantization={quantisation.name}: {reason}; leave it out")
-    if config.enforce_eager or not getattr(options, "fuse", True):
-        raise ConfigError(
-            f"quantization={quantisation.name}: layers are quantised where they are fused; leave out --enforce-eager "
-            "and --worker-option fuse=false"
-        )
-
-
-def check_kv_cache_dtype(config: EngineConfig, device: torch.device) -> None:
-    """Raises ConfigError for a device on which K and V are kept in the model's type only."""
-    if config.kv_cache_dtype != AUTO and device.type != "cpu":
-        raise ConfigError(
-            f"kv_cache_dtype={config.kv_cache_dtype}: worker 'torch' keeps K and V in 8 bits on the CPU, and the model "
-            f"is on {device}; use --device cpu, or leave --kv-cache-dtype out"
-        )
-
-
-def check_adapters(found: Look, config: EngineConfig, max_cpu_loras: int | None) -> None:
-    """Raises ConfigError where no adapter could be served."""
-    if max_cpu_loras is not None and max_cpu_loras < config.max_loras:
-        raise ConfigError(
-            f"--worker-option max_cpu_loras={max_cpu_loras} is less than max_loras={config.max_loras}: a step cannot "
-            "have more different adapters than are kept; raise the one or lower the other"
-        )
-    if not config.max_loras:
-        raise ConfigError(
-            "lora_modules: no adapters are served; add --max-loras and how many different ones a step may have"
-        )
-    if not linear_layers(found.whole):
-        raise ConfigError(
-            f"max_loras={config.max_loras}: {found.architecture} has no linear layers that adapters could add to; "
-            "leave it out"
-        )
-    if config.pipeline_parallel_size > 1:
-        raise ConfigError(
-            f"max_loras={config.max_loras}: worker 'torch' serves no adapters over pipeline stages; use "
-            "--tensor-parallel-size instead of --pipeline-parallel-size"
-        )
 
 
 def facts(context: WorkerContext, found: Look) -> WorkerFacts:
