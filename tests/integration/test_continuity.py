@@ -116,7 +116,10 @@ class Told:
         }
 
 
-async def run_all(engine: AsyncLLM, turn: int) -> dict[str, Told]:
+async def run_all(
+    engine: AsyncLLM, turn: int, has_begun: asyncio.Event | None = None
+) -> dict[str, Told]:
+    """All requests to their ends. `has_begun` is set when each was told something, whether it has ended or not."""
     told = {name: Told() for name in REQUESTS}
     pairs = [text.rpartition("@") for text in await engine.adapters.names()]
     adapters = {name: Adapter(name, digest) for name, _, digest in pairs}
@@ -129,9 +132,19 @@ async def run_all(engine: AsyncLLM, turn: int) -> dict[str, Told]:
         stream = engine.generate(STORY, params, f"{name} {turn}", **fields)
         async for output in stream:
             told[name].hear(output)
+            if has_begun is not None and all(each.last for each in told.values()):
+                has_begun.set()
 
     await asyncio.gather(*map(read, REQUESTS))
     return told
+
+
+async def begun(engine: AsyncLLM, turn: int) -> asyncio.Future[dict[str, Told]]:
+    """`run_all` when each request was told something."""
+    has_begun = asyncio.Event()
+    run = asyncio.ensure_future(run_all(engine, turn, has_begun))
+    await has_begun.wait()
+    return run
 
 
 def write_adapter(folder: Path, seed: int) -> str:
@@ -228,9 +241,7 @@ def test_one_that_stands_by_takes_over_in_a_mixed_run(start, tmp_path, size):
         for turn in (1, 2):
             while not stands_by:  # noqa: ASYNC110 - no event says so
                 await asyncio.sleep(0.01)
-            run = asyncio.ensure_future(run_all(engine, turn))
-            while engine.num_unfinished_requests < len(REQUESTS):  # noqa: ASYNC110 - no event says so
-                await asyncio.sleep(0.001)
+            run = await begun(engine, turn)
             psutil.Process(engine.engine_pids["engine 0"]).kill()
             found.append(await run)
         return expected, found
@@ -246,9 +257,7 @@ def test_a_killed_rank_takes_no_stream_with_it(start, tmp_path):
     async def main() -> tuple[dict[str, Told], dict[str, Told]]:
         await add_adapters(engine, tmp_path)
         expected = await run_all(engine, 0)
-        run = asyncio.ensure_future(run_all(engine, 1))
-        while engine.num_unfinished_requests < len(REQUESTS):  # noqa: ASYNC110 - no event says so
-            await asyncio.sleep(0.001)
+        run = await begun(engine, 1)
         ranks = psutil.Process(engine.engine_pids["engine 0"]).children()
         max(ranks, key=lambda rank: rank.pid).kill()
         return expected, await run

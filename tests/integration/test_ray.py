@@ -19,7 +19,6 @@ from tenonry.interfaces.stat_logger import StatLoggerContext
 from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.processes import children_killed
 from tenonry_testkit.residue import RUN_VARIABLE
-from tenonry_testkit.served import have_tokens
 
 pytestmark = pytest.mark.timeout(400)  # two nodes start beside all other tests
 PATIENCE_S = 20.0
@@ -35,6 +34,7 @@ SETTINGS = {
 OURS = ("ray::EngineActor", "ray::RankActor", "ray::engine", "ray::rank", "tenonry: ")
 MODEL = {"model": "demo", "device": "cpu", "dtype": "float32"}
 STREAMS = 64
+SOME_TOKENS = 4
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 LONG = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
 SLOW = {"name": "null", "options": {"step_ms": 20}}
@@ -91,49 +91,42 @@ def processes():
     return found
 
 
-async def stream(engine, prompt, params, request_id, **fields):
-    outputs = engine.generate(prompt, params, request_id, **fields)
-    last = [output async for output in outputs][-1]
-    return last.outputs[0]
+async def stream(engine, prompt, params, request_id, has_some, **fields):
+    """`has_some` is set with a few tokens, and at the end in any case: who waits for it cannot miss it."""
+    last = None
+    try:
+        async for output in engine.generate(prompt, params, request_id, **fields):
+            last = output.outputs[0]
+            if len(last.token_ids) >= SOME_TOKENS:
+                has_some.set()
+    finally:
+        has_some.set()
+    return last
 
 
-def begin_streams(engine, prompts, params, pinned=None):
-    """The tasks that read them, by request id. Every other one asks for the engine `pinned`."""
-    return {
-        f"r{number}": asyncio.ensure_future(
-            stream(
-                engine,
-                prompt,
-                params,
-                f"r{number}",
-                data_parallel_rank=pinned if number % 2 else None,
-            )
+async def streams(engine, prompts, params, pinned=None, progress=None):
+    """The outcome of each: its output, or the error that ended it. Every other one asks for the engine `pinned`."""
+    events = progress or [asyncio.Event() for _ in prompts]
+    running = (
+        stream(
+            engine,
+            prompt,
+            params,
+            f"r{number}",
+            events[number],
+            data_parallel_rank=pinned if number % 2 else None,
         )
         for number, prompt in enumerate(prompts)
-    }
+    )
+    return await asyncio.gather(*running, return_exceptions=True)
 
 
-async def outcomes(runs):
-    """Of each: its output, or the error that ended it."""
-    return await asyncio.gather(*runs.values(), return_exceptions=True)
-
-
-async def streams(engine, prompts, params):
-    return await outcomes(begin_streams(engine, prompts, params))
-
-
-async def running_streams(engine, pinned=None):
-    """Long ones, each of which has some tokens."""
-    runs = begin_streams(engine, prompts(), LONG, pinned)
-    await have_tokens(engine, runs, 4)
-    return runs
-
-
-async def all_run(engine):
-    """Wait until every stream was sent to an engine, and a step has begun."""
-    while engine.num_unfinished_requests < STREAMS:  # noqa: ASYNC110 - no event says so
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(0.1)
+async def begun(engine, params, pinned=None):
+    """A stream of each prompt, all of which have some tokens."""
+    progress = [asyncio.Event() for _ in range(STREAMS)]
+    running = asyncio.create_task(streams(engine, prompts(), params, pinned, progress))
+    await asyncio.gather(*(event.wait() for event in progress))
+    return running
 
 
 def prompts():
@@ -192,10 +185,10 @@ def test_streams_of_a_dead_engine_on_the_second_node_go_on(serve, expected_long,
     engine = serve(data_parallel_size=2)
 
     async def main():
-        running = await running_streams(engine, pinned=1)
+        running = await begun(engine, LONG, pinned=1)
         pid = engine.engine_pids["engine 1"]
         os.kill(psutil.Process(pid).ppid() if victim == "actor" else pid, signal.SIGKILL)
-        return pid, await outcomes(running)
+        return pid, await running
 
     pid, answers = asyncio.run(main())
     assert engine.engine_pids["engine 1"] != pid
@@ -207,10 +200,10 @@ def test_a_stopped_engine_is_killed_and_its_streams_go_on(serve, expected_long):
     engine = serve(step_timeout=2.0)
 
     async def main():
-        running = await running_streams(engine)
+        running = await begun(engine, LONG)
         pid = engine.engine_pids["engine 0"]
         os.kill(pid, signal.SIGSTOP)
-        return pid, await outcomes(running)
+        return pid, await running
 
     pid, answers = asyncio.run(main())
     assert not psutil.pid_exists(pid)
@@ -232,9 +225,9 @@ def test_an_engine_of_a_lost_node_comes_back_on_another(third_node, serve, clust
     engine = serve(data_parallel_size=2)
 
     async def main():
-        running = await running_streams(engine, pinned=1)
+        running = await begun(engine, LONG, pinned=1)
         cluster.remove_node(third_node, allow_graceful=False)
-        return await outcomes(running)
+        return await running
 
     answers = asyncio.run(main())
     assert [list(answer.token_ids) for answer in answers] == expected_long
@@ -248,8 +241,7 @@ def test_with_engine_death_stop_its_own_streams_end(serve):
 
     async def main():
         params = SamplingParams(max_tokens=100, ignore_eos=True)
-        running = asyncio.create_task(streams(engine, prompts(), params))
-        await all_run(engine)
+        running = await begun(engine, params)
         os.kill(psutil.Process(engine.engine_pids["engine 1"]).ppid(), signal.SIGKILL)
         return await running
 
@@ -265,11 +257,11 @@ def test_ranks_use_the_group_of_their_engine(serve, expected_long, caplog):
     engine = serve(executor="ray", tensor_parallel_size=2)
 
     async def main():
-        running = await running_streams(engine)
+        running = await begun(engine, LONG)
         ranks = [process for process in psutil.process_iter(["cmdline"]) if is_rank(process)]
         assert len(ranks) == 2
         ranks[0].kill()
-        return ranks[0].pid, await outcomes(running)
+        return ranks[0].pid, await running
 
     pid, answers = asyncio.run(main())
     assert f"pid {pid}) is gone" in caplog.text

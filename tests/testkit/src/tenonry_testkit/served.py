@@ -6,7 +6,6 @@ The model is found wherever `plugins.fake_model_installed` (the fixture `fake_mo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tenonry.config import EngineConfig
@@ -74,20 +73,3 @@ async def collect(
     assert last is not None
     assert last.finished
     return got
-
-
-async def have_tokens(
-    engine: AsyncLLM, runs: Mapping[str, asyncio.Future[Any]], count: int = 1
-) -> None:
-    """Return when each stream has `count` tokens at least, or has ended: on a busy machine the first of many can be
-    over before the last begins. `runs`: the tasks that read them, by request id.
-    """
-
-    def is_waited_for(request_id: str) -> bool:
-        if runs[request_id].done():
-            return False
-        stream = engine._outputs.get(request_id)
-        return stream is None or stream.num_generated < count
-
-    while any(map(is_waited_for, runs)):  # noqa: ASYNC110 - no event says so
-        await asyncio.sleep(0.001)
