@@ -136,7 +136,7 @@ class TestWhatGoesWrong:
     )
     def test_reports_of_many_nodes_put_off_nothing(self, front_end, timeout, ended, text):
         """HS-13, Q13: each node reports every second, so with many of them there is always a message."""
-        front, reports, most = front_end(), itertools.count(1), 50_000
+        front, reports, most = front_end(), itertools.count(1), 500_000
 
         class Nodes:
             def receive(self, *_: Any) -> None:

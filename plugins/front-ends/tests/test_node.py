@@ -172,13 +172,20 @@ def test_streams_of_a_node_that_is_gone_go_on_where_they_can(nodes, caplog):
     async def main() -> list[Any]:
         wanted = params(max_tokens=40)
         ranks = [1] + 15 * [None]
+        begun = [asyncio.Event() for _ in ranks]
         running = [
-            collect(served.engine, [i + 1], wanted, f"r{i}", data_parallel_rank=rank)
+            collect(
+                served.engine,
+                [i + 1],
+                wanted,
+                f"r{i}",
+                has_begun=begun[i],
+                data_parallel_rank=rank,
+            )
             for i, rank in enumerate(ranks)
         ]
         gathered = asyncio.gather(*running, return_exceptions=True)
-        while served.engine.num_unfinished_requests < 16:  # noqa: ASYNC110 - no event says so
-            await asyncio.sleep(0.001)
+        await begun[0].wait()
         nodes.node.kill()
         return await gathered
 

@@ -18,9 +18,7 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tenonry.errors import EngineDeadError
-from tenonry.info import PluginRecord
 from tenonry.interfaces.executor import ExecutorContext
-from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.folder import RunDirectory
 from tenonry_executor_ray import placement
 from tenonry_executor_ray.options import GROUP_VARIABLE, RayExecutorOptions
@@ -40,11 +38,14 @@ from tenonry_executor_ray.wire import (
     NodeFacts,
     RankSpec,
     driver_rank,
+    rank_spec,
     refuse_differences,
 )
 
 logger = logging.getLogger("tenonry.ray")
 WAIT_S = 0.5
+# After an error of one rank: that another one is gone may be its cause, and is known later.
+GRACE_S = 0.5
 STOP_TIMEOUT_S = 3.0
 FAILED_STOP_TIMEOUT_S = 0.5
 RELEASE_TIMEOUT_S = 5.0
@@ -156,24 +157,9 @@ class Ranks:
         self._ask("build", everyone[1:], [self._spec(rank, url) for rank in everyone[1:]])
 
     def _spec(self, rank: int, rendezvous: str) -> RankSpec:
-        context = self._context
-        facts = self._facts
-        neighbours = sum(other.node_id == facts[rank].node_id for other in facts[:rank])
         assert self._group is not None  # noqa: S101 - found at the start
-        return RankSpec(
-            config_text=self._config.model_dump_json(),
-            model_text=msgspec.json.encode(context.model).decode(),
-            max_model_len=context.max_model_len,
-            worker=_worker_entry(context),
-            kv_connector=context.kv_connector,
-            engine_index=context.engine_index,
-            engine_id=context.engine_id,
-            rank=rank,
-            local_rank=0
-            if self._group.bundle_specs[rank].get("GPU")
-            else neighbours,  # it sees its own GPU only
-            rendezvous=rendezvous,
-        )
+        has_own_gpu = bool(self._group.bundle_specs[rank].get("GPU"))
+        return rank_spec(self._context, self._facts, rank, rendezvous, has_own_gpu=has_own_gpu)
 
     # ------------------------------------------------------------------ questions
     def ask_all(
@@ -315,8 +301,17 @@ class Ranks:
                 raise TimeoutError(f"step {step_id} was not answered within {timeout:g} s")
         frames: list[bytes] = self.fetch(rank, call)
         if frames[0] != OK:
+            self._wait_for_cause()
             raise msgspec.msgpack.decode(frames[0], type=Failure).error(self.label(rank))
         return frames[1:]
+
+    def _wait_for_cause(self) -> None:
+        """Raises EngineDeadError if a rank turns out to be gone: others report what they lost with it."""
+        if len(self._actors) > 1:
+            deadline = time.monotonic() + 3 * GRACE_S
+            while time.monotonic() < deadline:
+                self.check()
+                time.sleep(GRACE_S / 10)
 
     # ------------------------------------------------------------------ failure and end
     def label(self, rank: int) -> str:
@@ -349,9 +344,17 @@ class Ranks:
         }
         with contextlib.suppress(EngineDeadError):  # it was reported when it was raised
             while not self._closing:
-                for life in self._ready(list(lives), WAIT_S):
-                    self.fail(f"{self.label(lives[life])}: {self.fetch(lives[life], life)}")
+                if self._ready(list(lives), WAIT_S):
+                    self._report(lives)
                     return
+
+    def _report(self, lives: Mapping[Any, int]) -> None:
+        """Why the engine ends: a rank that is gone, before what others say that wait for it."""
+        if len(lives) > 1:
+            time.sleep(GRACE_S)
+        ended = [(rank, life) for life, rank in lives.items() if self._ready([life], 0.0)]
+        reasons = [f"{self.label(rank)}: {self.fetch(rank, life)}" for rank, life in ended]
+        self.fail(reasons[0])
 
     def close(self) -> None:
         """Stop every rank, give the group back if it is ours, disconnect if we connected. Idempotent."""
@@ -388,11 +391,3 @@ class Ranks:
             )
         for actor in self._actors:
             bounded(functools.partial(ray.kill, actor), RELEASE_TIMEOUT_S)
-
-
-def _worker_entry(context: ExecutorContext) -> PluginRecord:
-    """The worker by name: the plan's entry, with the options as they were checked."""
-    plan = PluginPlan.decode(context.plan_text) if context.plan_text else PluginPlan()
-    target = context.worker_target
-    entry = plan.find("worker") or PluginRecord(kind="worker", name=target, target=target)
-    return msgspec.structs.replace(entry, options=context.worker_options.model_dump(mode="json"))

@@ -16,6 +16,7 @@ from tenonry import errors
 from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError, TenonryError
 from tenonry.info import PluginRecord
+from tenonry.interfaces.executor import ExecutorContext
 from tenonry.plugin.plan import PluginPlan
 
 LEAVE_AFTER_S = 0.2
@@ -120,3 +121,35 @@ def leave_soon() -> None:
 def driver_rank(config: EngineConfig) -> int:
     """The rank whose results count: the first one of the last pipeline stage."""
     return (config.pipeline_parallel_size - 1) * config.tensor_parallel_size
+
+
+def rank_spec(
+    context: ExecutorContext,
+    facts: Sequence[NodeFacts],
+    rank: int,
+    rendezvous: str,
+    *,
+    has_own_gpu: bool,
+) -> RankSpec:
+    """What a rank is built from. One with a GPU of its own sees no other; others are counted on their node."""
+    neighbours = sum(other.node_id == facts[rank].node_id for other in facts[:rank])
+    return RankSpec(
+        config_text=context.config.model_dump_json(),
+        model_text=msgspec.json.encode(context.model).decode(),
+        max_model_len=context.max_model_len,
+        worker=_worker_entry(context),
+        kv_connector=context.kv_connector,
+        engine_index=context.engine_index,
+        engine_id=context.engine_id,
+        rank=rank,
+        local_rank=0 if has_own_gpu else neighbours,
+        rendezvous=rendezvous,
+    )
+
+
+def _worker_entry(context: ExecutorContext) -> PluginRecord:
+    """The worker by name: the plan's entry, with the options as they were checked."""
+    plan = PluginPlan.decode(context.plan_text) if context.plan_text else PluginPlan()
+    target = context.worker_target
+    entry = plan.find("worker") or PluginRecord(kind="worker", name=target, target=target)
+    return msgspec.structs.replace(entry, options=context.worker_options.model_dump(mode="json"))
