@@ -37,6 +37,7 @@ from tenonry_executor_ray.wire import NodeFacts, refuse_differences
 logger = logging.getLogger("tenonry.ray")
 CALLS_AT_ONCE = 8  # of one actor: `wait` occupies one for good
 WAIT_S = 0.5
+POLL_S = 0.05
 STOP_GRACE_S = 5.0
 KILL_GRACE_S = 2.0
 KILLED = -9  # the exit code of an engine whose actor is gone
@@ -197,7 +198,10 @@ class Fleet:
             }
 
     def _watch(self) -> None:
-        """Fetch every end: a run reference that is not fetched hides a dead actor (Q3)."""
+        """Fetch every end: a run reference that is not fetched hides a dead actor (Q3).
+
+        It never waits within Ray, which would end this process if its owner disconnected meanwhile.
+        """
         while not self._closing.is_set() and self._session.lost is None:
             with self._lock:
                 living = {
@@ -205,14 +209,13 @@ class Fleet:
                     for engine in self._engines.values()
                     if engine.exit_code is None
                 }
-            if not living:
-                self._closing.wait(WAIT_S)
-                continue
             try:
-                done = ready(list(living), WAIT_S)
+                done = ready(list(living), 0.0) if living else []
             except Disconnected as error:
                 self._head_is_lost(str(error))
                 return
+            if not done:
+                self._closing.wait(POLL_S)
             for life in done:
                 self._ended(living[life], *_end_of(life))
                 bounded(
