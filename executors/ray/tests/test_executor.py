@@ -157,7 +157,7 @@ def test_a_fault_of_a_rank_that_answers_nothing_is_heard(make):
     assert future.done()
 
 
-def test_a_hanging_rank_meets_the_deadline(make, connection):
+def test_a_hanging_rank_meets_the_deadline(connection, make):
     """`--step-timeout`; the group is the user's, and is there afterwards."""
     from ray.util import get_placement_group, placement_group, remove_placement_group
 
@@ -195,7 +195,7 @@ def test_the_health_check_asks_no_rank_with_a_step_in_flight(make, monkeypatch):
         executor.check_health()
 
 
-def test_a_start_that_cannot_succeed_says_why(make, connection):
+def test_a_start_that_cannot_succeed_says_why(connection, make):
     """Room for the ranks, and the versions on their nodes; no group is left."""
     from ray.util import placement_group_table
 

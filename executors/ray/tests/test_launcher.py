@@ -6,6 +6,8 @@ import json
 import os
 import queue
 import signal
+import subprocess
+import sys
 
 import psutil
 import pytest
@@ -20,6 +22,7 @@ from tenonry_executor_ray.options import RayLauncherOptions
 
 pytestmark = pytest.mark.usefixtures("no_actor_left")
 PATIENCE_S = 20.0
+RAY_ENDED_IT = 1  # the status of a process in which a thread called Ray as it disconnected
 
 
 def plan(version="0.1.0", distribution="tenonry-executor-ray"):
@@ -66,7 +69,11 @@ def launcher(cluster, monkeypatch):
 
 @pytest.fixture
 def connection(cluster, connect):
-    """This process is connected already, as a user's may be."""
+    """This process is connected already, as a user's may be.
+
+    Ask for it before `launcher`, whose engines end first then: Ray may end a process that disconnects while another
+    thread of it calls Ray.
+    """
     ray = connect(cluster.address, namespace="tests")
     yield ray
     ray.shutdown()
@@ -118,7 +125,7 @@ def test_two_engines_start_and_stop(launcher, tmp_path, wait_for, is_running):
     assert not any(is_running(pid) for pid in pids.values())
 
 
-def test_every_end_is_reported_once(launcher, connection, is_running, wait_for):
+def test_every_end_is_reported_once(connection, launcher, is_running, wait_for):
     """Q3: an actor that is killed, an engine that is killed, and one that ends; stopping one is no such end."""
     one = launcher(4)
     heard = listen(one)
@@ -141,7 +148,7 @@ def test_every_end_is_reported_once(launcher, connection, is_running, wait_for):
     assert connection.is_initialized(), "RA-7: the connection was not the launcher's"
 
 
-def test_an_engine_that_ended_is_started_again(launcher, connection):
+def test_an_engine_that_ended_is_started_again(connection, launcher):
     """Under its number, in a new actor and a new group of the same name."""
     one = launcher(1)
     heard = listen(one)
@@ -157,16 +164,37 @@ def test_an_engine_that_ended_is_started_again(launcher, connection):
     assert groups_in_use() == {"dp_rank_0"}
 
 
-def test_a_connection_that_its_owner_ends_takes_the_engines_along(launcher, connection):
-    """They are reported, and nobody starts another cluster by asking about them."""
-    one = launcher(1)
-    heard = listen(one)
-    one.start(specs(1))
-    (pid,) = one.pids().values()
-    connection.shutdown()
-    assert heard.get(timeout=PATIENCE_S)[:2] == ("engine 0", pid)
-    one.shutdown()
-    assert not connection.is_initialized()
+OWNER = """
+import queue, sys
+import ray
+from tenonry.config import EngineConfig
+from tenonry.interfaces.launcher import EngineSpec, LauncherContext
+from tenonry_executor_ray.fleet import Fleet
+from tenonry_executor_ray.launcher import RayLauncher
+from tenonry_executor_ray.options import RayLauncherOptions
+
+Fleet.role = "ray_test_roles:run"
+address, plan_text = sys.argv[1:]
+ray.init(address=address, namespace="owner", log_to_driver=False)
+config = EngineConfig(model="m", device="cpu")
+one = RayLauncher(LauncherContext(config, options=RayLauncherOptions(address=address)))
+heard = queue.SimpleQueue()
+one.on_exit(lambda *what: heard.put(what))
+one.start([EngineSpec(engine_index=0, local_rank=0, handshake_address="tcp://127.0.0.1:1", config_text="{}",
+                      plan_text=plan_text, model_text="{}")])
+ray.shutdown()
+print(heard.get(timeout=20)[0])
+one.shutdown()
+print(ray.is_initialized())
+"""
+
+
+def test_a_connection_that_its_owner_ends_takes_the_engines_along(cluster):
+    """They are reported, and no other cluster is started by asking about them, unless Ray ends the process at once."""
+    command = [sys.executable, "-c", OWNER, cluster.address, plan().encode()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ends = [(0, "engine 0\nFalse\n"), (RAY_ENDED_IT, "")]
+    assert (done.returncode, done.stdout) in ends, done.stderr
 
 
 def test_engines_get_the_gpus_of_their_bundles(launcher, tmp_path, wait_for):
@@ -181,7 +209,7 @@ def test_engines_get_the_gpus_of_their_bundles(launcher, tmp_path, wait_for):
 
 
 # ------------------------------------------------------------------ groups and room
-def test_given_groups_are_used_and_kept(launcher, connection):
+def test_given_groups_are_used_and_kept(connection, launcher):
     """RA-2: the user's groups hold the engines, and are there afterwards."""
     from ray.util import placement_group, remove_placement_group
 
@@ -232,7 +260,7 @@ def test_given_groups_are_used_and_kept(launcher, connection):
         (1, {"device": "cuda:1"}, "use device=cuda"),
     ],
 )
-def test_too_few_resources_are_counted(launcher, connection, wait_for, engines, config, text):
+def test_too_few_resources_are_counted(connection, launcher, wait_for, engines, config, text):
     """RA-5: what there is, what is needed, and per node; nothing is left behind."""
     everything = {"CPU": 8, "GPU": 2}.items()
     wait_for(
@@ -245,7 +273,7 @@ def test_too_few_resources_are_counted(launcher, connection, wait_for, engines, 
 
 
 # ------------------------------------------------------------------ versions and addresses
-def test_another_version_on_a_node_is_refused(launcher, connection):
+def test_another_version_on_a_node_is_refused(connection, launcher):
     """The node, the package and both versions; no engine starts."""
     one = launcher(1)
     text = r"node \S+ \(\S+\) \(engine 0\) has tenonry-executor-ray 0\.1\.0, this one has 9\.9; install the same"

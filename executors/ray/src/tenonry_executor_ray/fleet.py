@@ -217,10 +217,11 @@ class Fleet:
             if not done:
                 self._closing.wait(POLL_S)
             for life in done:
+                if not ray.is_initialized():
+                    break  # as the next turn reports
                 self._ended(living[life], *_end_of(life))
-                bounded(
-                    functools.partial(ray.kill, living[life].actor), STOP_GRACE_S
-                )  # it may be out of reach only
+                if ray.is_initialized():  # it may be out of reach only
+                    bounded(functools.partial(ray.kill, living[life].actor), STOP_GRACE_S)
 
     def _ended(self, engine: Engine, code: int, reason: str) -> None:
         with self._lock:
