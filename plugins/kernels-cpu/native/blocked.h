@@ -13,11 +13,20 @@
 #define PAIR_MULTIPLE 16 /* pairs of inputs are filled up to a multiple */
 #define HALF_BITS 16     /* of a weight in bfloat16 */
 
+/* An element of what is multiplied with weights in bfloat16: widened where no instruction takes such. */
+#if defined(__AVX512BF16__)
+#define WIDENS 0
+typedef uint16_t factor;
+#else
+#define WIDENS 1
+typedef float factor;
+#endif
+
 #if defined(__AVX512F__)
 #define BLOCK_ROWS 6
 #define BLOCK_VECTORS 4
 #elif defined(__AVX2__)
-#define BLOCK_ROWS 3
+#define BLOCK_ROWS 6
 #define BLOCK_VECTORS 2
 #else
 #define BLOCK_ROWS 2
@@ -83,15 +92,38 @@ INLINE void normalise_half(const uint16_t *x, const float *weight, float eps, in
         put_half(out + i, take_half(x + i, size - i) * scale * taken(weight + i, size - i), size - i);
 }
 
-/* sums = rows of x times `vectors` vectors of a block's outputs. */
-INLINE void block_tile(int rows, int vectors, int64_t pairs, const uint16_t *x, int64_t x_step, const uint16_t *weight,
-                       vector sums[BLOCK_ROWS][BLOCK_VECTORS]) {
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < vectors; v++) sums[r][v] = (vector){0};
+/* Sums of rows for all outputs of a block fit into registers, so many vectors of them at a time. */
+INLINE int vectors_at_once(int rows) {
+    int most = BLOCK / LANES;
+    int fitting = BLOCK_ROWS * BLOCK_VECTORS / rows;
+    return fitting >= most ? most : fitting >= 4 ? 4 : fitting >= 2 ? 2 : 1;
+}
+
+/* sums += `rows` rows times `vectors` vectors of a block's outputs. */
+INLINE void block_tile(int rows, int vectors, int64_t pairs, const factor *x, int64_t x_step, const uint16_t *weight,
+                       vector sums[BLOCK_ROWS][BLOCK / LANES]) {
+#if WIDENS /* weights are read twice, once for each input of a pair, which leaves more registers to sums */
+    const bits_vector upper = (bits_vector){0} + 0xffff0000u;
     for (int64_t k = 0; k < pairs; k++) {
         const uint16_t *line = weight + k * 2 * BLOCK;
-#if defined(__AVX512BF16__)
-        __m512i columns[BLOCK_VECTORS];
+#pragma GCC unroll 2
+        for (int which = 0; which < 2; which++) {
+            vector columns[BLOCK / LANES];
+#pragma GCC unroll 16
+            for (int v = 0; v < vectors; v++) {
+                bits_vector both = *(const bits_vector *)(line + v * 2 * LANES);
+                columns[v] = (vector)(which == 0 ? (bits_vector)(both << 16) : (bits_vector)(both & upper));
+            }
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; r++)
+#pragma GCC unroll 16
+                for (int v = 0; v < vectors; v++) sums[r][v] += columns[v] * x[r * x_step + 2 * k + which];
+        }
+    }
+#else
+    for (int64_t k = 0; k < pairs; k++) {
+        const uint16_t *line = weight + k * 2 * BLOCK;
+        __m512i columns[BLOCK / LANES];
         for (int v = 0; v < vectors; v++) columns[v] = _mm512_loadu_si512(line + v * 2 * LANES);
         for (int r = 0; r < rows; r++) {
             int32_t both;
@@ -100,30 +132,38 @@ INLINE void block_tile(int rows, int vectors, int64_t pairs, const uint16_t *x, 
             for (int v = 0; v < vectors; v++)
                 sums[r][v] = (vector)_mm512_dpbf16_ps((__m512)sums[r][v], (__m512bh)columns[v], (__m512bh)given);
         }
-#else
-        for (int v = 0; v < vectors; v++) {
-            bits_vector both = *(const bits_vector *)(line + v * 2 * LANES);
-            vector first = (vector)(both << 16);
-            vector second = (vector)(both & 0xffff0000u);
-            for (int r = 0; r < rows; r++) {
-                const uint16_t *given = x + r * x_step + 2 * k;
-                sums[r][v] += first * widened(given[0]);
-                sums[r][v] += second * widened(given[1]);
-            }
-        }
+    }
 #endif
+}
+
+/* out [rows, 64] floats = rows of x times a block. */
+INLINE void half_rows(int rows, const blocked *w, int64_t block, const factor *x, int64_t x_step, float *out) {
+    const uint16_t *weight = block_of(w, block);
+    int vectors = vectors_at_once(rows);
+    for (int c = 0; c < BLOCK; c += vectors * LANES) {
+        vector sums[BLOCK_ROWS][BLOCK / LANES];
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 16
+            for (int v = 0; v < vectors; v++) sums[r][v] = (vector){0};
+        block_tile(rows, vectors, w->inputs / 2, x, x_step, weight + 2 * c, sums);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 16
+            for (int v = 0; v < vectors; v++) *(vector *)(out + r * BLOCK + c + v * LANES) = sums[r][v];
     }
 }
 
-/* out [rows, 64] floats = rows of x in bfloat16 times a block. */
-INLINE void half_rows(int rows, const blocked *w, int64_t block, const uint16_t *x, int64_t x_step, float *out) {
-    const uint16_t *weight = block_of(w, block);
-    for (int c = 0; c < BLOCK; c += BLOCK_VECTORS * LANES) {
-        vector sums[BLOCK_ROWS][BLOCK_VECTORS];
-        block_tile(rows, BLOCK_VECTORS, w->inputs / 2, x, x_step, weight + 2 * c, sums);
-        for (int r = 0; r < rows; r++)
-            for (int v = 0; v < BLOCK_VECTORS; v++) *(vector *)(out + r * BLOCK + c + v * LANES) = sums[r][v];
-    }
+INLINE void put_factors(factor *out, vector values, int64_t left) {
+#if WIDENS
+    put(out, values, left);
+#else
+    put_half(out, values, left);
+#endif
+}
+
+INLINE void take_factors(const uint16_t *x, int64_t size, factor *out) {
+    for (int64_t i = 0; i < size; i += LANES) put_factors(out + i, take_half(x + i, size - i), size - i);
 }
 
 #endif

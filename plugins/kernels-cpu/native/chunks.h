@@ -22,12 +22,12 @@ typedef struct {
 
 /* So many queries of a key head while keys pass by: query n is head n % sharing of token n / sharing. */
 typedef struct {
-    uint16_t queries[CHUNK_QUERIES * MAX_SIZE];
+    factor queries[CHUNK_QUERIES * MAX_SIZE];
     float sums[CHUNK_QUERIES * MAX_SIZE];
     float largest[CHUNK_QUERIES], weight[CHUNK_QUERIES];
     uint16_t keys[BLOCK * MAX_SIZE];   /* a tile of them: [pairs of elements][keys][2] */
     uint16_t values[BLOCK * MAX_SIZE]; /* [vectors of elements][pairs of keys][elements][2] */
-    uint16_t weights[BLOCK_ROWS * BLOCK];
+    factor weights[BLOCK_ROWS * BLOCK];
     float scores[BLOCK_ROWS * BLOCK];
 } chunk_state;
 
@@ -86,7 +86,7 @@ INLINE vector power_of_two(vector x) {
 
 /* Scores of one query with a tile, of which it sees [low, high), become weights; what the others' sums shrink by.
  * `scaling`: to powers of two. */
-INLINE float weigh_tile(chunk_state *s, int64_t n, float *scores, int64_t low, int64_t high, float scaling, uint16_t *out) {
+INLINE float weigh_tile(chunk_state *s, int64_t n, float *scores, int64_t low, int64_t high, float scaling, factor *out) {
     float largest = s->largest[n];
     int is_cut = low > 0 || high < BLOCK;
     if (is_cut)
@@ -108,7 +108,7 @@ INLINE float weigh_tile(chunk_state *s, int64_t n, float *scores, int64_t low, i
         vector weights = power_of_two(given * scaling - largest);
         if (is_cut) weights = either(given == -INFINITY, (vector){0}, weights);
         sum += weights;
-        put_half(out + t, weights, LANES);
+        put_factors(out + t, weights, LANES);
     }
     float shrink = exp2f(s->largest[n] - largest);
     s->largest[n] = largest;
@@ -119,7 +119,7 @@ INLINE float weigh_tile(chunk_state *s, int64_t n, float *scores, int64_t low, i
 /* The sums of BLOCK_ROWS queries from `n` on, shrunk, and what a tile's values add to so many vectors of them. */
 INLINE void add_values(chunk_state *s, int64_t n, const float *shrink, int64_t c, int vectors, int64_t step) {
     const uint16_t *values = s->values + c / BLOCK * BLOCK * BLOCK + 2 * (c % BLOCK);
-    vector made[BLOCK_ROWS][BLOCK_VECTORS];
+    vector made[BLOCK_ROWS][BLOCK / LANES] = {{{0}}};
     block_tile(BLOCK_ROWS, vectors, BLOCK / 2, s->weights, BLOCK, values, made);
     for (int r = 0; r < BLOCK_ROWS; r++)
         for (int v = 0; v < vectors; v++) {
@@ -173,7 +173,7 @@ static void attend_tokens(const chunk_job *job, int64_t row, int64_t h, int64_t 
     }
     int64_t place = ((job->begin[row] + begin) * p->heads + h * sharing) * size;
     for (int64_t i = 0; i < end - begin; i++)
-        __builtin_memcpy(s.queries + i * sharing * size, job->query + place + i * p->heads * size, sharing * size * 2);
+        take_factors(job->query + place + i * p->heads * size, sharing * size, s.queries + i * sharing * size);
     int64_t first = at->window && position + 1 > at->window ? position + 1 - at->window : 0;
     int64_t length = position + end - begin; /* that any of them sees */
     for (; first < length; first += BLOCK) {

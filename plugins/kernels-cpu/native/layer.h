@@ -148,11 +148,11 @@ typedef struct {
 } layer_job;
 
 /* Of a row, for whichever product. */
-INLINE int64_t room_to_round(const layer *p) {
+INLINE int64_t room_to_prepare(const layer *p) {
     const blocked *weights[] = {&p->projection, &p->out, &p->gate_up, &p->down};
     int64_t room = 0;
     for (int n = 0; n < 4; n++) {
-        int64_t wanted = weights[n]->bits == HALF_BITS ? 0 : rounded_bytes(weights[n]);
+        int64_t wanted = prepared_bytes(weights[n]);
         room = wanted > room ? wanted : room;
     }
     return room;
@@ -165,32 +165,32 @@ static void layer_body(const void *context) {
     int64_t size = p->hidden;
     int64_t columns = p->projection.outputs;
     int64_t made_size = p->out.inputs;
-    char *rounded = job->scratch;
-    float *projected = (float *)(rounded + count * room_to_round(p));
+    char *prepared = job->scratch;
+    float *projected = (float *)(prepared + count * room_to_prepare(p));
     uint16_t *normed = (uint16_t *)(projected + count * columns);
     uint16_t *middle = normed + count * size;
     uint16_t *made = middle + count * size;
     uint16_t *inner = made + count * made_size;
     norm_rows((norm_job){job->hidden, p->norm, p->norm_eps, count, size, normed});
-    product_job project = {.weight = &p->projection, .x = normed, .count = count, .x_step = size, .rounded = rounded,
+    product_job project = {.weight = &p->projection, .x = normed, .count = count, .x_step = size, .prepared = prepared,
                            .floats = projected, .step = columns};
     blocked_product(&project);
     attend_job attending = {.parts = p->attention, .at = job->at, .count = count, .projected = projected,
                             .cos = job->cos, .sin = job->sin, .rotated = job->rotated, .out = made};
     attend_body(&attending);
-    product_job finish = {.weight = &p->out, .x = made, .count = count, .x_step = made_size, .rounded = rounded,
+    product_job finish = {.weight = &p->out, .x = made, .count = count, .x_step = made_size, .prepared = prepared,
                           .halves = middle, .others = job->hidden, .step = size};
     blocked_product(&finish);
     norm_rows((norm_job){middle, p->second_norm, p->second_norm_eps, count, size, normed});
-    product_job widen = {.weight = &p->gate_up, .x = normed, .count = count, .x_step = size, .rounded = rounded,
+    product_job widen = {.weight = &p->gate_up, .x = normed, .count = count, .x_step = size, .prepared = prepared,
                          .halves = inner, .step = p->inner, .is_gated = 1};
     blocked_product(&widen);
-    product_job narrow = {.weight = &p->down, .x = inner, .count = count, .x_step = p->inner, .rounded = rounded,
+    product_job narrow = {.weight = &p->down, .x = inner, .count = count, .x_step = p->inner, .prepared = prepared,
                           .halves = job->out, .others = middle, .step = size};
     blocked_product(&narrow);
 }
 
-/* `hidden`, `out` [count, hidden]. `scratch`: count times the largest `rounded_bytes` of a weight of few bits, then count *
+/* `hidden`, `out` [count, hidden]. `scratch`: count times the largest `prepared_bytes` of a weight, then count *
  * columns floats, and behind them count * (hidden + hidden + made + inner) halves. */
 void KERNEL(layer)(const layer *p, int64_t threads, int64_t count, const uint16_t *hidden, const uint16_t *cos,
                    const uint16_t *sin, int64_t rotated, const paged *at, uint16_t *out, char *scratch) {

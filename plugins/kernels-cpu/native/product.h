@@ -6,12 +6,21 @@
 
 #define FEW_CHUNKS 16  /* less than what can be shared well */
 #define ALONE_NS 80000
-#define ROUNDED_ROWS 8 /* of a chunk */
+#define PREPARED_ROWS 8 /* of a chunk */
+
+/* What a row of inputs takes that is made ready for a weight: rounded for one of few bits, widened for one in bfloat16; 0
+ * where it is multiplied as it is. */
+INLINE int64_t prepared_bytes(const blocked *w) {
+    if (w->bits != HALF_BITS) return rounded_bytes(w);
+    return WIDENS ? (4 * w->inputs + 63) / 64 * 64 : 0;
+}
+
+int64_t KERNEL(prepared_bytes)(const blocked *w) { return prepared_bytes(w); }
 
 /* out [rows, 64] floats = rows of x, `step` bytes apart, times a block. */
 INLINE void block_rows(int rows, const blocked *w, int64_t block, const char *x, int64_t step, float *out) {
     if (w->bits == HALF_BITS)
-        half_rows(rows, w, block, (const uint16_t *)x, step / 2, out);
+        half_rows(rows, w, block, (const factor *)x, step / (int64_t)sizeof(factor), out);
     else if (w->bits == 8)
         rounded_rows(rows, 8, w, block, x, step, out);
     else
@@ -40,14 +49,14 @@ static void few_block_rows(int64_t rows, const blocked *w, int64_t block, const 
 
 /* What becomes of a product: floats or halves, to which `others` of the same type are added where there are some, or
  * with `is_gated` of [gate, up] the half silu(gate) * up. Rows of results are `step` elements apart.
- * `x`: rows of halves, or floats where the inputs are floats, `x_step` elements apart. With weights of few bits it is
- * rounded into `rounded`, room for `count` rows of `rounded_bytes`; NULL where it is halves for weights of halves. */
+ * `x`: rows of halves, or floats where the inputs are floats, `x_step` elements apart. `prepared`: room for `count` rows of
+ * `prepared_bytes`; anything where that is 0. */
 typedef struct {
     const blocked *weight;
     const void *x;
     int64_t has_floats; /* in x */
     int64_t count, x_step, group; /* rows; how many of them are a chunk */
-    char *rounded;
+    char *prepared;
     float *floats;
     uint16_t *halves;
     const void *others;
@@ -65,8 +74,8 @@ static void product_chunk(const void *context, int64_t chunk) {
     int64_t first = block * BLOCK;
     int64_t outputs = job->is_gated ? w->outputs / 2 : w->outputs;
     int is_half = job->floats == NULL;
-    const char *x = w->bits == HALF_BITS ? (const char *)job->x : job->rounded;
-    int64_t x_step = w->bits == HALF_BITS ? 2 * job->x_step : rounded_bytes(w);
+    const char *x = prepared_bytes(w) ? job->prepared : job->x;
+    int64_t x_step = prepared_bytes(w) ? prepared_bytes(w) : 2 * job->x_step;
     float made[BLOCK_ROWS * BLOCK], ups[BLOCK_ROWS * BLOCK];
     for (int64_t r = begin; r < end; r += BLOCK_ROWS) {
         int64_t rows = end - r < BLOCK_ROWS ? end - r : BLOCK_ROWS;
@@ -87,19 +96,26 @@ static void product_chunk(const void *context, int64_t chunk) {
     }
 }
 
-static void round_chunk(const void *context, int64_t chunk) {
+static void prepare_chunk(const void *context, int64_t chunk) {
     const product_job *job = context;
     const blocked *w = job->weight;
     int is_half = !job->has_floats;
-    int64_t end = (chunk + 1) * ROUNDED_ROWS < job->count ? (chunk + 1) * ROUNDED_ROWS : job->count;
-    for (int64_t r = chunk * ROUNDED_ROWS; r < end; r++)
-        round_row(w, at(job->x, r * job->x_step, is_half), is_half, job->rounded + r * rounded_bytes(w));
+    int64_t end = (chunk + 1) * PREPARED_ROWS < job->count ? (chunk + 1) * PREPARED_ROWS : job->count;
+    for (int64_t r = chunk * PREPARED_ROWS; r < end; r++) {
+        const void *x = at(job->x, r * job->x_step, is_half);
+        char *out = job->prepared + r * prepared_bytes(w);
+        if (w->bits == HALF_BITS)
+            take_factors(x, w->inputs, (factor *)out);
+        else
+            round_row(w, x, is_half, out);
+    }
 }
 
 /* Chunks are blocks, or where these are few, some rows of them. */
 static void blocked_product(product_job *job) {
     if (!job->count) return; /* as of a head, in a step in which no row samples */
-    if (job->weight->bits != HALF_BITS) tenonry_share(round_chunk, job, (job->count + ROUNDED_ROWS - 1) / ROUNDED_ROWS);
+    if (prepared_bytes(job->weight))
+        tenonry_share(prepare_chunk, job, (job->count + PREPARED_ROWS - 1) / PREPARED_ROWS);
     int64_t blocks = blocks_of(job->weight);
     if (job->is_gated) blocks /= 2;
     int64_t groups = (FEW_CHUNKS + blocks - 1) / blocks;
@@ -123,17 +139,17 @@ static void linear_body(const void *context) { blocked_product((product_job *)co
 
 /* out [count, outputs] = x [count, inputs] times the weight, and `others` where there are some; all in bfloat16. */
 void KERNEL(blocked_linear)(const blocked *w, int64_t threads, int64_t count, const uint16_t *x, int64_t x_step,
-                            const uint16_t *others, uint16_t *out) {
-    product_job job = {.weight = w, .x = x, .count = count, .x_step = x_step, .halves = out, .others = others,
-                       .step = w->outputs};
+                            const uint16_t *others, uint16_t *out, char *prepared) {
+    product_job job = {.weight = w, .x = x, .count = count, .x_step = x_step, .prepared = prepared, .halves = out,
+                       .others = others, .step = w->outputs};
     tenonry_together(threads_for(threads, product_ns(w, count)), linear_body, &job);
 }
 
 /* The same with weights of few bits, all in bfloat16 or, with `has_floats`, in float32. */
 void KERNEL(few_bits_linear)(const blocked *w, int64_t threads, int64_t count, const void *x, int64_t has_floats,
-                             const void *others, void *out, char *rounded) {
+                             const void *others, void *out, char *prepared) {
     product_job job = {.weight = w, .x = x, .has_floats = has_floats, .count = count, .x_step = w->inputs,
-                       .rounded = rounded, .others = others, .step = w->outputs};
+                       .prepared = prepared, .others = others, .step = w->outputs};
     if (has_floats)
         job.floats = out;
     else

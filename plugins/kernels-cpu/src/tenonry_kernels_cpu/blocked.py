@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tenonry_torch_base.step_kernels import BlockedWeight
 
 HALF_BITS = 16  # as in native/blocked.h
-ALIGNMENT = 64
 
 
 class BlockedStruct(ctypes.Structure):
@@ -47,21 +46,24 @@ def blocked_struct(weight: BlockedWeight | FewBitsWeight) -> BlockedStruct:
     )
 
 
-def rounded_bytes(weight: BlockedWeight | FewBitsWeight) -> int:
-    """What a row of inputs takes that is rounded for a weight; as in native/few_bits.h."""
-    if not isinstance(weight, FewBitsWeight):
-        return 0
-    return _aligned(4 * (1 + weight.num_groups)) + _aligned(weight.inputs)
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
+def prepared_bytes(struct: BlockedStruct, instruction_set: str) -> int:
+    """What a row of inputs takes that is made ready for a weight; 0 where it is multiplied as it is."""
+    found: int = function("prepared_bytes", instruction_set)(ctypes.addressof(struct))
+    return found
 
 
 class BlockedLinear:
     """See `StepKernels.linear`."""
 
-    __slots__ = ("_address", "_function", "_held", "_inputs", "_outputs", "_threads")
+    __slots__ = (
+        "_address",
+        "_function",
+        "_held",
+        "_inputs",
+        "_outputs",
+        "_row_bytes",
+        "_threads",
+    )
 
     def __init__(self, weight: BlockedWeight, instruction_set: str, threads: int) -> None:
         made = blocked_struct(weight)
@@ -69,12 +71,16 @@ class BlockedLinear:
         self._address = ctypes.addressof(made)
         self._inputs = weight.inputs
         self._outputs = weight.outputs
+        self._row_bytes = prepared_bytes(made, instruction_set)
         self._threads = threads
         self._function = function("blocked_linear", instruction_set)
 
     def __call__(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
         count = len(x)
         out = x.new_empty(count, self._outputs)
+        scratch = None
+        if self._row_bytes:
+            scratch = torch.empty(count * self._row_bytes, dtype=torch.uint8)
         self._function(
             self._address,
             self._threads,
@@ -83,6 +89,7 @@ class BlockedLinear:
             self._inputs,
             address(other),
             out.data_ptr(),
+            address(scratch),
         )
         return out
 
@@ -98,7 +105,7 @@ class FewBitsLinear:
         self._address = ctypes.addressof(made)
         self._order = weight.order
         self._outputs = weight.outputs
-        self._row_bytes = rounded_bytes(weight)
+        self._row_bytes = prepared_bytes(made, instruction_set)
         self._threads = threads
         self._function = function("few_bits_linear", instruction_set)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from tenonry_kernels_cpu.attention import struct_of
-from tenonry_kernels_cpu.blocked import BlockedStruct, blocked_struct, rounded_bytes
+from tenonry_kernels_cpu.blocked import BlockedStruct, blocked_struct, prepared_bytes
 from tenonry_kernels_cpu.library import ADDRESS, COUNT, REAL, function
 from tenonry_kernels_cpu.weights import address
 from tenonry_torch_base.few_bits import FewBitsWeight
@@ -165,6 +165,7 @@ class Layer:
         hidden = parts.out.outputs
         inner = parts.down.inputs
         weights = (parts.projection, parts.out, parts.gate_up, parts.down)
+        structs = [blocked_struct(weight) for weight in weights]
         attention = struct_of(parts.attention)
         made = _Struct(
             hidden,
@@ -174,14 +175,15 @@ class Layer:
             address(parts.second_norm_weight),
             parts.norm_eps,
             parts.second_norm_eps,
-            *map(blocked_struct, weights),
+            *structs,
         )
         self._held = (parts, attention, made)
         self._address = ctypes.addressof(made)
         self._window = parts.attention.window
         self._threads = threads
         self._function = function("layer", instruction_set)
-        self._row_bytes = max(map(rounded_bytes, weights)) + 4 * parts.projection.outputs
+        prepared = max(prepared_bytes(struct, instruction_set) for struct in structs)
+        self._row_bytes = prepared + 4 * parts.projection.outputs
         self._row_bytes += 2 * (2 * hidden + parts.out.inputs + inner)
         self._room = 0
         self._scratch = torch.empty(0)

@@ -9,7 +9,7 @@ from pathlib import Path
 from tenonry_torch_base.openmp import team
 
 PATH = Path(__file__).with_name("libkernels.so")
-VERSION = 9  # of the structs and parameters in native/; the library says which it has
+VERSION = 10  # of the structs and parameters in native/; the library says which it has
 ADDRESS = ctypes.c_void_p
 COUNT = ctypes.c_int64
 REAL = ctypes.c_float
@@ -32,8 +32,9 @@ PARAMETERS: dict[str, tuple[type, ...]] = {
     ),
     "blocked_linear": (
         *(ADDRESS, COUNT, COUNT),
-        *(ADDRESS, COUNT, ADDRESS, ADDRESS),
+        *(ADDRESS, COUNT, ADDRESS, ADDRESS, ADDRESS),
     ),
+    "prepared_bytes": (ADDRESS,),
     "few_bits_linear": (
         *(ADDRESS, COUNT, COUNT),
         *(ADDRESS, COUNT, ADDRESS, ADDRESS, ADDRESS),
@@ -80,6 +81,7 @@ PARAMETERS: dict[str, tuple[type, ...]] = {
         *(ADDRESS, COUNT, ADDRESS, COUNT, ADDRESS),
     ),
 }
+RESULTS: dict[str, type] = {"prepared_bytes": COUNT}  # of the others there is none
 
 
 class LibraryError(Exception):
@@ -120,5 +122,5 @@ def function(kernel: str, instruction_set: str) -> ctypes._NamedFuncPointer:
     """A kernel for an instruction set, which must be one of `instruction_sets`."""
     found = getattr(library(), f"tenonry_{kernel}_{instruction_set}")
     found.argtypes = PARAMETERS[kernel]
-    found.restype = None
+    found.restype = RESULTS.get(kernel)
     return found

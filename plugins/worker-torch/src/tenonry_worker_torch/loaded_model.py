@@ -289,7 +289,8 @@ def _make_fast(
             model.quantisation = quantisation
             model.few_bits = few_bits
         else:
-            pack(model.module, lean, mixers)
+            has_kernels = model.kernels is not None and _is_alone(model)
+            pack(model.module, lean, mixers, model.kernels.kernels if has_kernels else None)
 
 
 def _make_invariant(model: LoadedModel, lean: LeanForward | None) -> None:
@@ -325,7 +326,7 @@ def _use_kernels(
         return
     from tenonry_worker_torch.fuse.kernels.use import UsedKernels
     from tenonry_worker_torch.fuse.kernels.use_packed import UsedPacked
-    from tenonry_worker_torch.fuse.linear import can_pack
+    from tenonry_worker_torch.fuse.linear import is_half_on_host
 
     used: UsedKernels | UsedPacked | None = None
     agrees = None if checks is None else checks.still_agrees
@@ -339,7 +340,7 @@ def _use_kernels(
         )
         if checks is not None and model.quantisation is None:
             agrees = checks.agrees  # with few bits, the model's own code has lost its weights
-    elif can_pack(model.dtype, model.device):
+    elif is_half_on_host(model.dtype, model.device):
         used = UsedPacked(found)
         reads_cache = storage.is_exact or storage.name in found.kernels.kept
         used.give(model.forward, model.backend, reads_cache=reads_cache)

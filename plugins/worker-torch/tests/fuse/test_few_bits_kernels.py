@@ -18,7 +18,6 @@ from tenonry_worker_torch.fuse.kernels.few_bits import FewBitsLayer
 from tenonry_worker_torch.fuse.kernels.found import FoundKernels
 from tenonry_worker_torch.fuse.kernels.rows import Budget
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
-from tenonry_worker_torch.fuse.linear import can_pack
 from tenonry_worker_torch.loaded_model import build
 
 CPU = torch.device("cpu")
@@ -28,7 +27,6 @@ HAS_AVX2 = CpuKernels.refusal() is None and "avx2" in instruction_sets()
 LOST = 0.5  # a wrong token is 2 or more below the best, in shares of the spread of logits
 pytestmark = [
     pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built"),
-    pytest.mark.skipif(not can_pack(torch.bfloat16, CPU), reason="oneDNN has no bfloat16 here"),
 ]
 
 
@@ -140,16 +138,14 @@ def test_matrices_of_few_bits_have_kernels_and_answer_as_the_models_own_code(dty
 
 @pytest.mark.skipif(not HAS_AVX2, reason="the processor has no AVX2")
 def test_matrices_of_few_bits_have_kernels_where_torch_packs_no_weights(monkeypatch, caplog):
-    """In bfloat16 on a processor with AVX2 alone, other parts stay with torch."""
-    for module in ("linear", "quantised"):
-        monkeypatch.setattr(f"tenonry_worker_torch.fuse.{module}.can_pack", lambda *_: False)
+    """In bfloat16 on a processor with AVX2 alone; other matrices lie in blocks."""
+    monkeypatch.setattr("tenonry_worker_torch.fuse.widened.can_pack", lambda *_: False)
     caplog.set_level("INFO")
     model = model_of(torch.bfloat16, FoundKernels(CpuKernels("avx2"), True))
     assert all(isinstance(place, FewBitsLayer) for place in places(model))
-    assert (
-        "Step kernels 'cpu' (avx2) do not compute in bfloat16 here: torch does; linear, any"
-        in caplog.text
-    )
+    assert all(layer.kernel is not None for layer in model.forward.layers)
+    assert "Step kernels 'cpu' (avx2): " in model.chosen_kernels
+    assert "; linear, any rows: 3 × " in model.chosen_kernels
     assert model.chosen_kernels in caplog.text
     assert all_near(model)
 

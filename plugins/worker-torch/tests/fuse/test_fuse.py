@@ -8,8 +8,8 @@ import worker_families
 import worker_tools
 
 from tenonry_worker_torch.fuse import rope
-from tenonry_worker_torch.fuse.generic import pack_linears, unpack_read
-from tenonry_worker_torch.fuse.linear import PackedModule, can_pack, merge, pack
+from tenonry_worker_torch.fuse.generic import PackedModule, pack_linears, unpack_read
+from tenonry_worker_torch.fuse.linear import can_pack, merge, pack
 from tenonry_worker_torch.fuse.norm import FEW_ROWS, RMSNorm, rms_norm_of
 from tenonry_worker_torch.fuse.rope import rope_table, rotate
 from tenonry_worker_torch.fuse.verify import layer_agrees

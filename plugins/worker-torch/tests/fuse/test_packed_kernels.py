@@ -24,6 +24,7 @@ from tenonry_worker_torch.fuse.kernels.rows import COUNTS, Budget
 from tenonry_worker_torch.fuse.kernels.trial import Candidates
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 from tenonry_worker_torch.fuse.linear import PackedLinear, can_pack
+from tenonry_worker_torch.fuse.widened import BlockedLinear
 from tenonry_worker_torch.loaded_model import build
 
 CPU = torch.device("cpu")
@@ -46,10 +47,17 @@ FAMILIES = {
     "gemma3": (0, 3, 3, 13),  # norms behind both halves
     "gemma2": (0, 0, 0, 13),  # a soft cap
 }
-pytestmark = [
-    pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built"),
-    pytest.mark.skipif(not can_pack(torch.bfloat16, CPU), reason="oneDNN has no bfloat16 here"),
-]
+# As oneDNN lays weights out, and as we do where it has no bfloat16.
+LAYOUTS = {
+    "onednn": pytest.mark.skipif(
+        not can_pack(torch.bfloat16, CPU), reason="oneDNN has no bfloat16 here"
+    ),
+    "blocks": (),
+}
+layouts = pytest.mark.parametrize(
+    "layout", [pytest.param(name, marks=marks) for name, marks in LAYOUTS.items()]
+)
+pytestmark = pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")
 
 
 class Wrong(CpuKernels):
@@ -87,9 +95,13 @@ def module_of(family):
 
 
 @functools.cache
-def model_of(family, kept="auto"):
+def model_of(family, kept="auto", layout=""):
+    """`layout`: "" for what is here."""
     kernels = FoundKernels(CpuKernels(), True)
-    return worker_tools.loaded(module_of(family), kernels=kernels, kv_cache_dtype=kept)
+    with pytest.MonkeyPatch.context() as patch:
+        if layout == "blocks":
+            patch.setattr("tenonry_worker_torch.fuse.widened.can_pack", lambda *_: False)
+        return worker_tools.loaded(module_of(family), kernels=kernels, kv_cache_dtype=kept)
 
 
 def used(model):
@@ -124,9 +136,13 @@ def lost(reference, request):
     return float(((best - chosen) / of_tokens.std(1)).max())
 
 
+@layouts
 @pytest.mark.parametrize("family", FAMILIES)
-def test_kernels_are_used_where_they_know_the_layer(family):
-    assert used(model_of(family)) == FAMILIES[family]
+def test_kernels_are_used_where_they_know_the_layer(family, layout):
+    model = model_of(family, layout=layout)
+    assert used(model) == FAMILIES[family]
+    kind = PackedLinear if layout == "onednn" else BlockedLinear
+    assert type(model.forward.end.head.own) is kind
 
 
 def test_what_was_chosen_is_said_by_shape_and_number_of_rows(monkeypatch):
@@ -146,11 +162,12 @@ def test_what_was_chosen_is_said_by_shape_and_number_of_rows(monkeypatch):
     )
 
 
+@layouts
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_tokens_are_the_best_ones_of_the_models_own_code(family, way):
+def test_tokens_are_the_best_ones_of_the_models_own_code(family, way, layout):
     """But for rounding: prompts and decoded tokens together and apart, rows of other lengths beside them."""
-    served = serve(model_of(family), **WAYS[way])
+    served = serve(model_of(family, layout=layout), **WAYS[way])
     reference = module_of(family).float()
     for request in served:
         assert len(request.output) == worker_tools.OUTPUT_LENGTH
@@ -232,26 +249,33 @@ def test_all_kernels_are_taken_back_where_the_whole_model_differs(monkeypatch, c
     assert all(lost(reference, request) < LOST for request in serve(model))
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(PackedLinear, marks=LAYOUTS["onednn"]),
+        BlockedLinear,
+    ],
+)
 class TestBlocked:
     @pytest.mark.parametrize(("outputs", "inputs"), [(64, 32), (100, 40), (17, 34), (256, 96)])
-    def test_blocks_are_the_weight_in_the_layout_that_kernels_know(self, outputs, inputs):
+    def test_blocks_are_the_weight_in_the_layout_that_kernels_know(self, kind, outputs, inputs):
         weight = torch.randn(outputs, inputs).bfloat16()
-        found = PackedLinear(weight, None).blocked()
+        found = kind(weight, None).blocked()
         rows = found.blocks.transpose(1, 2).reshape(found.blocks.shape[0] * 64, -1)
         assert torch.equal(rows[:outputs, :inputs], weight)
         assert not rows[outputs:].any()
         assert not rows[:, inputs:].any()
 
-    def test_blocks_live_as_long_as_they_are_looked_at(self):
+    def test_blocks_live_as_long_as_they_are_looked_at(self, kind):
         weight = torch.randn(512, 512).bfloat16()
-        found = PackedLinear(weight, None).blocked()
+        found = kind(weight, None).blocked()
         others = [torch.randn(512, 512) for _ in range(20)]
         rows = found.blocks.transpose(1, 2).reshape(512, 512)
         assert torch.equal(rows, weight)
         assert len(others) == 20
 
-    def test_more_rows_than_were_tried_go_the_packed_way(self):
-        own = PackedLinear(torch.randn(32, 32).bfloat16(), None)
+    def test_more_rows_than_were_tried_go_the_packed_way(self, kind):
+        own = kind(torch.randn(32, 32).bfloat16(), None)
 
         def fail(*_):
             raise AssertionError

@@ -14,7 +14,6 @@ from worker_driver import Driver, Request
 from tenonry.errors import ConfigError
 from tenonry.sizing.plan import plan_kv_cache
 from tenonry.step import DoneFuture
-from tenonry_worker_torch.fuse.linear import can_pack
 from tenonry_worker_torch.options import TorchOptions
 from tenonry_worker_torch.residency.plain import plain_weights
 from tenonry_worker_torch.worker import TorchWorker
@@ -134,9 +133,6 @@ class TestUpdate:
             assert answers(worker) == wanted(model)
 
 
-@pytest.mark.skipif(
-    not can_pack(torch.bfloat16, torch.device("cpu")), reason="oneDNN packs no bfloat16 here"
-)
 @pytest.mark.parametrize("family", ["llama-biased", "gpt_neox"], indirect=True)
 def test_packed_layers_give_their_weights_back(folder, family, tmp_path):
     """Lean layers and the model's own, in bfloat16: as an engine that was started with the new weights."""

@@ -16,7 +16,8 @@ from tenonry_worker_torch.adapters.linear import (
 )
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
 from tenonry_worker_torch.fuse.decoder import LeanForward
-from tenonry_worker_torch.fuse.linear import Linear, PackedModule
+from tenonry_worker_torch.fuse.generic import PackedModule
+from tenonry_worker_torch.fuse.linear import Linear
 from tenonry_worker_torch.parallel.layers import RowLinear
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from tenonry_worker_torch.fuse.decoder import LeanForward, lean_forward
 from tenonry_worker_torch.fuse.generic import pack_linears
-from tenonry_worker_torch.fuse.linear import OneDnnPacking, can_pack
 from tenonry_worker_torch.fuse.mixers import renew_paths
 from tenonry_worker_torch.fuse.quantised import QuantisedPacking, refuse_others
 from tenonry_worker_torch.fuse.verify import layers_agree
+from tenonry_worker_torch.fuse.widened import packing_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from tenonry_torch_base.quantisations import Quantisation
+    from tenonry_torch_base.step_kernels import StepKernels
     from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
     from tenonry_worker_torch.forward import Forward
     from tenonry_worker_torch.fuse.kernels.few_bits import FewBitsKernels
@@ -58,16 +59,19 @@ def pack(
     model: PreTrainedModel,
     lean: LeanForward | None,
     mixers: Sequence[PackedMixer] = (),
+    kernels: StepKernels | None = None,
 ) -> None:
-    """Lay weights out as oneDNN needs them, where that pays: those of the lean forward pass, or the model's own.
+    """Lay weights out for the processor, where that pays: those of the lean forward pass, or the model's own.
 
-    `mixers`: the layers with state, whose paths read the same weights.
+    `mixers`: the layers with state, whose paths read the same weights. `kernels`: what may multiply with them.
     """
     if lean is None:
         if pack_linears(model):
             renew_paths(mixers)
-    elif can_pack(model.dtype, model.device):
-        lean.pack(OneDnnPacking())
+        return
+    packing = packing_for(model.dtype, model.device, kernels)
+    if packing is not None:
+        lean.pack(packing)
 
 
 def quantise(

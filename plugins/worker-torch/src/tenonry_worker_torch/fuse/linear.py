@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -140,6 +139,12 @@ class PackedLinear:
             "",
         )
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs."""
+        outputs, inputs = self.weight.shape
+        return outputs, inputs
+
     def packed(self, _packing: Packing) -> PackedLinear:
         return self
 
@@ -236,55 +241,6 @@ class GatheredLinear:
         return GatheredLinear(self.piece.packed(packing), self.group, self.size)
 
 
-class PackedModule(nn.Module):
-    """A PackedLinear in the place of an `nn.Linear` of a model that runs its own code."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.in_features = linear.in_features
-        self.out_features = linear.out_features
-        self._packed = pack(linear.weight.detach(), detached_bias(linear))
-
-    @property
-    def packed(self) -> PackedLinear:
-        """The layer itself, without the module around it."""
-        return self._packed
-
-    @cached_property
-    def weight(self) -> torch.Tensor:
-        """In rows, for code of a model that reads it: unpacked the first time, and kept beside the packed one until the
-        layer is `unpacked`.
-        """
-        return self._packed.in_rows()
-
-    def in_rows(self, prefix: str, *, with_weight: bool = True) -> dict[str, torch.Tensor]:
-        """Its parameters, as an `nn.Linear` of that name has them."""
-        found = {f"{prefix}weight": self._packed.in_rows()} if with_weight else {}
-        if self.bias is not None:
-            found[f"{prefix}bias"] = self.bias
-        return found
-
-    @property
-    def is_read(self) -> bool:
-        """Whether the model's code asked for the weight itself."""
-        return "weight" in vars(self)
-
-    def unpacked(self) -> nn.Linear:
-        """The layer as it was: what is read in rows is not held twice."""
-        linear = nn.Linear(self.in_features, self.out_features, self.bias is not None, "meta")
-        linear.weight = nn.Parameter(self.weight, requires_grad=False)
-        if self.bias is not None:
-            linear.bias = nn.Parameter(self.bias, requires_grad=False)
-        return linear
-
-    @property
-    def bias(self) -> torch.Tensor | None:
-        return self._packed.bias
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._packed(x)
-
-
 class OneDnnPacking:
     """In oneDNN's layout. The modules a weight came from lose theirs, so that nothing is held twice."""
 
@@ -317,14 +273,18 @@ def detached_bias(module: nn.Linear) -> torch.Tensor | None:
     return None if module.bias is None else module.bias.detach()
 
 
+def is_half_on_host(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether weights are laid out anew: in bfloat16 on a CPU."""
+    return device.type == "cpu" and dtype == torch.bfloat16
+
+
 def can_pack(
     dtype: torch.dtype,
     device: torch.device,
 ) -> bool:
     """Whether prepacked weights work here and pay: bfloat16 on a CPU that oneDNN computes it on."""
     return (
-        device.type == "cpu"
-        and dtype == torch.bfloat16
+        is_half_on_host(dtype, device)
         and torch.backends.mkldnn.is_available()
         and _ONEDNN._is_mkldnn_bf16_supported()  # noqa: SLF001
         and hasattr(_ONEDNN, "_reorder_linear_weight")
@@ -360,7 +320,7 @@ def output_of(module: nn.Linear) -> Linear:
 def side_by_side(modules: Sequence[nn.Linear]) -> Linear:
     """Linear layers that read the same input as one: merged now, or when they are packed."""
     weight = modules[0].weight
-    if len(modules) > 1 and can_pack(weight.dtype, weight.device):
+    if len(modules) > 1 and is_half_on_host(weight.dtype, weight.device):
         return PartedLinear(modules)
     return merge(modules)
 

@@ -13,12 +13,11 @@ from tenonry_torch_base.quantisations import QuantisedLinear, QuantisedWeight
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
 from tenonry_worker_torch.fuse.linear import (
     DenseLinear,
-    OneDnnPacking,
-    can_pack,
     merge,
     merged_bias,
     take_weight,
 )
+from tenonry_worker_torch.fuse.widened import packing_for
 from tenonry_worker_torch.loading.quantised import STORED_WEIGHT
 
 if TYPE_CHECKING:
@@ -57,7 +56,8 @@ class QuantisedPacking:
         self.quantisation = quantisation
         self.dtype = dtype
         self.is_at_load = quantisation.config is None
-        self.floats: Packing = OneDnnPacking() if can_pack(dtype, device) else PlainPacking()
+        step_kernels = None if kernels is None else kernels.found.kernels
+        self.floats: Packing = packing_for(dtype, device, step_kernels) or PlainPacking()
         self.num_layers = 0
         self.num_bytes = 0
         self.num_left = 0

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry.errors import ModelError
-from tenonry_worker_torch.fuse.linear import PackedModule, packed_rows
+from tenonry_worker_torch.fuse.generic import PackedModule
+from tenonry_worker_torch.fuse.linear import packed_rows
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable

@@ -11,6 +11,7 @@ from tenonry_worker_torch.fuse.kernels.trial import Candidates
 if TYPE_CHECKING:
     from tenonry_torch_base.step_kernels import LinearKernel
     from tenonry_worker_torch.fuse.linear import PackedLinear, Packing
+    from tenonry_worker_torch.fuse.widened import BlockedLinear
 
 TOLERANCE = 1e-2  # relative error (L2): results are rounded to 16 bits
 
@@ -20,7 +21,7 @@ class KernelLinear:
 
     __slots__ = ("kernel", "most", "own")
 
-    def __init__(self, own: PackedLinear, kernel: LinearKernel, most: int) -> None:
+    def __init__(self, own: PackedLinear | BlockedLinear, kernel: LinearKernel, most: int) -> None:
         self.own = own
         self.kernel = kernel
         self.most = most
@@ -39,8 +40,8 @@ class KernelLinear:
         return self
 
 
-def candidates(own: PackedLinear, kernel: LinearKernel, count: int) -> Candidates:
+def candidates(own: PackedLinear | BlockedLinear, kernel: LinearKernel, count: int) -> Candidates:
     """Both over `count` random rows."""
-    inputs = own.weight.shape[1]
+    inputs = own.shape[1]
     x = torch.randn(count, inputs).bfloat16()
     return Candidates(lambda: (own(x),), lambda: (kernel(x),), TOLERANCE)

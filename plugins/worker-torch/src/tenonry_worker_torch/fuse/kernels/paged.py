@@ -21,6 +21,7 @@ from tenonry_worker_torch.fuse.kernels.few_bits import FewBitsLayer
 from tenonry_worker_torch.fuse.kernels.linear import KernelLinear
 from tenonry_worker_torch.fuse.kernels.trial import Candidates
 from tenonry_worker_torch.fuse.linear import PackedLinear
+from tenonry_worker_torch.fuse.widened import BlockedLinear
 from tenonry_worker_torch.state.backend import StatefulBackend
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def blocked_of(linear: Linear) -> BlockedWeight | FewBitsWeight | None:
         return linear.weight
     if isinstance(linear, KernelLinear):
         linear = linear.own
-    return linear.blocked() if isinstance(linear, PackedLinear) else None
+    return linear.blocked() if isinstance(linear, PackedLinear | BlockedLinear) else None
 
 
 def attention_candidates(

@@ -19,11 +19,12 @@ from tenonry_worker_torch.fuse.kernels.chunks import chunk_candidates
 from tenonry_worker_torch.fuse.kernels.rows import Budget
 from tenonry_worker_torch.fuse.kernels.trial import tried
 from tenonry_worker_torch.fuse.linear import PackedLinear
+from tenonry_worker_torch.fuse.widened import BlockedLinear
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenonry_torch_base.step_kernels import ChunkKernel, PagedKernel
+    from tenonry_torch_base.step_kernels import ChunkKernel, LinearKernel, PagedKernel
     from tenonry_worker_torch.attention.base import AttentionBackend, LayerSpec
     from tenonry_worker_torch.attention.cpu import CpuBackend
     from tenonry_worker_torch.attention.layer import AttentionLayer
@@ -36,6 +37,7 @@ LAYER = "layer"
 ATTENTION = "attention"
 LINEAR = "linear"
 PREFILL = "prefill"
+SAMPLE = 4096  # outputs of a trial
 
 
 class UsedPacked:
@@ -48,7 +50,7 @@ class UsedPacked:
         self.chosen: dict[str, int] = {}  # rows, by shape; 0 for those that stay with torch
         self._budget = Budget()
         self._verdicts: dict[tuple[object, ...], int] = {}
-        self._places: list[tuple[Any, str, PackedLinear]] = []
+        self._places: list[tuple[Any, str, PackedLinear | BlockedLinear]] = []
         self._layers: list[LeanLayer] = []
         self._backends: list[CpuBackend] = []
         self._backend: AttentionBackend | None = None
@@ -140,19 +142,18 @@ class UsedPacked:
         place: str,
     ) -> None:
         own = getattr(owner, place)
-        if not isinstance(own, PackedLinear):
+        if not isinstance(own, PackedLinear | BlockedLinear):
             return
         weight = own.blocked()
         made = None if weight is None else self.found.kernels.linear(weight)
         if made is None:
             self.left[LINEAR] += 1
             return
-        outputs, inputs = own.weight.shape
+        outputs, inputs = own.shape
         shape = f"{outputs}×{inputs}"
         compared = partial(
             linear.candidates,
-            own,
-            made,
+            *self._sample(own, made),
         )
         most = self._most((LINEAR, shape, own.bias is None), compared)
         self.chosen[shape] = most
@@ -167,6 +168,15 @@ class UsedPacked:
                 ),
             )
             self._places.append((owner, place, own))
+
+    def _sample(
+        self, own: PackedLinear | BlockedLinear, made: LinearKernel
+    ) -> tuple[PackedLinear | BlockedLinear, LinearKernel]:
+        """What is compared: some outputs, of weights that can be had in parts."""
+        if isinstance(own, PackedLinear):
+            return own, made
+        some = own.sample(SAMPLE)
+        return some, self.found.kernels.linear(some.blocked()) or made
 
     def _attention_kernels(
         self, forward: LeanForward, backend: AttentionBackend

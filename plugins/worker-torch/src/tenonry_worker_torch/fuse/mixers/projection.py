@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tenonry_worker_torch.fuse.block import is_linear, is_output
-from tenonry_worker_torch.fuse.linear import PackedModule, merge, output_of
+from tenonry_worker_torch.fuse.generic import PackedModule, WidenedModule
+from tenonry_worker_torch.fuse.linear import merge, output_of
+from tenonry_worker_torch.fuse.widened import WidenedPacking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,6 +45,8 @@ def input_projection(modules: Sequence[Any]) -> Projection | None:
     """`x` [N, in] → the outputs of all modules side by side; None if one of them is no plain linear layer."""
     if all(map(is_linear, modules)):
         return merge(modules)
+    if all(isinstance(module, WidenedModule) for module in modules):
+        return WidenedPacking().dense(merge(modules))
     for module in modules:
         if not isinstance(module, PackedModule):
             return None
@@ -56,6 +60,8 @@ def output_projection(module: Any) -> Projection | None:
     """`x` [N, in] → [N, out], on every rank whole; None if the module is no plain linear layer."""
     if isinstance(module, PackedModule):
         return module.packed
+    if isinstance(module, WidenedModule):
+        return WidenedPacking().dense(merge([module]))
     if is_output(module):
         return output_of(module)
     return None

@@ -1,0 +1,166 @@
+"""Linear layers in bfloat16 on a CPU that oneDNN does not compute it on: weights are widened to float32 piece by piece,
+where torch would multiply row by row. Worker process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional
+
+from tenonry_torch_base.step_kernels import BlockedWeight
+from tenonry_worker_torch.fuse.linear import (
+    DenseLinear,
+    OneDnnPacking,
+    can_pack,
+    is_half_on_host,
+    mark_packed,
+    merge,
+)
+
+if TYPE_CHECKING:
+    from tenonry_torch_base.step_kernels import StepKernels
+    from tenonry_worker_torch.fuse.linear import Linear, Packing, PartedLinear
+
+PIECE = 1 << 22  # weights that are widened at once: 16 MiB
+FEW_ROWS = 8  # that torch multiplies one by one, sooner than weights are widened
+BLOCK = 64  # outputs, see BlockedWeight
+PAIR_MULTIPLE = 16
+UPPER = -65536  # the bits of the second of two halves in a word
+
+
+class BlockedLinear:
+    """`weight` [outputs, inputs] in blocks, as kernels read it; the original can be dropped."""
+
+    __slots__ = ("bias", "blocks", "shape")
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """`weight`: in bfloat16, with an even number of inputs."""
+        outputs, inputs = weight.shape
+        self.shape = (outputs, inputs)
+        self.bias = bias
+        blocks = -(-outputs // BLOCK)
+        pairs = -(-inputs // (2 * PAIR_MULTIPLE)) * PAIR_MULTIPLE
+        self.blocks = weight.new_zeros(blocks, pairs, BLOCK, 2)
+        words = _words(self.blocks)
+        for number, rows in enumerate(weight.split(BLOCK)):
+            words[number, : inputs // 2, : len(rows)] = rows.contiguous().view(torch.int32).T
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._floats(x).to(x.dtype)
+
+    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self._floats(x).add_(other).to(x.dtype)
+
+    def packed(self, _packing: Packing) -> BlockedLinear:
+        return self
+
+    def in_rows(self) -> torch.Tensor:
+        """The weight [outputs, inputs]."""
+        outputs, inputs = self.shape
+        rows = self.blocks.new_empty(len(self.blocks) * BLOCK, inputs)
+        for part, block in zip(rows.split(BLOCK), _words(self.blocks), strict=True):
+            part.view(torch.int32).copy_(block[: inputs // 2].T)
+        return rows[:outputs]
+
+    def blocked(self) -> BlockedWeight:
+        """The weight, for kernels."""
+        outputs, inputs = self.shape
+        bias = None if self.bias is None else self.bias.float()
+        return BlockedWeight(outputs=outputs, inputs=inputs, blocks=self.blocks, bias=bias)
+
+    def sample(self, outputs: int) -> BlockedLinear:
+        """The first outputs, a multiple of `BLOCK`, or all: for trials."""
+        if outputs >= self.shape[0]:
+            return self
+        made: BlockedLinear = object.__new__(BlockedLinear)
+        made.shape = (outputs, self.shape[1])
+        made.bias = None if self.bias is None else self.bias[:outputs]
+        made.blocks = self.blocks[: outputs // BLOCK]
+        return made
+
+    def _floats(self, x: torch.Tensor) -> torch.Tensor:
+        """X [N, inputs] → [N, outputs], in float32."""
+        outputs, inputs = self.shape
+        pairs = self.blocks.shape[1]
+        given = functional.pad(x.float(), (0, 2 * pairs - inputs)).view(-1, pairs, 2)
+        first, second = given.unbind(-1)
+        made = []
+        for words in _words(self.blocks).split(max(1, PIECE // (2 * pairs * BLOCK))):
+            sums = first @ (words << 16).view(torch.float32)
+            sums += second @ (words & UPPER).view(torch.float32)
+            made.append(sums)
+        out = torch.cat(made).transpose(0, 1).reshape(len(x), -1)[:, :outputs]
+        return out if self.bias is None else out + self.bias.float()
+
+
+class WidenedLinear(DenseLinear):
+    """`weight` [out, in] in bfloat16 as the modules have it."""
+
+    __slots__ = ()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return widened_linear(x, self.weight, self.bias)
+
+    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self(x).add_(other)
+
+
+class BlockedPacking:
+    """In blocks, where kernels read them. The modules a weight came from lose theirs, so that nothing is held twice."""
+
+    def __init__(self, kernels: StepKernels) -> None:
+        self.kernels = kernels
+
+    def dense(self, linear: DenseLinear) -> Linear:
+        if linear.weight.shape[1] % 2 == 0:
+            with torch.inference_mode(False), torch.no_grad():
+                made = BlockedLinear(linear.weight, linear.bias)
+            if self.kernels.linear(made.blocked()) is not None:
+                mark_packed(made, linear.sources)
+                return made
+        return WidenedPacking().dense(linear)
+
+    def parted(self, linear: PartedLinear) -> Linear:
+        return self.dense(merge(linear.sources))
+
+
+class WidenedPacking:
+    """In rows, as they are."""
+
+    def dense(self, linear: DenseLinear) -> WidenedLinear:
+        return WidenedLinear(linear.weight, linear.bias, linear.sources)
+
+    def parted(self, linear: PartedLinear) -> WidenedLinear:
+        return self.dense(merge(linear.sources))
+
+
+def packing_for(
+    dtype: torch.dtype, device: torch.device, kernels: StepKernels | None
+) -> Packing | None:
+    """How weights are laid out here; None: as they are. `kernels`: what may multiply with them."""
+    if can_pack(dtype, device):
+        return OneDnnPacking()
+    if not is_half_on_host(dtype, device):
+        return None
+    return WidenedPacking() if kernels is None else BlockedPacking(kernels)
+
+
+def widened_linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """`x` [..., inputs] times `weight` [outputs, inputs], all in bfloat16; many rows with sums in float32."""
+    if x.numel() <= FEW_ROWS * x.shape[-1]:
+        return functional.linear(x, weight, bias)
+    given = x.float()
+    pieces = weight.split(max(1, PIECE // weight.shape[1]))
+    made = torch.cat([functional.linear(given, piece.float()) for piece in pieces], -1)
+    if bias is not None:
+        made += bias
+    return made.to(x.dtype)
+
+
+def _words(blocks: torch.Tensor) -> torch.Tensor:
+    """Pairs of halves as words i32[blocks, pairs, BLOCK]; the first is the lower one."""
+    return blocks.view(torch.int32)[..., 0]
