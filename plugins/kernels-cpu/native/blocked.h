@@ -5,9 +5,6 @@
 
 #include "pool.h"
 #include "vectors.h"
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
 
 #define BLOCK 64       /* outputs of a block */
 #define PAIR_MULTIPLE 16 /* pairs of inputs are filled up to a multiple */

@@ -10,6 +10,9 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 #ifndef TENONRY_SET
 #define TENONRY_SET baseline
@@ -93,16 +96,24 @@ INLINE const void *at(const void *base, int64_t element, int is_half) {
     return (const char *)base + element * (is_half ? 2 : 4);
 }
 
+/* Of bfloat16. Compilers take the lanes apart where they are not given the instruction. */
+INLINE vector widened_vector(const void *halves) {
+#if defined(__AVX512F__)
+    return (vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(halves)), 16);
+#elif defined(__AVX2__)
+    return (vector)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(halves)), 16);
+#else
+    return (vector)(__builtin_convertvector(*(const half_vector *)halves, bits_vector) << 16);
+#endif
+}
+
 /* `left` elements, and zeros behind them. */
 INLINE vector load(const void *place, int64_t left, int is_half) {
     if (is_half) {
-        half_vector halves = {0};
-        if (left >= LANES)
-            halves = *(const half_vector *)place;
-        else
-            for (int64_t i = 0; i < left; i++) halves[i] = ((const uint16_t *)place)[i];
-        bits_vector bits = __builtin_convertvector(halves, bits_vector) << 16;
-        return (vector)bits;
+        if (left >= LANES) return widened_vector(place);
+        uint16_t halves[LANES] = {0};
+        for (int64_t i = 0; i < left; i++) halves[i] = ((const uint16_t *)place)[i];
+        return widened_vector(halves);
     }
     if (left >= LANES) return *(const vector *)place;
     vector values = {0};
