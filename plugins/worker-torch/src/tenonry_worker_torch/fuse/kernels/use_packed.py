@@ -8,6 +8,7 @@ and there are no slabs. Where it has, whole layers may have one, and so may atte
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from tenonry_worker_torch.fuse.kernels import linear, paged
 from tenonry_worker_torch.fuse.kernels.chunks import chunk_candidates
 from tenonry_worker_torch.fuse.kernels.rows import Budget
 from tenonry_worker_torch.fuse.kernels.trial import tried
+from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 from tenonry_worker_torch.fuse.linear import PackedLinear
 from tenonry_worker_torch.fuse.widened import BlockedLinear
 
@@ -38,6 +40,7 @@ ATTENTION = "attention"
 LINEAR = "linear"
 PREFILL = "prefill"
 SAMPLE = 4096  # outputs of a trial
+ANY_ROWS = sys.maxsize
 
 
 class UsedPacked:
@@ -122,7 +125,10 @@ class UsedPacked:
         left = ", ".join(f"{count} × {part}" for part, count in self.left.items())
         text = f"Step kernels {self.found.text}: {used or 'none'}"
         if self.chosen:
-            rows = ", ".join(f"{shape} to {most}" for shape, most in self.chosen.items())
+            rows = ", ".join(
+                f"{shape} any" if most == ANY_ROWS else f"{shape} to {most}"
+                for shape, most in self.chosen.items()
+            )
             text = f"{text}; rows, more with torch: {rows}"
         return f"{text}; with torch: {left}" if left else text
 
@@ -156,6 +162,8 @@ class UsedPacked:
             *self._sample(own, made),
         )
         most = self._most((LINEAR, shape, own.bias is None), compared)
+        if most == KERNEL_TOKENS and isinstance(own, BlockedLinear):
+            most = ANY_ROWS  # torch never is quicker than a kernel that reads blocks
         self.chosen[shape] = most
         if most:
             setattr(
