@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+import psutil
 import pytest
 from many_servers import SLOW, Stream, ask, on_each_server, texts, total
 from server_process import Server, eventually
@@ -39,6 +40,30 @@ def test_killed_engine_is_started_again_and_streams_of_all_servers_go_on(start):
     server.process.send_signal(signal.SIGTERM)
     assert server.end() == 0
     assert "Traceback" not in server.output
+
+
+def num_files(server: Server) -> dict[str, int]:
+    """Open files of the supervisor and of the API servers, without connections of clients."""
+    pids = {name: pid for name, pid in server.pids().items() if name.startswith("api-server")}
+    pids["supervisor"] = server.process.pid
+    found = {name: psutil.Process(pid) for name, pid in pids.items()}
+    return {name: one.num_fds() - len(one.net_connections("tcp")) for name, one in found.items()}
+
+
+def test_restarts_leave_no_file_open(start):
+    """Neither in the supervisor, nor in the servers that it connects to the engine."""
+    server = start("--worker-option", "step_ms=5").ready()
+
+    def serve() -> None:
+        streams = on_each_server(server)
+        assert {stream.end() for some in streams.values() for stream in some} == {"length"}
+
+    serve()
+    before = num_files(server)
+    for name in ("engine 0", "engine 0 epoch 2", "engine 0 epoch 3"):
+        os.kill(server.pids()[name], signal.SIGKILL)
+        serve()
+        eventually(lambda: num_files(server) == before)
 
 
 def test_one_that_stands_by_takes_over_for_all_servers(start):

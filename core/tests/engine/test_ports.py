@@ -45,9 +45,9 @@ def ends() -> Iterator[Ends]:
 
 
 def test_the_first_words_are_the_engines(ends):
-    """IO-3: without one the client could not address it."""
+    """IO-3: without one the client could not address it, nor know by which of its addresses the engine came."""
     ends.ports.attach(0, *ends.addresses)
-    assert ends.receive(ends.input) == [IDENTITY, b""]
+    assert ends.receive(ends.input) == [IDENTITY, ends.addresses[0].encode()]
     assert ends.receive(ends.output) == [IDENTITY]
 
 

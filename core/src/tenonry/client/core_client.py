@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import itertools
 import logging
 from collections import Counter
@@ -19,6 +18,7 @@ import zmq
 from tenonry.client.coordinator_link import CoordinatorLink
 from tenonry.client.engine_link import EngineLink
 from tenonry.client.load_balancer import EngineChooser
+from tenonry.client.ports import EnginePorts
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError, WireError
 from tenonry.features.mirror import MirrorEncoder
 from tenonry.interfaces.launcher import FIRST_STANDBY
@@ -33,17 +33,7 @@ from tenonry.messages import (
 )
 from tenonry.transport.keys import CurveKeys
 from tenonry.transport.serial import Decoder
-from tenonry.transport.sockets import (
-    PORT_BYTES,
-    TCP,
-    Context,
-    Socket,
-    close_all,
-    endpoint,
-    make_socket,
-    receive_frames,
-    send_frames,
-)
+from tenonry.transport.sockets import PORT_BYTES, Context, receive_frames
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +55,6 @@ class CoreClient:
         curve: CurveKeys | None = None,
     ) -> None:
         self.on_death = on_death
-        self._curve = curve
         self.frames_dropped = 0
         self.faults: Counter[str] = Counter()
         self.dead: str | None = None
@@ -75,15 +64,13 @@ class CoreClient:
         self.recovers = False
         self.awaited: set[int] = set()
         self._parked: dict[int, EngineCoreRequest] = {}  # by handle
-        self._connected_inputs: set[bytes] = set()
-        self._connected_outputs: set[bytes] = set()
         self._chooser = chooser
         self._calls: dict[tuple[int, int], asyncio.Future[Any]] = {}  # by engine and number
         self._call_ids = itertools.count(1)
         self._encoder = MirrorEncoder(chooser.config)
         self._decoder: Decoder[EngineCoreOutputs] = Decoder(EngineCoreOutputs)
         self._context: Context = zmq.Context()
-        self._bound: tuple[Socket, Socket] | None = None  # to the engines, and back
+        self.ports = EnginePorts(self._context, curve)
         self._coordinator = CoordinatorLink(self._context, curve)
         self.num_clients = 1
 
@@ -94,13 +81,7 @@ class CoreClient:
         Files are for one start; TCP ports stay, so that later engines connect there as well.
         """
         self.check_alive()
-        if self._bound is None:
-            made = functools.partial(make_socket, self._context, bind=True, curve=self._curve)
-            self._bound = made(zmq.ROUTER, input_address), made(zmq.PULL, output_address)
-        elif not input_address.startswith(TCP):
-            self._bound[0].bind(input_address)
-            self._bound[1].bind(output_address)
-        return endpoint(self._bound[0]), endpoint(self._bound[1])
+        return self.ports.bind(input_address, output_address)
 
     def add_engines(
         self, facts: Iterable[EngineFacts], coordinator: EngineZmqAddresses | None = None
@@ -138,7 +119,7 @@ class CoreClient:
         if link is None:  # it died meanwhile
             return {}
         self._abort(link, list(link.requests))
-        self._forget(link)
+        self.ports.forget(link.identity)
         return link.requests
 
     def unconnected(self) -> set[int]:
@@ -146,17 +127,9 @@ class CoreClient:
         on the way back. Raises EngineDeadError after `close`.
         """
         self.check_alive()
-        source, _ = self._sockets()
-        while (frames := receive_frames(source)) is not None:
-            self._connected_inputs.add(frames[0])
-        connected = self._connected_inputs & self._connected_outputs
+        connected = self.ports.connected()
         links = [*self.engines.values(), *self.newcomers.values()]
         return {link.index for link in links if link.identity not in connected}
-
-    def _sockets(self) -> tuple[Socket, Socket]:
-        if self._bound is None:
-            raise EngineDeadError("the engines are not connected")
-        return self._bound
 
     def engine_died(self, index: int, reason: str) -> None:
         """From any thread: send nothing there from now on. `remove_engine` follows."""
@@ -181,8 +154,8 @@ class CoreClient:
         return link.requests
 
     def _forget(self, link: EngineLink) -> None:
-        self._connected_inputs.discard(link.identity)
-        self._connected_outputs.discard(link.identity)
+        self.ports.forget(link.identity)
+        self.ports.unbind_unused()
 
     def load(self, index: int) -> int:
         """Requests of an engine: the published number, or this front end's own times the number of front ends."""
@@ -317,23 +290,20 @@ class CoreClient:
             raise EngineDeadError(f"the engine is gone: {self.dead}")
 
     def _send(self, link: EngineLink, kind: RequestType, *frames: Any) -> None:
-        target, _ = self._sockets()
         try:
-            send_frames(target, (link.identity, kind.value, *frames), copy=len(frames) < 4)
-        except zmq.ZMQError as error:
-            raise EngineDeadError(
-                f"engine {link.index} cannot be reached: {error.strerror}"
-            ) from error
+            self.ports.send(link.identity, (kind.value, *frames))
+        except EngineDeadError as error:
+            raise EngineDeadError(f"engine {link.index} cannot be reached: {error}") from error
 
     # ------------------------------------------------------------------ from the engines
     @property
     def output_fd(self) -> int:
         """Readable when `receive` may have something (edge-triggered: drain it)."""
-        return int(self._sockets()[1].getsockopt(zmq.FD))
+        return int(self.ports.sockets[1].getsockopt(zmq.FD))
 
     def receive(self) -> EngineCoreOutputs | None:
         """The next outputs, or None when there are none now. Bad frames and late ones are dropped and counted."""
-        _, source = self._sockets()
+        _, source = self.ports.sockets
         while (frames := receive_frames(source)) is not None:
             outputs = self._decode(frames)
             if outputs:
@@ -342,7 +312,7 @@ class CoreClient:
 
     def _decode(self, frames: list[bytes]) -> EngineCoreOutputs | None:
         if len(frames[0]) == PORT_BYTES:  # the first frame of an engine
-            self._connected_outputs.add(frames[0])
+            self.ports.returning.add(frames[0])
             return None
         try:
             outputs = self._decoder.decode(frames)
@@ -391,6 +361,6 @@ class CoreClient:
         """Remove the sockets. Idempotent."""
         self.dead = self.dead or "it was shut down"
         # When Python ends, the context no longer knows them and would wait.
-        close_all(*self._bound or ())
+        self.ports.close()
         self._coordinator.close()
         self._context.destroy(linger=0)

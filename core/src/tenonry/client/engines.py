@@ -295,7 +295,8 @@ class OwnedEngines(Engines):
         manager = PluginManager(config.plugins)
         plan = await asyncio.to_thread(manager.plan, config)
         fallback = fallback_config(config, manager)
-        logger.info("engines are replaced: %s becomes %s", describe(self.plan), describe(plan))
+        plugins = [describe(each.records()) for each in (self.plan, plan)]
+        logger.info("engines are replaced: %s becomes %s", *plugins)
         logger.info("settings %s become %s", self._config.describe(), config.describe())
         fleet = self.fleets.make(config, plan)
         self.fleets.successor = fleet
@@ -310,6 +311,7 @@ class OwnedEngines(Engines):
         self.plan = plan
         self.client.faults.clear()
         await asyncio.to_thread(before.shutdown)
+        self.client.ports.unbind_unused()
         await self.standbys.renew(config.standby_engines)
         with contextlib.suppress(
             LaunchError

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError
-from tenonry.info import EngineInfo, ModelInfo, UsageRecord
+from tenonry.info import EngineInfo, ModelInfo, PluginRecord, UsageRecord
 from tenonry.interfaces.io_processor import IOProcessor, IOProcessorContext
 from tenonry.messages import EngineFacts
 from tenonry.plugin.manager import PluginManager, build_plugin
@@ -53,16 +53,14 @@ def fallback_config(config: EngineConfig, manager: PluginManager) -> EngineConfi
     return other
 
 
-def describe(plan: PluginPlan) -> str:
+def describe(plugins: Iterable[PluginRecord]) -> str:
     """The plugins in use, for a log."""
-    names = [f"{each.kind} {each.name} {each.version}".rstrip() for each in plan.records()]
-    return ", ".join(names)
+    return ", ".join(f"{each.kind} {each.name} {each.version}".rstrip() for each in plugins)
 
 
 def announce(manager: PluginManager, info: EngineInfo) -> None:
     """All engines are ready: log the plugins in use, and call the hook modules."""
-    names = [f"{each.kind} {each.name} {each.version}".rstrip() for each in info.plugins]
-    logger.info("plugins: %s", ", ".join(names))
+    logger.info("plugins: %s", describe(info.plugins))
     manager.call("tenonry_engine_ready", info=info)
 
 

@@ -71,7 +71,7 @@ class ClientPorts:
         )
         self._sockets[client] = source, sink
         self._poller.register(source, zmq.POLLIN)
-        source.send(b"")  # lets the front end's ROUTER address this engine
+        source.send_string(input_address)  # lets the front end's ROUTER address this engine
         sink.send(self._identity)
 
     def detach(self, client: int) -> None:
