@@ -125,5 +125,5 @@ def test_demo_model_can_be_served_so():
 
 @pytest.mark.parametrize("worker", ["transformers", "null"])
 def test_workers_that_promise_nothing_are_refused_by_name(worker):
-    with pytest.raises(ConfigError, match=f"batch_invariant needs the capability.*{worker}.*lacks"):
+    with pytest.raises(ConfigError, match=f"batch_invariant=True: .*{worker}.*lacks"):
         LLM(model="demo", worker=worker, batch_invariant=True, device="cpu")

@@ -371,7 +371,7 @@ def test_new_weights_and_level_2_on_two_ranks(folder, peft, other):
 
 
 def test_a_worker_without_adapters_refuses_the_setting_by_name(folder):
-    with pytest.raises(ConfigError, match=r"max_loras=2: .* serves no adapters; .*--worker torch"):
+    with pytest.raises(ConfigError, match=r"max_loras=2: .* lacks the capability 'lora'"):
         LLM(model=str(folder), worker="transformers", max_loras=2, **SETTINGS)
 
 

@@ -31,6 +31,13 @@ def supplies_time(function):
 
 class Mine(StatLogger):
 """
+ABLE = """
+from tenonry.checks.plugins import CAPABILITIES
+from tenonry_testkit.fakes import FakeWorker
+
+class Able(FakeWorker):
+    capabilities = frozenset(CAPABILITIES.values())
+"""
 LINES = HEADER.count("\n")
 
 
@@ -258,3 +265,35 @@ class TestOpenedPoints:
     def test_the_kind_is_the_singular_of_the_group(self, group, kind):
         assert Point(group).kind == kind
         assert Point(group, kind="pane").kind == "pane"
+
+
+class TestSettings:
+    """A setting that the chosen worker would ignore is refused by name at the start (WK-15)."""
+
+    VALUES: ClassVar = {
+        "attention_backend": "sdpa",
+        "batch_invariant": True,
+        "drafter": "ngram",
+        "grammar_backend": "mine",
+        "kv_cache_dtype": "int8",
+        "kv_connector": "host",
+        "lora_modules": ("a=b",),
+        "max_images": 1,
+        "max_loras": 1,
+        "quantization": "int8",
+    }
+
+    @pytest.mark.parametrize("setting", VALUES)
+    def test_one_that_the_worker_does_not_know(self, setting):
+        config = EngineConfig(model="m", **{setting: self.VALUES[setting]})
+        worker = PluginChoice(name="tenonry_testkit.kernel.faulty:StillWorker")
+        text = rf"{setting}=.*: worker '{worker.name}' .*lacks the capability '\w+'; leave it out"
+        with pytest.raises(ConfigError, match=text):
+            PluginManager(discover=False).resolve("worker", worker, config)
+
+    def test_all_that_a_worker_declares_are_taken(self, tmp_path):
+        path = tmp_path / "able.py"
+        path.write_text(ABLE, "utf-8")
+        config = EngineConfig(model="m", **self.VALUES)
+        manager = PluginManager(discover=False)
+        manager.resolve("worker", PluginChoice(name=f"{path}:Able"), config)

@@ -117,7 +117,7 @@ class TestCache:
 
 def test_batch_invariance_needs_a_worker_that_promises_it():
     """WK-14."""
-    with pytest.raises(ConfigError, match=r"batch_invariant needs the .*:FakeWorker.* lacks it"):
+    with pytest.raises(ConfigError, match=r"batch_invariant=True: .*:FakeWorker.* lacks"):
         make_core(batch_invariant=True)
 
 
@@ -188,7 +188,7 @@ class TestFaults:
         """Else promised blocks would never come, and kept ones would never be given back."""
         with pytest.raises(
             ConfigError,
-            match=r"kv connector 'tenonry_testkit.kernel.faulty:.* worker 'tenonry_testkit.kernel.faulty:Still.* lacks it",  # noqa: E501
+            match=r"kv_connector=tenonry_testkit.kernel.faulty:.* worker 'tenonry_testkit.kernel.faulty:Still.* lacks",
         ):
             make_core(**faulty(connector={}), worker="tenonry_testkit.kernel.faulty:StillWorker")
         assert CALLS == [], "nothing was started"

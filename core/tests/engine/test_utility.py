@@ -249,7 +249,9 @@ class TestMethods:
 
     @pytest.mark.parametrize("max_images", [0, 2])
     def test_workers_that_see_forget_images(self, max_images):
-        core = make_core(max_images=max_images)
+        core = make_core(
+            max_images=max_images, worker="tenonry_testkit.kernel.faulty:CountingWorker"
+        )
         asked: list[str] = []
         core.executor.call = lambda method, *_, **__: asked.append(method) or []  # type: ignore[assignment,method-assign,func-returns-value]
         assert result(core, "reset_mm_cache") is True

@@ -60,7 +60,7 @@ def test_weights_are_not_replaced(tmp_path):
 @pytest.mark.parametrize("worker", ["transformers", "pooling"])
 def test_other_workers_refuse_the_setting(worker, tmp_path):
     model_folder(tmp_path)
-    with pytest.raises(ConfigError, match=f"worker '{worker}' runs weights as they are"):
+    with pytest.raises(ConfigError, match=f"quantization=int8: worker '{worker}'"):
         LLM(model=str(tmp_path), io_processor="none", worker=worker, quantization="int8")
 
 

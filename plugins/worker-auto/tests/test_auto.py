@@ -54,7 +54,7 @@ def folders(tmp_path_factory):
     return made
 
 
-def worker(folder, *, options=None, kv_connector=None, **config):
+def worker(folder, *, options=None, **config):
     info = ModelInfo(
         name="test",
         path=str(folder),
@@ -68,7 +68,6 @@ def worker(folder, *, options=None, kv_connector=None, **config):
         info,
         max_model_len=48,
         options=options or AutoOptions(),
-        kv_connector=kv_connector,
     )
     return AutoWorker(context)
 
@@ -247,8 +246,8 @@ class TestOptions:
 
 
 def test_a_connector_needs_a_worker_with_blocks(folders):
-    with pytest.raises(ConfigError, match=r"worker 'torch'.*leave out kv_connector"):
-        loaded(folders["t5"], kv_connector=object())
+    with pytest.raises(ConfigError, match=r"worker 'torch'.*kv_connector=host: worker 'trans"):
+        loaded(folders["t5"], kv_connector="host")
 
 
 def test_batch_invariance_needs_a_worker_that_promises_it(folders):
@@ -257,7 +256,7 @@ def test_batch_invariance_needs_a_worker_that_promises_it(folders):
     assert name_of(found) == "torch"
     assert "whatever runs beside it" in found.chosen_kernels()
     with pytest.raises(
-        ConfigError, match=r"worker 'torch'.*would try, but batch_invariant: .*leave"
+        ConfigError, match=r"worker 'torch'.*would try, but batch_invariant=True: .*leave"
     ):
         loaded(folders["t5"], batch_invariant=True, dtype="float32")
 

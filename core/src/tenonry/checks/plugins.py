@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
+from collections.abc import Container
 from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from tenonry.config import explain
-from tenonry.errors import PluginError, PluginIncompatible
+from tenonry.config import EngineConfig, explain
+from tenonry.errors import ConfigError, PluginError, PluginIncompatible
 from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import NoOptions
 from tenonry.point import Point
@@ -22,6 +23,19 @@ from tenonry.point import Point
 NEAR = 0.85
 # Parameters that came after the first release: callers look whether a class takes them.
 LATER = {"kwargs"}
+# Settings that some workers do not know, and the capability of those that do.
+CAPABILITIES = {
+    "attention_backend": "attention_backend",
+    "batch_invariant": "batch_invariant",
+    "drafter": "drafts",
+    "grammar_backend": "grammar",
+    "kv_cache_dtype": "kv_cache_dtype",
+    "kv_connector": "kv_connector",
+    "lora_modules": "lora",
+    "max_images": "features",
+    "max_loras": "lora",
+    "quantization": "quantization",
+}
 
 
 def supported_versions(interface: Any) -> range:
@@ -74,6 +88,18 @@ def load_options(record: PluginRecord, found: Any) -> BaseModel:
             f"options of {record.label()} are not valid: {explain(error, known)}; "
             f"known options: {', '.join(known) or 'none'}"
         ) from None
+
+
+def check_settings(config: EngineConfig, worker: PluginRecord, declared: Container[str]) -> None:
+    """Raises ConfigError for a setting that a worker with these capabilities would ignore."""
+    for setting, capability in CAPABILITIES.items():
+        value = getattr(config, setting)
+        default = EngineConfig.model_fields[setting].default
+        if value != default and capability not in declared:
+            raise ConfigError(
+                f"{setting}={getattr(value, 'name', value)}: {worker.label()} lacks the capability '{capability}'; "
+                "leave it out, or choose another with --worker"
+            )
 
 
 def _where(thing: Any) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from tenonry.checks.plugins import load_options
 from tenonry.config import EngineConfig
 from tenonry.engine.validator import StepValidator
-from tenonry.errors import ConfigError
 from tenonry.info import ModelInfo
 from tenonry.interfaces.executor import Executor, ExecutorContext
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
@@ -114,15 +113,6 @@ def _executor_context(
 ) -> ExecutorContext:
     worker = plan.get("worker")
     worker_class = load_class(worker)
-    connector = plan.find("kv_connector")
-    if connector and "kv_connector" not in worker_class.capabilities:
-        raise ConfigError(
-            f"{connector.label()} needs the capability 'kv_connector'; {worker.label()} lacks it"
-        )
-    if config.batch_invariant and "batch_invariant" not in worker_class.capabilities:
-        raise ConfigError(
-            f"batch_invariant needs the capability 'batch_invariant'; {worker.label()} lacks it"
-        )
     return ExecutorContext(
         config,
         model,
@@ -133,7 +123,7 @@ def _executor_context(
         engine_index=engine_index,
         engine_id=f"{secrets.token_hex(ENGINE_ID_BYTES)}_dp{engine_index}",
         plan_text=plan.encode(),
-        kv_connector=connector,
+        kv_connector=plan.find("kv_connector"),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pluggy
 
-from tenonry.checks.plugins import check_plugin, load_options
+from tenonry.checks.plugins import check_plugin, check_settings, load_options
 from tenonry.config import EngineConfig, PluginChoice, PluginPolicy
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault, TenonryError
 from tenonry.info import ModelInfo, PluginRecord
@@ -93,6 +93,8 @@ class PluginManager:
         options = load_options(record, plugin)
         with blamed(record, "check"):
             plugin.check(config, options)
+        if kind == "worker":
+            check_settings(config, record, plugin.capabilities)
         return record
 
     def _find(self, kind: Kind, choice: PluginChoice, config: EngineConfig) -> PluginRecord:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import msgspec
 from pydantic import BaseModel
 
-from tenonry.checks.plugins import load_options
+from tenonry.checks.plugins import check_settings, load_options
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginNotFound
 from tenonry.info import PluginRecord, WorkerFacts
@@ -38,11 +38,13 @@ class AutoWorker(Worker):
     Options = AutoOptions
     capabilities: ClassVar[frozenset[str]] = frozenset(
         {
+            "attention_backend",
             "batch_invariant",
             "drafts",
             "dummy_batch",
             "features",
             "grammar",
+            "kv_cache_dtype",
             "kv_connector",
             "lora",
             "pooling",
@@ -116,7 +118,7 @@ class AutoWorker(Worker):
         for name, record in self._candidates(refused):
             worker = self._build(name, record)
             try:
-                self._refuse_settings(name, worker)
+                check_settings(self.context.config, record, worker.capabilities)
                 worker.load()
             except ModelError as error:
                 refused[name] = str(error)
@@ -157,42 +159,6 @@ class AutoWorker(Worker):
             context = dataclasses.replace(self.context)
             self._built[name] = build_plugin(record, context)
         return self._built[name]
-
-    def _refuse_settings(self, name: str, worker: Worker) -> None:
-        """Raises ConfigError for what another candidate could have done."""
-        max_loras = self.context.config.max_loras
-        if max_loras and "lora" not in worker.capabilities:
-            raise ConfigError(
-                f"max_loras={max_loras}: worker '{name}' serves no adapters; leave it out"
-            )
-        if self.context.kv_connector is not None and "kv_connector" not in worker.capabilities:
-            raise ConfigError(
-                f"worker '{name}' keeps K/V that no KV connector can move; leave out kv_connector"
-            )
-        quantization = self.context.config.quantization
-        if quantization is not None and "quantization" not in worker.capabilities:
-            raise ConfigError(
-                f"quantization={quantization}: worker '{name}' runs weights as they are; leave it out"
-            )
-        kv_cache_dtype = self.context.config.kv_cache_dtype
-        if kv_cache_dtype != "auto" and "kv_cache_dtype" not in worker.capabilities:
-            raise ConfigError(
-                f"kv_cache_dtype={kv_cache_dtype}: worker '{name}' keeps K and V as the model makes them; leave it out"
-            )
-        drafter = self.context.config.drafter
-        if drafter is not None and "drafts" not in worker.capabilities:
-            raise ConfigError(
-                f"drafter={drafter.name}: worker '{name}' verifies no drafts; leave it out"
-            )
-        if self.context.config.batch_invariant and "batch_invariant" not in worker.capabilities:
-            raise ConfigError(
-                f"batch_invariant: what worker '{name}' makes of a request depends on what runs beside it; leave it out"
-            )
-        max_images = self.context.config.max_images
-        if max_images and "features" not in worker.capabilities:
-            raise ConfigError(
-                f"max_images={max_images}: worker '{name}' shows no images to a model; use max_images=0"
-            )
 
     def _choose(
         self,

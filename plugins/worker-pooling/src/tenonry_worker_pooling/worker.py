@@ -17,9 +17,6 @@ from tenonry_worker_pooling.options import PoolingOptions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pydantic import BaseModel
-
-    from tenonry.config import EngineConfig
     from tenonry.info import WorkerFacts
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
@@ -44,28 +41,6 @@ class PoolingWorker(Worker):
         self._found: Outline | None = None
         self._model: PoolingModel | None = None
         self._runner: PoolingRunner | None = None
-
-    @classmethod
-    def check(cls, config: EngineConfig, options: BaseModel) -> None:
-        """See `Plugin.check`."""
-        if config.quantization is not None:
-            raise ConfigError(
-                f"quantization={config.quantization}: worker 'pooling' runs weights as they are; leave it out, or use "
-                "--worker torch with a model that it runs"
-            )
-        if config.kv_cache_dtype != "auto":
-            raise ConfigError(
-                f"kv_cache_dtype={config.kv_cache_dtype}: worker 'pooling' keeps no K and V; leave it "
-                "out, or use --worker torch with a model that it runs"
-            )
-        if config.drafter is not None:
-            raise ConfigError(
-                f"drafter={config.drafter.name}: worker 'pooling' verifies no drafts; leave it out"
-            )
-        if config.max_loras or config.lora_modules:
-            raise ConfigError(
-                f"max_loras={config.max_loras}: worker 'pooling' serves no adapters; leave it out"
-            )
 
     @property
     def found(self) -> Outline:

@@ -45,6 +45,7 @@ class TorchWorker(Worker):
     Options = TorchOptions
     capabilities: ClassVar[frozenset[str]] = frozenset(
         {
+            "attention_backend",
             "batch_invariant",
             "drafts",
             "dummy_batch",

@@ -22,9 +22,6 @@ from tenonry_worker_transformers.options import TransformersOptions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pydantic import BaseModel
-
-    from tenonry.config import EngineConfig
     from tenonry.info import WorkerFacts
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
@@ -53,29 +50,6 @@ class TransformersWorker(Worker):
         self._runner: ModelRunner | None = None
         self._resolved: dict[str, str] = {}
         self._known: WorkerFacts | None = None
-
-    @classmethod
-    def check(cls, config: EngineConfig, options: BaseModel) -> None:
-        """See `Plugin.check`."""
-        if config.quantization is not None:
-            raise ConfigError(
-                f"quantization={config.quantization}: worker 'transformers' runs weights as they are; leave it out, or "
-                "use --worker torch with a model that it runs"
-            )
-        if config.kv_cache_dtype != "auto":
-            raise ConfigError(
-                f"kv_cache_dtype={config.kv_cache_dtype}: worker 'transformers' keeps K and V as the model makes them; "
-                "leave it out, or use --worker torch with a model that it runs"
-            )
-        if config.drafter is not None:
-            raise ConfigError(
-                f"drafter={config.drafter.name}: worker 'transformers' verifies no drafts; leave it out"
-            )
-        if config.max_loras or config.lora_modules:
-            raise ConfigError(
-                f"max_loras={config.max_loras}: worker 'transformers' serves no adapters; leave it out, or use "
-                "--worker torch with a model that it runs"
-            )
 
     @property
     def model(self) -> LoadedModel:
@@ -124,11 +98,6 @@ class TransformersWorker(Worker):
 
     def _refuse_settings(self) -> None:
         config = self.context.config
-        if config.max_images:
-            raise ConfigError(
-                f"max_images={config.max_images}, but worker 'transformers' shows no images to a model; use "
-                "max_images=0, or --worker torch with a model that it serves"
-            )
         if config.enable_expert_parallel:
             raise ConfigError(
                 "enable_expert_parallel: worker 'transformers' keeps all experts of a layer in one engine; leave it "
