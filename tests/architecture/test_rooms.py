@@ -18,16 +18,18 @@ MAX_TOKENS = {
     # What follows a death, rounds and drafters are settings, and told; fallbacks, silence; drafts and replacements are
     # counted.
     # Engines that stand by: a setting, their names, what is counted; batch invariance, and how K and V are kept:
-    # settings. Settings that a worker would ignore are refused when it is resolved.
-    "contract": 14_811,
+    # settings. Settings that a worker would ignore are refused when it is resolved. Launchers say whether an engine
+    # that ended had begun a step.
+    "contract": 14_828,
     "checks": 1_606,  # which settings those are
     "sizing": 1_350,
     # A start can be cancelled, and no stranger ends it; rounds, and what is checked of them; which start a title shows;
     # two engines of one index are connected; rows with grammars have rounds where tokens are drafted; launchers share
     # when an engine hangs; nodes are told which of their engines to start again; engines that step
     # together come back with another coordinator; one that stands by has an index, a name and GPUs, and gets those of
-    # one that died, as well as its rank; a node that was started again joins again.
-    "engine": 20_162,
+    # one that died, as well as its rank; a node that was started again joins again; an
+    # engine says when it begins its first step.
+    "engine": 20_294,
     # Requests go on when their engine died, or was replaced: links of both, streams that move, who starts engines;
     # links to another coordinator; ports that stay for engines that come back; calls that reach engines that stand by
     # as well, and links that change their engine; the record of what is in use says how K and V are kept; listeners are
@@ -47,8 +49,8 @@ MAX_TOKENS = {
     # for front ends that do the second.
     # Requests move to an engine that took the place of another; one that cannot be started takes no other with it,
     # unless they step together, and those that need no start wait for none that do;
-    # one that was given up may come back with its node.
-    "continuity": 3_351,
+    # one that was given up may come back with its node; one that did no step blames no request.
+    "continuity": 3_386,
     # Engines that stand by: started in the background, let in, lost, renewed, refused.
     "replacement": 3_210,
 }

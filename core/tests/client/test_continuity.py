@@ -8,6 +8,7 @@ import os
 import signal
 from typing import Any
 
+import psutil
 import pytest
 
 from tenonry.continuity import budget, restarts
@@ -38,6 +39,12 @@ HARMLESS = params(max_tokens=60, allowed_token_ids=list(range(100, 200)))
 
 def worker(**options: Any) -> dict[str, Any]:
     return {"name": FAULTY, "options": {"delay_s": 0.01, **options}}
+
+
+def halt(served: Served) -> None:
+    """Stop engine 0; it does nothing more when this returns."""
+    kill(served, number=signal.SIGSTOP)
+    eventually(lambda: psutil.Process(served.pid).status() == psutil.STATUS_STOPPED)
 
 
 async def begun(
@@ -402,6 +409,71 @@ class TestPoison:
         assert served.run(collect(served.engine, [3], params(), "after")) == tokens([3], params())
 
 
+class TestInnocent:
+    """A death counts for a request only if the engine had begun a step before it."""
+
+    def test_an_engine_that_dies_before_its_first_step(self, serve, monkeypatch, caplog):
+        served = serve(worker=worker())
+        recovery = served.engine._recovery
+        let_in = recovery.let_in
+        pids: list[int] = []
+
+        def die_with_the_requests(indexes: Any) -> None:
+            """They have been sent to an engine that cannot look at them any more."""
+            pids.append(served.pid)
+            is_second = len(pids) == 1
+            if is_second:
+                halt(served)
+            let_in(indexes)
+            if is_second:
+                kill(served)
+
+        monkeypatch.setattr(recovery, "let_in", die_with_the_requests)
+
+        async def main() -> list[list[int]]:
+            tasks = await begun(served, [[1], [2]])
+            kill(served)
+            return await asyncio.gather(*tasks)
+
+        assert served.run(main()) == [tokens([1], LONG), tokens([2], LONG)]
+        assert len(pids) == 2
+        assert "SIGKILL, before its first step" in caplog.text
+        assert "it is tried alone" not in caplog.text
+
+    def test_an_engine_that_dies_before_it_tries_a_suspect(self, serve, monkeypatch, caplog):
+        served = serve(worker=worker(delay_s=0.1), max_round_tokens=1)
+        recovery = served.engine._recovery
+        send = recovery._client.send_requests
+        short = params(max_tokens=12)
+        trials: list[int] = []
+
+        def die_with_the_suspect(index: int, requests: Any) -> None:
+            if recovery._on_trial:
+                trials.append(served.pid)
+            is_first = trials == [served.pid]
+            if is_first:
+                halt(served)
+            send(index, requests)
+            if is_first:
+                kill(served)
+
+        monkeypatch.setattr(recovery._client, "send_requests", die_with_the_suspect)
+
+        async def main() -> list[int]:
+            stream = served.engine.generate([1], short, "r")
+            got: list[int] = []
+            for _ in range(2):  # with few tokens in between
+                got += (await anext(stream)).outputs[0].token_ids
+                kill(served)
+            async for output in stream:
+                got += output.outputs[0].token_ids
+            return got
+
+        assert served.run(main()) == tokens([1], short)
+        assert len(trials) == 2
+        assert caplog.text.count("it is tried alone") == 2
+
+
 class TestGivingUp:
     def test_after_three_restarts(self, serve, caplog):
         served = serve(worker=worker())
@@ -414,7 +486,7 @@ class TestGivingUp:
                 kill(served)
                 while served.engine.is_serving:  # noqa: ASYNC110 - no event says so
                     await asyncio.sleep(0)
-            with pytest.raises(EngineDeadError, match=r"SIGKILL; it was started again 3 times"):
+            with pytest.raises(EngineDeadError, match=r"SIGKILL.*; it was started again 3 times"):
                 await tasks[0]
 
         served.run(main())

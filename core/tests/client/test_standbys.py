@@ -273,7 +273,7 @@ class TestItsOwnEnd:
         assert served.run(main()) == expected(8)
         assert served.pid == pid
         assert "standby 1 (pid" in caplog.text
-        assert "ended with signal SIGKILL; another one is started" in caplog.text
+        assert "SIGKILL, before its first step; another one is started" in caplog.text
         assert "engine 0 is started again" not in caplog.text
 
     def test_too_often(self, serve, caplog):

@@ -208,6 +208,25 @@ class TestSilence:
         assert caplog.text.count("has sent no heartbeat for 2 s") == 2
 
 
+class TestWork:
+    """Whether a child that ended had begun its work (AF-24)."""
+
+    def test_its_heartbeat_says_so_though_it_ends_at_once(self, supervisor):
+        exits = Exits()
+        supervisor.on_exit(exits)
+        for states in ("+.", "+*.", "*.", "-*-."):
+            supervisor.start(
+                states,
+                "tenonry_testkit.kernel.roles:send_heartbeats",
+                {"states": states},
+                silence_s=30,
+            )
+        eventually(lambda: len(exits.seen) == 4)
+        found = {states: supervisor.has_begun(states) for states, _, _ in exits.seen}
+        assert found == {"+.": False, "+*.": True, "*.": True, "-*-.": True}
+        assert supervisor.has_begun("another one")
+
+
 class TestStop:
     """PM-5: terminate, one shared deadline, then the process tree of each survivor."""
 

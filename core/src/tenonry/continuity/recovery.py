@@ -19,6 +19,7 @@ import msgspec
 from tenonry.continuity.restarts import Restarts
 from tenonry.continuity.suspects import CRASHES, MARGIN, Lost, OpenStream, Suspects
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError, Unsupported
+from tenonry.interfaces.launcher import UNUSED
 from tenonry.messages import EngineCoreRequest
 from tenonry.stats import RecoveryStats, StatRecord
 
@@ -209,7 +210,9 @@ class Recovery:
         self._count(index, len(lost), num_tokens, num_replacements=1)
 
     def _go_on(self, index: int, reason: str, lost: list[Lost]) -> None:
-        suspects = self.suspects.crashed(lost, self._outputs.get)
+        suspects = self.suspects.crashed(
+            lost, self._outputs.get, has_stepped=not reason.endswith(UNUSED)
+        )
         num_requests = 0
         num_tokens = 0
         for each in lost:
@@ -262,7 +265,7 @@ class Recovery:
                 "(kv_transfer_params)"
             )
         request_id = lost.stream.request_id
-        if request_id == self._on_trial:
+        if request_id == self._on_trial and not reason.endswith(UNUSED):
             return _poisoned(request_id, reason, was_alone=True)
         if is_suspect and index not in self._client.awaited:  # nowhere to try it
             return _poisoned(request_id, reason)

@@ -62,8 +62,10 @@ class Suspects:
         self,
         lost: Sequence[Lost],
         is_open: Callable[[str], object],
+        *,
+        has_stepped: bool,
     ) -> set[str]:
-        """An engine died that ran some of these; returns the ids of those that are suspects now."""
+        """An engine died that ran some of these, if it has stepped; returns the ids of those that are suspects now."""
         self._crashes = {each: past for each, past in self._crashes.items() if is_open(each)}
         suspects = set()
         for each in self._running(lost):
@@ -71,7 +73,7 @@ class Suspects:
             name = stream.request_id
             handle = stream.request.handle
             past = self._crashes.get(name)
-            count = 1
+            count = int(has_stepped)
             if past is not None and past.handle == handle:  # else it was another one of this id
                 if stream.num_generated <= past.num_generated + MARGIN:
                     count += past.num_crashes

@@ -137,6 +137,7 @@ class EngineLoop:
             self._rest()
         self._drain()
         if core.has_work():
+            self._heartbeat.begin()
             outputs_by_client, worked = core.step()
             if not worked:
                 self._ports.wait(1)  # ms, for a KV transfer, or for other requests

@@ -12,6 +12,7 @@ from tenonry.errors import Unsupported
 from tenonry.interfaces.plugin import Plugin, PluginContext
 
 FIRST_STANDBY = 4096  # the lowest index of engines that stand by; above those of all that serve
+UNUSED = ", before its first step"  # ends the reason of a death for which no request can be blamed
 
 
 def engine_name(index: int) -> str:
@@ -69,6 +70,10 @@ class Launcher(Plugin[LauncherContext], ABC):
     def rename(self, name: str, new: str) -> None:
         """A process has another name from now on; an unknown one is ignored. Only for `standby_engines`."""
         raise Unsupported(f"this launcher has no standby engines: {name} cannot become {new}")
+
+    def has_stepped(self, name: str) -> bool:
+        """False for an engine that ended before it began a step; True where that is not known."""
+        return True
 
     @abstractmethod
     def finished(self) -> dict[str, int]:

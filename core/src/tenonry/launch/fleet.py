@@ -23,6 +23,7 @@ from tenonry.errors import ConfigError, LaunchError
 from tenonry.info import ModelInfo
 from tenonry.interfaces.launcher import (
     FIRST_STANDBY,
+    UNUSED,
     EngineSpec,
     Launcher,
     LauncherContext,
@@ -313,7 +314,8 @@ class EngineFleet:
         index = self.COORDINATOR
         if name != COORDINATOR:
             index = int(number) + (FIRST_STANDBY if kind == "standby" else 0)
-        self.lost(index, f"{name} (pid {pid}) ended with {describe_exit(code)}")
+        suffix = "" if self._launcher.has_stepped(name) else UNUSED
+        self.lost(index, f"{name} (pid {pid}) ended with {describe_exit(code)}{suffix}")
 
     def _lost_there(self, index: int, reason: str) -> None:
         """A node says so, also of an engine that this one has started in its place."""
@@ -342,9 +344,8 @@ class EngineFleet:
             self._on_death(index, reason)
         elif not self._rendezvous:
             self._coordinator_files.close()
-            logger.error(
-                "%s; requests are still served, but front ends know only their own load", reason
-            )
+            text = "%s; requests are still served, but front ends know only their own load"
+            logger.error(text, reason)
         if self._rendezvous:
             for other in list(self.engines):
                 self.lost(other, f"{reason}, and engine {other} steps only together with it")

@@ -49,6 +49,9 @@ class ProcessLauncher(Launcher):
     def rename(self, name: str, new: str) -> None:
         self._supervisor.rename(name, new)
 
+    def has_stepped(self, name: str) -> bool:
+        return self._supervisor.has_begun(name)
+
     def finished(self) -> dict[str, int]:
         return self._supervisor.finished()
 

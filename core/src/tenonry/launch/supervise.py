@@ -43,13 +43,14 @@ ExitCallback = Callable[[str, int, int], None]
 
 class Child:
     """A child process. `exit_code` is None while it runs, negative for a signal. `stopping`: its end was requested.
-    `parent`: the process that may request it; a fork of that process may not.
+    `parent`: the process that may request it; a fork of that process may not. `has_begun`: its heartbeat said so.
     """
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], lifeline: int) -> None:
         self.name = name
         self.process = process
         self.stopping = False
+        self.has_begun = False
         self.parent = os.getpid()
         self._lifeline = lifeline
 
@@ -216,6 +217,10 @@ class Supervisor:
         """Process ids of children that run."""
         return {child.name: child.pid for child in self._children if child.exit_code is None}
 
+    def has_begun(self, name: str) -> bool:
+        """False for a child that ended before its heartbeat said that it begins its work."""
+        return all(child.has_begun for child in self._children if child.name == name)
+
     def rename(self, name: str, new: str) -> None:
         """A child has another name from now on; an unknown one is ignored."""
         for child in self._children:
@@ -258,12 +263,15 @@ def _falls_silent(child: Child, pipe: io.FileIO, limit_s: float) -> bool:
     poller = select.poll()
     poller.register(pipe, select.POLLIN)
     silent_s = -math.inf
-    while limit_s < math.inf and child.exit_code is None:
+    while limit_s < math.inf:
         if poller.poll(1000):
             received = pipe.read(4096)
             if not received:
                 break
+            child.has_begun |= Heartbeat.BEGUN in received
             silent_s = 0.0 if received.endswith(Heartbeat.ALIVE) else -math.inf
+        elif child.exit_code is not None:
+            break
         else:
             silent_s += 1
             if silent_s >= limit_s:
@@ -276,10 +284,12 @@ class Heartbeat:
 
     ALIVE = b"+"
     PAUSED = b"-"
+    BEGUN = b"*" + ALIVE
 
     def __init__(self, fd: int = -1) -> None:
         self._fd = fd
         self._due = 0.0
+        self._has_begun = False
 
     def send(self) -> None:
         """The child is alive. Costs little more than reading the clock, so a loop can call it in every turn."""
@@ -287,6 +297,12 @@ class Heartbeat:
         if now >= self._due:
             self._due = now + HEARTBEAT_S
             self._write(self.ALIVE)
+
+    def begin(self) -> None:
+        """The child begins its work, which may be what ends it. A loop can call it in every turn."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._write(self.BEGUN)
 
     def pause(self) -> None:
         """The child may be silent until it calls `send` again."""

@@ -20,13 +20,17 @@ IGNORE_AND_SLEEP = "import signal, time; signal.signal(signal.SIGUSR1, signal.SI
 
 
 def send_heartbeats(payload: Mapping[str, str]) -> int:
-    """Send the heartbeats of `states` ("+" alive, "-" paused), then nothing more."""
+    """Send the heartbeats of `states` ("+" alive, "-" paused, "*" begun); then end if "." follows, else do nothing."""
     heartbeat = Heartbeat(int(payload["heartbeat"]))
     for state in payload["states"]:
         if state == "+":
             heartbeat.send()
-        else:
+        elif state == "-":
             heartbeat.pause()
+        elif state == "*":
+            heartbeat.begin()
+        else:
+            return 0
     time.sleep(600)
     return 0
 
