@@ -231,6 +231,21 @@ class TestOneEngine:
 
         assert served.run(main()) == [tokens([1], LONG), tokens([2], LONG)]
 
+    def test_an_engine_that_is_stopped_in_a_call(self, serve):
+        """A call may take any time, but its process may not be stopped for longer than --step-timeout."""
+        served = serve(worker=worker(), step_timeout=1)
+
+        async def main() -> list[int]:
+            (task,) = await begun(served, [[1]])
+            call = asyncio.ensure_future(served.engine.collective_rpc("nap", args=(600,)))
+            await asyncio.sleep(0.5)  # the engine has begun with it
+            kill(served, number=signal.SIGSTOP)
+            with pytest.raises(EngineDeadError, match="SIGKILL"):
+                await call
+            return await task
+
+        assert served.run(main()) == tokens([1], LONG)
+
     def test_an_engine_that_was_asked_to_end(self, serve):
         served = serve(worker=worker())
 

@@ -207,6 +207,40 @@ class TestSilence:
         ]
         assert caplog.text.count("has sent no heartbeat for 2 s") == 2
 
+    def test_one_that_is_stopped_may_not_be_silent(self, supervisor, file, caplog):
+        """Nor may one whose descendant is, such as a rank that a call waits for. Else a call may take any time."""
+        exits = Exits()
+        supervisor.on_exit(exits)
+        role = "tenonry_testkit.kernel.roles:wait_for_descendant"
+        for name in ("stopped", "waiting", "working"):
+            payload = {"file": str(file.with_name(name))}
+            supervisor.start(name, role, payload, silence_s=2)
+        facts = {
+            name: read_facts(file.with_name(name)) for name in ("stopped", "waiting", "working")
+        }
+        os.kill(facts["stopped"]["pid"], signal.SIGSTOP)
+        os.kill(facts["waiting"]["grandchild"], signal.SIGSTOP)
+        eventually(lambda: len(exits.seen) == 2)
+        assert sorted((name, code) for name, _, code in exits.seen) == [
+            ("stopped", -9),
+            ("waiting", -9),
+        ]
+        assert caplog.text.count("has sent no heartbeat for 2 s") == 2
+        assert list(supervisor.pids()) == ["working"]
+        eventually(lambda: is_gone(facts["waiting"]["grandchild"]))
+
+    def test_one_that_goes_on_in_time_may_be_silent_again(self, supervisor, file):
+        """The seconds of a stop count only one after the other."""
+        role = "tenonry_testkit.kernel.roles:wait_for_descendant"
+        child = supervisor.start("x", role, {"file": str(file)}, silence_s=3)
+        read_facts(file)
+        for _ in range(2):
+            child.process.send_signal(signal.SIGSTOP)
+            time.sleep(1.5)
+            child.process.send_signal(signal.SIGCONT)
+            time.sleep(1.5)
+        assert child.exit_code is None
+
 
 class TestWork:
     """Whether a child that ended had begun its work (AF-24)."""

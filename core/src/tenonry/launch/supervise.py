@@ -184,8 +184,8 @@ class Supervisor:
     ) -> Child:
         """As `start_child`; the child is watched from now on, and killed if it is silent for `silence_s` seconds.
 
-        It sends `Heartbeat(int(payload["heartbeat"]))`; its silence counts from the first one on. In the log
-        `silence_hint` follows the limit, such as the setting that it comes from.
+        It sends `Heartbeat(int(payload["heartbeat"]))`; its silence counts from the first one on, and always while it is
+        stopped. In the log `silence_hint` follows the limit, such as the setting that it comes from.
         """
         heartbeats, heartbeat = os.pipe()
         if silence_s < math.inf:
@@ -256,26 +256,38 @@ def _watch(
 
 
 def _falls_silent(child: Child, pipe: io.FileIO, limit_s: float) -> bool:
-    """True once a child that lives has been silent for too long; False when it ends, or has no limit.
+    """True once a child that lives has been silent for too long; False when it ends, or has no limit. Before its first
+    heartbeat, and while it may be silent, only seconds count in which it is stopped.
 
     Counted in seconds in which this process ran: a machine that stops both does not make the child late.
     """
     poller = select.poll()
     poller.register(pipe, select.POLLIN)
-    silent_s = -math.inf
+    silent_s = 0.0
+    is_paused = True
     while limit_s < math.inf:
         if poller.poll(1000):
             received = pipe.read(4096)
             if not received:
                 break
             child.has_begun |= Heartbeat.BEGUN in received
-            silent_s = 0.0 if received.endswith(Heartbeat.ALIVE) else -math.inf
+            silent_s = 0.0
+            is_paused = not received.endswith(Heartbeat.ALIVE)
         elif child.exit_code is not None:
             break
+        elif is_paused and not _is_stopped(child.pid):
+            silent_s = 0.0
         else:
             silent_s += 1
             if silent_s >= limit_s:
                 return True
+    return False
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a process, or a descendant that it may wait for, was stopped by a signal."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return any(process.status() == psutil.STATUS_STOPPED for process in _tree(pid))
     return False
 
 

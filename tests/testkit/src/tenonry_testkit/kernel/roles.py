@@ -35,6 +35,17 @@ def send_heartbeats(payload: Mapping[str, str]) -> int:
     return 0
 
 
+def wait_for_descendant(payload: Mapping[str, str]) -> int:
+    """Send a heartbeat, and say that what follows may take any time: wait for a child."""
+    heartbeat = Heartbeat(int(payload["heartbeat"]))
+    heartbeat.send()
+    heartbeat.pause()
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with subprocess.Popen(command) as grandchild:
+        write_facts(payload, {"pid": os.getpid(), "grandchild": grandchild.pid})
+    return 0
+
+
 def leave(payload: Mapping[str, str]) -> int:
     """End at once with the given status."""
     return int(payload["status"])
