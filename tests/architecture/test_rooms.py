@@ -29,12 +29,12 @@ MAX_TOKENS = {
     # together come back with another coordinator; one that stands by has an index, a name and GPUs, and gets those of
     # one that died, as well as its rank; a node that was started again joins again; an
     # engine says when it begins its first step, and may not be stopped in a call.
-    "engine": 20_347,
+    "engine": 20_313,
     # Requests go on when their engine died, or was replaced: links of both, streams that move, who starts engines;
     # links to another coordinator; ports that stay for engines that come back; calls that reach engines that stand by
     # as well, and links that change their engine; the record of what is in use says how K and V are kept; listeners are
-    # closed when the engines of their start have gone.
-    "client": 18_350,
+    # closed when the engines of their start have gone; engines learn how many they are to be by then.
+    "client": 18_386,
     "settings": 900,
     "observers": 1_600,  # a logger that does not return is left behind
     "media": 80,

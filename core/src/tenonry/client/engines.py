@@ -183,13 +183,19 @@ class OwnedEngines(Engines):
             raise ConfigError(
                 f"the engines of {self.model.name} step together; their number is fixed while they run"
             )
-        if size > len(running):
-            unused = [index for index in range(MAX_ENGINES) if index not in running]
-            joining = unused[: size - len(running)]
-            self.fleet.remote.difference_update(joining)
-            await self._grow(joining)
-        else:
-            await self._shrink(running[size:], drain_timeout)
+        before = self.fleet.size
+        self.fleet.size = size
+        try:
+            if size > len(running):
+                unused = [index for index in range(MAX_ENGINES) if index not in running]
+                joining = unused[: size - len(running)]
+                self.fleet.remote.difference_update(joining)
+                await self._grow(joining)
+            else:
+                await self._shrink(running[size:], drain_timeout)
+        except BaseException:
+            self.fleet.size = before
+            raise
 
     @property
     def can_restart(self) -> bool:
@@ -299,6 +305,7 @@ class OwnedEngines(Engines):
         logger.info("engines are replaced: %s becomes %s", *plugins)
         logger.info("settings %s become %s", self._config.describe(), config.describe())
         fleet = self.fleets.make(config, plan)
+        fleet.size = self.fleet.size
         self.fleets.successor = fleet
         try:
             await Replacement(self, fleet, switch).run()

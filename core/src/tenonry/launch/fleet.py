@@ -51,9 +51,9 @@ class EngineFleet:
     """Starts engines and owns them. `on_death(engine index, reason)` is called once for each that ends by itself,
     from any thread.
 
-    `engines` are those that are ready; `dead` those that ended by themselves, with the reason. `coordinated`: run a
-    coordinator, as several front ends and models that need lockstep require. `epochs`: those of its starts, where
-    another fleet has engines of the same indexes. Raises ConfigError.
+    `engines` are those that are ready, of `size` that there are to be; `dead` those that ended by themselves, with the
+    reason. `coordinated`: run a coordinator, as several front ends and models that need lockstep require. `epochs`:
+    those of its starts, where another fleet has engines of the same indexes. Raises ConfigError.
     """
 
     COORDINATOR = -1
@@ -72,6 +72,7 @@ class EngineFleet:
         self._model = model
         self._plan = plan
         self._on_death = on_death
+        self.size = config.data_parallel_size
         self.engines: dict[int, EngineFacts] = {}
         self.dead: dict[int, str] = {}
         self._places: dict[int, int] = {}  # of the GPUs of this node, by engine
@@ -193,12 +194,9 @@ class EngineFleet:
             addresses = msgspec.structs.replace(
                 self.coordinator, inputs=addresses.inputs, outputs=addresses.outputs
             )
-        indexes = [*self.engines, *(engine.index for engine in engines)]
-        num_serving = sum(index < FIRST_STANDBY for index in indexes)
-        size = max(self._config.data_parallel_size, num_serving)
         metadata = HandshakeMetadata(
             addresses=addresses,
-            data_parallel_size=size,
+            data_parallel_size=self.size,
             rendezvous=self._rendezvous,
             epoch=epoch,
         )

@@ -184,8 +184,8 @@ class Supervisor:
     ) -> Child:
         """As `start_child`; the child is watched from now on, and killed if it is silent for `silence_s` seconds.
 
-        It sends `Heartbeat(int(payload["heartbeat"]))`; its silence counts from the first one on, and always while it is
-        stopped. In the log `silence_hint` follows the limit, such as the setting that it comes from.
+        It sends `Heartbeat(int(payload["heartbeat"]))`; its silence counts from the first one on, and always while it
+        is stopped. In the log `silence_hint` follows the limit, such as the setting that it comes from.
         """
         heartbeats, heartbeat = os.pipe()
         if silence_s < math.inf:
