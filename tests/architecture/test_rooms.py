@@ -19,8 +19,8 @@ MAX_TOKENS = {
     # counted.
     # Engines that stand by: a setting, their names, what is counted; batch invariance, and how K and V are kept:
     # settings. Settings that a worker would ignore are refused when it is resolved. Launchers say whether an engine
-    # that ended had begun a step.
-    "contract": 14_828,
+    # that ended had begun a step; hook modules whether they have nothing to do.
+    "contract": 14_841,
     "checks": 1_606,  # which settings those are
     "sizing": 1_350,
     # A start can be cancelled, and no stranger ends it; rounds, and what is checked of them; which start a title shows;

@@ -146,6 +146,17 @@ class TestHookModules:
         assert self.names(PluginManager(policy)) == []
         assert "acme_hooks" not in sys.modules
 
+    def test_one_that_says_that_it_is_idle_is_neither_called_nor_recorded(self, hooks, monkeypatch):
+        monkeypatch.setattr(
+            importlib.import_module("acme_hooks"), "is_idle", lambda: True, raising=False
+        )
+        manager = PluginManager()
+        assert self.names(manager) == []
+        with pytest.raises(PluginNotFound):
+            resolve("hooked", manager)
+        monkeypatch.setattr("acme_hooks.is_idle", lambda: False)
+        assert self.names(PluginManager()) == ["acme-hooks"]
+
     def test_only_the_allowed_are_active(self, hooks):
         assert self.names(PluginManager(PluginPolicy(allow=("acme-hooks",)))) == ["acme-hooks"]
 

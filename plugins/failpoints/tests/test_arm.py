@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from tenonry import AsyncLLM
+from tenonry.config import PluginPolicy
 from tenonry.errors import ConfigError, TenonryError
+from tenonry.plugin.manager import PluginManager
+from tenonry_failpoints import VARIABLE
 from tenonry_failpoints.borders import BORDERS, names
 from tenonry_testkit.kernel.forked import fork
 from tenonry_testkit.served import collect, params, served_config, tokens
@@ -22,6 +25,14 @@ pytestmark = pytest.mark.usefixtures("fake_model_site", "forked_children")
 PROMPTS = [[number, 5] for number in range(1, 7)]
 SAMPLING = params(max_tokens=12)
 HOOKS = {"allow": ["fake-model", "failpoints"]}
+
+
+def test_without_faults_it_is_not_among_the_plugins_in_use(monkeypatch):
+    policy = PluginPolicy(allow=("failpoints",))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert PluginManager(policy).hook_modules == []
+    monkeypatch.setenv(VARIABLE, "engine.step=kill")
+    assert [record.name for record in PluginManager(policy).hook_modules] == ["failpoints"]
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ A hook module is an ordinary Python module, named in the entry-point group `teno
 
 Hooks run at start-up, in the process that starts the engines, never per request or per token. An implementation may
 leave out arguments that it does not need. A misspelt hook name or an unknown argument stops the start and names the
-module.
+module. An installed one that has nothing to do, such as without a variable that it reads, may define `is_idle()`: where
+that returns True it is not called, and does not stand among the plugins in use.
 
 Order: the implementation that was registered last is called first; those marked `@hookimpl(trylast=True)` come at the
 end, and the kernel's own answer, the entry points, after all of them. Hooks that choose something stop at the first

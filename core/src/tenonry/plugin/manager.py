@@ -83,8 +83,9 @@ class PluginManager:
                 raise type(error)(
                     f"{error}; uninstall it, or disable it: --disable-plugin {name}"
                 ) from error
-            self.register(module, name=name)
-            self.hook_modules.append(entry)
+            if not getattr(module, "is_idle", bool)():
+                self.register(module, name=name)
+                self.hook_modules.append(entry)
 
     def resolve(self, kind: str, choice: PluginChoice, config: EngineConfig) -> PluginRecord:
         """Find the plugin of one of the kernel's kinds and check it: requirements, class, options, configuration."""

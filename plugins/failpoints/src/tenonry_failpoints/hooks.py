@@ -10,10 +10,14 @@ from tenonry_failpoints import VARIABLE
 FRONT_END = "front end"
 
 
+def is_idle() -> bool:
+    """Without faults it is none of the plugins in use."""
+    return not os.environ.get(VARIABLE)
+
+
 @hookimpl
 def tenonry_configured() -> None:
     """Refuse faults that cannot be read; set the others, here and in all processes that start from here."""
-    if os.environ.get(VARIABLE):
-        from tenonry_failpoints.arm import arm
+    from tenonry_failpoints.arm import arm
 
-        arm(FRONT_END)
+    arm(FRONT_END)
