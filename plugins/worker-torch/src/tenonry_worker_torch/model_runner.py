@@ -249,9 +249,10 @@ class ModelRunner:
         return PartLogits(logits[:num_samples], logits[num_samples:])
 
     def _begin_part(self, rows: NDArray[np.int32]) -> None:
-        """These rows are computed again: what a backend keeps of them beside their blocks may be wrong."""
+        """These rows are computed again: what a backend keeps of them beside their blocks may be wrong, and is not used
+        for another generation.
+        """
         self.generation[rows] += 1
-        self.model.backend.release(rows)
         self.buffers.begin_step()
 
     @scoped("tenonry: forward")
