@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenonry_testkit.step_layers import HEADS, assert_close
-from tenonry_testkit.step_parts import attention_parts, paged_keys
+from tenonry_testkit.step_layers import BLOCK_SIZES, HEADS, assert_close
+from tenonry_testkit.step_parts import PagedShape, attention_parts, paged_case, paged_keys
 from tenonry_testkit.step_suite import EXAMPLES, SEEDS, KernelSuite
 from tenonry_torch_base.step_kernels import Chunks
 
 if TYPE_CHECKING:
     from tenonry_torch_base.step_kernels import AttentionParts, PagedKeys
+
+
+CHUNK_SHAPES = st.builds(
+    PagedShape,
+    count=st.integers(1, 4),
+    kv_heads=st.integers(1, 3),
+    sharing=st.sampled_from([1, 2, 3, 5, 16]),
+    size=HEADS,
+    longest=st.integers(1, 200),
+    block_size=BLOCK_SIZES,
+    window=st.sampled_from([0, 1, 17, 100]),
+)
 
 
 def chunks_of(keys: PagedKeys) -> Chunks:
@@ -54,51 +65,31 @@ def chunk_formula(
     return out
 
 
+def assert_chunks(
+    kernel: Any,
+    parts: AttentionParts,
+    keys: PagedKeys,
+    exact: PagedKeys,
+) -> None:
+    """A kernel over `keys` is the formula over `exact`, and leaves queries of somebody else alone."""
+    chunks = chunks_of(keys)
+    count = int(chunks.counts.sum()) + len(keys.lengths) + 3
+    query = torch.randn(count, parts.heads, parts.size).bfloat16()
+    out = torch.full_like(query, 7.0)
+    kernel(query, chunks, keys, out)
+    assert_close(out, chunk_formula(parts, query, chunks, exact))
+
+
 class ChunkSuite(KernelSuite):
     """Kernels for rows with several queries, against the formula for one."""
 
     @EXAMPLES
-    @given(
-        SEEDS,
-        st.integers(1, 4),
-        st.integers(1, 3),
-        st.sampled_from([1, 2, 3, 5, 16]),
-        HEADS,
-        st.integers(1, 200),
-        st.sampled_from([1, 4, 16, 48]),
-        st.sampled_from([0, 1, 17, 100]),
-    )
-    def test_chunk_attention_is_its_formula(
-        self,
-        seed: int,
-        count: int,
-        kv_heads: int,
-        sharing: int,
-        size: int,
-        longest: int,
-        block_size: int,
-        window: int,
-    ):
+    @given(SEEDS, CHUNK_SHAPES)
+    def test_chunk_attention_is_its_formula(self, seed: int, shape: PagedShape):
         torch.manual_seed(seed)
-        parts = attention_parts(kv_heads, sharing, size, is_gated=False, is_normalised=False)
-        parts = dataclasses.replace(parts, window=window)
+        parts, keys = paged_case(shape)
         kernel = self.offered("chunk_attention", parts)
-        keys = paged_keys(
-            parts,
-            count,
-            longest,
-            block_size,
-        )
-        chunks = chunks_of(keys)
-        query = torch.randn(int(chunks.counts.sum()) + count + 3, parts.heads, size).bfloat16()
-        out = torch.full_like(query, 7.0)
-        kernel(
-            query,
-            chunks,
-            keys,
-            out,
-        )
-        assert_close(out, chunk_formula(parts, query, chunks, keys))
+        assert_chunks(kernel, parts, keys, keys)
 
     def test_chunk_attention_keeps_what_is_not_a_number_to_its_row(self):
         torch.manual_seed(1)

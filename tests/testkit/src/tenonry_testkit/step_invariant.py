@@ -4,7 +4,6 @@ company, and the results of their formulas. Test process.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import numpy as np
@@ -150,8 +149,8 @@ class InvariantSuite(KernelSuite):
             size,
             is_gated=False,
             is_normalised=is_normalised,
+            window=window,
         )
-        attention = dataclasses.replace(attention, window=window)
         parts, weights = layer_of(
             self.offered("invariant"),
             attention,

@@ -4,7 +4,6 @@ process.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,10 +13,13 @@ from torch.nn import functional
 
 from tenonry_testkit.step_formulas import rms_norm, turned_heads
 from tenonry_testkit.step_parts import (
+    PagedShape,
     attention_parts,
     blocked_weight,
     layer_parts,
+    paged_case,
     paged_keys,
+    spoilt_layer,
 )
 from tenonry_testkit.step_suite import COUNTS, EXAMPLES, SEEDS, KernelSuite
 
@@ -29,6 +31,21 @@ PAIRS = st.integers(1, 40)
 HALVES = st.integers(8, 40)
 WINDOWS = st.sampled_from([0, 1, 3, 17])
 HEADS = st.sampled_from([2, 6, 16, 24, 32, 40, 64, 128])
+BLOCK_SIZES = st.sampled_from([1, 4, 16, 48])
+
+
+def paged_shapes(sizes: st.SearchStrategy[int]) -> st.SearchStrategy[PagedShape]:
+    """Of rows that decode, with heads of these sizes."""
+    return st.builds(
+        PagedShape,
+        count=COUNTS,
+        kv_heads=st.integers(1, 3),
+        sharing=st.integers(1, 3),
+        size=sizes,
+        longest=st.integers(1, 100),
+        block_size=BLOCK_SIZES,
+        window=WINDOWS,
+    )
 
 
 def assert_close(
@@ -179,44 +196,12 @@ class LayerSuite(KernelSuite):
         assert_close(got[others], x[others].double() @ exact.t())
 
     @EXAMPLES
-    @given(
-        SEEDS,
-        COUNTS,
-        st.integers(1, 3),
-        st.integers(1, 3),
-        HEADS,
-        st.integers(1, 100),
-        st.sampled_from([1, 4, 16, 48]),
-        WINDOWS,
-    )
-    def test_paged_attention_is_its_formula(
-        self,
-        seed: int,
-        count: int,
-        kv_heads: int,
-        sharing: int,
-        size: int,
-        longest: int,
-        block_size: int,
-        window: int,
-    ):
+    @given(SEEDS, paged_shapes(HEADS))
+    def test_paged_attention_is_its_formula(self, seed: int, shape: PagedShape):
         torch.manual_seed(seed)
-        parts = attention_parts(
-            kv_heads,
-            sharing,
-            size,
-            is_gated=False,
-            is_normalised=False,
-        )
-        parts = dataclasses.replace(parts, window=window)
+        parts, keys = paged_case(shape)
         kernel = self.offered("paged_attention", parts)
-        keys = paged_keys(
-            parts,
-            count,
-            longest,
-            block_size,
-        )
-        query = torch.randn(count, parts.heads, size).bfloat16()
+        query = torch.randn(shape.count, parts.heads, shape.size).bfloat16()
         wanted = paged_formula(parts, query.double(), keys)
         assert_close(kernel(query, keys), wanted)
 
@@ -250,9 +235,13 @@ class LayerSuite(KernelSuite):
     ):
         torch.manual_seed(seed)
         attention = attention_parts(
-            kv_heads, sharing, size, is_gated=False, is_normalised=is_normalised
+            kv_heads,
+            sharing,
+            size,
+            is_gated=False,
+            is_normalised=is_normalised,
+            window=window,
         )
-        attention = dataclasses.replace(attention, window=window)
         parts, weights = layer_parts(
             attention,
             2 * pairs,
@@ -291,35 +280,17 @@ class LayerSuite(KernelSuite):
 
     def test_layer_keeps_what_is_not_a_number_to_its_row(self):
         torch.manual_seed(1)
-        attention = attention_parts(
-            2,
-            2,
-            16,
-            is_gated=False,
-            is_normalised=True,
+        case = spoilt_layer()
+        kernel = self.offered("layer", case.parts)
+        exact = case.keys._replace(blocks=case.keys.blocks.clone())
+        made = kernel(case.hidden, case.cos, case.sin, case.keys)
+        wanted = layer_formula(
+            case.parts,
+            case.weights,
+            case.hidden,
+            case.cos.double(),
+            case.sin.double(),
+            exact,
         )
-        parts, weights = layer_parts(
-            attention,
-            32,
-            64,
-            has_bias=False,
-        )
-        kernel = self.offered("layer", parts)
-        keys = paged_keys(
-            attention,
-            3,
-            20,
-            4,
-        )
-        exact = keys._replace(blocks=keys.blocks.clone())
-        hidden = torch.randn(3, 32).bfloat16()
-        hidden[1, 7] = float("inf")
-        cos = torch.ones(3, 1, 8).bfloat16()
-        sin = torch.zeros(3, 1, 8).bfloat16()
-        made = kernel(hidden, cos, sin, keys)
-        wanted = layer_formula(parts, weights, hidden, cos.double(), sin.double(), exact)
         assert not made[1].isfinite().all()
-        assert_close(
-            made[[0, 2]],
-            wanted[[0, 2]],
-        )
+        assert_close(made[[0, 2]], wanted[[0, 2]])

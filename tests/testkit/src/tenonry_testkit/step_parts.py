@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from tenonry_torch_base.low_rank import LowRankParts, SlotTokens
@@ -69,6 +71,7 @@ def attention_parts(
     *,
     is_gated: bool,
     is_normalised: bool,
+    window: int = 0,
 ) -> AttentionParts:
     """Of these shapes, with random weights."""
     heads = kv_heads * sharing
@@ -80,6 +83,7 @@ def attention_parts(
         norm_weight=torch.randn(heads + kv_heads, size) if is_normalised else None,
         norm_eps=1e-6,
         scaling=size**-0.5,
+        window=window,
     )
 
 
@@ -227,6 +231,31 @@ def paged_keys(
     return PagedKeys(blocks.bfloat16(), table.int().contiguous(), lengths)
 
 
+class PagedShape(NamedTuple):
+    """Of attention over blocks: `count` rows of up to `longest` tokens."""
+
+    count: int
+    kv_heads: int
+    sharing: int
+    size: int
+    longest: int
+    block_size: int
+    window: int
+
+
+def paged_case(shape: PagedShape) -> tuple[AttentionParts, PagedKeys]:
+    """Attention of this shape, without gate and norm, and what it reads."""
+    parts = attention_parts(
+        shape.kv_heads,
+        shape.sharing,
+        shape.size,
+        is_gated=False,
+        is_normalised=False,
+        window=shape.window,
+    )
+    return parts, paged_keys(parts, shape.count, shape.longest, shape.block_size)
+
+
 def layer_parts(
     attention: AttentionParts,
     hidden: int,
@@ -260,3 +289,30 @@ def layer_parts(
         down=blocked["down"],
     )
     return parts, exact
+
+
+class LayerCase(NamedTuple):
+    """What a kernel for a whole layer is given, and its `weights` in float64."""
+
+    parts: LayerParts
+    weights: dict[str, torch.Tensor]
+    keys: PagedKeys
+    hidden: torch.Tensor
+    cos: torch.Tensor
+    sin: torch.Tensor
+
+
+def spoilt_layer() -> LayerCase:
+    """A small one; row 1 of 3 has a number that is none."""
+    attention = attention_parts(2, 2, 16, is_gated=False, is_normalised=True)
+    parts, weights = layer_parts(attention, 32, 64, has_bias=False)
+    hidden = torch.randn(3, 32).bfloat16()
+    hidden[1, 7] = float("inf")
+    return LayerCase(
+        parts,
+        weights,
+        keys=paged_keys(attention, 3, 20, 4),
+        hidden=hidden,
+        cos=torch.ones(3, 1, 8).bfloat16(),
+        sin=torch.zeros(3, 1, 8).bfloat16(),
+    )

@@ -4,7 +4,6 @@ Test process.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,9 +11,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenonry_testkit.step_chunks import chunk_formula, chunks_of
-from tenonry_testkit.step_layers import HEADS, WINDOWS, assert_close, layer_formula, paged_formula
-from tenonry_testkit.step_parts import attention_parts, layer_parts, paged_keys
+from tenonry_testkit.step_chunks import CHUNK_SHAPES, assert_chunks
+from tenonry_testkit.step_layers import (
+    HEADS,
+    WINDOWS,
+    assert_close,
+    layer_formula,
+    paged_formula,
+    paged_shapes,
+)
+from tenonry_testkit.step_parts import (
+    PagedShape,
+    attention_parts,
+    layer_parts,
+    paged_case,
+    paged_keys,
+    spoilt_layer,
+)
 from tenonry_testkit.step_suite import COUNTS, EXAMPLES, SEEDS, KernelSuite
 
 if TYPE_CHECKING:
@@ -69,113 +82,23 @@ class RoundedSuite(KernelSuite):
         return super().offered(method, *arguments)
 
     @EXAMPLES
-    @given(
-        SEEDS,
-        COUNTS,
-        st.integers(1, 3),
-        st.integers(1, 3),
-        SIZES,
-        st.integers(1, 100),
-        st.sampled_from([1, 4, 16, 48]),
-        WINDOWS,
-    )
-    def test_paged_attention_reads_8_bits(
-        self,
-        seed: int,
-        count: int,
-        kv_heads: int,
-        sharing: int,
-        size: int,
-        longest: int,
-        block_size: int,
-        window: int,
-    ):
+    @given(SEEDS, paged_shapes(SIZES))
+    def test_paged_attention_reads_8_bits(self, seed: int, shape: PagedShape):
         torch.manual_seed(seed)
-        parts = attention_parts(
-            kv_heads,
-            sharing,
-            size,
-            is_gated=False,
-            is_normalised=False,
-        )
-        parts = dataclasses.replace(parts, window=window)
+        parts, keys = paged_case(shape)
         kernel = self.offered("paged_attention", parts)
-        given, exact = rounded(
-            paged_keys(
-                parts,
-                count,
-                longest,
-                block_size,
-            )
-        )
-        query = torch.randn(count, parts.heads, size).bfloat16()
-        assert_close(
-            kernel(query, given),
-            paged_formula(
-                parts,
-                query.double(),
-                exact,
-            ),
-        )
+        given, exact = rounded(keys)
+        query = torch.randn(shape.count, parts.heads, shape.size).bfloat16()
+        assert_close(kernel(query, given), paged_formula(parts, query.double(), exact))
 
     @EXAMPLES
-    @given(
-        SEEDS,
-        st.integers(1, 4),
-        st.integers(1, 3),
-        st.sampled_from([1, 2, 3, 16]),
-        HEADS,
-        st.integers(1, 200),
-        st.sampled_from([1, 4, 16, 48]),
-        st.sampled_from([0, 1, 17, 100]),
-    )
-    def test_chunk_attention_reads_8_bits(
-        self,
-        seed: int,
-        count: int,
-        kv_heads: int,
-        sharing: int,
-        size: int,
-        longest: int,
-        block_size: int,
-        window: int,
-    ):
+    @given(SEEDS, CHUNK_SHAPES)
+    def test_chunk_attention_reads_8_bits(self, seed: int, shape: PagedShape):
         torch.manual_seed(seed)
-        parts = attention_parts(
-            kv_heads,
-            sharing,
-            size,
-            is_gated=False,
-            is_normalised=False,
-        )
-        parts = dataclasses.replace(parts, window=window)
+        parts, keys = paged_case(shape)
         kernel = self.offered("chunk_attention", parts)
-        given, exact = rounded(
-            paged_keys(
-                parts,
-                count,
-                longest,
-                block_size,
-            )
-        )
-        chunks = chunks_of(given)
-        query = torch.randn(int(chunks.counts.sum()) + count + 3, parts.heads, size).bfloat16()
-        out = torch.full_like(query, 7.0)
-        kernel(
-            query,
-            chunks,
-            given,
-            out,
-        )
-        assert_close(
-            out,
-            chunk_formula(
-                parts,
-                query,
-                chunks,
-                exact,
-            ),
-        )
+        given, exact = rounded(keys)
+        assert_chunks(kernel, parts, given, exact)
 
     @EXAMPLES
     @given(
@@ -204,8 +127,8 @@ class RoundedSuite(KernelSuite):
             size,
             is_gated=False,
             is_normalised=True,
+            window=window,
         )
-        attention = dataclasses.replace(attention, window=window)
         parts, weights = layer_parts(
             attention,
             32,
@@ -255,44 +178,16 @@ class RoundedSuite(KernelSuite):
     def test_layer_keeps_what_is_not_a_number_in_8_bits(self):
         """None of such a vector is one, whoever reads it."""
         torch.manual_seed(1)
-        attention = attention_parts(
-            2,
-            2,
-            16,
-            is_gated=False,
-            is_normalised=True,
-        )
-        parts, weights = layer_parts(
-            attention,
-            32,
-            64,
-            has_bias=False,
-        )
-        kernel = self.offered("layer", parts)
-        given, exact = rounded(
-            paged_keys(
-                attention,
-                3,
-                20,
-                4,
-            )
-        )
-        hidden = torch.randn(3, 32).bfloat16()
-        hidden[1, 7] = float("inf")
-        cos = torch.ones(3, 1, 8).bfloat16()
-        sin = torch.zeros(3, 1, 8).bfloat16()
-        made = kernel(
-            hidden,
-            cos,
-            sin,
-            given,
-        )
+        case = spoilt_layer()
+        kernel = self.offered("layer", case.parts)
+        given, exact = rounded(case.keys)
+        made = kernel(case.hidden, case.cos, case.sin, given)
         wanted = layer_formula(
-            parts,
-            weights,
-            hidden,
-            cos.double(),
-            sin.double(),
+            case.parts,
+            case.weights,
+            case.hidden,
+            case.cos.double(),
+            case.sin.double(),
             exact,
         )
         assert not made[1].isfinite().any()
