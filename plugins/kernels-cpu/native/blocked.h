@@ -96,6 +96,13 @@ INLINE int vectors_at_once(int rows) {
     return fitting >= most ? most : fitting >= 4 ? 4 : fitting >= 2 ? 2 : 1;
 }
 
+INLINE void begin_sums(int rows, int vectors, vector sums[BLOCK_ROWS][BLOCK / LANES]) {
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; v++) sums[r][v] = (vector){0};
+}
+
 /* sums += `rows` rows times `vectors` vectors of a block's outputs. */
 INLINE void block_tile(int rows, int vectors, int64_t pairs, const factor *x, int64_t x_step, const uint16_t *weight,
                        vector sums[BLOCK_ROWS][BLOCK / LANES]) {
@@ -139,10 +146,7 @@ INLINE void half_rows(int rows, const blocked *w, int64_t block, const factor *x
     int vectors = vectors_at_once(rows);
     for (int c = 0; c < BLOCK; c += vectors * LANES) {
         vector sums[BLOCK_ROWS][BLOCK / LANES];
-#pragma GCC unroll 8
-        for (int r = 0; r < rows; r++)
-#pragma GCC unroll 16
-            for (int v = 0; v < vectors; v++) sums[r][v] = (vector){0};
+        begin_sums(rows, vectors, sums);
         block_tile(rows, vectors, w->inputs / 2, x, x_step, weight + 2 * c, sums);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++)

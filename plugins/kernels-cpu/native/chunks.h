@@ -119,7 +119,8 @@ INLINE float weigh_tile(chunk_state *s, int64_t n, float *scores, int64_t low, i
 /* The sums of BLOCK_ROWS queries from `n` on, shrunk, and what a tile's values add to so many vectors of them. */
 INLINE void add_values(chunk_state *s, int64_t n, const float *shrink, int64_t c, int vectors, int64_t step) {
     const uint16_t *values = s->values + c / BLOCK * BLOCK * BLOCK + 2 * (c % BLOCK);
-    vector made[BLOCK_ROWS][BLOCK / LANES] = {{{0}}};
+    vector made[BLOCK_ROWS][BLOCK / LANES];
+    begin_sums(BLOCK_ROWS, vectors, made);
     block_tile(BLOCK_ROWS, vectors, BLOCK / 2, s->weights, BLOCK, values, made);
     for (int r = 0; r < BLOCK_ROWS; r++)
         for (int v = 0; v < vectors; v++) {
