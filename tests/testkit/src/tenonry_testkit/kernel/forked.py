@@ -114,6 +114,8 @@ def fork(run: Callable[[], int], kept: Iterable[int]) -> int:
         gc.freeze()  # to look at what the test process holds would copy it
         gc.unfreeze = _nothing  # so would to look for garbage among it
         close_all_but(kept)
+        open_standard_files()
+        logging.root.handlers.clear()  # files of theirs are closed, and the numbers go to others
         renew_thread_pool()
         status = run()
     except SystemExit as error:
@@ -141,6 +143,14 @@ def renew_thread_pool() -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(torch.get_num_threads())
+
+
+def open_standard_files() -> None:
+    """Those that captured what the test process says had other numbers, which are closed."""
+    sys.stdin, sys.stdout, sys.stderr = (
+        open(number, mode, closefd=False)  # noqa: SIM115 - open to the end
+        for number, mode in enumerate("rww")
+    )
 
 
 def close_all_but(kept: Iterable[int]) -> None:
@@ -177,7 +187,6 @@ def run_command(
     begin(environment)
     sys.argv = ["tenonry", *words]
     # As in an interpreter that no test has begun to watch.
-    logging.root.handlers.clear()
     warnings.resetwarnings()
     for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
         warnings.simplefilter("ignore", category)
@@ -186,11 +195,7 @@ def run_command(
 
 
 def begin(environment: Mapping[str, str]) -> None:
-    """Open the standard files, and see nothing but `environment`."""
-    sys.stdin, sys.stdout, sys.stderr = (
-        open(number, mode, closefd=False)  # noqa: SIM115 - open to the end
-        for number, mode in enumerate("rww")
-    )
+    """See nothing but `environment`."""
     getproctitle()  # finds the title's place beside the environment, before that is replaced
     os.environ.clear()
     os.environ.update(environment)
