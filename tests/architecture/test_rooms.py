@@ -27,14 +27,16 @@ MAX_TOKENS = {
     # two engines of one index are connected; rows with grammars have rounds where tokens are drafted; launchers share
     # when an engine hangs; nodes are told which of their engines to start again; engines that step
     # together come back with another coordinator; one that stands by has an index, a name and GPUs, and gets those of
-    # one that died, as well as its rank; a node that was started again joins again; an
-    # engine says when it begins its first step, and may not be stopped in a call.
-    "engine": 20_313,
+    # one that died, as well as its rank; a node that was started again joins again; an engine says when it begins its
+    # first step, and may not be stopped in a call; fleets with engines of one index share their keys.
+    "engine": 20_342,
     # Requests go on when their engine died, or was replaced: links of both, streams that move, who starts engines;
     # links to another coordinator; ports that stay for engines that come back; calls that reach engines that stand by
     # as well, and links that change their engine; the record of what is in use says how K and V are kept; listeners are
-    # closed when the engines of their start have gone; engines learn how many they are to be by then.
-    "client": 18_386,
+    # closed when the engines of their start have gone, and what came before is read; engines learn how many they are to
+    # be by then. Newcomers take places together, with their coordinator; front ends that own no engines move streams
+    # and learn of changes.
+    "client": 18_646,
     "settings": 900,
     "observers": 1_600,  # a logger that does not return is left behind
     "media": 80,
@@ -52,7 +54,8 @@ MAX_TOKENS = {
     # one that was given up may come back with its node; one that did no step blames no request.
     "continuity": 3_386,
     # Engines that stand by: started in the background, let in, lost, renewed, refused.
-    "replacement": 3_210,
+    # Engines are replaced one by one, or together where they step together; other front ends move their streams, too.
+    "replacement": 3_254,
 }
 # Packed assignments that are still to be unpacked, and rooms that are still too dense: entries only ever go.
 STILL_PACKED = 0

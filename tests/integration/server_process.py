@@ -56,6 +56,7 @@ class Server:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.url = ""
+        self.headers: dict[str, str] = {}  # of `get`
         self._clients: list[openai.OpenAI] = []
 
     def _read(self) -> None:
@@ -89,7 +90,8 @@ class Server:
 
     def get(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(self.url + path, timeout=20) as response:
+            request = urllib.request.Request(self.url + path, headers=self.headers)
+            with urllib.request.urlopen(request, timeout=20) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

@@ -76,10 +76,3 @@ def test_the_scheduler_changes_under_streams_and_what_is_wrong_is_refused(serve)
     server.process.terminate()
     assert server.end() == 0
     assert "Traceback" not in server.output
-
-
-def test_several_api_servers_refuse_by_name(start):
-    server = start(*OPERATED).ready()
-    status, text = post(server, {"scheduler": "static"})
-    assert status == 409
-    assert "they serve several API servers" in text

@@ -181,7 +181,7 @@ class TestScale:
         load = front_end._engines.on_join
         seen = []
 
-        async def watched() -> None:
+        async def watched(*_: object) -> None:
             seen.append(sorted(front_end._client.leaving))
             await load()
             seen.append(await many(served, 4))  # the engine that joins takes none of them

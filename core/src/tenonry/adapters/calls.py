@@ -54,7 +54,7 @@ class AdapterCalls:
         answers = await self._calls.call("list_loras")
         return list(answers[0])
 
-    async def renew(self) -> None:
+    async def renew(self, *_: object) -> None:
         """Engines join: before they get requests, they load what the others have already."""
         async with self._changes:
             for name, path in self._paths.items():

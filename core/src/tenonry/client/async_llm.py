@@ -55,7 +55,6 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
         engines: Engines | None = None,
     ) -> None:
         """`engines`: start none; use these, which bring their stat loggers."""
-        self.config = config
         self._engines = engines or OwnedEngines(config, stat_loggers, context)
         self._client = self._engines.client
         self._stats = self._engines.stats
@@ -87,6 +86,8 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
             self._engines.recover(recovery, self.operations.changes)
             self._engines.on_death = self._handler.died
             self._engines.on_join = self.adapters.renew
+            self._engines.on_switch = self._handler.move
+            self._engines.on_change = self._handler.change
             self._engines.start()
             self._inputs = InputProcessor(
                 self.model,
@@ -271,11 +272,14 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
 
     async def _replace(self, changes: dict[str, Any]) -> None:
         async with self._scaling:
-            self.config = await self._engines.replace(changes, self._handler.move)
-        self._admission.config = self.config
-        self._recovery.suspects.max_num_seqs = self.config.max_num_seqs
+            await self._engines.replace(changes)
 
     # ------------------------------------------------------------------ facts
+    @property
+    def config(self) -> EngineConfig:
+        """That of the engines which run."""
+        return self._admission.config
+
     async def do_log_stats(self) -> None:
         """Make the stat loggers report now."""
         self._stats.submit("log")

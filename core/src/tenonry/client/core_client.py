@@ -42,10 +42,9 @@ class CoreClient:
     """The sockets to all engines. `on_death(engine index, reason)` is called once for an engine that reports its end.
 
     `frames_dropped` counts what could not be decoded or was of another epoch; `faults` engines that a plugin ended, by
-    its name. `dead`: why no request can be served.
-    `leaving`: engines that get no new requests. `newcomers`: ones that are ready to take the place of another; calls of
-    all engines reach them, too. `recovers`: dead engines are started again; until then they are
-    `awaited`, and so are they by requests that no other engine can serve.
+    its name. `dead`: why no request can be served. `leaving`: engines that get no new requests. `newcomers`: ones that
+    are ready to take the place of another; calls of all engines reach them, too. `recovers`: dead engines are started
+    again; until then they are `awaited`, and so are they by requests that no other engine can serve.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class CoreClient:
         self.awaited: set[int] = set()
         self._parked: dict[int, EngineCoreRequest] = {}  # by handle
         self._chooser = chooser
-        self._calls: dict[tuple[int, int], asyncio.Future[Any]] = {}  # by engine and number
+        self._calls: dict[tuple[EngineLink, int], asyncio.Future[Any]] = {}  # by number
         self._call_ids = itertools.count(1)
         self._encoder = MirrorEncoder(chooser.config)
         self._decoder: Decoder[EngineCoreOutputs] = Decoder(EngineCoreOutputs)
@@ -105,22 +104,27 @@ class CoreClient:
         """It takes no place. Calls that wait for it fail."""
         link = self.newcomers.pop(index, None)
         if link is not None:
-            self._forget(link)
-            self.fail_calls(EngineDeadError(reason), index)
+            self._forget(link, reason)
 
     def expect(self, facts: EngineFacts) -> None:
         """This engine is to take the place of the one of its index."""
         self.newcomers[facts.index] = EngineLink(facts)
 
-    def take_over(self, index: int) -> dict[int, EngineCoreRequest]:
-        """The newcomer is the engine of its index from now on; returns the requests of the one before it, by handle."""
-        link = self.engines.pop(index, None)
-        self.engines[index] = self.newcomers.pop(index)
-        if link is None:  # it died meanwhile
-            return {}
-        self._abort(link, list(link.requests))
-        self.ports.forget(link.identity)
-        return link.requests
+    def take_over(
+        self, indexes: Iterable[int], coordinator: EngineZmqAddresses | None
+    ) -> dict[int, dict[int, EngineCoreRequest]]:
+        """Newcomers get these indexes; returns the requests of those before them, by index. Calls of those fail."""
+        lost = {}
+        self.add_engines([], coordinator)
+        for index in self.newcomers.keys() & indexes:
+            link = self.engines.pop(index, None)
+            lost[index] = link.requests if link else {}  # else it died meanwhile
+            if link:
+                self._abort(link, list(link.requests))
+                self.ports.forget(link.identity)
+                self.fail_calls(EngineDeadError(f"engine {index} was replaced"), link)
+            self.engines[index] = self.newcomers.pop(index)
+        return lost
 
     def unconnected(self) -> set[int]:
         """Engines that have not connected both sockets yet. Each sends a first frame on both; `receive` takes the one
@@ -128,8 +132,12 @@ class CoreClient:
         """
         self.check_alive()
         connected = self.ports.connected()
-        links = [*self.engines.values(), *self.newcomers.values()]
-        return {link.index for link in links if link.identity not in connected}
+        return {link.index for link in self.links if link.identity not in connected}
+
+    @property
+    def links(self) -> list[EngineLink]:
+        """Engines by index, and then newcomers."""
+        return [*(self.engines[index] for index in sorted(self.engines)), *self.newcomers.values()]
 
     def engine_died(self, index: int, reason: str) -> None:
         """From any thread: send nothing there from now on. `remove_engine` follows."""
@@ -147,15 +155,15 @@ class CoreClient:
         link = self.engines.pop(index, None)
         if link is None:
             return {}
-        self._forget(link)
         if not self.engines and not self.awaited:
             self.dead = self.dead or reason
-        self.fail_calls(EngineDeadError(reason), index)
+        self._forget(link, reason)
         return link.requests
 
-    def _forget(self, link: EngineLink) -> None:
+    def _forget(self, link: EngineLink, reason: str) -> None:
         self.ports.forget(link.identity)
         self.ports.unbind_unused()
+        self.fail_calls(EngineDeadError(reason), link)
 
     def load(self, index: int) -> int:
         """Requests of an engine: the published number, or this front end's own times the number of front ends."""
@@ -250,39 +258,36 @@ class CoreClient:
         Raises EngineGenerateError (the engine's own message) or EngineDeadError.
         """
         self.check_alive()
-        if missing := self.awaited - self.engines.keys():
+        if missing := self.awaited - self.engines.keys() - self.newcomers.keys():
             raise EngineDeadError(f"engines {sorted(missing)} died and are being started again")
-        calls = [self.call_engine(index, method, *args, **kwargs) for index in sorted(self.engines)]
-        calls += [
-            self._call(link, method, args, kwargs)
-            for link in self.newcomers.values()
-            if link.index < FIRST_STANDBY
-        ]
+        links = [link for link in self.links if link.index < FIRST_STANDBY]
+        calls = [self.call_link(link, method, *args, **kwargs) for link in links]
         return await asyncio.gather(*calls)
 
-    async def call_engine(self, index: int, method: str, *args: Any, **kwargs: Any) -> Any:
-        """The same on one engine. Raises EngineDeadError, too, if it left before this runs."""
-        link = self.engines.get(index) or self.newcomers.get(index)
+    async def call_engine(self, index: int, method: str, *args: Any) -> Any:
+        """The same on one engine: a newcomer, if it has one."""
+        link = self.newcomers.get(index) or self.engines.get(index)
         if link is None:
             raise EngineDeadError(f"engine {index} is gone")
-        return await self._call(link, method, args, kwargs)
+        return await self.call_link(link, method, *args)
 
-    async def _call(
-        self, link: EngineLink, method: str, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> Any:
+    async def call_link(self, link: EngineLink, method: str, *args: Any, **kwargs: Any) -> Any:
+        """The same. Raises EngineDeadError, too, if it left before this runs."""
+        if link not in self.links:
+            raise EngineDeadError(f"engine {link.index} is gone")
         call_id = next(self._call_ids)
         future = asyncio.get_running_loop().create_future()
-        self._calls[link.index, call_id] = future
+        self._calls[link, call_id] = future
         try:
             frames = self._encoder.encode(UtilityCall(call_id, method, list(args), kwargs))
             self._send(link, RequestType.UTILITY, *frames)
             return await future
         finally:
-            del self._calls[link.index, call_id]
+            del self._calls[link, call_id]
 
     def has_calls(self, index: int) -> bool:
-        """True while a call waits for the answer of this engine."""
-        return any(engine == index for engine, _ in self._calls)
+        """True while a call waits for this engine."""
+        return any(link.index == index for link, _ in self._calls)
 
     def check_alive(self) -> None:
         """Raises EngineDeadError if no request can be served."""
@@ -328,7 +333,7 @@ class CoreClient:
             with contextlib.suppress(EngineDeadError):  # then it ends with its engine
                 self._add(link, request)
         if outputs.utility is not None:
-            self._answer(link.index, outputs.utility)
+            self._answer(link, outputs.utility)
         if outputs.dead:
             self.faults[outputs.blamed] += 1
             self.on_death(link.index, f"engine {link.index} stopped: {outputs.dead}")
@@ -340,10 +345,10 @@ class CoreClient:
         if link is None or outputs.epoch != link.epoch:
             self.frames_dropped += 1
         elif outputs.utility is not None:
-            self._answer(link.index, outputs.utility)
+            self._answer(link, outputs.utility)
 
-    def _answer(self, index: int, result: UtilityResult) -> None:
-        future = self._calls.get((index, result.call_id))
+    def _answer(self, link: EngineLink, result: UtilityResult) -> None:
+        future = self._calls.get((link, result.call_id))
         if future is None or future.done():
             return
         if result.failure is not None:
@@ -351,10 +356,10 @@ class CoreClient:
         else:
             future.set_result(result.result)
 
-    def fail_calls(self, error: Exception, engine: int | None = None) -> None:
-        """Every call that waits for an answer of this engine, or of any, raises."""
-        for (index, _), future in self._calls.items():
-            if engine in {None, index} and not future.done():
+    def fail_calls(self, error: Exception, engine: EngineLink | None = None) -> None:
+        """Every call that waits for this engine, or for any, raises."""
+        for (link, _), future in self._calls.items():
+            if engine in {None, link} and not future.done():
                 future.set_exception(error)
 
     def close(self) -> None:

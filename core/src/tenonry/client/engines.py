@@ -51,7 +51,8 @@ class Engines(ABC):
 
     `info` is there after `start`, and replaced as a whole when the number of engines changes. `on_death(engine index,
     reason)` is called, from any thread, when one ended unasked; `on_join` is awaited when engines were added, before
-    they get requests. Both are set before `start` is called.
+    they get requests; `on_switch(indexes, coordinator)` moves streams to newcomers; `on_change(configuration)` follows
+    each change. All are set before `start` is called.
     """
 
     plan: PluginPlan
@@ -62,7 +63,9 @@ class Engines(ABC):
     index: int = 0
     count: int = 1
     on_death: Callable[[int, str], None]
-    on_join: Callable[[], Awaitable[None]]
+    on_join: Callable[..., Awaitable[None]]
+    on_switch: Callable[[Sequence[int], EngineZmqAddresses | None], None]
+    on_change: Callable[[EngineConfig], None]
 
     @abstractmethod
     def start(self) -> None:
@@ -81,15 +84,13 @@ class Engines(ABC):
     async def scale(self, size: int, drain_timeout: float) -> None:
         """Go on with `size` engines; raises Unsupported where their number is fixed."""
 
-    async def replace(
-        self, changes: Mapping[str, Any], switch: Callable[[int], bool]
-    ) -> EngineConfig:
-        """Start engines with these changes, each of which takes the place of one that runs: `switch(index)` moves its
-        streams, unless that has just died. Returns the configuration. Raises where this one serves on.
+    async def replace(self, changes: Mapping[str, Any]) -> None:
+        """Start engines with these changes, each of which takes the place of one that runs. Raises where all of those
+        serve on.
         """
         raise Unsupported(
-            "these engines cannot be replaced while they run: they serve several API servers or a group of servers; "
-            "start another server with the changes, and move clients there"
+            "these engines cannot be replaced while they run: they serve a group of servers (data_parallel_rank); "
+            "start another group with the changes, and move clients there"
         )
 
     @property
@@ -125,8 +126,10 @@ class OwnedEngines(Engines):
             config = config.replaced(log_stats=True)
         self._manager, self.plan, self.model = resolve_front_end(config, launcher=True)
         check_supported(config, self.model)
-        self._config, self._context = config, context
+        self.config, self._context = config, context
         self.changes: Collection[str] = ()
+        self.on_change = self.on_refused = lambda _: None
+        self.on_moved: Callable[..., Awaitable[None]]
         self._fallback = fallback_config(config, self._manager)
         # Loggers may hold a port, and there may be no engines.
         with contextlib.ExitStack() as parts:
@@ -136,7 +139,7 @@ class OwnedEngines(Engines):
             self.fleets.current = self.fleets.make(config, self.plan)
             chooser = EngineChooser(config, self.plan)
             self.client = CoreClient(chooser, self.fleets.lost, self.fleet.curve)
-            self.standbys = Standbys(self, config.standby_engines, self.stats.record)
+            self.standbys = Standbys(self, config.standby_engines)
             parts.pop_all()
 
     def _died(self, index: int, reason: str) -> None:
@@ -151,8 +154,8 @@ class OwnedEngines(Engines):
         return self.fleets.current
 
     def start(self) -> None:
-        rank = self._config.data_parallel_rank
-        ranks = range(self._config.data_parallel_size)
+        rank = self.config.data_parallel_rank
+        ranks = range(self.config.data_parallel_size)
         if rank is not None:
             ranks = range(rank, rank + 1)
         with contextlib.closing(self.fleet.run_directory()) as meeting:
@@ -199,12 +202,12 @@ class OwnedEngines(Engines):
 
     @property
     def can_restart(self) -> bool:
-        return self._config.engine_death == "restart"
+        return self.config.engine_death == "restart"
 
     @property
     def num_together(self) -> int:
         """As many engines are started together, where one dies."""
-        return self._config.data_parallel_size if self.model.needs_lockstep else 1
+        return self.config.data_parallel_size if self.model.needs_lockstep else 1
 
     def recover(self, recovery: Recovery, changes: Collection[str]) -> None:
         recovery.restarts = Restarts(
@@ -213,6 +216,7 @@ class OwnedEngines(Engines):
         recovery.restarts.obstacles = changes
         recovery.restarts.num_at_once = lambda: self.standbys.num_at_once
         self.changes = changes
+        self.on_moved = recovery.admit
         self.standbys.on_built = lambda: self.on_join()  # noqa: PLW0108 - it is set later
 
     def listen(
@@ -227,26 +231,29 @@ class OwnedEngines(Engines):
         scheduler = self.plan.get("scheduler").name
         if self._fallback is not None and self.client.faults[scheduler] >= MAX_FAULTS:
             self._fall_back(scheduler, indexes[0])
-            await self.standbys.renew(self._config.standby_engines)
+            await self.standbys.renew(self.config.standby_engines)
         await self._grow(indexes, self.standbys.take_place)
         self.standbys.fill()
 
     def _fall_back(self, scheduler: str, index: int) -> None:
         """Start engines with the other scheduler from now on."""
         assert self._fallback is not None  # noqa: S101 - see `restart`
-        self._config = self._fallback
+        self.config = self._fallback
         self._fallback = None
-        self.plan = self._manager.plan(self._config)
-        self.fleet.change(self._config, self.plan)
+        self.plan = self._manager.plan(self.config)
+        self.fleet.change(self.config, self.plan)
         logger.error(
             "the scheduler '%s' raised or broke its contract %d times: engines that are started from now on use '%s' "
             "(--fallback-scheduler)",
             scheduler,
             MAX_FAULTS,
-            self._config.scheduler.name,
+            self.config.scheduler.name,
         )
-        stats = RecoveryStats(fallbacks=1)
-        self.stats.record(StatRecord(engine_index=index, time=time.monotonic(), recovery=stats))
+        self.note(index, RecoveryStats(fallbacks=1))
+
+    def note(self, index: int, numbers: RecoveryStats) -> None:
+        """Let stat loggers know what happened to an engine."""
+        self.stats.record(StatRecord(engine_index=index, time=time.monotonic(), recovery=numbers))
 
     async def _grow(
         self, indexes: Sequence[int], take_place: Callable[[int], Awaitable[bool]] | None = None
@@ -262,7 +269,7 @@ class OwnedEngines(Engines):
                 with contextlib.closing(self.fleet.run_directory()) as meeting:
                     self._join(await self.start_some(self.fleet, missing, meeting))
                     await self.wait_until_connected()
-            await self.on_join()
+            await self.on_join(self.fleet, indexes)
             self.client.leaving.difference_update(indexes)
             self._learn()
         except BaseException as error:
@@ -291,28 +298,25 @@ class OwnedEngines(Engines):
         while self._is_connecting():  # noqa: ASYNC110 - sockets raise no event for it
             await asyncio.sleep(POLL_S)
 
-    async def replace(
-        self, changes: Mapping[str, Any], switch: Callable[[int], bool]
-    ) -> EngineConfig:
-        check_layout(self._config, self.model, self.fleets)
+    async def replace(self, changes: Mapping[str, Any]) -> None:
+        check_layout(self.config, self.model, self.fleets)
         check_present(self.client.awaited, self.changes)
-        config = changed(self._config, changes)
+        config = changed(self.config, changes)
         check_supported(config, self.model)
         manager = PluginManager(config.plugins)
         plan = await asyncio.to_thread(manager.plan, config)
         fallback = fallback_config(config, manager)
         plugins = [describe(each.records()) for each in (self.plan, plan)]
         logger.info("engines are replaced: %s becomes %s", *plugins)
-        logger.info("settings %s become %s", self._config.describe(), config.describe())
-        fleet = self.fleets.make(config, plan)
-        fleet.size = self.fleet.size
+        logger.info("settings %s become %s", self.config.describe(), config.describe())
+        fleet = self.fleets.make(config, plan, self.fleet)
         self.fleets.successor = fleet
         try:
-            await Replacement(self, fleet, switch).run()
+            await Replacement(self, fleet).run()
             before = self.fleets.succeed(fleet)
         finally:
             self.fleets.successor = None
-        self._config = config
+        self.config = config
         self._manager = manager
         self._fallback = fallback
         self.plan = plan
@@ -324,7 +328,6 @@ class OwnedEngines(Engines):
             LaunchError
         ):  # one that has just died is started again, or ends everything
             self._learn()
-        return config
 
     async def _shrink(self, indexes: Sequence[int], drain_timeout: float) -> None:
         if remote := sorted(self.fleet.remote.intersection(indexes)):
@@ -384,8 +387,9 @@ class OwnedEngines(Engines):
         ]
         if not facts:
             raise LaunchError("no engine is left: " + "; ".join(self.fleet.dead.values()))
-        self.info = engine_info(self._config, self.model, self.plan, facts, self._context)
+        self.info = engine_info(self.config, self.model, self.plan, facts, self._context)
         self.stats.initialized(self.info)
+        self.on_change(self.config)
 
     def shutdown(self, timeout: float = 5.0) -> None:
         self.fleets.shutdown(timeout)

@@ -10,13 +10,17 @@ import asyncio
 import contextlib
 import logging
 import threading
+from collections.abc import Iterable
+from typing import Any
 
 from tenonry.client.admission import Admission
+from tenonry.client.engine_link import EngineLink
 from tenonry.client.engines import Engines
 from tenonry.client.output_processor import OutputProcessor
+from tenonry.config import EngineConfig
 from tenonry.continuity.recovery import Recovery
 from tenonry.errors import EngineDeadError, TenonryError
-from tenonry.messages import EngineCoreOutputs
+from tenonry.messages import EngineCoreOutputs, EngineZmqAddresses
 from tenonry.stats import SchedulerStats
 
 logger = logging.getLogger(__name__)
@@ -68,7 +72,7 @@ class OutputHandler:
         self._client.ports.on_change = self._look_again
         for link in list(self._client.engines.values()):
             if link.dead:  # since before the loop ran
-                self._on_engine_dead(loop, link.index, link.dead)
+                self._on_engine_dead(loop, link, link.index, link.dead)
         self._engines.listen(loop, self._outputs.take_iterations)
 
     def _look_again(self) -> None:
@@ -120,17 +124,18 @@ class OutputHandler:
     def died(self, index: int, reason: str) -> None:
         """From any thread: an engine ended unasked. Its streams end once outputs that it still sent have arrived."""
         logger.error("the engine died: %s", reason)
+        link = self._client.engines.get(index)
         self._client.engine_died(index, reason)
         if self._loop is not None:
-            self._on_engine_dead(self._loop, index, reason)
+            self._on_engine_dead(self._loop, link, index, reason)
 
-    def _on_engine_dead(self, loop: asyncio.AbstractEventLoop, index: int, reason: str) -> None:
+    def _on_engine_dead(self, loop: asyncio.AbstractEventLoop, *death: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and no caller waits
-            loop.call_soon_threadsafe(
-                loop.call_later, DRAIN_GRACE_S, self._fail_engine, index, reason
-            )
+            loop.call_soon_threadsafe(loop.call_later, DRAIN_GRACE_S, self._fail_engine, *death)
 
-    def _fail_engine(self, index: int, reason: str) -> None:
+    def _fail_engine(self, link: EngineLink | None, index: int, reason: str) -> None:
+        if self._client.engines.get(index) is not link:  # another one has its place already
+            return
         aborts = self._settle()
         lost = self._client.remove_engine(index, reason)
         if self._client.dead is not None:
@@ -154,19 +159,16 @@ class OutputHandler:
             return self._outputs.flush()
         return []
 
-    def move(self, index: int) -> bool:
-        """The newcomer takes the place of an engine, whose streams go on there; False if that one has just died.
-
-        Raises Unsupported, and changes nothing, if one of them cannot.
-        """
+    def move(self, indexes: Iterable[int], coordinator: EngineZmqAddresses | None) -> None:
+        """Newcomers take the places of engines, whose streams go on there."""
         self._client.abort_requests(self._settle())
-        link = self._client.engines.get(index)
-        if link is not None:
-            if link.dead:
-                return False
-            self._recovery.check_movable(link.requests)
-        self._recovery.move(index, self._client.take_over(index))
-        return True
+        for index, requests in self._client.take_over(indexes, coordinator).items():
+            self._recovery.move(index, requests)
+
+    def change(self, config: EngineConfig) -> None:
+        """The engines run with this configuration from now on."""
+        self._admission.config = config
+        self._recovery.suspects.max_num_seqs = config.max_num_seqs
 
     def _end(self, reason: str) -> None:
         """An engine is given up. With the last one everything ends."""

@@ -18,7 +18,7 @@ import msgspec
 
 from tenonry.continuity.restarts import Restarts
 from tenonry.continuity.suspects import CRASHES, MARGIN, Lost, OpenStream, Suspects
-from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError, Unsupported
+from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError
 from tenonry.interfaces.launcher import UNUSED
 from tenonry.messages import EngineCoreRequest
 from tenonry.stats import RecoveryStats, StatRecord
@@ -185,29 +185,25 @@ class Recovery:
             lost.requests.append(again)
         return list(by_id.values())
 
-    def check_movable(self, requests: Mapping[int, EngineCoreRequest]) -> None:
-        """Raises Unsupported if one of them could go on in no other engine."""
-        pinned = [each for each in requests.values() if each.kv_transfer_params is not None]
-        if pinned:
-            raise Unsupported(
-                f"{len(pinned)} open requests have K/V of another engine, which gives it once (kv_transfer_params); "
-                "try again when they have ended"
-            )
-
     def move(
         self,
         index: int,
         requests: Mapping[int, EngineCoreRequest],
     ) -> None:
         """An engine took the place of another one, which ran these: they go on there."""
-        lost = self._lost(requests)
-        for each in lost:
+        num_requests = 0
+        num_tokens = 0
+        for each in self._lost(requests):
             try:
+                _check_own(each, "was replaced")
                 self._client.send_requests(index, each.requests)
             except (EngineDeadError, RequestError) as error:
                 self._fail(each.requests, error)
-        num_tokens = sum(each.num_tokens for each in lost)
-        self._count(index, len(lost), num_tokens, num_replacements=1)
+            else:
+                num_requests += 1
+                num_tokens += each.num_tokens
+        if requests:
+            self._count(index, num_requests, num_tokens)
 
     def _go_on(self, index: int, reason: str, lost: list[Lost]) -> None:
         suspects = self.suspects.crashed(
@@ -234,12 +230,10 @@ class Recovery:
         index: int,
         num_requests: int,
         num_tokens: int,
-        num_replacements: int = 0,
     ) -> None:
         numbers = RecoveryStats(
             requests_continued=num_requests,
             tokens_recomputed=num_tokens,
-            replacements=num_replacements,
         )
         record = StatRecord(engine_index=index, time=time.monotonic(), recovery=numbers)
         self._record(record)
@@ -259,11 +253,10 @@ class Recovery:
         is_suspect: bool,
     ) -> Exception | None:
         """Why a request cannot go on."""
-        if lost.requests[0].kv_transfer_params is not None:
-            return EngineDeadError(
-                f"the engine of this request died: {reason}; its K/V came from another engine, which gives it once "
-                "(kv_transfer_params)"
-            )
+        try:
+            _check_own(lost, f"died: {reason}")
+        except EngineDeadError as error:
+            return error
         request_id = lost.stream.request_id
         if request_id == self._on_trial and not reason.endswith(UNUSED):
             return _poisoned(request_id, reason, was_alone=True)
@@ -335,6 +328,15 @@ class Recovery:
 
     def _completion(self, request: EngineCoreRequest) -> OpenCompletion | None:
         return self._outputs.completion(request.handle)
+
+
+def _check_own(lost: Lost, what: str) -> None:
+    """Raises EngineDeadError for a request that can go on in no other engine."""
+    if lost.requests[0].kv_transfer_params is not None:
+        raise EngineDeadError(
+            f"the engine of this request {what}; its K/V came from another engine, which gives it once "
+            "(kv_transfer_params)"
+        )
 
 
 def _poisoned(

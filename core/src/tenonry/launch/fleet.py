@@ -51,9 +51,9 @@ class EngineFleet:
     """Starts engines and owns them. `on_death(engine index, reason)` is called once for each that ends by itself,
     from any thread.
 
-    `engines` are those that are ready, of `size` that there are to be; `dead` those that ended by themselves, with the
-    reason. `coordinated`: run a coordinator, as several front ends and models that need lockstep require. `epochs`:
-    those of its starts, where another fleet has engines of the same indexes. Raises ConfigError.
+    `engines` are those that are ready, of `size` that there are to be; `dead` those that ended by themselves, and why.
+    `coordinated`: run a coordinator, as several front ends and models that need lockstep require. `before`: a fleet
+    with these keys and epochs, and of this size. Raises ConfigError.
     """
 
     COORDINATOR = -1
@@ -66,20 +66,20 @@ class EngineFleet:
         on_death: Callable[[int, str], None],
         *,
         coordinated: bool = False,
-        epochs: Iterator[int] | None = None,
+        before: EngineFleet | None = None,
     ) -> None:
         self._config = config
         self._model = model
         self._plan = plan
         self._on_death = on_death
-        self.size = config.data_parallel_size
+        self.size: int = before.size if before else config.data_parallel_size
         self.engines: dict[int, EngineFacts] = {}
         self.dead: dict[int, str] = {}
         self._places: dict[int, int] = {}  # of the GPUs of this node, by engine
         self.remote: set[int] = set()  # engines that another node started
         self.coordinator: EngineZmqAddresses | None = None
         self._rendezvous = ""  # of engines that step together
-        self._epochs = epochs or itertools.count(1)
+        self.epochs: Iterator[int] = before.epochs if before else itertools.count(1)
         self._closing = False
         self.is_cancelled = False  # the start that is under way ends soon, and raises LaunchError
         self._lock = threading.Lock()
@@ -94,7 +94,9 @@ class EngineFleet:
         self._num_local = math.inf if num_local is None else num_local
         self.is_local = host is None and self._num_local >= config.data_parallel_size
         self._host = host or config.data_parallel_address
-        self.curve = None if self.is_local else _keys(config)
+        self.curve: CurveKeys | None = None
+        if not self.is_local:
+            self.curve = before.curve if before else _keys(config)
         self._curve_text = "" if self.curve is None else self.curve.encode()
         self._coordinated = coordinated or model.needs_lockstep
         self._context: Context = zmq.Context()
@@ -148,7 +150,7 @@ class EngineFleet:
     def _start(
         self, socket: Socket, indexes: Sequence[int], addresses: EngineZmqAddresses
     ) -> list[EngineFacts]:
-        epoch = next(self._epochs)
+        epoch = next(self.epochs)
         dead = [engine_name(index) for index in indexes if self.dead.pop(index, None)]
         self._launcher.stop(dead, 0.0 if self._rendezvous else STOP_TIMEOUT_S)
         if self._rendezvous:
@@ -282,7 +284,7 @@ class EngineFleet:
             if facts is None:
                 raise LaunchError(f"{engine_name(standby)} has just ended")
             self._launcher.rename(engine_name(standby), engine_name(index))
-            facts = msgspec.structs.replace(facts, index=index, epoch=next(self._epochs))
+            facts = msgspec.structs.replace(facts, index=index, epoch=next(self.epochs))
             self._places[index] = self._places.pop(standby)
             self.engines[index] = facts
             self.dead.pop(index, None)

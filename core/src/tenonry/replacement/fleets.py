@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Iterable
 
@@ -32,20 +31,21 @@ class Fleets:
         self._model = model
         self._on_death = on_death
         self.coordinated = coordinated
-        self._epochs = itertools.count(1)
         self.successor: EngineFleet | None = None
         self.owners: dict[int, EngineFleet] = {}
         self.lock = threading.RLock()
 
-    def make(self, config: EngineConfig, plan: PluginPlan) -> EngineFleet:
-        """Another one, without engines."""
+    def make(
+        self, config: EngineConfig, plan: PluginPlan, before: EngineFleet | None = None
+    ) -> EngineFleet:
+        """Another one, without engines, beside the one before."""
         made = EngineFleet(
             config,
             self._model,
             plan,
             lambda index, reason: self._died(made, index, reason),
             coordinated=self.coordinated,
-            epochs=self._epochs,
+            before=before,
         )
         return made
 

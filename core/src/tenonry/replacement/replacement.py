@@ -20,6 +20,7 @@ from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import EngineFacts
 from tenonry.plugin.plan import PluginPlan
 from tenonry.replacement.fleets import Fleets
+from tenonry.stats import RecoveryStats
 from tenonry.transport.folder import RunDirectory
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class Client(Protocol):
     newcomers: dict[int, Any]
 
     @property
-    def engines(self) -> Mapping[int, object]: ...
+    def engines(self) -> Mapping[int, Any]: ...
 
     @property
     def awaited(self) -> Collection[int]: ...
@@ -56,17 +57,26 @@ class Client(Protocol):
 
 
 class Owner(Protocol):
-    """Who owns the engines. `changes`: by what they differ from ones just started. `on_join` is awaited before one gets
-    requests.
+    """Who owns the engines. `changes`: by what they differ from ones just started.
+
+    Of newcomers of a fleet, `on_join(fleet, indexes)` is awaited before they get requests, `on_switch(indexes,
+    coordinator)` lets them take their places and moves streams, and `on_moved(indexes)` is awaited before the engines
+    that had these end. `on_refused(indexes)`: they take none.
     """
 
     fleets: Fleets
     plan: PluginPlan
     changes: Collection[str]
-    on_join: Callable[[], Awaitable[None]]
+    on_join: Callable[..., Awaitable[None]]
+    on_switch: Callable[..., None]
+    on_moved: Callable[..., Awaitable[None]]
+    on_refused: Callable[..., None]
 
     @property
     def client(self) -> Client: ...
+
+    @property
+    def num_together(self) -> int: ...
 
     async def start_some(
         self,
@@ -77,31 +87,31 @@ class Owner(Protocol):
 
     async def wait_until_connected(self) -> None: ...
 
+    def note(self, index: int, numbers: RecoveryStats) -> None: ...
+
 
 class Replacement:
-    """Engines of `fleet` take the places of all that run, or none does. `switch(index)` moves the streams of one, and
-    returns False if it has just died.
-    """
+    """Engines of `fleet` take the places of all that run, or none does."""
 
     def __init__(
         self,
         owner: Owner,
         fleet: EngineFleet,
-        switch: Callable[[int], bool],
     ) -> None:
         self._owner = owner
         self._fleet = fleet
-        self._switch = switch
 
     async def run(self) -> None:
         """Raises what the start of an engine raises; then the ones before serve on."""
         owner = self._owner
+        waiting = sorted(owner.client.engines)
         try:
-            for index in sorted(owner.client.engines):
-                if (
-                    index in owner.client.engines
-                ):  # else it died, and is started with what all have then
-                    await self._replace(index, self._fleet)
+            while waiting:
+                indexes = waiting[: owner.num_together]
+                del waiting[: owner.num_together]
+                # One that died is started with what all have then.
+                if owner.client.engines.keys() & indexes:
+                    await self._replace(indexes, self._fleet)
         except BaseException as error:
             if not isinstance(error, asyncio.CancelledError):  # else everything ends
                 await self._go_back()
@@ -109,51 +119,56 @@ class Replacement:
                 await asyncio.to_thread(self._fleet.shutdown)
             raise
 
-    async def _replace(self, index: int, fleet: EngineFleet) -> None:
+    async def _replace(self, indexes: Sequence[int], fleet: EngineFleet) -> None:
         owner = self._owner
-        before = owner.fleets.owner(index)
-        known = before.engines.get(index)
+        before = owner.fleets.owner(indexes[0])
+        known = dict(before.engines)
         try:
             with contextlib.closing(fleet.run_directory()) as meeting:
-                (facts,) = await owner.start_some(fleet, [index], meeting)
-                if known is not None:
-                    check_same(known, facts)
-                owner.client.expect(facts)
+                for facts in await owner.start_some(fleet, indexes, meeting):
+                    if facts.index in known:
+                        check_same(known[facts.index], facts)
+                    owner.client.expect(facts)
                 await owner.wait_until_connected()
-            await owner.on_join()
-            await self._take_over(index, fleet)
-        except BaseException:
-            owner.client.newcomers.pop(index, None)
-            await asyncio.to_thread(fleet.stop, [index])
+            await owner.on_join(fleet, indexes)
+            await self._take_over(indexes, fleet)
+        except BaseException as error:
+            for index in indexes:
+                owner.client.drop_newcomer(index, str(error))
+            owner.on_refused(indexes)
+            await asyncio.to_thread(fleet.stop, indexes)
             raise
-        logger.info("engine %d: epoch %d has taken its place", index, facts.epoch)
-        await asyncio.to_thread(before.stop, [index])
+        for index in indexes:
+            logger.info("engine %d: another one has taken its place", index)
+            owner.note(index, RecoveryStats(replacements=1))
+        await owner.on_moved(indexes)
+        await asyncio.to_thread(before.stop, indexes)
 
-    async def _take_over(self, index: int, fleet: EngineFleet) -> None:
-        """When no call waits for the engine."""
+    async def _take_over(self, indexes: Sequence[int], fleet: EngineFleet) -> None:
+        """When no call waits for these engines."""
         give_up = time.monotonic() + CALLS_TIMEOUT_S
-        while self._owner.client.has_calls(index) or not self._moved(index, fleet):
+        while waiting := list(filter(self._owner.client.has_calls, indexes)):
             if time.monotonic() > give_up:
                 raise LaunchError(
-                    f"a call of engine {index} was not answered within {CALLS_TIMEOUT_S:g} s"
+                    f"a call of engine {waiting[0]} was not answered within {CALLS_TIMEOUT_S:g} s"
                 )
             await asyncio.sleep(POLL_S)
+        self._move(indexes, fleet)
 
-    def _moved(self, index: int, fleet: EngineFleet) -> bool:
+    def _move(self, indexes: Sequence[int], fleet: EngineFleet) -> None:
         owner = self._owner
         check_unchanged(owner.changes)
         owner.client.check_alive()
         fleets = owner.fleets
         with fleets.lock:
-            if reason := fleet.dead.get(index):
-                raise LaunchError(f"it ended before it was used: {reason}")
-            if not self._switch(index):
-                return False
-            if fleet is fleets.current:
-                del fleets.owners[index]
-            else:
+            for index in indexes:
+                if reason := fleet.dead.get(index):
+                    raise LaunchError(f"it ended before it was used: {reason}")
+            owner.on_switch(indexes, fleet.coordinator)
+            for index in indexes:
                 fleets.owners[index] = fleet
-            return True
+                if fleet is fleets.current:
+                    del fleets.owners[index]
 
     async def _go_back(self) -> None:
         """Engines that replaced others are replaced by ones like those that are left."""
@@ -163,7 +178,7 @@ class Replacement:
                 del fleets.owners[index]
                 continue
             try:
-                await self._replace(index, fleets.current)
+                await self._replace([index], fleets.current)
             except Exception:
                 logger.exception("engine %d keeps the changes that others could not get", index)
 
@@ -175,16 +190,14 @@ def check_layout(
 ) -> None:
     """Raises Unsupported where engines cannot be replaced yet."""
     where = ""
-    if model.needs_lockstep:
-        where = "engines that step together (enable_expert_parallel)"
+    if model.needs_lockstep and config.expert_rendezvous:
+        where = f"expert_rendezvous={config.expert_rendezvous}, where those that run have met"
     elif config.launcher.name != "process":
         where = f"launcher={config.launcher.name}"
     elif not fleets.current.is_local:
         where = (
             f"data_parallel_size_local={config.data_parallel_size_local}, engines on other nodes"
         )
-    elif fleets.coordinated:
-        where = "a coordinator, as several API servers have"
     elif config.kv_connector is not None:
         where = f"kv_connector={config.kv_connector.name}"
     if where:

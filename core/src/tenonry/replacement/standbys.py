@@ -16,7 +16,7 @@ from tenonry.info import ModelInfo
 from tenonry.interfaces.launcher import FIRST_STANDBY, engine_name
 from tenonry.launch.fleet import EngineFleet
 from tenonry.replacement.replacement import Owner
-from tenonry.stats import RecoveryStats, StatRecord
+from tenonry.stats import RecoveryStats
 
 logger = logging.getLogger(__name__)
 # Streams that have just moved compute their prompts again, and a start takes as much of a CPU as they do.
@@ -39,11 +39,9 @@ class Standbys:
         self,
         owner: Owner,
         wanted: int,
-        record: Callable[[StatRecord], None],
     ) -> None:
         self._owner = owner
         self._wanted = wanted
-        self._record = record
         self._indexes = itertools.cycle(range(FIRST_STANDBY + 1, LAST_INDEX))
         self._ready: dict[int, EngineFleet] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -199,20 +197,12 @@ class Standbys:
                     f"{engine_name(standby)} did not answer within {ANSWER_TIMEOUT_S:g} s"
                 ) from None
             logger.info("%s has taken the place of engine %d", engine_name(standby), index)
-            self._note(index, RecoveryStats(takeovers=1))
+            self._owner.note(index, RecoveryStats(takeovers=1))
             return True
         return False
 
     def _tell(self) -> None:
-        self._note(0, RecoveryStats(standbys=len(self._ready)))
-
-    def _note(self, index: int, numbers: RecoveryStats) -> None:
-        record = StatRecord(
-            engine_index=index,
-            time=time.monotonic(),
-            recovery=numbers,
-        )
-        self._record(record)
+        self._owner.note(0, RecoveryStats(standbys=len(self._ready)))
 
 
 def check_supported(config: EngineConfig, model: ModelInfo) -> None:

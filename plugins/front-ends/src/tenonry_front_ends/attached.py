@@ -6,17 +6,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from tenonry import errors
 from tenonry.client.core_client import CoreClient
 from tenonry.client.engines import Engines
 from tenonry.client.load_balancer import EngineChooser
 from tenonry.config import EngineConfig
 from tenonry.continuity.recovery import Recovery
-from tenonry.errors import EngineDeadError, LaunchError, TenonryError, Unsupported
+from tenonry.errors import ConfigError, EngineDeadError, LaunchError, TenonryError, Unsupported
 from tenonry.info import EngineInfo
 from tenonry.observers.stat_manager import StatManager
 from tenonry.plugin.plan import PluginPlan
@@ -28,12 +30,15 @@ from tenonry_front_ends.messages import (
     EngineDied,
     EngineGivenUp,
     EnginesAdmitted,
+    EnginesChanged,
     EnginesReady,
     Flush,
     LoggerCall,
     Metrics,
     MetricsRequest,
     RecoveryTask,
+    Replaced,
+    ReplaceRequest,
     Report,
     ReportReceived,
     ServerConnected,
@@ -174,8 +179,10 @@ class AttachedEngines(Engines):
         chooser = EngineChooser(config, self.plan, attachment.index)
         self.client = CoreClient(chooser, self._on_engine_dead, keys_of(attachment.curve_keys))
         self.client.num_clients = attachment.count
-        self._dead_engines: set[int] = set()
+        self._dead_engines: set[tuple[int, int]] = set()  # with their epochs
         self._pids: dict[str, int] = {}
+        self._call_ids = itertools.count(1)
+        self._replacing: dict[int, asyncio.Future[Replaced]] = {}
         self._follower: Follower | None = None
 
     @property
@@ -189,6 +196,7 @@ class AttachedEngines(Engines):
             recovery,
             changes,
             lambda: self.on_join(),  # noqa: PLW0108 - it is set later
+            lambda *switched: self.on_switch(*switched),  # noqa: PLW0108 - as above
             self._link.send,
         )
 
@@ -207,7 +215,7 @@ class AttachedEngines(Engines):
             self.client.receive()  # only the engines' first frames can come yet
             message = self._link.receive(POLL_MS)
             if isinstance(message, EngineDied):
-                self._on_engine_dead(message.index, message.reason)
+                self._on_engine_dead(message.index, message.reason, message.epoch)
                 self.client.remove_engine(message.index, message.reason)
             if self.client.dead is not None or not (self.client.engines or self.client.awaited):
                 raise EngineDeadError(f"the engine is gone: {self.client.dead}")
@@ -231,8 +239,14 @@ class AttachedEngines(Engines):
 
     def _on_message(self, message: SupervisorMessage) -> None:
         match message:
-            case EngineDied(index, reason):
-                self._on_engine_dead(index, reason)
+            case EngineDied(index, reason, epoch):
+                self._on_engine_dead(index, reason, epoch)
+            case EnginesChanged():
+                self._change(message)
+            case Replaced():
+                future = self._replacing.get(message.call_id)
+                if future is not None and not future.done():
+                    future.set_result(message)
             case RecoveryTask() | EnginesAdmitted() | EngineGivenUp():
                 self._follow(message)
             case Flush(number):
@@ -253,27 +267,55 @@ class AttachedEngines(Engines):
         match message:
             case RecoveryTask():
                 self._follower.take(message)
-                if message.step == "bind":
-                    self._pids = message.pids
-                    self._dead_engines.difference_update(message.indexes)
             case EnginesAdmitted(indexes):
                 self._follower.recovery.let_in(indexes)
             case EngineGivenUp(index, reason):
                 self._follower.recovery.give_up(index, reason)
 
-    def _on_engine_dead(self, index: int, reason: str) -> None:
-        """The supervisor reports a death, or the engine itself; the first report counts."""
-        if index not in self._dead_engines:
-            self._dead_engines.add(index)
+    def _change(self, message: EnginesChanged) -> None:
+        self.info = message.info
+        self.plan = message.plan
+        self._pids = message.pids
+        self.on_change(EngineConfig.model_validate_json(message.config))
+
+    def _on_engine_dead(self, index: int, reason: str, epoch: int = 0) -> None:
+        """The supervisor reports a death, or the engine itself, which has no other epoch; the first report counts."""
+        newcomer = self.client.newcomers.get(index)
+        if (
+            newcomer is not None and newcomer.epoch == epoch
+        ):  # it has its place, as the supervisor knows
+            self.on_switch([index], None)
+        link = self.client.engines.get(index)
+        if not epoch and link is not None:
+            epoch = link.epoch
+        if (index, epoch) not in self._dead_engines:
+            self._dead_engines.add((index, epoch))
+            self._pids.pop(f"engine {index}", None)
             self.on_death(index, reason)
 
     def pids(self) -> dict[str, int]:
         """Processes of the engines: name → process id."""
-        return {
-            name: pid
-            for name, pid in self._pids.items()
-            if name not in {f"engine {i}" for i in self._dead_engines}
-        }
+        return dict(self._pids)
+
+    async def replace(self, changes: Mapping[str, Any]) -> None:
+        """The supervisor does it, for all front ends. Raises what it raises there."""
+        try:
+            text = json.dumps(changes)
+        except TypeError as error:
+            raise ConfigError(f"changes {list(changes)} cannot be sent: {error}") from None
+        call_id = next(self._call_ids)
+        future: asyncio.Future[Replaced] = asyncio.get_running_loop().create_future()
+        self._replacing[call_id] = future
+        self._link.send(ReplaceRequest(call_id, text))
+        try:
+            answer = await future
+        finally:
+            del self._replacing[call_id]
+        if answer.error:
+            kind = getattr(errors, answer.kind, TenonryError)
+            if kind in {errors.PluginFault, errors.ContractViolation}:
+                kind = errors.PluginError
+            raise kind(answer.error)
 
     async def scale(self, size: int, drain_timeout: float) -> None:
         """Raises Unsupported."""

@@ -1,26 +1,32 @@
-"""What a front end does when an engine that it shares comes back. Front end, event loop.
+"""What a front end does when an engine that it shares comes back, or is replaced. Front end, event loop.
 
-Its supervisor starts the engine and says what comes next: bind for it, wait until it is connected, try suspects, go on.
+Its supervisor starts the engine and says what comes next: bind for it, wait until it is connected, use it, try
+suspects, go on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from tenonry.client.core_client import CoreClient
 from tenonry.continuity.recovery import Recovery
 from tenonry.errors import TenonryError
+from tenonry.messages import EngineZmqAddresses
 from tenonry_front_ends.messages import RecoveryTask, TaskDone
 
 logger = logging.getLogger("tenonry.front_ends")
 POLL_S = 0.005
+CALLS_TIMEOUT_S = 60.0
+Switch = Callable[[Sequence[int], EngineZmqAddresses | None], None]
 
 
 class Follower:
     """`recovery`: of the requests of this front end; `changes`: by what engines differ from ones just started.
-    `on_join` is awaited before an engine gets requests; `answer` sends to the supervisor.
+    `on_join` is awaited before an engine gets requests; `switch` lets newcomers take their places; `answer` sends to
+    the supervisor.
     """
 
     def __init__(
@@ -29,12 +35,14 @@ class Follower:
         recovery: Recovery,
         changes: Collection[str],
         on_join: Callable[[], Awaitable[None]],
+        switch: Switch,
         answer: Callable[[TaskDone], None],
     ) -> None:
         self._client = client
         self.recovery = recovery
         self._changes = changes
         self._on_join = on_join
+        self._switch = switch
         self._answer = answer
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -46,32 +54,38 @@ class Follower:
 
     async def _run(self, task: RecoveryTask) -> None:
         addresses: Sequence[str] = ()
+        failure = ""
         try:
             match task.step:
                 case "bind":
-                    addresses = await self._bind(task)
+                    addresses = self._client.bind(task.input_address, task.output_address)
+                    for facts in task.engines:
+                        self._client.expect(facts)
                 case "connect":
                     await self._connect(task.indexes)
+                case "switch":
+                    await self._until_answered(task.indexes)
+                    self._switch(task.indexes, task.coordinator)
+                case "drop":
+                    for index in task.indexes:
+                        self._client.drop_newcomer(index, "it was not needed")
                 case "try":
                     await self.recovery.try_suspects(task.indexes)
         except TenonryError as error:  # the engine died again, or this front end ends
             logger.warning("engines %s: %s failed: %s", task.indexes, task.step, error)
-        self._answer(TaskDone(task.number, sorted(self._changes), list(addresses)))
-
-    async def _bind(self, task: RecoveryTask) -> Sequence[str]:
-        while self._client.engines.keys() & set(task.indexes):  # noqa: ASYNC110 - the dead ones leave first
-            await asyncio.sleep(POLL_S)
-        addresses = self._client.bind(task.input_address, task.output_address)
-        self._client.leaving.update(task.indexes)  # until they are connected
-        self._client.add_engines(task.engines, task.coordinator)
-        return addresses
+            failure = str(error)
+        self._answer(TaskDone(task.number, sorted(self._changes), list(addresses), failure))
 
     async def _connect(self, indexes: Sequence[int]) -> None:
-        while self._client.unconnected() & self._alive(indexes):  # noqa: ASYNC110 - sockets raise no event for it
+        newcomers = self._client.newcomers
+        while self._client.unconnected().intersection(indexes, newcomers):  # noqa: ASYNC110 - sockets raise no event for it
             await asyncio.sleep(POLL_S)
+        await self._until_answered(indexes)  # what they said may stand against it
         await self._on_join()
-        self._client.leaving.difference_update(indexes)
 
-    def _alive(self, indexes: Sequence[int]) -> set[int]:
-        engines = self._client.engines
-        return {index for index in indexes if index in engines and not engines[index].dead}
+    async def _until_answered(self, indexes: Sequence[int]) -> None:
+        """No call waits for an engine that is replaced; one that takes longer fails with it."""
+        give_up = time.monotonic() + CALLS_TIMEOUT_S
+        has_calls = self._client.has_calls
+        while any(map(has_calls, indexes)) and time.monotonic() < give_up:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(POLL_S)

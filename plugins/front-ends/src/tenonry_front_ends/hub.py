@@ -10,26 +10,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import logging
 import queue
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from tenonry.client.engine_link import EngineLink
 from tenonry.client.engines import OwnedEngines
 from tenonry.config import EngineConfig
-from tenonry.errors import EngineDeadError, EngineGenerateError
+from tenonry.errors import EngineDeadError, EngineGenerateError, TenonryError
 from tenonry.info import EngineInfo
+from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import EngineCoreOutputs
+from tenonry.replacement.replacement import check_unchanged
 from tenonry.stats import SchedulerStats
 from tenonry.transport.folder import RunDirectory
 from tenonry_front_ends.channel import ControlRouter
 from tenonry_front_ends.messages import (
     Attachment,
     EngineDied,
+    EnginesChanged,
     EnginesReady,
     Flush,
     Metrics,
     MetricsRequest,
+    Replaced,
+    ReplaceRequest,
     Report,
     ReportReceived,
     ServerConnected,
@@ -48,13 +55,14 @@ DRAIN_GRACE_MS = 50
 
 
 class _Server:
-    """One API server as the hub sees it. `run_directory` is removed once it is connected."""
+    """One API server as the hub sees it. `run_directory` is removed once it is connected. `info`: what it knows."""
 
-    __slots__ = ("connected", "epochs", "hello", "index", "run_directory")
+    __slots__ = ("connected", "epochs", "hello", "index", "info", "run_directory")
 
     def __init__(self, index: int, run_directory: RunDirectory) -> None:
         self.index = index
         self.run_directory = run_directory
+        self.info: EngineInfo | None = None
         self.hello: ServerHello | None = None
         self.connected = False
         self.epochs: dict[int, int] = {}  # of the engines that it was told of
@@ -62,8 +70,6 @@ class _Server:
 
 class Hub:
     """`on_engine_died(reason)` follows every death of an engine, `on_connected(index)` says that a server serves."""
-
-    info: EngineInfo
 
     def __init__(
         self,
@@ -79,8 +85,8 @@ class Hub:
         self._num_servers = num_servers
         self._engines = OwnedEngines(config, context=context, coordinated=True)
         self._engines.on_death = self._on_engine_dead
+        self._engines.on_change = lambda _: self._on_change()
         self._client = self._engines.client
-        self._fleet = self._engines.fleet
         self._stats = self._engines.stats
         self._control = ControlRouter(self._on_message)
         self._servers: dict[bytes, _Server] = {}
@@ -88,7 +94,7 @@ class Hub:
         self._starts = itertools.count(1)
         self._flush_numbers = itertools.count(1)
         self._flushes: dict[int, tuple[set[bytes], asyncio.Future[None]]] = {}
-        self._deaths: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+        self._deaths: queue.SimpleQueue[tuple[EngineLink | None, int, str]] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._client.recovers = self._engines.can_restart
@@ -103,6 +109,20 @@ class Hub:
         return {
             identity: server.index for identity, server in self._servers.items() if server.connected
         }
+
+    @property
+    def _fleet(self) -> EngineFleet:
+        return self._engines.fleet
+
+    @property
+    def config(self) -> EngineConfig:
+        """What engines have now."""
+        return self._engines.config
+
+    @property
+    def info(self) -> EngineInfo:
+        """What is known of them."""
+        return self._engines.info
 
     # ------------------------------------------------------------------ start
     def attachment(self, index: int) -> Attachment:
@@ -129,7 +149,6 @@ class Hub:
     def start(self) -> None:
         """Start the engines; returns when they can be used. Raises LaunchError or ConfigError."""
         self._engines.start()
-        self.info = self._engines.info
 
     def listen(self, loop: asyncio.AbstractEventLoop) -> None:
         """Serve the servers from now on."""
@@ -145,7 +164,7 @@ class Hub:
     # ------------------------------------------------------------------ engines
     def _on_engine_dead(self, index: int, reason: str) -> None:
         """Any thread."""
-        self._deaths.put((index, reason))
+        self._deaths.put((self._client.engines.get(index), index, reason))
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: everything ends anyway
@@ -153,7 +172,9 @@ class Hub:
 
     def _on_deaths(self) -> None:
         while not self._deaths.empty():
-            index, reason = self._deaths.get()
+            link, index, reason = self._deaths.get()
+            if self._client.engines.get(index) is not link:  # another one has its place already
+                continue
             logger.error("the engine died: %s", reason)
             self._client.engine_died(index, reason)
             self._on_outputs()  # what it said last
@@ -161,7 +182,7 @@ class Hub:
             self._stats.observe(
                 EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats())
             )  # no work left
-            self._broadcast(EngineDied(index, reason))
+            self._broadcast(EngineDied(index, reason, link.epoch if link else 0))
             if self._client.recovers:
                 self._recovery.restarts.on_death(index, reason)
             self._on_engine_died(reason)
@@ -196,9 +217,13 @@ class Hub:
             server.connected = True
             server.run_directory.close()
             self._on_connected(server.index)
+            if server.info is not self.info:
+                self._control.send(identity, self._changed())
             self._spawn(self._recovery.catch_up(identity, server.index, server.epochs))
         elif isinstance(message, TaskDone):
             self._recovery.done(message)
+        elif isinstance(message, ReplaceRequest):
+            self._spawn(self._replace(identity, message))
         elif isinstance(message, MetricsRequest):
             self._spawn(self._answer_metrics(identity, message.call_id))
 
@@ -212,9 +237,10 @@ class Hub:
                 )
             engines = [
                 facts
-                for index, facts in self._fleet.engines.items()
+                for index, facts in self._engines.fleets.engines().items()
                 if index in self._client.engines
             ]
+            server.info = self.info
             server.epochs = {engine.index: engine.epoch for engine in engines}
             ready = EnginesReady(
                 engines=engines,
@@ -247,9 +273,7 @@ class Hub:
 
     async def _call(self, method: str, *args: Any) -> None:
         """Call a method of every engine that is there; the death of one is reported by `on_engine_died`."""
-        calls = [
-            self._client.call_engine(index, method, *args) for index in sorted(self._client.engines)
-        ]
+        calls = [self._client.call_link(link, method, *args) for link in self._client.links]
         for answer in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(answer, EngineGenerateError):
                 logger.error("%s of client %s failed: %s", method, args[0], answer)
@@ -270,6 +294,30 @@ class Hub:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    # ------------------------------------------------------------------ replacing engines
+    async def _replace(self, identity: bytes, request: ReplaceRequest) -> None:
+        answer = Replaced(request.call_id)
+        try:
+            async with self._recovery.lock:
+                check_unchanged(await self._recovery.obstacles())
+                await self._engines.replace(json.loads(request.changes))
+        except Exception as error:
+            if not isinstance(error, TenonryError):
+                logger.exception("engines could not be replaced")
+            answer.error = str(error)
+            answer.kind = type(error).__name__
+        self._control.send(identity, answer)
+
+    def _changed(self) -> EnginesChanged:
+        config = self.config.model_dump_json()
+        return EnginesChanged(config, self.info, self._engines.plan, self.pids())
+
+    def _on_change(self) -> None:
+        for identity, server in self._servers.items():
+            if server.connected:
+                server.info = self.info
+                self._control.send(identity, self._changed())
 
     # ------------------------------------------------------------------ numbers
     def _take_report(self, identity: bytes, report: Report) -> None:

@@ -73,12 +73,20 @@ class MetricsRequest(msgspec.Struct, array_like=True, tag=True):
 
 class TaskDone(msgspec.Struct, array_like=True, tag=True):
     """Server: the answer to a RecoveryTask. `obstacles`: why an engine started now would not be as it was.
-    `addresses`: of "bind", as they are bound: requests and outputs.
+    `addresses`: of "bind", as they are bound: requests and outputs. `error`: why it failed.
     """
 
     number: int
     obstacles: list[str] = []
     addresses: list[str] = []
+    error: str = ""
+
+
+class ReplaceRequest(msgspec.Struct, array_like=True, tag=True):
+    """Server: a client asks for engines with these changes, which are the text of a JSON object."""
+
+    call_id: int
+    changes: str
 
 
 class EnginesReady(msgspec.Struct, array_like=True, tag=True):
@@ -91,22 +99,23 @@ class EnginesReady(msgspec.Struct, array_like=True, tag=True):
 
 
 class EngineDied(msgspec.Struct, array_like=True, tag=True):
-    """Supervisor: an engine has died."""
+    """Supervisor: an engine has died, of the start of this epoch."""
 
     index: int
     reason: str
+    epoch: int = 0
 
 
 class RecoveryTask(msgspec.Struct, array_like=True, tag=True):
-    """Supervisor: a part of bringing engines back. "check": whether anything stands against it; "bind": at these
-    addresses, for these engines and their coordinator; "connect": return when they are connected; "try": the suspects.
+    """Supervisor: a part of bringing engines back, or of replacing them. "check": whether anything stands against it;
+    "bind": at these addresses, for these engines; "connect": return when they are connected; "switch": they take their
+    places, with this coordinator; "drop": they do not; "try": the suspects.
     """
 
     number: int
-    step: Literal["check", "bind", "connect", "try"]
+    step: Literal["check", "bind", "connect", "switch", "drop", "try"]
     indexes: list[int] = []
     engines: list[EngineFacts] = []
-    pids: dict[str, int] = {}
     input_address: str = ""
     output_address: str = ""
     coordinator: EngineZmqAddresses | None = None
@@ -116,6 +125,23 @@ class EnginesAdmitted(msgspec.Struct, array_like=True, tag=True):
     """Supervisor: requests may go to these engines, which came back."""
 
     indexes: list[int]
+
+
+class EnginesChanged(msgspec.Struct, array_like=True, tag=True):
+    """Supervisor: what engines have now; `config` is the text of their configuration."""
+
+    config: str
+    info: EngineInfo
+    plan: PluginPlan
+    pids: dict[str, int]
+
+
+class Replaced(msgspec.Struct, array_like=True, tag=True):
+    """Supervisor: the answer to ReplaceRequest; with an error, and the name of its class, where nothing has changed."""
+
+    call_id: int
+    error: str = ""
+    kind: str = ""
 
 
 class EngineGivenUp(msgspec.Struct, array_like=True, tag=True):
@@ -150,13 +176,23 @@ class Stop(msgspec.Struct, array_like=True, tag=True):
     abort: bool
 
 
-ServerMessage = ServerHello | ServerConnected | ServerFailed | Report | MetricsRequest | TaskDone
+ServerMessage = (
+    ServerHello
+    | ServerConnected
+    | ServerFailed
+    | Report
+    | MetricsRequest
+    | ReplaceRequest
+    | TaskDone
+)
 SupervisorMessage = (
     EnginesReady
     | EngineDied
     | RecoveryTask
     | EnginesAdmitted
+    | EnginesChanged
     | EngineGivenUp
+    | Replaced
     | Flush
     | ReportReceived
     | Metrics

@@ -139,7 +139,7 @@ class TopProcess:
     def _start_server(self, index: int) -> None:
         fd = self._sock.fileno()
         payload = {
-            "config": self._config.model_dump_json(),
+            "config": self.hub.config.model_dump_json(),
             "settings": self._settings.model_dump_json(),
             "attachment": msgspec.json.encode(self.hub.attachment(index)).decode(),
             "socket": str(fd),
