@@ -134,7 +134,7 @@ class TestTakingOver:
         assert step >= 3
 
     def test_two_engines_and_one_that_stands_by(self, serve):
-        """One is back at once, and the other one is started."""
+        """One is back at once; the other one is started, or gets the next that stands by."""
         served = serve(worker=SLOW, data_parallel_size=2, standby_engines=1)
 
         async def main() -> list[list[int]]:
@@ -150,7 +150,9 @@ class TestTakingOver:
             return found
 
         assert served.run(main()) == expected(16)
-        assert sorted(served.engine._engines.pids()) == ["engine 0", "engine 1", "standby 2"]
+        *engines, last = sorted(served.engine._engines.pids())
+        assert engines == ["engine 0", "engine 1"]
+        assert last in {"standby 2", "standby 3"}
         assert served.engine.info.engine_indexes == (0, 1)
         both = [
             collect(served.engine, [rank], LONG, f"p{rank}", data_parallel_rank=rank)
