@@ -28,8 +28,9 @@ MAX_TOKENS = {
     # when an engine hangs; nodes are told which of their engines to start again; engines that step
     # together come back with another coordinator; one that stands by has an index, a name and GPUs, and gets those of
     # one that died, as well as its rank; a node that was started again joins again; an engine says when it begins its
-    # first step, and may not be stopped in a call; fleets with engines of one index share their keys.
-    "engine": 20_342,
+    # first step, and may not be stopped in a call; fleets with engines of one index share their keys;
+    # a coordinator that died after all engines is known to be gone.
+    "engine": 20_361,
     # Requests go on when their engine died, or was replaced: links of both, streams that move, who starts engines;
     # links to another coordinator; ports that stay for engines that come back; calls that reach engines that stand by
     # as well, and links that change their engine; the record of what is in use says how K and V are kept; listeners are

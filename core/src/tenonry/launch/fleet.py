@@ -51,9 +51,8 @@ class EngineFleet:
     """Starts engines and owns them. `on_death(engine index, reason)` is called once for each that ends by itself,
     from any thread.
 
-    `engines` are those that are ready, of `size` that there are to be; `dead` those that ended by themselves, and why.
-    `coordinated`: run a coordinator, as several front ends and models that need lockstep require. `before`: a fleet
-    with these keys and epochs, and of this size. Raises ConfigError.
+    `engines`: ready ones, of `size`; `dead`: those that ended by themselves, and why. `coordinated`: run a coordinator,
+    for several front ends or for lockstep. `before`: a fleet with these keys, epochs and size. Raises ConfigError.
     """
 
     COORDINATOR = -1
@@ -79,6 +78,7 @@ class EngineFleet:
         self.remote: set[int] = set()  # engines that another node started
         self.coordinator: EngineZmqAddresses | None = None
         self._rendezvous = ""  # of engines that step together
+        self._has_independent = False  # engines that do not, and may be started again
         self.epochs: Iterator[int] = before.epochs if before else itertools.count(1)
         self._closing = False
         self.is_cancelled = False  # the start that is under way ends soon, and raises LaunchError
@@ -94,9 +94,8 @@ class EngineFleet:
         self._num_local = math.inf if num_local is None else num_local
         self.is_local = host is None and self._num_local >= config.data_parallel_size
         self._host = host or config.data_parallel_address
-        self.curve: CurveKeys | None = None
-        if not self.is_local:
-            self.curve = before.curve if before else _keys(config)
+        keys = None if self.is_local or before else _keys(config)
+        self.curve: CurveKeys | None = before.curve if before else keys
         self._curve_text = "" if self.curve is None else self.curve.encode()
         self._coordinated = coordinated or model.needs_lockstep
         self._context: Context = zmq.Context()
@@ -173,6 +172,7 @@ class EngineFleet:
         facts = self._run_handshake(socket, engines, addresses, epoch)
         check_alike([*self.engines.values(), *facts])
         self.engines |= {engine.index: engine for engine in facts}
+        self._has_independent = not self._rendezvous
         self.remote.update(remote)
         if self._nodes.is_running or not remote:
             socket.close()
@@ -332,8 +332,8 @@ class EngineFleet:
     def lost(self, index: int, reason: str) -> None:
         """An engine is dead; the first reason counts. From any thread. Engines that step together end together."""
         with self._lock:
-            # While the first engines start, `_ended` looks for processes that are gone.
-            if self._closing or not self.engines:
+            # While the first engines start, or all that step together, `_ended` looks for processes that are gone.
+            if self._closing or not (self.engines or self._has_independent):
                 return
             if index in self.dead or index not in {*self.engines, self.COORDINATOR}:
                 return
