@@ -72,7 +72,8 @@ class Server:
         return self
 
     def wait_for(self, pattern: str) -> str:
-        for _ in range(1200):
+        """What the pattern's group found in what the process says, within two minutes."""
+        for _ in range(2400):
             match = re.search(pattern, self.output)
             if match:
                 return match[1]

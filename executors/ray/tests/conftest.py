@@ -29,7 +29,7 @@ SETTINGS = {
     "RAY_enable_worker_prestart": "0",
     "RAY_prestart_worker_first_driver": "0",
 }
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0  # for what hangs: Ray starts processes beside all other tests
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def second_cluster():
 
 @pytest.fixture
 def wait_for():
-    """`wait_for(condition, what)`: until it is true; fails after 20 s."""
+    """`wait_for(condition, what)`: until it is true; fails after PATIENCE_S."""
 
     def wait(condition, what="it"):
         deadline = time.monotonic() + PATIENCE_S

@@ -20,8 +20,8 @@ from tenonry.plugin.plan import PluginPlan
 from tenonry_executor_ray.launcher import RayLauncher
 from tenonry_executor_ray.options import RayLauncherOptions
 
-pytestmark = pytest.mark.usefixtures("no_actor_left")
-PATIENCE_S = 20.0
+pytestmark = [pytest.mark.timeout(200), pytest.mark.usefixtures("no_actor_left")]
+PATIENCE_S = 60.0  # for what hangs: Ray starts processes beside all other tests
 RAY_ENDED_IT = 1  # the status of a process in which a thread called Ray as it disconnected
 
 

@@ -25,8 +25,8 @@ from tenonry_executor_ray.options import RayExecutorOptions, RayLauncherOptions
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.fakes.worker import FakeWorker, FakeWorkerOptions
 
-pytestmark = pytest.mark.usefixtures("no_actor_left")
-PATIENCE_S = 20.0
+pytestmark = [pytest.mark.timeout(200), pytest.mark.usefixtures("no_actor_left")]
+PATIENCE_S = 60.0  # for what hangs: Ray starts processes beside all other tests
 SECOND_ADDRESS = "127.0.0.2"
 
 
