@@ -34,10 +34,10 @@ MAX_TOKENS = {
     # Requests go on when their engine died, or was replaced: links of both, streams that move, who starts engines;
     # links to another coordinator; ports that stay for engines that come back; calls that reach engines that stand by
     # as well, and links that change their engine; the record of what is in use says how K and V are kept; listeners are
-    # closed when the engines of their start have gone, and what came before is read; engines learn how many they are to
+    # closed when the engines of their start have gone; engines learn how many they are to
     # be by then. Newcomers take places together, with their coordinator; front ends that own no engines move streams
     # and learn of changes.
-    "client": 18_646,
+    "client": 18_578,
     "settings": 900,
     "observers": 1_600,  # a logger that does not return is left behind
     "media": 80,

@@ -31,7 +31,6 @@ class Client:
 
     def __init__(self, frames: list[EngineCoreOutputs]) -> None:
         self.engines: dict[int, Any] = {}
-        self.ports = SimpleNamespace()
         self.output_fd, self._other_end = os.pipe()
         self._frames = deque(frames)
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import tempfile
-import time
 from collections.abc import Awaitable
 from pathlib import Path
 
@@ -78,31 +77,6 @@ async def settled(work: Awaitable[None], wanted: int) -> None:
             return
         await asyncio.sleep(0.01)
     assert num_files() == wanted
-
-
-class TestSignals:
-    """The output socket's descriptor says only once that frames have come; binding takes the signal in."""
-
-    @pytest.mark.parametrize("change", ["bind", "unbind"])
-    def test_frames_that_came_before_a_change_are_read(self, serve, tmp_path, change):
-        served = serve()
-
-        async def main() -> list[int]:
-            begun = asyncio.Event()
-            ports = served.engine._client.ports
-            if change == "unbind":
-                ports.bind(f"ipc://{tmp_path}/in", f"ipc://{tmp_path}/out")
-                (tmp_path / "in").unlink()
-            run = asyncio.ensure_future(collect(served.engine, [1], LONG, "r", has_begun=begun))
-            await begun.wait()
-            time.sleep(0.5)  # noqa: ASYNC251 - the loop stands still while the engine sends all the rest
-            if change == "unbind":
-                ports.unbind_unused()
-            else:
-                ports.bind(f"ipc://{tmp_path}/in", f"ipc://{tmp_path}/out")
-            return await asyncio.wait_for(run, 10)
-
-        assert served.run(main()) == tokens([1], LONG)
 
 
 class TestFiles:

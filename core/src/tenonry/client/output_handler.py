@@ -68,17 +68,11 @@ class OutputHandler:
         self._loop = loop
         loop.add_reader(self._fd, self._on_readable)
         # The descriptor is edge-triggered: something may be there already.
-        self._look_again()
-        self._client.ports.on_change = self._look_again
+        loop.call_soon(self._on_readable)
         for link in list(self._client.engines.values()):
             if link.dead:  # since before the loop ran
                 self._on_engine_dead(loop, link, link.index, link.dead)
         self._engines.listen(loop, self._outputs.take_iterations)
-
-    def _look_again(self) -> None:
-        assert self._loop is not None  # noqa: S101 - `listen` came first
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and no caller waits
-            self._loop.call_soon(self._on_readable)
 
     # ------------------------------------------------------------------ outputs
     def _on_readable(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import zmq
@@ -28,8 +28,6 @@ class EnginePorts:
     """Each start of engines binds both sockets, to files of its own or always to the same ports.
 
     A file's listener is open as long as an engine is connected by it: closed, it would close their connections.
-    `on_change` is called where the second socket may have frames of which its descriptor says nothing: binding and
-    unbinding take in the signal of what has come meanwhile.
     """
 
     def __init__(self, context: Context, curve: CurveKeys | None) -> None:
@@ -39,7 +37,6 @@ class EnginePorts:
         self._files: dict[str, str] = {}  # the address of the second socket by that of the first
         self._addresses: dict[bytes, str] = {}  # where an engine has connected to the first
         self.returning: set[bytes] = set()  # engines that have connected to the second
-        self.on_change: Callable[[], None] = lambda: None
 
     def bind(self, input_address: str, output_address: str) -> tuple[str, str]:
         """Bind these addresses, too; returns them as they are bound."""
@@ -54,7 +51,6 @@ class EnginePorts:
         if is_file:
             self.unbind_unused()
             self._files[source] = sink
-        self.on_change()
         return source, sink
 
     def unbind_unused(self) -> None:
@@ -66,7 +62,6 @@ class EnginePorts:
                 with contextlib.suppress(zmq.ZMQError):  # `close` came first
                     self.sockets[0].unbind(source)
                     self.sockets[1].unbind(sink)
-                self.on_change()
 
     @property
     def sockets(self) -> tuple[Socket, Socket]:
