@@ -30,6 +30,7 @@ SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_worker_prestart": "0",
     "RAY_prestart_worker_first_driver": "0",
+    "RAY_worker_niceness": "0",  # by default 15: beside other tests engines would get next to nothing
 }
 OURS = ("ray::EngineActor", "ray::RankActor", "ray::engine", "ray::rank", "tenonry: ")
 MODEL = {"model": "demo", "device": "cpu", "dtype": "float32"}

@@ -128,7 +128,9 @@ class Fleet:
         for engine, pid in zip(engines, pids, strict=True):
             engine.pid = pid
             engine.life = engine.actor.wait.remote()
-            logger.info("%s runs on node %s, pid %d", engine.name, engine.facts.label(), pid)
+            facts = engine.facts
+            text = "%s runs on node %s, pid %d%s"
+            logger.info(text, engine.name, facts.label(), pid, facts.priority())
         with self._lock:
             self._engines.update((engine.name, engine) for engine in engines)
         if self._watcher is None:

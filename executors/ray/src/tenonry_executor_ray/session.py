@@ -123,7 +123,9 @@ def bounded(call: Callable[[], Any], timeout: float) -> bool:
 
 def _connect(address: str, namespace: str | None) -> None:
     handler = signal.getsignal(signal.SIGTERM)
-    options = {"include_dashboard": False} if address == LOCAL else {}
+    options: dict[str, Any] = {}
+    if address == LOCAL:  # nothing else runs in it that its engines should give way to
+        options = {"include_dashboard": False, "_system_config": {"worker_niceness": 0}}
     try:
         ray.init(address=address, namespace=namespace, logging_level=logging.WARNING, **options)
     except Exception as error:

@@ -24,16 +24,25 @@ OK = b""  # the first frame of an answer that is no failure
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Who an actor is: host name and address of its node, Ray's id of the node, pid, and the versions found there."""
+    """Who an actor is: host name and address of its node, Ray's id of the node, pid, and the versions found there.
+
+    `niceness`: what Ray started it with, 15 unless RAY_worker_niceness says otherwise where the node is started.
+    """
 
     node: str
     address: str = ""
     node_id: str = ""
     pid: int = 0
+    niceness: int = 0
     versions: dict[str, str] = {}
 
     def label(self) -> str:
         return f"{self.node} ({self.address})" if self.address else self.node
+
+    def priority(self) -> str:
+        """What to know where its process gives way to others; else empty."""
+        setting = "start Ray's nodes with RAY_worker_niceness=0 if others run there"
+        return f", at niceness {self.niceness} ({setting})" if self.niceness > 0 else ""
 
 
 class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +99,7 @@ def facts_here(plan_text: str) -> NodeFacts:
         address=get_node_ip_address(),
         node_id=ray.get_runtime_context().get_node_id(),
         pid=os.getpid(),
+        niceness=os.getpriority(os.PRIO_PROCESS, 0),
         versions=plan.versions_here() | _common_versions(),
     )
 
