@@ -22,8 +22,11 @@ from tenonry_executor_ray.launcher import RayLauncher
 
 launcher = RayLauncher(LauncherContext(EngineConfig(model="m"), options=RayLauncher.Options()))
 launcher.host()
+import os, ray
 from ray._private import worker
 print(worker.global_worker.node.get_session_dir_path(), flush=True)
+if sys.argv[1:] == ["niceness"]:
+    print(ray.get(ray.remote(lambda: os.getpriority(os.PRIO_PROCESS, 0)).remote()), flush=True)
 if sys.stdin.readline() == "close\\n":
     launcher.shutdown()
     print("closed", flush=True)
@@ -32,9 +35,9 @@ if sys.stdin.readline() == "close\\n":
 
 
 @pytest.fixture
-def front_end(ray_environment):
+def front_end(ray_environment, request):
     process = subprocess.Popen(
-        [sys.executable, "-c", FRONT_END],
+        [sys.executable, "-c", FRONT_END, *getattr(request, "param", [])],
         env=ray_environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -83,6 +86,12 @@ def test_nothing_is_left_after_an_orderly_end(front_end):
     assert process.stdout.readline() == "closed\n"
     assert psutil.wait_procs(everything, 20)[1] == []
     assert processes_of(session) == []
+
+
+@pytest.mark.parametrize("front_end", [["niceness"]], indirect=True)
+def test_what_runs_in_it_does_not_give_way_to_others(front_end):
+    process, _ = front_end
+    assert process.stdout.readline() == "0\n"
 
 
 @pytest.mark.parametrize("words", [[], [""], ["."], ["/"]])
