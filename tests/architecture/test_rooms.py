@@ -17,11 +17,12 @@ MAX_FILE_LINES = 400
 MAX_TOKENS = {
     # What follows a death, rounds and drafters are settings, and told; fallbacks, silence; drafts and replacements are
     # counted.
-    # Engines that stand by: a setting, their names, what is counted; batch invariance, and how K and V are kept:
-    # settings. Settings that a worker would ignore are refused when it is resolved. Launchers say whether an engine
-    # that ended had begun a step; hook modules whether they have nothing to do.
-    "contract": 14_841,
-    "checks": 1_606,  # which settings those are
+    # Engines that stand by: a setting, their names, what is counted; batch invariance, which workers decide on where it
+    # is not set, and how K and V are kept: settings. Settings that a worker would ignore are refused when it is
+    # resolved. Launchers say whether an engine that ended had begun a step; hook modules whether they have nothing to
+    # do.
+    "contract": 14_843,
+    "checks": 1_608,  # which settings those are, unless they are turned off
     "sizing": 1_350,
     # A start can be cancelled, and no stranger ends it; rounds, and what is checked of them; which start a title shows;
     # two engines of one index are connected; rows with grammars have rounds where tokens are drafted; launchers share

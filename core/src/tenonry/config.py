@@ -116,8 +116,8 @@ class EngineConfig(Settings):
     """Longest sequence in tokens; the model's own by default."""
     skip_model_check: bool = False
     """Skip the packed-against-apart self check at start."""
-    batch_invariant: bool = False
-    """Give a request the same bits whatever runs beside it: on the CPU in float32, for layers of the Llama kind."""
+    batch_invariant: bool | None = None
+    """Give a request the same bits whatever runs beside it; by default where a worker can, in float32."""
     enforce_eager: bool = False
     """Run the model as loaded: no fusion, no graphs."""
     skip_tokenizer_init: bool = False

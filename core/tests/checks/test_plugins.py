@@ -291,6 +291,12 @@ class TestSettings:
         with pytest.raises(ConfigError, match=text):
             PluginManager(discover=False).resolve("worker", worker, config)
 
+    def test_one_that_is_turned_off_needs_no_capability(self):
+        config = EngineConfig(model="m", batch_invariant=False, kv_connector=None, max_loras=0)
+        worker = PluginChoice(name="tenonry_testkit.kernel.faulty:StillWorker")
+        record = PluginManager(discover=False).resolve("worker", worker, config)
+        assert record.target.endswith(":StillWorker")
+
     def test_all_that_a_worker_declares_are_taken(self, tmp_path):
         path = tmp_path / "able.py"
         path.write_text(ABLE, "utf-8")

@@ -89,7 +89,7 @@ def built(worker, folder):
     info = ModelInfo(
         name="test", path=str(folder), architecture="Test", max_model_len=64, vocab_size=96
     )
-    config = EngineConfig(model=str(folder), device="cpu")
+    config = EngineConfig(model=str(folder), device="cpu", batch_invariant=False)  # weights stay
     return worker(WorkerContext(config, info, max_model_len=64))
 
 

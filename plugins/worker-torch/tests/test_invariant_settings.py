@@ -7,12 +7,15 @@ import torch
 import worker_families
 import worker_tools
 
-from tenonry.errors import ConfigError
+from tenonry.config import EngineConfig
+from tenonry.errors import ConfigError, ModelError
+from tenonry_kernels_cpu.invariant import Invariant
+from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_worker_torch.attention.invariant import InvariantBackend
 from tenonry_worker_torch.invariant_settings import check_invariant, require_kernels
 from tenonry_worker_torch.loading.load import look
 from tenonry_worker_torch.options import TorchOptions
-from tenonry_worker_torch.startup import backend_class
+from tenonry_worker_torch.startup import backend_class, looked
 from tenonry_worker_torch.worker import TorchWorker
 
 CPU = torch.device("cpu")
@@ -65,10 +68,60 @@ def test_without_kernels_the_error_says_what_to_install():
         require_kernels(None)
 
 
-def test_without_it_nothing_is_refused_and_attention_is_as_before(folder):
-    context = worker_tools.context(folder, dtype="bfloat16", attention_backend="sdpa")
-    assert TorchWorker(context).examine().architecture == "LlamaForCausalLM"
-    usual = worker_tools.context(folder, dtype="float32").config
-    assert backend_class(usual, CPU, {}) is not InvariantBackend
-    asked = worker_tools.context(folder, dtype="float32", batch_invariant=True).config
-    assert backend_class(asked, CPU, {}) is InvariantBackend
+def looked_at(folder, **settings):
+    """Whether the model would be served so."""
+    found, _ = looked(worker_tools.context(folder, **settings))
+    return found.is_invariant
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"dtype": "bfloat16"},
+        {"attention_backend": "sdpa"},
+        {"max_loras": 2},
+        {"enforce_eager": True},
+        {"options": TorchOptions(step_kernels="none")},
+        {"batch_invariant": False},
+    ],
+    ids=lambda setting: next(iter(setting)),
+)
+def test_by_default_it_is_left_out_where_something_is_in_the_way(folder, setting):
+    settings = {"dtype": "float32"} | setting
+    assert not looked_at(folder, **settings)
+    assert TorchWorker(worker_tools.context(folder, **settings)).examine().architecture
+
+
+def test_by_default_it_is_kept_in_float32_for_families_that_have_kernels(folder, tmp_path):
+    assert looked_at(folder, dtype="float32")
+    worker_families.save("gpt2", tmp_path)
+    assert not looked_at(tmp_path, dtype="float32")
+
+
+def loaded(folder, **settings):
+    worker = TorchWorker(worker_tools.context(folder, dtype="float32", **settings))
+    worker.load()
+    return worker.model
+
+
+@pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")
+def test_model_that_proves_to_be_another_is_loaded_again_without_it(folder, monkeypatch, caplog):
+    """Unless it was asked for: then it is refused."""
+    assert loaded(folder).is_invariant
+    assert not loaded(folder, batch_invariant=False).is_invariant
+    monkeypatch.setattr(Invariant, "layer", lambda self, parts: None)
+    caplog.set_level("INFO", "tenonry.worker")
+    model = loaded(folder)
+    assert not model.is_invariant
+    assert not isinstance(model.backend, InvariantBackend)
+    assert (
+        "without the promise of batch invariance: batch_invariant: LlamaForCausalLM" in caplog.text
+    )
+    with pytest.raises(ModelError, match="layers of shapes for which the step kernels have none"):
+        loaded(folder, batch_invariant=True)
+
+
+def test_attention_is_by_its_own_backend():
+    config = EngineConfig(model="m", dtype="float32")
+    assert backend_class(config, CPU, {}, is_invariant=True) is InvariantBackend
+    assert backend_class(config, CPU, {}, is_invariant=False) is not InvariantBackend

@@ -160,7 +160,7 @@ def test_a_backend_that_cannot_run_the_model_says_why(folder, monkeypatch):
         classmethod(lambda *_: "heads are too small"),
     )
     with pytest.raises(ConfigError, match="'cpu' cannot run LlamaForCausalLM: heads are too small"):
-        TorchWorker(worker_tools.context(folder)).load()
+        TorchWorker(worker_tools.context(folder, attention_backend="cpu")).load()
 
 
 def test_eager_and_unfused_run_the_models_own_code(folder):

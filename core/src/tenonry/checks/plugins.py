@@ -95,7 +95,7 @@ def check_settings(config: EngineConfig, worker: PluginRecord, declared: Contain
     for setting, capability in CAPABILITIES.items():
         value = getattr(config, setting)
         default = EngineConfig.model_fields[setting].default
-        if value != default and capability not in declared:
+        if value and value != default and capability not in declared:
             raise ConfigError(
                 f"{setting}={getattr(value, 'name', value)}: {worker.label()} lacks the capability '{capability}'; "
                 "leave it out, or choose another with --worker"

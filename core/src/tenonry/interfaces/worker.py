@@ -76,7 +76,8 @@ class Worker(Plugin[WorkerContext], ABC):
     "pooling" says that it may serve `SamplingParams.pooling`; `call("tasks")` then gives `EngineInfo.tasks`.
     "quantization" says that it keeps weights in few bits as that setting asks, "kv_cache_dtype" the same of K and V,
     "drafts" that it reads `drafter`; its rounds then have rows with log-probabilities. "batch_invariant" says that with
-    that setting no bit of what a request gets depends on what runs beside it, "attention_backend" that it has some.
+    that setting, and without it where it can, no bit of what a request gets depends on what runs beside it,
+    "attention_backend" that it has some.
     A setting that a worker would ignore is refused at the start: `tenonry.checks.plugins.CAPABILITIES`.
     `rpc_methods` is the allow-list of `call`. `steps_in_flight` is how many steps may be launched before the first is
     answered. Whatever it raises from `execute_model` ends the engine; a fault of one row is reported in the result

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tenonry.errors import ModelError
 from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
+from tenonry_worker_torch.fuse.invariant import NotInvariantError
 from tenonry_worker_torch.loading.prompts import numbered_tokens
 from tenonry_worker_torch.loading.self_check import ends_of
 
@@ -36,7 +36,7 @@ def require_invariance(
     vocab_size: int,
     architecture: str,
 ) -> None:
-    """Raises ModelError where a token gets other bits in other company."""
+    """Raises NotInvariantError where a token gets other bits in other company."""
     longest = min(len(rope.cos) for rope in forward.ropes.values())
     types = [layer.layer_type for layer in forward.layers]
     short = forward.shortened(sorted({types.index(kind) for kind in types}))
@@ -89,8 +89,8 @@ def _by_position(
     return found
 
 
-def _differs(architecture: str, what: str) -> ModelError:
-    return ModelError(
+def _differs(architecture: str, what: str) -> NotInvariantError:
+    return NotInvariantError(
         f"batch_invariant: {what} of {architecture} makes other bits of a token in another batch; leave "
         "--batch-invariant out, or use other step kernels"
     )

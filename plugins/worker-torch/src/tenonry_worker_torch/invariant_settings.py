@@ -21,6 +21,27 @@ if TYPE_CHECKING:
 PROMISE = "batch_invariant: what a token gets must not depend on what runs beside it"
 
 
+# Their layers have such kernels in most shapes; those of others are not tried unless a user asks.
+FAMILIES = frozenset({"llama", "mistral", "phi3", "qwen2", "qwen3"})
+
+
+def serves_invariant(
+    found: Look,
+    config: EngineConfig,
+    device: torch.device,
+    options: Any,
+) -> bool:
+    """Whether the model is to be served so, as far as can be said before it is loaded: where that was asked for, or
+    nothing is in the way. Raises ConfigError where it was asked for and something is.
+    """
+    if config.batch_invariant is None:
+        is_known = found.whole.config.model_type in FAMILIES
+        return is_known and next(_reasons(found, config, device, options), None) is None
+    if config.batch_invariant:
+        check_invariant(found, config, device, options)
+    return config.batch_invariant
+
+
 def check_invariant(
     found: Look,
     config: EngineConfig,

@@ -272,7 +272,8 @@ def _make_fast(
     elif has_paths and not group.all_agree(checks.agrees(model.forward)):
         drop_paths(mixers)
     if model.is_invariant:
-        _make_invariant(model, lean)
+        with phases.of("packing"):
+            _make_invariant(model, lean)
         return
     if lean is None:
         checks.prepare(may_be_lean=False)

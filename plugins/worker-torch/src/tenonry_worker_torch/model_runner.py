@@ -86,7 +86,7 @@ class ModelRunner:
             self.history.tokens,
             self.state.token_ids,
         )
-        self.sampler = Sampler(context, seed, processors, row_by_row=model.is_invariant)
+        self.sampler = Sampler(context, seed, processors)
 
     def draft(self, drafter: Drafter | None, max_drafts: int) -> None:
         """Let rounds verify what a drafter guesses; None on a rank that is told by another."""
@@ -353,9 +353,7 @@ class ModelRunner:
             end = begin + len(tokens)
             chosen = self.history.tokens[row, start : start + len(tokens)].long()
             count = int(self.sampler.columns.prompt_logprobs[row])
-            logprobs = prompt_logprobs_of(
-                logits[begin:end], chosen, count, row_by_row=self.model.is_invariant
-            )
+            logprobs = prompt_logprobs_of(logits[begin:end], chosen, count)
             parts.append(PromptPart(row, start, logprobs))
             begin = end
         return parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,11 @@ from tenonry_worker_torch.adapters.places import Places
 from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.attention.invariant import InvariantBackend
 from tenonry_worker_torch.drafting.start import check_drafter, most_drafts, open_drafter
+from tenonry_worker_torch.fuse.invariant import NotInvariantError
 from tenonry_worker_torch.fuse.kernels.best_allowed import best_allowed
 from tenonry_worker_torch.fuse.kernels.found import find_kernels
 from tenonry_worker_torch.images.check import ImageCheck
-from tenonry_worker_torch.invariant_settings import check_invariant, require_kernels
+from tenonry_worker_torch.invariant_settings import require_kernels, serves_invariant
 from tenonry_worker_torch.kv_groups import GroupLayout, kept_text
 from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.loading.examine import examine, known_facts
@@ -68,9 +70,11 @@ def backend_class(
     config: EngineConfig,
     device: torch.device,
     resolved: dict[str, str],
+    *,
+    is_invariant: bool,
 ) -> type[AttentionBackend]:
     """The attention backend of the settings, or the device's own. Raises PluginError with what there is."""
-    if config.batch_invariant:
+    if is_invariant:
         return InvariantBackend
     name = config.attention_backend or DEFAULT_BACKEND[device.type]
     found: type[AttentionBackend] = resolve_class(ATTENTION_BACKENDS, name, resolved)
@@ -103,14 +107,13 @@ def looked(context: WorkerContext) -> tuple[Look, WorkerFacts]:
     device = choose_device(config.device, context.local_rank, config.world_size)
     check_quantisation(found, config, device, context.options)
     check_kv_cache_dtype(config, device)
-    if config.batch_invariant:
-        check_invariant(found, config, device, context.options)
+    is_invariant = serves_invariant(found, config, device, context.options)
     if config.drafter is not None:
         check_drafter(context, config.drafter, device)
     known = known_facts(found, config, device)
     if config.max_loras or config.lora_modules:
         check_adapters(found, config, getattr(context.options, "max_cpu_loras", None))
-    return found, known
+    return replace(found, is_invariant=is_invariant), known
 
 
 def facts(context: WorkerContext, found: Look) -> WorkerFacts:
@@ -121,7 +124,7 @@ def facts(context: WorkerContext, found: Look) -> WorkerFacts:
         found,
         config,
         device,
-        backend_class(config, device, {}),
+        backend_class(config, device, {}, is_invariant=found.is_invariant),
         window_groups=window_groups(config, context.options),
     )
 
@@ -138,7 +141,8 @@ class Loader:
     """Makes the model of this rank: at the start, and again when its weights come back or are others.
 
     `resolved`: what the extension points resolved to. `rendezvous`: of several ranks. `adapters`: of all
-    models that it makes, from the first one on.
+    models that it makes, from the first one on. `is_invariant`: whether no token's bits shall depend on what runs
+    beside it; where nobody asked for that, the first model decides.
     """
 
     def __init__(
@@ -147,6 +151,8 @@ class Loader:
         options: TorchOptions,
         rendezvous: Rendezvous | None,
         phases: Phases,
+        *,
+        is_invariant: bool = False,
     ) -> None:
         config = context.config
         self._context = context
@@ -157,7 +163,6 @@ class Loader:
         self.adapters: Adapters | None = None
         self.resolved: dict[str, str] = {}
         self.device = choose_device(config.device, context.local_rank, config.world_size)
-        self._backend = backend_class(config, self.device, self.resolved)
         buffers = options.buffers or DEFAULT_BUFFERS[self.device.type]
         self._buffers = resolve_class(BUFFERS, buffers, self.resolved)
         self._kernels = None
@@ -165,10 +170,18 @@ class Loader:
             self._kernels = find_kernels(options.step_kernels, self.device, self.resolved)
         if config.batch_invariant:
             require_kernels(self._kernels)
+        has_kernels = self._kernels is not None and self._kernels.kernels.invariant() is not None
+        self._serve_invariant(is_invariant and has_kernels)
         prepare_device(self.device, options)
         self.parallel = alone()
         if rendezvous is not None:
             self.parallel = rendezvous.join(context, self.device)
+
+    def _serve_invariant(self, is_invariant: bool) -> None:
+        self._is_invariant = is_invariant
+        self._backend = backend_class(
+            self._context.config, self.device, self.resolved, is_invariant=is_invariant
+        )
 
     def load(self, found: Look) -> LoadedModel:
         """From its files, made fast and checked. `found`: what `look` said of the model. Raises ModelError."""
@@ -191,6 +204,15 @@ class Loader:
             module = make()
         if self._rendezvous is not None:
             self._rendezvous.wait_for_all("loaded")
+        try:
+            return self._built(found, module)
+        except NotInvariantError as error:
+            if config.batch_invariant:
+                raise
+            logger.info("Served without the promise of batch invariance: %s", error)
+        self._serve_invariant(False)
+        with self._phases.of("weights"):
+            module = make()
         return self._built(found, module)
 
     def reload(
@@ -245,7 +267,7 @@ class Loader:
                 image_check=ImageCheck(self._context.model.path) if config.max_images else None,
                 kernels=self._kernels,
                 quantisation=computes(found.quantised, self.device, module.dtype),
-                invariant=config.batch_invariant,
+                invariant=self._is_invariant,
                 kv_cache_dtype=config.kv_cache_dtype,
             )
         if adapters is not None and self.adapters is None:

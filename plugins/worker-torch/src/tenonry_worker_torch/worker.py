@@ -190,7 +190,13 @@ class TorchWorker(Worker):
         if config.world_size > 1 or config.enable_expert_parallel:
             self._rendezvous = Rendezvous(self.context, self._opened)
         self._found = None
-        loader = Loader(self.context, self.options, self._rendezvous, self._phases)
+        loader = Loader(
+            self.context,
+            self.options,
+            self._rendezvous,
+            self._phases,
+            is_invariant=found.is_invariant,
+        )
         self._resolved = loader.resolved
         self._residency = Residency(loader, found)
 

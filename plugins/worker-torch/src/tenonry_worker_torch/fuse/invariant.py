@@ -116,7 +116,7 @@ class InvariantLayer:
 
 
 def make_invariant(lean: LeanForward, kernels: InvariantKernels, architecture: str) -> None:
-    """Let kernels compute all layers of a lean forward pass that was verified. Raises ModelError."""
+    """Let kernels compute all layers of a lean forward pass that was verified. Raises NotInvariantError."""
     for number, layer in enumerate(lean.layers):
         reason = next(_reasons(layer), None)
         if reason is None and layer.layer_type not in lean.ropes:
@@ -132,9 +132,13 @@ def make_invariant(lean: LeanForward, kernels: InvariantKernels, architecture: s
     end.norm = KernelNorm(end.norm, kernels.norm(end.norm.weight, end.norm.eps))
 
 
-def refused(what: str) -> ModelError:
+class NotInvariantError(ModelError):
+    """A model that cannot be served so that no token's bits depend on what runs beside it."""
+
+
+def refused(what: str) -> NotInvariantError:
     """Of a model that is put together in another way than those that can be served so."""
-    return ModelError(
+    return NotInvariantError(
         f"{SETTING}: {what}, which worker 'torch' cannot compute so that no token depends on what runs beside it; it "
         f"can do layers of the Llama kind (Llama, Mistral, Qwen 2 and 3), and else leave --batch-invariant out"
     )

@@ -40,7 +40,7 @@ class Look:
     """A model that this worker does not refuse. `whole` has no storage, and stays as it is.
 
     `checkpoint` is what its files hold for it; None with random weights, and where each rank has files of its own,
-    which `is_sharded` says.
+    which `is_sharded` says. `is_invariant`: no token's bits shall depend on what runs beside it.
     """
 
     architecture: str
@@ -48,6 +48,7 @@ class Look:
     checkpoint: Checkpoint | None
     is_sharded: bool = False
     quantised: FoundQuantisation | None = None
+    is_invariant: bool = False
 
 
 def look(
