@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import numpy as np
@@ -16,15 +17,24 @@ ROWS = 8
 LENGTH = 64
 
 
+@contextlib.contextmanager
+def two_threads():
+    """torch has two threads, among which it shares what is large."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
 class SamplerDriver:
     """Drives a sampler row by row. `rows`: what the plain functions below need to compute the same."""
 
-    def __init__(self, vocab=VOCAB, extra=(), *, row_by_row=False):
+    def __init__(self, vocab=VOCAB, extra=()):
         self.history = np.zeros((ROWS, LENGTH), np.int32)
         context = ProcessorContext(
             ROWS, vocab, torch.device("cpu"), torch.from_numpy(self.history), self.history
         )
-        self.sampler = Sampler(context, extra=extra, row_by_row=row_by_row)
+        self.sampler = Sampler(context, extra=extra)
         self.rows = {}
 
     def enter(self, row, sampling, prompt=(1, 2, 3), output=(), stop=(), bad=()):

@@ -4,9 +4,10 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampler_driver import two_threads
 
 from tenonry_torch_base.sampler import choose
-from tenonry_torch_base.sampler.choose import draw, greedy, largest, truncated_weights
+from tenonry_torch_base.sampler.choose import draw, greedy, largest, row_sums, truncated_weights
 from tenonry_torch_base.sampler.randomness import uniforms
 
 
@@ -49,6 +50,38 @@ def test_a_nucleus_wider_than_the_candidates_is_sorted_whole(monkeypatch):
     assert torch.equal(wide, narrow)
     assert (wide > 0).sum(-1).tolist()[1:] == [500, 4]
     assert 440 <= int((wide[0] > 0).sum()) <= 450
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    seed=st.integers(0, 10_000),
+    vocab=st.sampled_from([100, 513, 5001, 40_001]),
+    rows=st.lists(
+        st.tuples(
+            st.sampled_from([0, 1, 40, 700]),
+            st.sampled_from([1.0, 0.9, 0.3]),
+            st.sampled_from([0.0, 0.01]),
+        ),
+        min_size=2,
+        max_size=6,
+    ),
+)
+@two_threads()
+def test_no_bit_of_a_row_depends_on_the_others(seed, vocab, rows):
+    """Neither on how many there are, nor on what they ask for (WK-14)."""
+    logits = torch.randn(len(rows), vocab, generator=torch.Generator().manual_seed(seed)) * 4
+    numbers = torch.linspace(0.001, 0.999, len(rows), dtype=torch.float64)
+    columns = [torch.tensor(column) for column in zip(*rows, strict=True)]
+
+    def chosen(lines):
+        weights = truncated_weights(logits[lines], *(column[lines] for column in columns))
+        return weights, row_sums(weights), draw(weights, numbers[lines])
+
+    together = chosen(slice(0, len(rows)))
+    for line in range(len(rows)):
+        alone = chosen(slice(line, line + 1))
+        for found, wanted in zip(alone, together, strict=True):
+            assert torch.equal(found[0], wanted[line])
 
 
 @settings(deadline=None, max_examples=40)

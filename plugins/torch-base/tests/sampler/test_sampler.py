@@ -9,11 +9,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampler_driver import ROWS, VOCAB, SamplerDriver, processed_by_hand, weights_by_hand
+from sampler_driver import (
+    ROWS,
+    VOCAB,
+    SamplerDriver,
+    processed_by_hand,
+    two_threads,
+    weights_by_hand,
+)
 
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import RowFailure
-from tenonry_torch_base.sampler import sampler
 from tenonry_torch_base.sampler.processors import SampleStep
 from tenonry_torch_base.sampler.randomness import uniforms
 
@@ -166,22 +172,14 @@ def test_tiles_change_nothing(rows_per_tile, monkeypatch):
             )
 
 
-def test_row_by_row_no_sum_or_exponential_is_over_several_rows(monkeypatch):
-    """So that torch cannot choose an order of additions by the number of rows (WK-14)."""
-    counts = []
-    for name in ("truncated_weights", "logprobs_of"):
-        real = getattr(sampler, name)
-
-        def noted(values, *others, real=real):
-            counts.append(len(values))
-            return real(values, *others)
-
-        monkeypatch.setattr(sampler, name, noted)
-    vocab = 40_001
+@two_threads()
+def test_no_bit_of_a_log_probability_depends_on_the_other_rows():
+    """Also where torch would share a single long row among threads (WK-14)."""
+    vocab = 70_001
     logits = torch.randn(ROWS, vocab, generator=torch.Generator().manual_seed(4)) * 3
 
     def sampled(rows):
-        driver = SamplerDriver(vocab, row_by_row=True)
+        driver = SamplerDriver(vocab)
         for row in rows:
             sampling = SamplingParams(
                 temperature=row % 3 / 2, seed=row, top_p=0.8, logprobs=row % 4
@@ -190,13 +188,13 @@ def test_row_by_row_no_sum_or_exponential_is_over_several_rows(monkeypatch):
         return driver.sample(logits[list(rows)], rows)
 
     together = sampled(range(ROWS))
-    assert len(counts) > ROWS
-    assert set(counts) == {1}
-    for row in range(ROWS):
-        alone = sampled([row])
-        assert alone.token_ids[0] == together.token_ids[row]
-        found, wanted = alone.logprobs.numpy()[1][0], together.logprobs.numpy()[1][row]
-        np.testing.assert_array_equal(found, wanted[: len(found)])
+    for rows in (*([row] for row in range(ROWS)), [1, 2], [3, 4, 5, 6, 7]):
+        some = sampled(rows)
+        assert some.token_ids.tolist() == together.token_ids[rows].tolist()
+        for line, row in enumerate(rows):
+            found, wanted = (part.logprobs.numpy()[1] for part in (some, together))
+            width = row % 4 + 1
+            np.testing.assert_array_equal(found[line, :width], wanted[row, :width])
 
 
 def test_the_distribution_is_the_wanted_one():

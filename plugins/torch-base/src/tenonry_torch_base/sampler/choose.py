@@ -1,6 +1,8 @@
 """Choosing a token per row: the largest logit, or one drawn from a truncated distribution. Worker process, any device.
 
-Truncation is by threshold, ties included, so it depends on a row's values alone and never on an order of sorting.
+Truncation is by threshold, ties included, so it depends on a row's values alone and never on an order of sorting. On
+the CPU no bit of what a row gets depends on the other rows: torch's softmax takes each row by itself, and where torch
+would share the sum of a single long row among threads there is `row_sums`.
 """
 
 from __future__ import annotations
@@ -169,12 +171,15 @@ def _thresholds_among(
     count = torch.where(has_top_k, top_k, vocab_size)
     in_k = ranks < count[:, None]
     mass = torch.where(in_k, falling, 0.0).double()
-    before = mass.cumsum(-1) - mass
+    running = mass.cumsum(-1)
+    before = running - mass
 
     total = torch.where(
         has_top_k,
-        mass.sum(-1),
-        weights.sum(-1).double(),
+        running[
+            :, -1
+        ],  # not a sum, whose order would depend on `n`, and so on the other rows' top_k
+        row_sums(weights).double(),
     )
     goal = top_p.double() * total
     is_needed = before < goal[:, None]
@@ -194,6 +199,22 @@ def _thresholds_among(
     return limit, is_known
 
 
+def row_sums(values: torch.Tensor) -> torch.Tensor:
+    """f32[N] of [N, V], added in an order that depends on V alone."""
+    return _chunk_sums(values).sum(-1)
+
+
+def _chunk_sums(values: torch.Tensor) -> torch.Tensor:
+    """The sums of every `CHUNK` values of a row, [N, chunks]; the last one may be of fewer."""
+    width = values.shape[1]
+    main = width - width % CHUNK
+    sums = values[:, :main].unflatten(1, (main // CHUNK, CHUNK)).sum(-1)
+    if main < width:
+        last = values[:, main:].sum(-1, keepdim=True)
+        sums = torch.cat([sums, last], 1)
+    return sums
+
+
 def draw(
     weights: torch.Tensor,
     uniform: torch.Tensor,
@@ -203,14 +224,9 @@ def draw(
     Two levels, both accumulated in float64: over chunks of `CHUNK` tokens, then within one chunk.
     """
     vocab_size = weights.shape[1]
-    main = vocab_size - vocab_size % CHUNK
 
     # The chunk: sums [N, chunks], goal and chunk [N, 1].
-    chunks = (main // CHUNK, CHUNK)
-    sums = weights[:, :main].unflatten(1, chunks).sum(-1)
-    if main < vocab_size:
-        last = weights[:, main:].sum(-1, keepdim=True)
-        sums = torch.cat([sums, last], 1)
+    sums = _chunk_sums(weights)
     upper = sums.double().cumsum(-1)
     goal = (uniform * upper[:, -1])[:, None]
     chunk = _first_beyond(upper, sums, goal)

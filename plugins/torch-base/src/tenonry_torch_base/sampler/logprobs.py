@@ -52,22 +52,16 @@ def logprobs_of(
     The rank of a token is one more than the number of tokens with a larger logit.
     """
     values = logits.float()  # [N, V]
-    normaliser = torch.logsumexp(values, -1, keepdim=True)
+    # Not logsumexp: torch shares the sum of a single long row among threads, and it has other bits beside others.
+    logprobs = torch.log_softmax(values, -1)
     ids = chosen[:, None]
-    own = values.gather(1, ids)
-    rank = (values > own).sum(-1) + 1
-    if not count:
-        return Logprobs(
-            ids,
-            own - normaliser,
-            rank,
-        )
-    best = values.topk(count, sorted=True)
-    ids = torch.cat([ids, best.indices], 1)  # [N, count + 1]
-    kept = torch.cat([own, best.values], 1)
+    rank = (values > values.gather(1, ids)).sum(-1) + 1
+    if count:
+        best = values.topk(count, sorted=True).indices
+        ids = torch.cat([ids, best], 1)  # [N, count + 1]
     return Logprobs(
         ids,
-        kept - normaliser,
+        logprobs.gather(1, ids),
         rank,
     )
 
@@ -76,18 +70,16 @@ def prompt_logprobs_of(
     logits: torch.Tensor,
     chosen: torch.Tensor,
     count: int,
-    *,
-    row_by_row: bool = False,
 ) -> Logprobs:
-    """As `logprobs_of`, in pieces: a prompt has many positions. `row_by_row`: as `Sampler` has it."""
+    """As `logprobs_of`, in pieces: a prompt has many positions."""
     length = logits.shape[0]
-    piece = 1 if row_by_row else max(1, PIECE_ELEMENTS // logits.shape[1])
+    piece = max(1, PIECE_ELEMENTS // logits.shape[1])
     parts = []
     for begin in range(0, length, piece):
         end = begin + piece
         parts.append(
             logprobs_of(
-                logits[begin:end].clone() if row_by_row else logits[begin:end],  # aligned alike
+                logits[begin:end],
                 chosen[begin:end],
                 count,
             )

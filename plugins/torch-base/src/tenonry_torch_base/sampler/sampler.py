@@ -58,9 +58,6 @@ class Sampled:
 class Sampler:
     """Order of calls: `enter` and `leave` as rows come and go, `sample` once per step that samples.
 
-    `row_by_row`: exponentials and sums of a row are computed by themselves, so that no bit of them depends on how many
-    rows there are.
-
     `prepare`, with the same rows, may come before the model runs; `sample` calls it where it did not.
     """
 
@@ -69,11 +66,8 @@ class Sampler:
         context: ProcessorContext,
         engine_seed: int = 0,
         extra: Sequence[type[LogitsProcessor]] = (),
-        *,
-        row_by_row: bool = False,
     ) -> None:
         self.context = context
-        self._row_by_row = row_by_row
         self.columns = SamplingColumns(
             context.max_num_seqs,
             context.vocab_size,
@@ -235,13 +229,11 @@ class Sampler:
         tile = rows
         if logits.device.type == "cpu":
             tile = max(1, TILE_ELEMENTS // vocab_size)
-        if self._row_by_row:
-            tile = 1
         parts = []
         for begin in range(0, rows, tile):
             span = slice(begin, begin + tile)
             part = self._tile(
-                logits[span].clone() if self._row_by_row else logits[span],  # aligned alike
+                logits[span],
                 step.select(span),
                 lines[span],
             )
