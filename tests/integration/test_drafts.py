@@ -209,7 +209,7 @@ class TestTokens:
 
     def test_a_grammar_that_holds_later(self, both, plain, sampling):
         """The output goes on as it likes until the tokens after which the grammar holds."""
-        sampling = {**sampling, "logit_bias": {0: -100.0}}  # no end before that
+        sampling = {**sampling, "logit_bias": {0: -100.0, 2: -100.0}}  # no end before that
         token_ids, *_ = plain([sampling])[0]
         spec = StructuredOutput(regex="( cat| dog){4}", start_after=tuple(token_ids[2:4]))
         (found,) = both([{**sampling, "structured_output": spec}])

@@ -118,6 +118,7 @@ class ModelRunner:
     def release(self) -> None:
         """Give that memory back; no step until `allocate`."""
         self.kv_caches.clear()
+        self.model.step.plan = None  # the last one may hold the cache of a layer
         for layer in self.model.layers.values():
             layer.kv_cache = []
         self.model.backend.allocate(1, self.state.block_size)  # it holds what it allocated last
