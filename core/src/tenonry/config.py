@@ -216,6 +216,8 @@ class EngineConfig(Settings):
     """Raw prompt to tokens and back."""
     kv_connector: PluginChoice | None = None
     """Moves KV blocks in or out of the engine."""
+    fallback_kv_connector: PluginChoice | None = None
+    """Takes the place of a KV connector that raised twice, when the engine is started again; off: none does."""
     stat_loggers: tuple[PluginChoice, ...] = ()
     """Who hears the numbers; any number of them."""
     attention_backend: str | None = None

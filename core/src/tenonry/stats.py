@@ -71,9 +71,9 @@ class IterationStats(msgspec.Struct, kw_only=True):
 class RecoveryStats(msgspec.Struct, kw_only=True):
     """What happened to an engine that died, or was replaced. `tokens_recomputed`: prompts and delivered tokens of
     continued requests that had run; less is computed of those that another engine has in its prefix cache.
-    `silence_s`: seconds from its death until it served again. `fallbacks`: its scheduler was replaced. `replacements`:
-    another one took its place. `takeovers`: one that stood by did, when it had died; `standbys`: those that
-    stand by now, of all engines together.
+    `silence_s`: seconds from its death until it served again. `fallbacks`: its scheduler was replaced,
+    `connector_fallbacks`: its KV connector. `replacements`: another one took its place. `takeovers`: one that stood by
+    did, when it had died; `standbys`: those that stand by now, of all engines together.
     """
 
     deaths: int = 0
@@ -85,6 +85,7 @@ class RecoveryStats(msgspec.Struct, kw_only=True):
     replacements: int = 0
     takeovers: int = 0
     standbys: int | None = None
+    connector_fallbacks: int = 0
 
 
 class StatRecord(msgspec.Struct, kw_only=True):

@@ -69,7 +69,7 @@ def test_it_takes_over_after_two_faults_and_streams_go_on(text, serve, tmp_path,
     assert sum(each.fallbacks for each in found) == 1
     assert sum(each.deaths for each in found) == 2
     title = " ".join(psutil.Process(served.pid).cmdline()).rstrip("\0 ")
-    assert title == f"tenonry: engine 0 epoch 3 fallback {REFERENCE}"
+    assert title == f"tenonry: engine 0 epoch 3 fallback scheduler {REFERENCE}"
     os.kill(served.pid, signal.SIGKILL)  # it stays
     assert served.run(collect(served.engine, [9], LONG, "after")) == tokens([9], LONG)
     assert caplog.text.count("raised or broke its contract 2 times") == 1

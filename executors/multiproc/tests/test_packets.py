@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from tenonry.errors import (
     ConfigError,
     ModelError,
+    PluginError,
     PluginFault,
     PluginNotFound,
     TenonryError,
@@ -94,6 +95,8 @@ def test_an_error_that_takes_more_than_a_text_keeps_its_text():
     fault = PluginFault("p", "dist", "1.0", "load", ValueError("v"))
     again = rebuild_error(describe_error(fault), "worker 0.0")
     assert "plugin p (dist 1.0) failed in load: ValueError: v" in str(again)
+    assert isinstance(again, PluginError)
+    assert again.plugin == "p"
 
 
 def test_an_unknown_type_is_still_an_error():

@@ -204,11 +204,12 @@ def test_an_engine_that_stands_by_says_so(supervisor, tmp_path, capsys):
     assert line.split()[:4] == ["standby", "2", "-", str(child.pid)]
 
 
-def test_an_engine_with_another_scheduler_says_so(supervisor, tmp_path, capsys):
-    child = start(supervisor, "engine 0 epoch 3 fallback static", tmp_path)
+def test_an_engine_with_other_plugins_says_so(supervisor, tmp_path, capsys):
+    others = "scheduler static, KV connector off"
+    child = start(supervisor, f"engine 0 epoch 3 fallback {others}", tmp_path)
     line = next(line for line in run(capsys).splitlines() if f" {child.pid} " in line)
     assert line.split()[1:3] == ["0", "3"]
-    assert line.endswith("ok, scheduler static")
+    assert line.endswith(f"ok, {others}")
 
 
 def test_no_instance(monkeypatch, capsys):

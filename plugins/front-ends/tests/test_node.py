@@ -249,7 +249,7 @@ def test_a_fallback_scheduler_takes_over_on_the_other_node_too(nodes, caplog):
     served = nodes.start()
     assert served.run(both(served)) == [tokens([i + 1], params()) for i in range(16)]
     assert caplog.text.count("raised or broke its contract 2 times") == 1
-    assert f"fallback {REFERENCE}" in " ".join(nodes.engine_of_node().cmdline())
+    assert f"fallback scheduler {REFERENCE}" in " ".join(nodes.engine_of_node().cmdline())
 
 
 @pytest.mark.parametrize("nodes", [{"engine_death": "stop"}], indirect=True)

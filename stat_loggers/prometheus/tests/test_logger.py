@@ -109,7 +109,7 @@ class TestNumbers:
             RecoveryStats(deaths=1),
             RecoveryStats(requests_continued=16, tokens_recomputed=400),
             RecoveryStats(restarts=1, silence_s=2.5, fallbacks=1, replacements=3),
-            RecoveryStats(takeovers=2),
+            RecoveryStats(takeovers=2, connector_fallbacks=5),
             RecoveryStats(standbys=4),
             RecoveryStats(standbys=3),
         ):
@@ -121,6 +121,7 @@ class TestNumbers:
         assert found.value("tenonry:tokens_recomputed_total") == 400
         assert found.value("tenonry:recovery_silence_seconds_total") == 2.5
         assert found.value("tenonry:scheduler_fallbacks_total") == 1
+        assert found.value("tenonry:kv_connector_fallbacks_total") == 5
         assert found.value("tenonry:engine_replacements_total") == 3
         assert found.value("tenonry:engine_takeovers_total") == 2
         assert found.value("tenonry:standby_engines") == 3

@@ -16,10 +16,10 @@ from tenonry.client.start import (
     announce,
     describe,
     engine_info,
-    fallback_config,
     resolve_front_end,
 )
 from tenonry.config import EngineConfig
+from tenonry.continuity import fallbacks
 from tenonry.continuity.recovery import Recovery
 from tenonry.continuity.restarts import Restarts
 from tenonry.errors import ConfigError, LaunchError, Unsupported
@@ -42,7 +42,6 @@ logger = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 10.0
 POLL_S = 0.005
 MAX_ENGINES = 1024
-MAX_FAULTS = 2  # of a scheduler that has a fallback
 
 
 class Engines(ABC):
@@ -130,7 +129,7 @@ class OwnedEngines(Engines):
         self.changes: Collection[str] = ()
         self.on_change = self.on_refused = lambda _: None
         self.on_moved: Callable[..., Awaitable[None]]
-        self._fallback = fallback_config(config, self._manager)
+        self._fallbacks = fallbacks.fallbacks_of(config, self._manager)
         # Loggers may hold a port, and there may be no engines.
         with contextlib.ExitStack() as parts:
             self.stats = StatManager(config, self.plan, stat_loggers)
@@ -228,28 +227,19 @@ class OwnedEngines(Engines):
         """Start engines that died, under their numbers, or let some that stand by take these; return when they can be
         used. Raises LaunchError.
         """
-        scheduler = self.plan.get("scheduler").name
-        if self._fallback is not None and self.client.faults[scheduler] >= MAX_FAULTS:
-            self._fall_back(scheduler, indexes[0])
-            await self.standbys.renew(self.config.standby_engines)
+        for kind in list(self._fallbacks):
+            if self.client.faults[self.plan.get(kind).name] >= fallbacks.MAX_FAULTS:
+                self._fall_back(kind, indexes[0])
+                await self.standbys.renew(self.config.standby_engines)
         await self._grow(indexes, self.standbys.take_place)
         self.standbys.fill()
 
-    def _fall_back(self, scheduler: str, index: int) -> None:
-        """Start engines with the other scheduler from now on."""
-        assert self._fallback is not None  # noqa: S101 - see `restart`
-        self.config = self._fallback
-        self._fallback = None
+    def _fall_back(self, kind: str, index: int) -> None:
+        """Start engines with another plugin of this kind from now on, or without one."""
+        self.config = fallbacks.fall_back(self.config, kind, self._fallbacks.pop(kind))
         self.plan = self._manager.plan(self.config)
         self.fleet.change(self.config, self.plan)
-        logger.error(
-            "the scheduler '%s' raised or broke its contract %d times: engines that are started from now on use '%s' "
-            "(--fallback-scheduler)",
-            scheduler,
-            MAX_FAULTS,
-            self.config.scheduler.name,
-        )
-        self.note(index, RecoveryStats(fallbacks=1))
+        self.note(index, fallbacks.counted(kind))
 
     def note(self, index: int, numbers: RecoveryStats) -> None:
         """Let stat loggers know what happened to an engine."""
@@ -305,7 +295,7 @@ class OwnedEngines(Engines):
         check_supported(config, self.model)
         manager = PluginManager(config.plugins)
         plan = await asyncio.to_thread(manager.plan, config)
-        fallback = fallback_config(config, manager)
+        others = fallbacks.fallbacks_of(config, manager)
         plugins = [describe(each.records()) for each in (self.plan, plan)]
         logger.info("engines are replaced: %s becomes %s", *plugins)
         logger.info("settings %s become %s", self.config.describe(), config.describe())
@@ -318,7 +308,7 @@ class OwnedEngines(Engines):
             self.fleets.successor = None
         self.config = config
         self._manager = manager
-        self._fallback = fallback
+        self._fallbacks = others
         self.plan = plan
         self.client.faults.clear()
         await asyncio.to_thread(before.shutdown)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from tenonry.config import EngineConfig
+from tenonry.continuity.fallbacks import check_fallbacks
 from tenonry.errors import ConfigError
 from tenonry.info import EngineInfo, ModelInfo, PluginRecord, UsageRecord
 from tenonry.interfaces.io_processor import IOProcessor, IOProcessorContext
@@ -23,6 +24,7 @@ def resolve_front_end(
     """Resolve the plugins and the model; nothing is built or started. Raises on the first thing that is wrong."""
     manager = PluginManager(config.plugins)
     plan = manager.plan(config, launcher=launcher)
+    check_fallbacks(config)
     model = manager.resolve_model(config)
     if config.max_model_len is not None and config.max_model_len > model.max_model_len:
         raise ConfigError(
@@ -42,15 +44,6 @@ def build_io_processor(
     made: IOProcessor = build_plugin(entry, IOProcessorContext(config, model))
     parts.callback(made.shutdown)
     return made
-
-
-def fallback_config(config: EngineConfig, manager: PluginManager) -> EngineConfig | None:
-    """The same with `fallback_scheduler` as its scheduler, if there is one. Raises if that cannot be used."""
-    if config.fallback_scheduler is None:
-        return None
-    other = config.replaced(scheduler=config.fallback_scheduler)
-    manager.resolve("scheduler", other.scheduler, other)
-    return other
 
 
 def describe(plugins: Iterable[PluginRecord]) -> str:

@@ -31,7 +31,7 @@ from tenonry.interfaces.launcher import (
 )
 from tenonry.launch.devices import num_places
 from tenonry.launch.handshake import CoreEngine, Handshake
-from tenonry.launch.nodes import NodeWatch
+from tenonry.launch.nodes import NodeWatch, plugins_of
 from tenonry.launch.supervise import STOP_TIMEOUT_S, Supervisor, describe_exit
 from tenonry.messages import EngineFacts, EngineZmqAddresses, HandshakeMetadata
 from tenonry.plugin.manager import build_plugin
@@ -166,7 +166,7 @@ class EngineFleet:
             self.coordinator = self._start_coordinator()
         address = endpoint(socket)
         if self._is_running and remote:
-            self._nodes.order(remote, address, self._config.scheduler.name)
+            self._nodes.order(remote, address, plugins_of(self._config))
         if local:
             self._launcher.start([self._spec(engine.index, address) for engine in local])
         facts = self._run_handshake(socket, engines, addresses, epoch)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 import zmq
 
+from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError
 from tenonry.transport.sockets import Socket
 
@@ -43,13 +44,19 @@ class NodeReport(msgspec.Struct, array_like=True):
 
 class NodeOrder(msgspec.Struct, array_like=True):
     """Front end to node: stop these engines, and start them again for the handshake at `address`, if there is one.
-    `scheduler`: the name of theirs.
+    `plugins`: theirs, as `plugins_of` has them.
     """
 
     number: int
     engines: list[int]
     address: str = ""
-    scheduler: str = ""
+    plugins: str = ""
+
+
+def plugins_of(config: EngineConfig) -> str:
+    """Those that another one may take the place of while nodes run."""
+    connector = config.kv_connector.name if config.kv_connector else "none"
+    return f"scheduler {config.scheduler.name}, KV connector {connector}"
 
 
 class NodeWatch:
@@ -89,7 +96,7 @@ class NodeWatch:
         """Whether the first engines are ready."""
         return self._thread is not None
 
-    def order(self, indexes: Iterable[int], address: str = "", scheduler: str = "") -> None:
+    def order(self, indexes: Iterable[int], address: str = "", plugins: str = "") -> None:
         """Let their nodes start these engines, or only stop them. From any thread. Raises LaunchError if a node that
         should start one is gone.
         """
@@ -98,7 +105,7 @@ class NodeWatch:
             theirs = sorted(left.intersection(report.engines))
             left.difference_update(theirs)
             if theirs:
-                order = NodeOrder(next(self._numbers), theirs, address, scheduler)
+                order = NodeOrder(next(self._numbers), theirs, address, plugins)
                 for index in theirs:
                     self._ordered[index] = order.number
                     self.ended.pop(index, None)

@@ -106,10 +106,11 @@ class PacketStream:
 
 
 class Fault(msgspec.Struct, array_like=True):
-    """An exception of a rank: the class to raise at the caller, and its text."""
+    """An exception of a rank: the class to raise at the caller, its text, and the plugin that it blames."""
 
     type: str
     text: str
+    plugin: str = ""
 
 
 _RAISABLE: dict[str, type[Exception]] = {
@@ -139,9 +140,13 @@ def describe_error(error: Exception) -> Fault:
     kind = type(error)
     near = next((cls for cls in kind.__mro__ if _RAISABLE.get(cls.__name__) is cls), TenonryError)
     text = str(error) or "no text"
-    return Fault(near.__name__, text if near is kind else f"{kind.__name__}: {text}")
+    text = text if near is kind else f"{kind.__name__}: {text}"
+    return Fault(near.__name__, text, getattr(error, "plugin", ""))
 
 
 def rebuild_error(fault: Fault, rank: str) -> Exception:
     """The exception to raise at the caller, with the rank named."""
-    return _RAISABLE.get(fault.type, TenonryError)(f"{rank}: {fault.text}")
+    error = _RAISABLE.get(fault.type, TenonryError)(f"{rank}: {fault.text}")
+    if fault.plugin:
+        error.plugin = fault.plugin  # type: ignore[attr-defined] - as PluginFault has it
+    return error

@@ -61,24 +61,29 @@ class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """An exception as text: the name of its class, and its words."""
+    """An exception as text: the name of its class, its words, and the plugin that it blames."""
 
     kind: str
     text: str
+    plugin: str = ""
 
     @staticmethod
     def of(error: BaseException) -> Failure:
         text = str(error) if isinstance(error, TenonryError) else f"{type(error).__name__}: {error}"
-        return Failure(type(error).__name__, text)
+        return Failure(type(error).__name__, text, getattr(error, "plugin", ""))
 
     def error(self, who: str) -> TenonryError:
         """The exception to raise here, with `who` failed in front."""
         kind = {
+            "PluginFault": errors.PluginError,
             "Unsupported": errors.Unsupported,
             "ModelError": errors.ModelError,
             "ConfigError": errors.ConfigError,
         }
-        return kind.get(self.kind, LaunchError)(f"{who}: {self.text}")
+        error = kind.get(self.kind, LaunchError)(f"{who}: {self.text}")
+        if self.plugin:
+            error.plugin = self.plugin  # type: ignore[attr-defined] - as PluginFault has it
+        return error
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from tenonry.interfaces.command import Command
 
 TITLE = "tenonry: "
 EPOCH = " epoch "  # in the titles of engines that were started later than the first
-FALLBACK = " fallback "  # behind it, where another scheduler took over
+FALLBACK = " fallback "  # behind it, where other plugins took over
 TOP_ROLES = {
     "api-server",
     "supervisor",
@@ -35,7 +35,7 @@ STATES = {
 
 class Row(NamedTuple):
     """One process. `instance`: the pid of the topmost process; `depth`: how far below that this one is. `epoch`: of an
-    engine, the start that made it; 0 for others. `fallback`: the scheduler that took the place of another one.
+    engine, the start that made it; 0 for others. `fallback`: the plugins that took the place of others.
     """
 
     instance: int
@@ -86,13 +86,13 @@ def process_rows() -> list[Row]:
     def walk(pid: int, instance: int, depth: int) -> Iterator[Row]:
         role, rank = titles.get(pid, ("program", ""))
         rank, _, number = rank.partition(EPOCH)
-        number, _, scheduler = number.partition(FALLBACK)
+        number, _, fallback = number.partition(FALLBACK)
         epoch = 0
         if role == "engine":
             epoch = int(number) if number.isdecimal() else 1
         uptime = time.time() - mine[pid]["create_time"]
         state = STATES.get(mine[pid]["status"], "ok")
-        yield Row(instance, depth, role, rank, epoch, pid, round(uptime, 1), state, scheduler)
+        yield Row(instance, depth, role, rank, epoch, pid, round(uptime, 1), state, fallback)
         for child in sorted(children.get(pid, ())):
             yield from walk(child, instance, depth + 1)
 
@@ -114,7 +114,7 @@ def _table(rows: list[Row]) -> str:
         role = "  " * row.depth + row.role
         epoch = str(row.epoch or "-")
         uptime = str(timedelta(seconds=int(row.uptime_s)))
-        state = f"{row.state}, scheduler {row.fallback}" if row.fallback else row.state
+        state = f"{row.state}, {row.fallback}" if row.fallback else row.state
         lines.append((role, row.rank or "-", epoch, str(row.pid), uptime, state))
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "".join("  ".join(map(str.ljust, line, widths)).rstrip() + "\n" for line in lines)

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import msgspec
 import zmq
 
-from tenonry.client.start import fallback_config
 from tenonry.config import EngineConfig
+from tenonry.continuity.fallbacks import fallback_configs
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.info import ModelInfo
 from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
@@ -28,6 +28,7 @@ from tenonry.launch.nodes import (
     SILENCE_S,
     NodeOrder,
     NodeReport,
+    plugins_of,
 )
 from tenonry.launch.supervise import STOP_SIGNAL, STOP_TIMEOUT_S, describe_exit
 from tenonry.logs import configure_logging
@@ -51,8 +52,7 @@ def run_headless(config: EngineConfig) -> int:
     manager = PluginManager(config.plugins)
     plan = manager.plan(config, launcher=True)
     node = HeadlessNode(config, plan, manager.resolve_model(config))
-    fallback = fallback_config(config, manager)
-    if fallback is not None:
+    for fallback in fallback_configs(config, manager):
         node.offer(fallback, manager.plan(fallback))
     setproctitle("tenonry: node")
     configure_logging("node")
@@ -111,8 +111,8 @@ class HeadlessNode:
         self._address = tcp_address(config.data_parallel_address, config.data_parallel_rpc_port)
         self._engines = list(range(first, first + count))
         self._model = model
-        self._scheduler = config.scheduler.name
-        self._specs: dict[str, list[EngineSpec]] = {}  # by scheduler
+        self._first = plugins_of(config)
+        self._specs: dict[str, list[EngineSpec]] = {}  # by their plugins
         self.offer(config, plan)
         self._restarts = config.engine_death == "restart"
         self._is_complete = False  # the engines of all nodes have been ready
@@ -129,8 +129,8 @@ class HeadlessNode:
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def offer(self, config: EngineConfig, plan: PluginPlan) -> None:
-        """The front end may ask for engines of this configuration, by its scheduler."""
-        self._specs[config.scheduler.name] = engine_specs(
+        """The front end may ask for engines of this configuration, by its plugins."""
+        self._specs[plugins_of(config)] = engine_specs(
             config, plan, self._model, self._engines, self._address, self._curve
         )
 
@@ -153,7 +153,7 @@ class HeadlessNode:
         )
         try:
             if not self._joins_others(socket):
-                self._launcher.start(self._specs[self._scheduler])
+                self._launcher.start(self._specs[self._first])
             self._report_until_the_end(socket)
         except LaunchError as error:
             logger.error("%s", error)  # noqa: TRY400 - the message names the cause
@@ -262,14 +262,14 @@ class HeadlessNode:
             self._failed |= {index: f"engine {index}: {error}" for index in order.engines}
 
     def _ordered_specs(self, order: NodeOrder) -> list[EngineSpec]:
-        """Raises LaunchError for a scheduler that this node does not know."""
-        if order.scheduler not in self._specs:
+        """Raises LaunchError for plugins that this node does not know."""
+        if order.plugins not in self._specs:
             raise LaunchError(
-                f"the front end wants the scheduler {order.scheduler}, this node has "
-                f"{', '.join(self._specs)}; give both nodes the same flags"
+                f"the front end wants engines with {order.plugins}, this node has {'; '.join(self._specs)}; give both "
+                "nodes the same flags"
             )
         return [
             msgspec.structs.replace(spec, handshake_address=order.address)
-            for spec in self._specs[order.scheduler]
+            for spec in self._specs[order.plugins]
             if spec.engine_index in order.engines
         ]

@@ -219,6 +219,9 @@ METRICS: tuple[MetricDef, ...] = (
         vllm=(),
     ),
     _counter("scheduler_fallbacks", "Times that another scheduler took over.", vllm=()),
+    _counter(
+        "kv_connector_fallbacks", "Times that the KV connector was replaced or left out.", vllm=()
+    ),
     _counter("engine_replacements", "Times that an engine was replaced while it ran.", vllm=()),
     _counter(
         "engine_takeovers", "Times that one that stood by took the place of the dead one.", vllm=()

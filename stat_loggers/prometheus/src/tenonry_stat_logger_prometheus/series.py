@@ -68,6 +68,7 @@ class EngineSeries:
         self.recomputed = cell("tokens_recomputed", engine)
         self.silence = cell("recovery_silence_seconds", engine)
         self.fallbacks = cell("scheduler_fallbacks", engine)
+        self.connector_fallbacks = cell("kv_connector_fallbacks", engine)
         self.replacements = cell("engine_replacements", engine)
         self.takeovers = cell("engine_takeovers", engine)
         self.ttft = histogram("time_to_first_token_seconds", engine)
@@ -137,6 +138,7 @@ class EngineSeries:
         self.recomputed.value += stats.tokens_recomputed
         self.silence.value += stats.silence_s
         self.fallbacks.value += stats.fallbacks
+        self.connector_fallbacks.value += stats.connector_fallbacks
         self.replacements.value += stats.replacements
         self.takeovers.value += stats.takeovers
         if stats.standbys is not None:

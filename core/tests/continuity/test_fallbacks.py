@@ -1,0 +1,52 @@
+"""What takes the place of plugins that ended engines, and what nodes know of it (AF-26)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tenonry.config import EngineConfig
+from tenonry.continuity.fallbacks import check_fallbacks, fallback_configs, fallbacks_of
+from tenonry.errors import ConfigError, PluginNotFound
+from tenonry.launch.nodes import plugins_of
+from tenonry.plugin.manager import PluginManager
+from tenonry.settings.sources import make_config
+
+SCHEDULER = "tenonry_testkit.fakes:ReferenceScheduler"
+CONNECTOR = "tenonry_testkit.fakes:MemoryConnector"
+
+
+def chosen(**settings: str) -> tuple[EngineConfig, PluginManager]:
+    values = {"model": "m", "scheduler": "mine", "kv_connector": "own", **settings}
+    return make_config(values, use_environment=False), PluginManager(discover=False)
+
+
+def test_those_of_each_kind():
+    assert fallbacks_of(*chosen()) == {}
+    found = fallbacks_of(*chosen(fallback_scheduler=SCHEDULER, fallback_kv_connector=CONNECTOR))
+    assert {kind: other and other.name for kind, other in found.items()} == {
+        "scheduler": SCHEDULER, "kv_connector": CONNECTOR,
+    }  # fmt: skip
+    assert fallbacks_of(*chosen(fallback_kv_connector="off")) == {"kv_connector": None}
+
+
+def test_off_is_the_name_of_no_scheduler():
+    with pytest.raises(PluginNotFound, match="'off'"):
+        fallbacks_of(*chosen(fallback_scheduler="off"))
+
+
+def test_nodes_know_what_may_be_started_instead():
+    both = chosen(fallback_scheduler=SCHEDULER, fallback_kv_connector="off")
+    assert [plugins_of(config) for config in (both[0], *fallback_configs(*both))] == [
+        "scheduler mine, KV connector own",
+        f"scheduler {SCHEDULER}, KV connector own",
+        "scheduler mine, KV connector none",
+        f"scheduler {SCHEDULER}, KV connector none",
+    ]
+    assert fallback_configs(*chosen()) == []
+
+
+def test_one_that_could_take_the_place_of_nothing_is_refused():
+    config, _ = chosen(fallback_kv_connector="off")
+    check_fallbacks(config)
+    with pytest.raises(ConfigError, match="fallback_kv_connector=off: there is no KV connector"):
+        check_fallbacks(config.replaced(kv_connector=None))
