@@ -1,9 +1,14 @@
-"""A package that is executed with its first use: `torch._dynamo`, in processes of its own."""
+"""A package that is executed with its first use: `torch._dynamo`, in processes of its own.
+
+They are forks of one that has imported torch, which takes longer than what most of them do.
+"""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -16,16 +21,47 @@ with importing():
 state = torch._dynamo.__dict__["_deferred"]
 """
 
+SERVE = """
+import contextlib, io, json, os, traceback
+for line in sys.stdin:
+    reads, writes = os.pipe()
+    if os.fork() == 0:
+        said, error = io.StringIO(), ""
+        with contextlib.redirect_stdout(said):
+            try:
+                exec(compile(json.loads(line), "program", "exec"), dict(globals()))
+            except BaseException:
+                error = traceback.format_exc()
+        os.write(writes, json.dumps([said.getvalue(), error]).encode())
+        os._exit(0)
+    os.close(writes)
+    with open(reads, "rb") as answer:
+        text = answer.read().decode()
+    os.wait()
+    print(text or '["", "it ended"]', flush=True)
+"""
 
-def run(program: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", BEGIN + program], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Callable[[str], str]]:
+    """`run(program)`: what it prints, behind `BEGIN`, in a process where nothing else was done."""
+    command = [sys.executable, "-c", BEGIN + SERVE]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+
+        def said(program: str) -> str:
+            parent.stdin.write(json.dumps(program) + "\n")
+            parent.stdin.flush()
+            printed, error = json.loads(parent.stdout.readline())
+            assert not error, error
+            return printed
+
+        yield said
+        parent.stdin.close()
 
 
-def test_a_model_of_transformers_is_imported_without_it():
+def test_a_model_of_transformers_is_imported_without_it(run):
     program = """
 with importing():
     from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
@@ -38,7 +74,7 @@ assert "torch._inductor" not in sys.modules
 
 @pytest.mark.timeout(120)
 @pytest.mark.slow
-def test_generate_of_transformers_is_what_it_is_without_us():
+def test_generate_of_transformers_is_what_it_is_without_us(run):
     """Masks take the context manager that stands in for the real one; the oracle is a plain import."""
     program = """
 import torch
@@ -70,7 +106,7 @@ print(model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False
         "torch.func.vmap(lambda x: x)(torch.zeros(2)); torch.compiler.reset()",
     ],
 )
-def test_any_other_use_executes_it(use):
+def test_any_other_use_executes_it(run, use):
     program = f"""
 before = torch._dynamo
 {use}
@@ -83,7 +119,7 @@ assert isinstance(TransformGetItemToIndex, type)
     run(program)
 
 
-def test_no_submodule_is_executed_twice():
+def test_no_submodule_is_executed_twice(run):
     program = """
 import torch._dynamo.trace_rules as rules
 from torch._dynamo import convert_frame
@@ -96,7 +132,7 @@ importlib.reload(importlib.import_module("torch._dynamo.types"))
     run(program)
 
 
-def test_marks_arrive_with_the_package():
+def test_marks_arrive_with_the_package(run):
     program = """
 @torch._dynamo.allow_in_graph
 def allowed(x):
@@ -115,7 +151,7 @@ assert rules.is_callable_allowed(allowed)
     run(program)
 
 
-def test_what_is_disabled_is_disabled_once_something_compiles():
+def test_what_is_disabled_is_disabled_once_something_compiles(run):
     program = """
 seen = []
 
@@ -140,7 +176,7 @@ assert seen == [False, False]
     run(program)
 
 
-def test_a_name_that_it_has_not():
+def test_a_name_that_it_has_not(run):
     program = """
 try:
     torch._dynamo.no_such_name
