@@ -272,8 +272,7 @@ def _make_fast(
     elif has_paths and not group.all_agree(checks.agrees(model.forward)):
         drop_paths(mixers)
     if model.is_invariant:
-        with phases.of("packing"):
-            _make_invariant(model, lean)
+        _make_invariant(model, lean, phases)
         return
     if lean is None:
         checks.prepare(may_be_lean=False)
@@ -294,13 +293,14 @@ def _make_fast(
             pack(model.module, lean, mixers, model.kernels.kernels if has_kernels else None)
 
 
-def _make_invariant(model: LoadedModel, lean: LeanForward | None) -> None:
+def _make_invariant(model: LoadedModel, lean: LeanForward | None, phases: Phases) -> None:
     """Raises ModelError where the model runs its own code, which promises nothing of other rows."""
     architecture = type(model.module).__name__
     kernels = None if model.kernels is None else model.kernels.kernels.invariant()
     if lean is None or kernels is None:
         raise refused(f"{architecture} runs its own code")
-    make_invariant(lean, kernels, architecture)
+    with phases.of("packing"):
+        make_invariant(lean, kernels, architecture)
     model.chosen_kernels = (
         f"Step kernels {model.kernels.text}: {len(lean.layers)} × layer, the norm behind them and the head, the same "
         "bits for a token whatever runs beside it"

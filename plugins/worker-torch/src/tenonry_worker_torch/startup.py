@@ -210,6 +210,7 @@ class Loader:
             if config.batch_invariant:
                 raise
             logger.info("Served without the promise of batch invariance: %s", error)
+        del module  # before the weights are read once more
         self._serve_invariant(False)
         with self._phases.of("weights"):
             module = make()
