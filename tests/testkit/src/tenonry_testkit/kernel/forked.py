@@ -123,9 +123,11 @@ def fork(run: Callable[[], int], kept: Iterable[int]) -> int:
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:  # who read them may be gone; what stands below on the stack belongs to the parent
+            os._exit(status)
 
 
 def forget_handlers() -> None:
