@@ -359,7 +359,7 @@ class TestBesideOtherOperations:
             (after,) = await ready(served)
             kill(served)
             found = await run
-            while served.pid != after:  # noqa: ASYNC110 - the streams may have been over
+            while served.engine.engine_pids != {"engine 0": after}:  # noqa: ASYNC110 - after the streams
                 await asyncio.sleep(0.001)
             return found
 
