@@ -78,8 +78,9 @@ def on_each_server(
     streams: dict[str, list[Stream]] = {"api-server 1": [], "api-server 2": []}
     pids = server.pids()
     for _ in range(60):
-        stream = Stream(server, max_tokens).begin(**headers)
-        streams[stream.server_of(pids)].append(stream)
+        stream = Stream(server, max_tokens)
+        eventually(lambda: stream.server_of(pids))  # noqa: B023 - before a short stream may have ended
+        streams[stream.server_of(pids)].append(stream.begin(**headers))
         if all(len(some) >= count for some in streams.values()):
             return streams
     raise AssertionError({name: len(some) for name, some in streams.items()})
