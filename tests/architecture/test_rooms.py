@@ -38,8 +38,8 @@ MAX_TOKENS = {
     # as well, and links that change their engine; the record of what is in use says how K and V are kept; listeners are
     # closed when the engines of their start have gone; engines learn how many they are to
     # be by then. Newcomers take places together, with their coordinator; front ends that own no engines move streams
-    # and learn of changes.
-    "client": 18_530,
+    # and learn of changes. Starts that can wait are told from those that cannot.
+    "client": 18_577,
     "settings": 900,
     "observers": 1_600,  # a logger that does not return is left behind
     "media": 80,
@@ -56,7 +56,8 @@ MAX_TOKENS = {
     # unless they step together, and those that need no start wait for none that do;
     # one that was given up may come back with its node; one that did no step blames no request;
     # what takes the place of plugins that ended engines came from the client, and does so for KV connectors.
-    "continuity": 3_745,
+    # A start lets engines that serve compute first.
+    "continuity": 3_813,
     # Engines that stand by: started in the background, let in, lost, renewed, refused.
     # Engines are replaced one by one, or together where they step together; other front ends move their streams, too.
     "replacement": 3_254,

@@ -21,7 +21,7 @@ pytestmark = [
 ]
 ROOT = Path(__file__).parents[2]
 SETTINGS = {
-    "batch_invariant": True, "executor": "uni", "dtype": "float32", "device": "cpu", "max_num_seqs": 6,
+    "batch_invariant": True, "executor": "uni", "device": "cpu", "max_num_seqs": 6,
     "max_model_len": 64, "block_size": 4, "skip_tokenizer_init": True,
 }  # fmt: skip
 WAYS = {
@@ -35,15 +35,21 @@ OUTPUT_LENGTH = 12
 VOCAB = 96
 
 
-@pytest.fixture(scope="module", params=["qwen3", "mistral"])
-def folder(request, tmp_path_factory):
+@pytest.fixture(
+    scope="module",
+    params=[("qwen3", "float32"), ("mistral", "float32"), ("llama", "bfloat16")],
+    ids="-".join,
+)
+def served_model(request, tmp_path_factory):
+    """A folder, and in which data type it is served."""
     path = ROOT / "plugins" / "worker-torch" / "tests" / "worker_families.py"
     spec = importlib.util.spec_from_file_location("families_of_batch_invariance", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    made = tmp_path_factory.mktemp(request.param)
-    module.build(request.param).save_pretrained(made)
-    return str(made)
+    family, dtype = request.param
+    made = tmp_path_factory.mktemp(family)
+    module.build(family).save_pretrained(made)
+    return {"model": str(made), "dtype": dtype}
 
 
 def requests():
@@ -89,15 +95,15 @@ def bits(completion):
 
 
 @pytest.fixture(scope="module")
-def alone(folder):
+def alone(served_model):
     """What each request gets with nothing beside it and nothing before it."""
-    with LLM(model=folder, **SETTINGS | {"enable_prefix_caching": False}) as llm:
+    with LLM(**served_model, **SETTINGS | {"enable_prefix_caching": False}) as llm:
         return [answers(llm, number)[0] for number in range(len(requests()))]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_bits_of_a_request_are_those_that_it_gets_alone(folder, alone, way):
-    with LLM(model=folder, **SETTINGS | WAYS[way]) as llm:
+def test_bits_of_a_request_are_those_that_it_gets_alone(served_model, alone, way):
+    with LLM(**served_model, **SETTINGS | WAYS[way]) as llm:
         first = served(llm)
         again = served(llm)
         assert answers(llm, 2) == [alone[2]]
@@ -106,12 +112,14 @@ def test_bits_of_a_request_are_those_that_it_gets_alone(folder, alone, way):
     has_cache = WAYS[way].get("enable_prefix_caching", True)
     assert (sum(output.num_cached_tokens for output in again) > 0) is has_cache
     preemptions = sum(output.metrics.num_preemptions for output in first + again)
-    gives_back = "mistral" in folder  # the blocks that its window has left, so few are enough
+    gives_back = (
+        "mistral" in served_model["model"]
+    )  # the blocks that its window has left, so few are enough
     assert (preemptions > 0) is (way == "in few blocks" and not gives_back)
 
 
 def test_demo_model_can_be_served_so():
-    settings = SETTINGS | {"skip_tokenizer_init": False, "model": "demo"}
+    settings = SETTINGS | {"skip_tokenizer_init": False, "model": "demo", "dtype": "float32"}
     with LLM(**settings) as llm:
         together = answers(llm)
         llm.reset_prefix_cache()

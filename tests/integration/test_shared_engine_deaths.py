@@ -101,7 +101,7 @@ def test_killed_engine_of_two_moves_its_streams_to_the_other(start):
 def test_suspects_of_all_servers_are_tried_one_after_the_other(start):
     """Two deaths in a row make them all suspects; none of them kills, so that all go on."""
     server = start("--worker-option", "step_ms=100").ready()
-    streams = on_each_server(server, count=1, max_tokens=30)
+    streams = on_each_server(server, count=1, max_tokens=100)
     os.kill(server.pids()["engine 0"], signal.SIGKILL)
     server.wait_for("(engine 0 serves again)")
     running = [stream for some in streams.values() for stream in some]

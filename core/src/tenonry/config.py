@@ -117,7 +117,7 @@ class EngineConfig(Settings):
     skip_model_check: bool = False
     """Skip the packed-against-apart self check at start."""
     batch_invariant: bool | None = None
-    """Give a request the same bits whatever runs beside it; by default where a worker can, in float32."""
+    """Give a request the same bits whatever runs beside it; by default where a worker can in float32."""
     enforce_eager: bool = False
     """Run the model as loaded: no fusion, no graphs."""
     skip_tokenizer_init: bool = False

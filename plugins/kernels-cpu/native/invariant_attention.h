@@ -1,5 +1,6 @@
-/* Attention in float32 over K/V in blocks, of any queries of a step. What a query gets depends on its sequence alone: keys
- * take part one block after the other from the first one that it sees, whatever is computed beside it. */
+/* Attention over K/V in blocks, which are in float32 or bfloat16, of any queries of a step. What a query gets depends on its
+ * sequence alone: keys take part one block after the other from the first one that it sees, whatever is computed beside
+ * it. */
 #ifndef TENONRY_INVARIANT_ATTENTION_H
 #define TENONRY_INVARIANT_ATTENTION_H
 
@@ -13,8 +14,8 @@
 
 /* See `StepKeys` in tenonry_torch_base.invariant. */
 typedef struct {
-    float *blocks; /* [blocks, 2 * kv_heads, block_size, size] */
-    int64_t block_size;
+    void *blocks; /* [blocks, 2 * kv_heads, block_size, size] */
+    int64_t block_size, is_half;
     const int64_t *slot; /* [tokens] */
     const int32_t *table;
     int64_t width;
@@ -107,10 +108,9 @@ static void weigh_piece(passing *q, const float *values, int64_t count, int64_t 
     }
 }
 
-/* Keys [begin, end) of a sequence, which are in one block, for those of `count` queries that see some of them. `keys`: the
- * first one that the block holds, at position `base`. */
-static void pass_piece(passing *queries, int64_t count, int64_t base, int64_t begin, int64_t end, int64_t window,
-                       int64_t size, float scaling, const float *keys, int64_t value_step) {
+/* Keys [begin, end) of a sequence and their values, for those of `count` queries that see some of them. */
+static void pass_piece(passing *queries, int64_t count, int64_t begin, int64_t end, int64_t window, int64_t size,
+                       float scaling, const float *keys, const float *values) {
     float scores[PIECE_KEYS];
     for (int64_t i = 0; i < count; i++) {
         passing *q = queries + i;
@@ -118,34 +118,50 @@ static void pass_piece(passing *queries, int64_t count, int64_t base, int64_t be
         if (first < begin) first = begin;
         int64_t last = q->position + 1 < end ? q->position + 1 : end;
         if (first >= last) continue;
-        const float *seen = keys + (first - base) * size;
-        score_piece(last - first, size, q->values, seen, scaling, scores);
-        weigh_piece(q, seen + value_step, last - first, size, scores);
+        int64_t unseen = (first - begin) * size;
+        score_piece(last - first, size, q->values, keys + unseen, scaling, scores);
+        weigh_piece(q, values + unseen, last - first, size, scores);
     }
 }
 
+/* `count` of bfloat16 as floats. */
+INLINE void as_floats(const void *halves, int64_t count, float *out) {
+    for (int64_t i = 0; i < count; i += LANES) put(out + i, load(at(halves, i, 1), count - i, 1), count - i);
+}
+
 /* `count` queries of one sequence, in order of their positions, over the keys of head `h`. */
-static void pass_keys(const step_keys *at, const attention *p, const int32_t *table, int64_t h, passing *queries,
+static void pass_keys(const step_keys *from, const attention *p, const int32_t *table, int64_t h, passing *queries,
                       int64_t count) {
     int64_t size = p->size;
+    int64_t block_size = from->block_size;
+    int64_t window = from->window;
     int64_t end = queries[count - 1].position + 1;
-    int64_t first = at->window && queries[0].position + 1 > at->window ? queries[0].position + 1 - at->window : 0;
-    int64_t value_step = p->kv_heads * at->block_size * size;
-    for (int64_t block = first / at->block_size; block * at->block_size < end; block++) {
-        int64_t base = block * at->block_size;
-        const float *keys = at->blocks + ((int64_t)table[block] * 2 * p->kv_heads + h) * at->block_size * size;
-        for (int64_t place = 0; place < at->block_size; place += PIECE_KEYS) {
-            int64_t stop = place + PIECE_KEYS < at->block_size ? place + PIECE_KEYS : at->block_size;
-            pass_piece(queries, count, base, base + place, base + stop, at->window, size, p->scaling, keys, value_step);
+    int64_t first = window && queries[0].position + 1 > window ? queries[0].position + 1 - window : 0;
+    int is_half = from->is_half != 0;
+    float wide[2][PIECE_KEYS * MAX_SIZE];
+    for (int64_t block = first / block_size; block * block_size < end; block++)
+        for (int64_t place = 0; place < block_size && block * block_size + place < end; place += PIECE_KEYS) {
+            int64_t begin = block * block_size + place;
+            int64_t some = block_size - place < PIECE_KEYS ? block_size - place : PIECE_KEYS;
+            if (end - begin < some) some = end - begin;
+            int64_t line = ((int64_t)table[block] * 2 * p->kv_heads + h) * block_size + place;
+            const void *keys = at(from->blocks, line * size, is_half);
+            const void *values = at(keys, p->kv_heads * block_size * size, is_half);
+            if (is_half) {
+                as_floats(keys, some * size, wide[0]);
+                as_floats(values, some * size, wide[1]);
+                keys = wide[0];
+                values = wide[1];
+            }
+            pass_piece(queries, count, begin, begin + some, window, size, p->scaling, keys, values);
         }
-    }
 }
 
 /* `projected` [tokens, columns] of all tokens of a step, `cos` and `sin` [tokens, rotated] of them; `token` [queries]: which
  * of them attend, NULL for all in order; `out` [queries, heads, size]. */
 typedef struct {
     const attention *parts;
-    const step_keys *at;
+    const step_keys *keys;
     int64_t tokens;
     const float *projected, *cos, *sin;
     int64_t rotated;
@@ -155,24 +171,36 @@ typedef struct {
 
 INLINE int64_t columns_of(const attention *p) { return (p->heads + 2 * p->kv_heads) * p->size; }
 
+/* A key or value of `size` floats, from element `place` of the blocks on. */
+INLINE void keep_vector(const step_keys *keys, int64_t place, const float *x, int64_t size) {
+    for (int64_t c = 0; c < size; c += LANES) {
+        vector values = taken(x + c, size - c);
+        if (keys->is_half)
+            put_half((uint16_t *)keys->blocks + place + c, values, size - c);
+        else
+            put((float *)keys->blocks + place + c, values, size - c);
+    }
+}
+
 /* Keys and values of some tokens, to their places. */
 static void place_chunk(const void *context, int64_t chunk) {
     const pass_job *job = context;
     const attention *p = job->parts;
-    const step_keys *at = job->at;
+    const step_keys *keys = job->keys;
     int64_t size = p->size;
     int64_t end = (chunk + 1) * WRITTEN_TOKENS < job->tokens ? (chunk + 1) * WRITTEN_TOKENS : job->tokens;
     for (int64_t t = chunk * WRITTEN_TOKENS; t < end; t++)
         for (int64_t h = 0; h < p->kv_heads; h++) {
             const float *key = job->projected + t * columns_of(p) + (p->heads + h) * size;
             const float *value = key + p->kv_heads * size;
-            int64_t block = at->slot[t] / at->block_size;
-            int64_t place = at->slot[t] % at->block_size;
-            float *keys = at->blocks + ((block * 2 * p->kv_heads + h) * at->block_size + place) * size;
-            float *values = keys + p->kv_heads * at->block_size * size;
+            int64_t block = keys->slot[t] / keys->block_size;
+            int64_t place = keys->slot[t] % keys->block_size;
+            int64_t line = ((block * 2 * p->kv_heads + h) * keys->block_size + place) * size;
+            float turned[MAX_SIZE];
             const float *cos = job->cos + t * job->rotated;
-            turn_head(p, p->heads + h, key, cos, job->sin + t * job->rotated, job->rotated, keys);
-            for (int64_t c = 0; c < size; c++) values[c] = value[c];
+            turn_head(p, p->heads + h, key, cos, job->sin + t * job->rotated, job->rotated, turned);
+            keep_vector(keys, line, turned, size);
+            keep_vector(keys, line + p->kv_heads * keys->block_size * size, value, size);
         }
 }
 
@@ -180,7 +208,7 @@ static void place_chunk(const void *context, int64_t chunk) {
 static void pass_chunk(const void *context, int64_t chunk) {
     const pass_job *job = context;
     const attention *p = job->parts;
-    const step_keys *at = job->at;
+    const step_keys *at = job->keys;
     int64_t group = chunk / p->kv_heads;
     int64_t h = chunk % p->kv_heads;
     int64_t size = p->size;
@@ -214,7 +242,7 @@ static void pass_chunk(const void *context, int64_t chunk) {
 /* All keys are written before any is read. */
 static void pass_all(pass_job job) {
     tenonry_share(place_chunk, &job, (job.tokens + WRITTEN_TOKENS - 1) / WRITTEN_TOKENS);
-    tenonry_share(pass_chunk, &job, job.at->groups * job.parts->kv_heads);
+    tenonry_share(pass_chunk, &job, job.keys->groups * job.parts->kv_heads);
 }
 
 /* Nanoseconds that attention takes one thread, roughly. */

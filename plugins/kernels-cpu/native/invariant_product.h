@@ -1,6 +1,6 @@
-/* Products in float32 of which no row depends on the others: each element is one chain of fused multiply-adds over the
+/* Products of which no row depends on the others: each element is one chain of fused multiply-adds over the
  * inputs in their order, however many rows there are and whichever thread computes it. Where a processor has none, each
- * product is rounded before it is added, always. */
+ * product is rounded before it is added, always. Weights are in float32 or bfloat16, all else is in float32. */
 #ifndef TENONRY_INVARIANT_PRODUCT_H
 #define TENONRY_INVARIANT_PRODUCT_H
 
@@ -16,10 +16,11 @@
 #define CHAIN_VECTORS 2
 #endif
 
-/* A weight [outputs, inputs] as `panels` [ceil(outputs / PANEL), inputs, PANEL], zero where there is no output. */
+/* A weight [outputs, inputs] as `panels` [ceil(outputs / PANEL), inputs, PANEL], zero where there is no output; in bfloat16
+ * with `is_half`. */
 typedef struct {
-    int64_t inputs, outputs;
-    const float *panels;
+    int64_t inputs, outputs, is_half;
+    const void *panels;
     const float *bias; /* [outputs] or NULL */
 } chained;
 
@@ -27,19 +28,20 @@ INLINE int64_t panels_of(const chained *w) { return (w->outputs + PANEL - 1) / P
 
 /* sums [rows, PANEL] go on over `inputs` more, for CHAIN_VECTORS vectors of them. `x`: rows, `x_step` floats apart;
  * `weight` [inputs, PANEL]. */
-INLINE void chain_tile(int rows, int64_t inputs, const float *x, int64_t x_step, const float *weight, float *sums) {
+INLINE void chain_tile(int rows, int is_half, int64_t inputs, const float *x, int64_t x_step, const void *weight, float *sums) {
     vector chains[CHAIN_ROWS][CHAIN_VECTORS];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
         for (int v = 0; v < CHAIN_VECTORS; v++) chains[r][v] = *(const vector *)(sums + r * PANEL + v * LANES);
     for (int64_t k = 0; k < inputs; k++) {
-        const float *line = weight + k * PANEL;
+        vector line[CHAIN_VECTORS];
+#pragma GCC unroll 8
+        for (int v = 0; v < CHAIN_VECTORS; v++) line[v] = load(at(weight, k * PANEL + v * LANES, is_half), LANES, is_half);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
-            for (int v = 0; v < CHAIN_VECTORS; v++)
-                chains[r][v] += x[r * x_step + k] * *(const vector *)(line + v * LANES);
+            for (int v = 0; v < CHAIN_VECTORS; v++) chains[r][v] += x[r * x_step + k] * line[v];
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
@@ -48,15 +50,27 @@ INLINE void chain_tile(int rows, int64_t inputs, const float *x, int64_t x_step,
 }
 
 /* As above, of 1 to CHAIN_ROWS rows and all outputs of a panel. */
-static void chain_rows(int64_t rows, int64_t inputs, const float *x, int64_t x_step, const float *weight, float *sums) {
-    for (int64_t c = 0; c < PANEL; c += CHAIN_VECTORS * LANES) switch (rows) {
-            case 1: chain_tile(1, inputs, x, x_step, weight + c, sums + c); break;
-            case 2: chain_tile(2, inputs, x, x_step, weight + c, sums + c); break;
-            case 3: chain_tile(3, inputs, x, x_step, weight + c, sums + c); break;
-            case 4: chain_tile(4, inputs, x, x_step, weight + c, sums + c); break;
-            case 5: chain_tile(5, inputs, x, x_step, weight + c, sums + c); break;
-            default: chain_tile(6, inputs, x, x_step, weight + c, sums + c);
+INLINE void chain_rows(int64_t rows, int is_half, int64_t inputs, const float *x, int64_t x_step, const void *weight,
+                       float *sums) {
+    for (int64_t c = 0; c < PANEL; c += CHAIN_VECTORS * LANES) {
+        const void *part = at(weight, c, is_half);
+        switch (rows) {
+            case 1: chain_tile(1, is_half, inputs, x, x_step, part, sums + c); break;
+            case 2: chain_tile(2, is_half, inputs, x, x_step, part, sums + c); break;
+            case 3: chain_tile(3, is_half, inputs, x, x_step, part, sums + c); break;
+            case 4: chain_tile(4, is_half, inputs, x, x_step, part, sums + c); break;
+            case 5: chain_tile(5, is_half, inputs, x, x_step, part, sums + c); break;
+            default: chain_tile(6, is_half, inputs, x, x_step, part, sums + c);
         }
+    }
+}
+
+static void chain_floats(int64_t rows, int64_t inputs, const float *x, int64_t x_step, const void *weight, float *sums) {
+    chain_rows(rows, 0, inputs, x, x_step, weight, sums);
+}
+
+static void chain_halves(int64_t rows, int64_t inputs, const float *x, int64_t x_step, const void *weight, float *sums) {
+    chain_rows(rows, 1, inputs, x, x_step, weight, sums);
 }
 
 /* out [count, outputs] = x [count, inputs] times the weight, plus its bias, plus `others` [count, outputs] where there are
@@ -76,7 +90,7 @@ static void chain_chunk(const void *context, int64_t chunk) {
     int64_t panel = chunk / groups;
     int64_t begin = chunk % groups * job->group;
     int64_t rows = job->count - begin < job->group ? job->count - begin : job->group;
-    const float *weight = w->panels + panel * w->inputs * PANEL;
+    const void *weight = at(w->panels, panel * w->inputs * PANEL, w->is_half);
     const float *x = job->x + begin * w->inputs;
     float sums[GROUP_ROWS * PANEL];
     for (int64_t i = 0; i < rows * PANEL; i++) sums[i] = 0.0f;
@@ -84,7 +98,8 @@ static void chain_chunk(const void *context, int64_t chunk) {
         int64_t inputs = w->inputs - k < PANEL_INPUTS ? w->inputs - k : PANEL_INPUTS;
         for (int64_t r = 0; r < rows; r += CHAIN_ROWS) {
             int64_t few = rows - r < CHAIN_ROWS ? rows - r : CHAIN_ROWS;
-            chain_rows(few, inputs, x + r * w->inputs + k, w->inputs, weight + k * PANEL, sums + r * PANEL);
+            (w->is_half ? chain_halves : chain_floats)(few, inputs, x + r * w->inputs + k, w->inputs,
+                                                       at(weight, k * PANEL, w->is_half), sums + r * PANEL);
         }
     }
     int64_t first = panel * PANEL;

@@ -36,7 +36,7 @@ def worker(folder, options=None, **config):
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"dtype": "bfloat16"}, "dtype=bfloat16: they are in float32; use --dtype float32"),
+        ({"dtype": "float16"}, "dtype=float16: they are in float32 and bfloat16; use --dtype b"),
         ({"quantization": "int8"}, "quantization=int8: they are for floats"),
         ({"max_loras": 2}, "max_loras=2: adapters add"),
         ({"tensor_parallel_size": 2}, "2 ranks: their sums"),

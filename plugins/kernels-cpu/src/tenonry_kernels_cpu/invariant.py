@@ -1,4 +1,4 @@
-"""The kernels for batch invariance: linear layers, norms and whole decoder layers in float32. Worker process."""
+"""The kernels for batch invariance: linear layers, norms and whole decoder layers. Worker process."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class _Chained(ctypes.Structure):
     _fields_ = (
         ("inputs", COUNT),
         ("outputs", COUNT),
+        ("is_half", COUNT),
         ("panels", ADDRESS),
         ("bias", ADDRESS),
     )
@@ -38,6 +39,7 @@ class _StepKeys(ctypes.Structure):
     _fields_ = (
         ("blocks", ADDRESS),
         ("block_size", COUNT),
+        ("is_half", COUNT),
         ("slot", ADDRESS),
         ("table", ADDRESS),
         ("width", COUNT),
@@ -79,9 +81,10 @@ class InvariantLinear:
     ) -> None:
         self.outputs, self.inputs = weight.shape
         self._panels = in_panels(weight)
-        self._bias = None if bias is None else bias.clone()
+        self._bias = None if bias is None else bias.to(torch.float32, copy=True)
+        is_half = weight.dtype == torch.bfloat16
         self.struct = _Chained(
-            self.inputs, self.outputs, address(self._panels), address(self._bias)
+            self.inputs, self.outputs, is_half, address(self._panels), address(self._bias)
         )
         self._threads = threads
         self._function = function("invariant_linear", instruction_set)
@@ -110,7 +113,7 @@ class InvariantNorm:
     __slots__ = ("_eps", "_function", "_weight")
 
     def __init__(self, weight: torch.Tensor, eps: float, instruction_set: str) -> None:
-        self._weight = weight.contiguous()
+        self._weight = weight.float().contiguous()
         self._eps = eps
         self._function = function("invariant_norm", instruction_set)
 
@@ -167,17 +170,17 @@ class InvariantLayer:
         linears = (parts.projection, parts.out, parts.gate_up, parts.down)
         projection, out, _, down = _own(linears)
         attention = struct_of(parts.attention)
+        norms = [parts.norm_weight.float(), parts.second_norm_weight.float()]
         made = _Struct(
             out.outputs,
             down.inputs,
             ctypes.addressof(attention),
-            address(parts.norm_weight),
-            address(parts.second_norm_weight),
+            *map(address, norms),
             parts.norm_eps,
             parts.second_norm_eps,
             *(linear.struct for linear in _own(linears)),
         )
-        self._held = (parts, attention, made)
+        self._held = (parts, attention, norms, made)
         self._address = ctypes.addressof(made)
         self._window = parts.attention.window
         self._threads = threads
@@ -229,6 +232,7 @@ def _place_of(keys: StepKeys, window: int) -> ctypes.Structure:
     return _StepKeys(
         keys.blocks.data_ptr(),
         keys.blocks.shape[2],
+        keys.blocks.dtype == torch.bfloat16,
         keys.slots.data_ptr(),
         keys.table.data_ptr(),
         keys.table.shape[1],

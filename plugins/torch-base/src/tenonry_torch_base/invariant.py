@@ -1,8 +1,9 @@
 """Kernels for batch invariance: what a token gets is the same, bit for bit, whatever is computed beside it. What they
 are made from, and what they must do; a part of the extension point `tenonry.step_kernels`. Worker process.
 
-All is in float32. A kernel decides nothing by the number of rows, and shares its work among threads so that no order of
-an addition depends on how. Its results may differ from those of another implementation, or of another processor.
+Weights, and K/V in their blocks, are in float32 or bfloat16, and all else is in float32. A kernel decides nothing by
+the number of rows, and shares its work among threads so that no order of an addition depends on how. Its results may
+differ from those of another implementation, or of another processor.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
 class StepKeys(NamedTuple):
     """Where the keys and values of a step's T tokens go, and what its Q queries see. All are contiguous.
 
-    `blocks` f32[N, 2 · kv_heads, block_size, size], keys before values; `slots` i64[T] is block · block_size + place of
-    each token. Query q stands at `positions` i64[Q] of its sequence. Queries of one sequence are neighbours, in order
-    of their positions; group g is `counts` i64[G] of them from `begins` i64[G] on, and its sequence has token t in
-    place t % block_size of the block `table`[`lines`[g], t // block_size], i32[R, width]. A query sees the tokens up to
-    its own. What lies behind them is not defined, and may be NaN; entries of the table that are out of sight may be
-    anything.
+    `blocks` [N, 2 · kv_heads, block_size, size], in float32 or bfloat16, keys before values; `slots` i64[T] is
+    block · block_size + place of each token. Query q stands at `positions` i64[Q] of its sequence. Queries of one
+    sequence are neighbours, in order of their positions; group g is `counts` i64[G] of them from `begins` i64[G] on,
+    and its sequence has token t in place t % block_size of the block `table`[`lines`[g], t // block_size],
+    i32[R, width]. A query sees the tokens up to its own. What lies behind them is not defined, and may be NaN; entries
+    of the table that are out of sight may be anything.
     """
 
     blocks: torch.Tensor
@@ -41,7 +42,7 @@ class InvariantLinear(Protocol):
     """A linear layer, of any number of rows."""
 
     def __call__(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
-        """`x` [N, inputs] → [N, outputs], plus `other` of that shape where there is one; all contiguous."""
+        """`x` f32[N, inputs] → f32[N, outputs], plus `other` of that shape where there is one; all contiguous."""
         ...
 
     def weight(self) -> torch.Tensor:
@@ -53,7 +54,7 @@ class InvariantNorm(Protocol):
     """As `StepKernels.rms_norm`."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """`x` [N, size], contiguous → the same shape."""
+        """`x` f32[N, size], contiguous → the same shape."""
         ...
 
 
@@ -97,7 +98,7 @@ class InvariantLayer(Protocol):
 
 
 class InvariantKernels(ABC):
-    """What `StepKernels.invariant` returns: a kernel for each part, made from its weights in float32."""
+    """What `StepKernels.invariant` returns: a kernel for each part, made from its weights in float32 or bfloat16."""
 
     @abstractmethod
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> InvariantLinear:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 
 import numpy as np
@@ -25,6 +26,8 @@ from tenonry_worker_torch.residency.plain import plain_weights
 
 pytestmark = pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")
 FAMILIES = ("llama", "llama-biased", "qwen2", "qwen3", "mistral", "phi3")
+HALF = " in bfloat16"
+IN_BFLOAT16 = tuple(name + HALF for name in ("llama-biased", "qwen3", "mistral"))
 VOCAB = 96
 MAX_TOKENS = 6
 NUM_LOGPROBS = 64
@@ -51,8 +54,11 @@ WAYS = st.tuples(
 
 
 def invariant_model(family, kernels=None, **options):
+    module = worker_families.build(family.removesuffix(HALF))
+    if family.endswith(HALF):
+        module.bfloat16()
     return worker_tools.loaded(
-        worker_families.build(family),
+        module,
         backend="invariant",
         kernels=FoundKernels(kernels or CpuKernels(), True),
         invariant=True,
@@ -113,7 +119,7 @@ def alone(family, *given_request):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES + IN_BFLOAT16)
 def test_bits_of_a_request_are_those_that_it_gets_alone(family, threads, monkeypatch):
     model = model_of(family)
     for layer in model.forward.layers:
@@ -145,6 +151,30 @@ def test_tokens_equal_generate(family):
     assert [request.output for request in requests] == worker_tools.generated(family)
 
 
+@pytest.mark.parametrize("family", IN_BFLOAT16)
+def test_in_bfloat16_little_is_rounded(family):
+    """Weights, K and V are in bfloat16, and all else is not, as it is in the model's own code."""
+    half = worker_families.build(family.removesuffix(HALF)).bfloat16()
+    exact = copy.deepcopy(half).float()
+    errors = []
+    for prompt in worker_tools.prompts():
+        request = asked(1, 0, None)
+        request.prompt = prompt
+        served(model_of(family), [request])
+        ids = torch.tensor([[*prompt, *request.output[:-1]]])
+        with torch.inference_mode():
+            wanted, usual = (
+                model(ids).logits[0, len(prompt) - 1 :].float().log_softmax(-1)
+                for model in (exact, half)
+            )
+        for position, (tokens, logprobs, _) in enumerate(request.logprobs):
+            right = wanted[position][tokens]
+            ours = torch.from_numpy(np.asarray(logprobs, np.float32))
+            errors.append([(each - right).abs().max() for each in (ours, usual[position][tokens])])
+    ours, usual = torch.tensor(errors).mean(0)
+    assert ours < 0.7 * usual
+
+
 def test_prompt_log_probabilities_are_those_of_a_prompt_in_one_piece():
     def of_prompt(budget, beside):
         (prompt,) = worker_tools.prompts((30,))
@@ -169,10 +199,10 @@ def test_every_layer_has_a_kernel_and_the_log_says_so(family):
     )
 
 
-@pytest.mark.parametrize("family", ["llama-biased", "qwen3"])
+@pytest.mark.parametrize("family", ["llama-biased", "qwen3", "llama-biased" + HALF])
 def test_weights_are_held_once_and_can_be_read_again(family):
     model = invariant_model(family)
-    wanted = worker_families.build(family).state_dict()
+    wanted = worker_families.build(family.removesuffix(HALF)).to(model.dtype).state_dict()
     layer = model.module.model.layers[0]
     assert layer.self_attn.q_proj.weight.numel() == layer.mlp.down_proj.weight.numel() == 0
     found = plain_weights(model)

@@ -20,6 +20,7 @@ from tenonry_testkit.step_suite import EXAMPLES, SEEDS, SIZES, KernelSuite, asse
 HEADS = st.sampled_from([2, 6, 16, 24, 32, 40, 64, 128])
 WINDOWS = st.sampled_from([0, 0, 1, 3, 17])
 BLOCKS = st.sampled_from([1, 4, 16, 80])
+DTYPES = st.sampled_from([torch.float32, torch.bfloat16])  # of weights, and of K and V
 NEW_TOKENS = st.lists(
     st.integers(1, 20),
     min_size=1,
@@ -29,7 +30,7 @@ NEW_TOKENS = st.lists(
 
 def same_bits(got: torch.Tensor, wanted: torch.Tensor) -> bool:
     """Also where there is no number."""
-    return torch.equal(got.view(torch.int32), wanted.view(torch.int32))
+    return torch.equal(got.view(torch.int16), wanted.view(torch.int16))
 
 
 class InvariantSuite(KernelSuite):
@@ -43,6 +44,7 @@ class InvariantSuite(KernelSuite):
         st.integers(1, 700),
         st.booleans(),
         st.booleans(),
+        DTYPES,
     )
     def test_invariant_linear_is_its_formula_and_the_same_for_a_row_in_any_company(
         self,
@@ -52,10 +54,11 @@ class InvariantSuite(KernelSuite):
         inputs: int,
         has_bias: bool,
         has_other: bool,
+        dtype: torch.dtype,
     ):
         torch.manual_seed(seed)
-        weight = torch.randn(outputs, inputs) / inputs**0.5
-        bias = torch.randn(outputs) if has_bias else None
+        weight = (torch.randn(outputs, inputs) / inputs**0.5).to(dtype)
+        bias = torch.randn(outputs).to(dtype) if has_bias else None
         kernel = self.offered("invariant").linear(weight, bias)
         assert torch.equal(kernel.weight(), weight)
         x = torch.randn(count, inputs)
@@ -88,15 +91,17 @@ class InvariantSuite(KernelSuite):
         SEEDS,
         st.integers(1, 40),
         st.integers(1, 200),
+        DTYPES,
     )
     def test_invariant_norm_is_its_formula_and_the_same_for_a_row_in_any_company(
         self,
         seed: int,
         count: int,
         size: int,
+        dtype: torch.dtype,
     ):
         torch.manual_seed(seed)
-        weight = torch.randn(size)
+        weight = torch.randn(size).to(dtype)
         kernel = self.offered("invariant").norm(weight, 1e-6)
         x = torch.randn(count, size) * 3
         made = kernel(x)
@@ -125,6 +130,7 @@ class InvariantSuite(KernelSuite):
         st.integers(1, 90),
         st.booleans(),
         st.booleans(),
+        DTYPES,
     )
     def test_invariant_layer_is_its_formula_and_the_same_for_a_token_in_any_company(
         self,
@@ -140,6 +146,7 @@ class InvariantSuite(KernelSuite):
         inner: int,
         is_normalised: bool,
         has_bias: bool,
+        dtype: torch.dtype,
     ):
         torch.manual_seed(seed)
         drawn = np.random.default_rng(seed)
@@ -157,6 +164,7 @@ class InvariantSuite(KernelSuite):
             hidden,
             inner,
             has_bias=has_bias,
+            dtype=dtype,
         )
         kernel = self.offered("invariant").layer(parts)
         known = drawn.integers(
@@ -170,9 +178,11 @@ class InvariantSuite(KernelSuite):
             known,
             new,
             block_size,
+            dtype,
         )
         before = sequences.blocks.clone()
         kept = sequences.hidden.clone()
+        made = sequences.run(kernel, sequences.pieces())
         wanted = [
             layer_formula(
                 parts,
@@ -182,7 +192,6 @@ class InvariantSuite(KernelSuite):
             )
             for number in range(len(new))
         ]
-        made = sequences.run(kernel, sequences.pieces())
         assert torch.equal(sequences.hidden, kept)
         for got, exact in zip(
             made,

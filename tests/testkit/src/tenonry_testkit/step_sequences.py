@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.invariant import InvariantKernels, InvariantLayer
     from tenonry_torch_base.step_kernels import AttentionParts
 
+HALF_ULP = 2.0**-8  # relative to the number, of bfloat16
 GROUP = 5  # most queries of a group of `Sequences`
 
 
@@ -51,7 +52,9 @@ class Sequences:
         known: Sequence[int],
         new: Sequence[int],
         block_size: int,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
+        """`dtype`: of the blocks."""
         self.known = known
         self.lengths = [
             before + after
@@ -65,7 +68,7 @@ class Sequences:
         count = len(new)
         self.table = torch.randperm(count * width).int().view(count, width)
         shape = (count * width, 2 * parts.kv_heads, block_size, parts.size)
-        self.blocks = torch.full(shape, float("nan"))
+        self.blocks = torch.full(shape, float("nan"), dtype=dtype)
         for sequence, length in enumerate(known):
             for token in range(length):
                 block = self.table[sequence, token // block_size]
@@ -169,23 +172,25 @@ def layer_of(
     inner: int,
     *,
     has_bias: bool,
+    dtype: torch.dtype = torch.float32,
 ) -> tuple[InvariantLayerParts, Weights]:
-    """With random weights."""
+    """With random weights of this type."""
     made = attention.heads * attention.size
-    weights = Weights(
+    drawn = (
         torch.randn(attention.columns, hidden) / hidden**0.5,
         torch.randn(attention.columns) if has_bias else None,
         torch.randn(hidden, made) / made**0.5,
         torch.randn(2 * inner, hidden) / hidden**0.5,
         torch.randn(hidden, inner) / inner**0.5,
     )
+    weights = Weights(*(None if each is None else each.to(dtype) for each in drawn))
     parts = InvariantLayerParts(
         attention=attention,
-        norm_weight=torch.randn(hidden),
+        norm_weight=torch.randn(hidden).to(dtype),
         norm_eps=1e-6,
         projection=kernels.linear(weights.projection, weights.bias),
         out=kernels.linear(weights.out, None),
-        second_norm_weight=torch.randn(hidden),
+        second_norm_weight=torch.randn(hidden).to(dtype),
         second_norm_eps=1e-5,
         gate_up=kernels.linear(weights.gate_up, None),
         down=kernels.linear(weights.down, None),
@@ -199,7 +204,9 @@ def layer_formula(
     sequences: Sequences,
     sequence: int,
 ) -> torch.Tensor:
-    """What a layer makes of the new tokens of a sequence, in float64."""
+    """What a layer makes of the new tokens of a sequence, in float64. Where it keeps K and V in bfloat16, these are as
+    it wrote them before, if that is near to what they should be.
+    """
     attention = parts.attention
     block_size = sequences.blocks.shape[2]
     begin = sequences.known[sequence]
@@ -223,13 +230,15 @@ def layer_formula(
         cos,
         sin,
     )
-    table = sequences.table[sequence].tolist()
-    held = [
-        sequences.blocks[table[token // block_size], :, token % block_size].double()
-        for token in range(begin)
-    ]
     both = torch.cat([key, value], 1)
-    every = torch.stack([*held, *both])  # [end, 2 * kv_heads, size]
+    table = sequences.table[sequence].tolist()
+    places = [(table[token // block_size], token % block_size) for token in range(end)]
+    held = torch.stack([sequences.blocks[block, :, place].double() for block, place in places])
+    if sequences.blocks.dtype == torch.bfloat16:
+        torch.testing.assert_close(held[begin:], both, rtol=HALF_ULP, atol=HALF_ULP)
+        every = held
+    else:
+        every = torch.cat([held[:begin], both])  # [end, 2 * kv_heads, size]
     sharing = attention.heads // attention.kv_heads
     keys, values = (part.repeat_interleave(sharing, 1) for part in every.chunk(2, 1))
     scores = (

@@ -18,6 +18,7 @@ from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
 from tenonry_worker_torch.fuse.kernels.attention import attention_parts
 from tenonry_worker_torch.fuse.linear import mark_packed, merge
 from tenonry_worker_torch.fuse.norm import RMSNorm
+from tenonry_worker_torch.fuse.rope import RopeTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,10 +42,10 @@ class InvariantDense:
     kernel: invariant.InvariantLinear
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self.kernel(x.contiguous())
+        return self.kernel(x.float().contiguous())
 
     def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return self.kernel(x.contiguous(), other.contiguous())
+        return self.kernel(x.float().contiguous(), other.float().contiguous())
 
     def packed(self, _packing: Packing) -> InvariantDense:
         return self
@@ -81,7 +82,7 @@ class KernelNorm(RMSNorm):
         self.is_offset = own.is_offset
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self.kernel(x.contiguous())
+        return self.kernel(x.float().contiguous())
 
 
 class InvariantLayer:
@@ -104,12 +105,12 @@ class InvariantLayer:
         sin: torch.Tensor | None,
         keep: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """`hidden` [T, H] → [T, H], or [Q, H] of the tokens `keep` i64[Q]."""
+        """`hidden` [T, H] → f32[T, H], or f32[Q, H] of the tokens `keep` i64[Q]."""
         layer = self.attends_in
         keys = layer.step.backend.step_keys(layer, layer.step.plan)
         if keys is None or cos is None or sin is None:
             raise RuntimeError(f"{layer.spec.name} has no K/V in blocks, or no rotation")
-        return self.kernel(hidden, cos, sin, keys, keep)
+        return self.kernel(hidden.float(), cos, sin, keys, keep)
 
     def pack(self, packing: Packing) -> None:
         """Its weights are laid out already."""
@@ -129,6 +130,9 @@ def make_invariant(lean: LeanForward, kernels: InvariantKernels, architecture: s
     lean.pack(InvariantPacking(kernels))
     made = [_made(layer, kernels, architecture) for layer in lean.layers]
     lean.layers = made  # type: ignore[assignment] - called as lean layers are
+    lean.ropes = {
+        kind: RopeTable(table.cos.float(), table.sin.float()) for kind, table in lean.ropes.items()
+    }
     end.norm = KernelNorm(end.norm, kernels.norm(end.norm.weight, end.norm.eps))
 
 
