@@ -5,6 +5,7 @@ own code computes, but for rounding; what is wrong or slower is left to torch.
 from __future__ import annotations
 
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -150,7 +151,7 @@ def test_what_was_chosen_is_said_by_shape_and_number_of_rows(monkeypatch, layout
     """A kernel that is slower for the head, and one that is for more than eight rows of gates."""
     by_outputs = {96: 0, 256: 8}
 
-    def most_rows(_budget, candidates_for, *, is_timed):
+    def most_rows(_budget, candidates_for, **_):
         made = candidates_for(1).own()[0]
         return by_outputs.get(made.shape[1], KERNEL_TOKENS)
 
@@ -287,6 +288,17 @@ class TestBlocked:
         assert torch.equal(layer(x), own(x))
         assert torch.equal(layer.add(x, x), own.add(x, x))
 
+    def test_rows_with_others_between_them_go_to_the_kernel(self, kind):
+        """As those of a norm of few rows do."""
+        own = kind(torch.randn(32, 32).bfloat16(), None)
+        layer = KernelLinear(own, CpuKernels().linear(own.blocked()), 4)
+        own.__class__ = type(
+            "NeverCalled", (kind,), {"__slots__": (), "__call__": None, "add": None}
+        )
+        x = torch.randn(4, 64).bfloat16().narrow(-1, 0, 32)
+        assert torch.equal(layer(x), layer(x.contiguous()))
+        assert torch.equal(layer.add(x, x), layer.add(x.contiguous(), x.contiguous()))
+
 
 class TestRows:
     def test_kernels_are_used_up_to_the_rows_for_which_they_are_quick(self):
@@ -331,3 +343,35 @@ class TestRows:
 
         assert Budget(-1.0).most_rows(candidates, is_timed=True) == 0
         assert not asked
+
+    def test_kernel_beside_which_torch_is_slow_is_tried_once_when_the_time_is_used_up(self):
+        """And then used for as many rows as it is said, unless it is wrong or slower."""
+        asked = []
+
+        def candidates(count, error=0.0, turns=1):
+            asked.append(count)
+            x = torch.ones(1)
+            return Candidates(
+                lambda: (sum(x for _ in range(20)) / 20,),
+                lambda: (sum(x for _ in range(turns)) / turns + error,),
+            )
+
+        def most_rows(*given):
+            made = functools.partial(candidates, **dict(given))
+            return Budget(-1.0).most_rows(made, is_timed=True, if_untried=1000)
+
+        assert most_rows() == 1000
+        assert asked == [1]
+        assert most_rows(("error", 1.0)) == 0
+        assert most_rows(("turns", 200)) == 0
+
+
+@pytest.mark.parametrize("limit_s", [1e-9, 0.4])
+def test_head_in_blocks_has_its_kernel_for_any_rows_however_slow_the_machine_is(
+    monkeypatch, limit_s
+):
+    """Trials of other parts may have used up the time."""
+    monkeypatch.setattr("tenonry_worker_torch.fuse.widened.can_pack", lambda *_: False)
+    monkeypatch.setattr(Budget.__init__, "__defaults__", (limit_s,))
+    model = worker_tools.loaded(module_of("llama"), kernels=FoundKernels(CpuKernels(), False))
+    assert re.search(r" 96×64 (any|to \d+)", model.chosen_kernels)[1] == "any"

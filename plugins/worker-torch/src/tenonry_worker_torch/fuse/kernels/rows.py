@@ -32,18 +32,28 @@ class Budget:
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self.left_s = limit_s
 
-    def most_rows(self, candidates_for: Callable[[int], Candidates], *, is_timed: bool) -> int:
+    def most_rows(
+        self,
+        candidates_for: Callable[[int], Candidates],
+        *,
+        is_timed: bool,
+        if_untried: int = 0,
+    ) -> int:
         """The largest of `COUNTS` up to which the kernel is right and, if timed, quicker for the first and never
         slower; 0: for none. Where that is the last one, as many rows as kernels ever are for.
 
-        Trials end where the next one would not fit: beyond, our own operations compute.
+        Trials end where the next one would not fit: beyond, our own operations compute, or the kernel up to
+        `if_untried` rows, which must have been right and quicker for the first number all the same.
         """
         most = 0
         took = 0.0
         with seeded(0), torch.inference_mode():
             for before, count in zip((1, *COUNTS), COUNTS, strict=False):
                 if is_timed and took * count / before > self.left_s:
-                    break
+                    if not if_untried:
+                        break
+                    if most:
+                        return if_untried
                 begin = time.perf_counter()
                 is_quicker = _compared(
                     candidates_for(count),

@@ -161,9 +161,11 @@ class UsedPacked:
             linear.candidates,
             *self._sample(own, made),
         )
-        most = self._most((LINEAR, shape, own.bias is None), compared)
-        if most == KERNEL_TOKENS and isinstance(own, BlockedLinear):
-            most = ANY_ROWS  # torch never is quicker than a kernel that reads blocks
+        # Torch would widen blocks piece by piece, and so is many times slower for few rows, and slower for many.
+        any_rows = ANY_ROWS if isinstance(own, BlockedLinear) else 0
+        most = self._most((LINEAR, shape, own.bias is None), compared, any_rows)
+        if most == KERNEL_TOKENS:
+            most = any_rows or most
         self.chosen[shape] = most
         if most:
             setattr(
@@ -279,12 +281,14 @@ class UsedPacked:
         self,
         kind: tuple[object, ...],
         compared: Callable[[int], Candidates],
+        if_untried: int = 0,
     ) -> int:
         """Up to how many rows the kernel is used."""
         most = partial(
             self._budget.most_rows,
             compared,
             is_timed=self._is_timed,
+            if_untried=if_untried,
         )
         return self._verdict(kind, most)
 
