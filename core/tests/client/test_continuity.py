@@ -410,10 +410,13 @@ class TestSeveralEngines:
             tasks = await begun(served, [[number] for number in range(1, 7)])
             kill(served, 1)
             await served.engine.scale(3)
-            return await asyncio.gather(*tasks)
+            found = await asyncio.gather(*tasks)
+            while 1 not in served.engine._client.engines:  # noqa: ASYNC110 - the streams may have been over
+                await asyncio.sleep(0.001)
+            return found
 
         assert served.run(main()) == [tokens([number], LONG) for number in range(1, 7)]
-        eventually(lambda: 1 in served.engine._client.engines)
+        assert sorted(served.engine._client.engines) == [0, 1, 2]
 
 
 class TestPoison:
