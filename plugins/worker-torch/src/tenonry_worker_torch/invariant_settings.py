@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 PROMISE = "batch_invariant: what a token gets must not depend on what runs beside it"
 
-
-# Their layers have such kernels in most shapes; those of others are not tried unless a user asks. In bfloat16 other
-# kernels are quicker on many processors.
+# Unless a user asks, these alone: their layers have such kernels in most shapes, and in bfloat16 a single stream is
+# quicker with others.
 DTYPE = torch.float32
 FAMILIES = frozenset({"llama", "mistral", "phi3", "qwen2", "qwen3"})
 
