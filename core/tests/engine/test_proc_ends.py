@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from tenonry.handle import make_handle
-from tenonry.launch.supervise import GROUP_SIGNALS, STOP_SIGNAL
+from tenonry.launch.spawn import GROUP_SIGNALS
+from tenonry.launch.supervise import STOP_SIGNAL
 from tenonry.messages import EngineCoreOutputs, RequestType
 from tenonry.outputs import FinishReason
 from tenonry_testkit.kernel.engine import request

@@ -16,8 +16,8 @@ import pytest
 
 from tenonry.errors import LaunchError
 from tenonry.launch import supervise
+from tenonry.launch.spawn import GROUP_SIGNALS
 from tenonry.launch.supervise import (
-    GROUP_SIGNALS,
     STOP_SIGNAL,
     Child,
     describe_exit,

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
+from pydantic import BaseModel
+
 from tenonry.errors import Unsupported
 from tenonry.info import ModelInfo, WorkerFacts
 from tenonry.interfaces.plugin import Plugin, PluginContext
@@ -86,6 +88,14 @@ class Worker(Plugin[WorkerContext], ABC):
 
     capabilities: ClassVar[frozenset[str]] = frozenset()
     rpc_methods: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def preload(cls, model: ModelInfo, options: BaseModel) -> None:
+        """Import what `load` will. Called in a process of which engines are forked, where there is no GPU.
+
+        Must start no thread, open no file for longer than the call, and keep nothing of the model; raises what it
+        likes, since `load` will say it again. Without it engines start in fresh interpreters.
+        """
 
     @property
     def steps_in_flight(self) -> int:

@@ -1,7 +1,7 @@
 """What `python -m tenonry.launch.child` runs: reads its role from standard input, ends with its parent, runs the role.
 
 The message is JSON text: name, role ("module:function"), payload (texts for the role), sys_path, lifeline (a file
-descriptor that closes when the parent ends), parent (its pid, or 0), removes (a folder, or nothing).
+descriptor that closes when the parent ends, or -1), parent (its pid, or 0), removes (a folder, or nothing).
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ def _tie_to_parent(lifeline: int, parent: int, removes: str) -> None:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(EXIT_PARENT_DIED)
-    threading.Thread(
-        target=_end_with, args=(lifeline, removes), name="lifeline", daemon=True
-    ).start()
+    if lifeline >= 0:
+        threading.Thread(
+            target=_end_with, args=(lifeline, removes), name="lifeline", daemon=True
+        ).start()
 
 
 def _end_with(lifeline: int, removes: str) -> None:

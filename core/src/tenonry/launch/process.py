@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from tenonry.config import EngineConfig
-from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext, engine_name
-from tenonry.launch.devices import device_environment
+from tenonry.interfaces.launcher import (
+    EngineImports,
+    EngineSpec,
+    Launcher,
+    LauncherContext,
+    engine_name,
+)
+from tenonry.interfaces.worker import Worker
+from tenonry.launch.devices import device_environment, visible_devices
+from tenonry.launch.forks import IS_SUPPORTED, ForkServer
+from tenonry.launch.shared_forks import SharedForks
 from tenonry.launch.supervise import STOP_TIMEOUT_S, ExitCallback, Supervisor
+from tenonry.plugin.plan import PluginPlan, load_class
 
 ENGINE_ROLE = "tenonry.engine.proc:run_engine"
 
@@ -22,15 +33,21 @@ def watch_options(config: EngineConfig) -> dict[str, Any]:
     return {"silence_s": limit, "silence_hint": " (--step-timeout)"}
 
 
+_FORKS = SharedForks("tenonry.engine.imports:preload")
+
+
 class ProcessLauncher(Launcher):
-    """One child per engine."""
+    """One child per engine; forks of one process where its worker says what to import, and there is no GPU."""
 
     def __init__(self, context: LauncherContext) -> None:
         super().__init__(context)
         self._supervisor = Supervisor()
+        self._holder = object()
+        self._release = weakref.finalize(self, _FORKS.release, self._holder)
 
     def start(self, engines: list[EngineSpec]) -> None:
         try:
+            forks = self._fork_server(engines[0])
             for spec in engines:
                 self._supervisor.start(
                     engine_name(spec.engine_index),
@@ -38,10 +55,22 @@ class ProcessLauncher(Launcher):
                     {"spec": msgspec.json.encode(spec).decode()},
                     **watch_options(self.context.config),
                     environment=device_environment(self.context.config, spec.local_rank),
+                    forks=forks,
                 )
         except BaseException:
             self.stop([engine_name(spec.engine_index) for spec in engines])
             raise
+
+    def _fork_server(self, spec: EngineSpec) -> ForkServer | None:
+        """None where engines start in fresh interpreters."""
+        has_gpus = self.context.config.device != "cpu" and visible_devices()
+        if not IS_SUPPORTED or has_gpus:
+            return None
+        plan = PluginPlan.decode(spec.plan_text)
+        if not _says_imports(plan):
+            return None
+        imports = EngineImports(worker=plan.get("worker"), model_text=spec.model_text)
+        return _FORKS.hold(msgspec.json.encode(imports).decode(), self._holder)
 
     def stop(self, names: Sequence[str], timeout: float = STOP_TIMEOUT_S) -> None:
         self._supervisor.stop_some(names, timeout)
@@ -63,3 +92,12 @@ class ProcessLauncher(Launcher):
 
     def shutdown(self, timeout: float = STOP_TIMEOUT_S) -> None:
         self._supervisor.stop(timeout)
+        self._release()
+
+
+def _says_imports(plan: PluginPlan) -> bool:
+    """Whether the worker of engines runs in their process, and says what to import."""
+    executor = load_class(plan.get("executor"))
+    worker = load_class(plan.get("worker"))
+    owner = next(base for base in worker.__mro__ if "preload" in vars(base))
+    return not executor.runs_elsewhere and owner is not Worker

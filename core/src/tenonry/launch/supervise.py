@@ -19,6 +19,7 @@ import math
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -30,11 +31,12 @@ from typing import Any
 import psutil
 
 from tenonry.errors import LaunchError
+from tenonry.launch.forks import ForkServer, LaterProcess, Process
+from tenonry.launch.spawn import Start, start_fresh
 
 logger = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 5.0
 STOP_SIGNAL = signal.SIGUSR1  # parent to child: finish and end; twice: end
-GROUP_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 # numpy starts a thread per core when it is imported, for matrices that no child of ours multiplies with it.
 CHILD_DEFAULTS = {"OPENBLAS_NUM_THREADS": "1"}
 HEARTBEAT_S = 0.5
@@ -46,7 +48,7 @@ class Child:
     `parent`: the process that may request it; a fork of that process may not. `has_begun`: its heartbeat said so.
     """
 
-    def __init__(self, name: str, process: subprocess.Popen[bytes], lifeline: int) -> None:
+    def __init__(self, name: str, process: Process, lifeline: int) -> None:
         self.name = name
         self.process = process
         self.stopping = False
@@ -77,44 +79,55 @@ def start_child(
     environment: Mapping[str, str] | None = None,
     pass_fds: Iterable[int] = (),
     removes: str = "",
+    has_lifeline: bool = True,
+    forks: ForkServer | None = None,
 ) -> Child:
     """Start `role` ("module:function") in a fresh interpreter; it is called with `payload`. Raises LaunchError.
 
-    `removes` is a folder that the child removes if its parent ends first.
+    `removes` is a folder that the child removes if its parent ends first. `has_lifeline`: whether a thread of it waits
+    for that end. `forks`: it begins as a fork instead, once its watcher starts it, which then closes `pass_fds`.
     """
     read_end, write_end = os.pipe()
     # The kernel's signal leaves no time to remove a folder, and follows the thread that starts the child.
-    is_signalled = threading.current_thread() is threading.main_thread() and not removes
+    is_signalled = forks is not None or threading.current_thread() is threading.main_thread()
     message = {
         "name": name,
         "role": role,
         "payload": dict(payload),
         "sys_path": [os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100 - entries may be zip files or missing
-        "lifeline": read_end,
-        "parent": os.getpid() if is_signalled else 0,
+        "lifeline": read_end if has_lifeline else -1,
+        "parent": os.getpid() if is_signalled and not removes else 0,
         "removes": removes,
     }
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    start = Start(
+        json.dumps(message).encode(),
+        {**CHILD_DEFAULTS, **os.environ, **(environment or {})},
+        (read_end, *pass_fds),
+    )
+    if forks is not None:
+        return Child(name, forks.later(start), write_end)
     try:
-        # Inherited, until the child ignores them.
-        signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tenonry.launch.child"],
-            stdin=subprocess.PIPE,
-            env={**CHILD_DEFAULTS, **os.environ, **(environment or {})},
-            pass_fds=(read_end, *pass_fds),
-        )
+        return Child(name, start_fresh(start), write_end)
     except OSError as error:
         os.close(write_end)
         raise LaunchError(f"{name} cannot be started: {error}") from error
     finally:
         os.close(read_end)
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
-    child = Child(name, process, write_end)
-    assert process.stdin is not None  # noqa: S101 - PIPE above
-    with contextlib.suppress(BrokenPipeError), process.stdin:  # broken: its watcher reports it
-        process.stdin.write(json.dumps(message).encode())
-    return child
+
+
+def start_fork_server(imports: str, argument: str) -> ForkServer:
+    """A child that imports ("module:function", called with `argument`), and is then forked. Raises LaunchError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        child = start_child(
+            "fork server",
+            "tenonry.launch.fork_server:serve",
+            {"channel": str(theirs.fileno()), "imports": imports, "argument": argument},
+            pass_fds=[theirs.fileno()],
+            has_lifeline=False,
+        )
+    child.release()
+    return ForkServer(child.process, ours)
 
 
 def stop_children(children: Iterable[Child], timeout: float = STOP_TIMEOUT_S) -> None:
@@ -188,6 +201,7 @@ class Supervisor:
         is stopped. In the log `silence_hint` follows the limit, such as the setting that it comes from.
         """
         heartbeats, heartbeat = os.pipe()
+        is_handed_on = silence_s < math.inf and options.get("forks") is not None
         if silence_s < math.inf:
             payload = {**payload, "heartbeat": str(heartbeat)}
             options["pass_fds"] = (*options.get("pass_fds", ()), heartbeat)
@@ -197,7 +211,8 @@ class Supervisor:
             os.close(heartbeats)
             raise
         finally:
-            os.close(heartbeat)
+            if not is_handed_on:
+                os.close(heartbeat)
         self._children.append(child)
         watch = (child, heartbeats, silence_s, silence_hint, self._callbacks)
         threading.Thread(target=_watch, args=watch, name=f"watch {name}", daemon=True).start()
@@ -215,7 +230,11 @@ class Supervisor:
 
     def pids(self) -> dict[str, int]:
         """Process ids of children that run."""
-        return {child.name: child.pid for child in self._children if child.exit_code is None}
+        return {
+            child.name: child.pid
+            for child in self._children
+            if child.exit_code is None and child.pid
+        }
 
     def has_begun(self, name: str) -> bool:
         """False for a child that ended before its heartbeat said that it begins its work."""
@@ -244,6 +263,8 @@ class Supervisor:
 def _watch(
     child: Child, heartbeats: int, silence_s: float, hint: str, callbacks: list[ExitCallback]
 ) -> None:
+    if isinstance(child.process, LaterProcess):
+        child.process.begin()
     with open(heartbeats, "rb", buffering=0) as pipe:
         if _falls_silent(child, pipe, silence_s):
             text = "%s (pid %d) has sent no heartbeat for %g s%s; killing it"

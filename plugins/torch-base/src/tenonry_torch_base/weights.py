@@ -125,6 +125,14 @@ def skeleton(
         raise _bad_config(path, error) from error
 
 
+def import_class(path: str, architecture: str) -> None:
+    """Import what builds the model in a folder, without building it. Raises ModelError."""
+    config = read_model_config(path, architecture)
+    builder = auto_class(config)
+    if builder is not None:
+        builder._model_mapping[type(config)]  # noqa: SLF001 - imports it
+
+
 def auto_class(config: PretrainedConfig, *, towers: bool = False) -> Any:
     """Who builds a model of this configuration: as a causal model if there is one, else as one that takes more; with
     `towers` the other way round.

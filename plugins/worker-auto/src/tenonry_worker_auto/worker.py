@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from tenonry.checks.plugins import check_settings, load_options
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginNotFound
-from tenonry.info import PluginRecord, WorkerFacts
+from tenonry.info import ModelInfo, PluginRecord, WorkerFacts
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
 from tenonry.plugin.kinds import KINDS
@@ -80,7 +80,7 @@ class AutoWorker(Worker):
         """Each option must be one that a candidate knows, with a value that it takes."""
         chosen = options if isinstance(options, AutoOptions) else AutoOptions()
         extras = chosen.model_extra or {}
-        installed = list(_installed(chosen)) if extras else []
+        installed = list(_installed(chosen.candidates)) if extras else []
         for key, value in extras.items():
             accepting = [one for one, _ in installed if key in one.Options.model_fields]
             if not accepting:
@@ -92,6 +92,14 @@ class AutoWorker(Worker):
             for one, record in installed:
                 if one in accepting:
                     load_options(msgspec.structs.replace(record, options={key: value}), one)
+
+    @classmethod
+    def preload(cls, model: ModelInfo, options: BaseModel) -> None:
+        """Of the candidate that is asked first."""
+        chosen = options if isinstance(options, AutoOptions) else AutoOptions()
+        for worker, record in _installed(chosen_by_model(chosen.candidates, model)):
+            worker.preload(model, load_options(record, worker))
+            return
 
     @property
     def chosen(self) -> Worker:
@@ -270,9 +278,9 @@ class AutoWorker(Worker):
             self._built.popitem()[1].shutdown()
 
 
-def _installed(options: AutoOptions) -> Iterator[tuple[type[Worker], PluginRecord]]:
+def _installed(names: Sequence[str]) -> Iterator[tuple[type[Worker], PluginRecord]]:
     """The classes of the candidates that are there."""
-    for name in options.candidates:
+    for name in names:
         try:
             yield resolve_point(KINDS["worker"], name)
         except PluginNotFound:

@@ -17,7 +17,9 @@ from tenonry_worker_pooling.options import PoolingOptions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tenonry.info import WorkerFacts
+    from pydantic import BaseModel
+
+    from tenonry.info import ModelInfo, WorkerFacts
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
     from tenonry.step import ModelRunnerOutput, SchedulerOutput
@@ -41,6 +43,16 @@ class PoolingWorker(Worker):
         self._found: Outline | None = None
         self._model: PoolingModel | None = None
         self._runner: PoolingRunner | None = None
+
+    @classmethod
+    def preload(cls, model: ModelInfo, options: BaseModel) -> None:
+        wait_briefly(model.path)
+        with importing():
+            import tenonry_worker_pooling.dense
+            import tenonry_worker_pooling.model  # noqa: F401
+            from tenonry_worker_pooling.outline import outline
+
+            outline(model.path, needs_weights=False, mode=getattr(options, "pooling", None))
 
     @property
     def found(self) -> Outline:

@@ -21,7 +21,9 @@ from tenonry_worker_torch.options import TorchOptions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tenonry.info import WorkerFacts
+    from pydantic import BaseModel
+
+    from tenonry.info import ModelInfo, WorkerFacts
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
     from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
@@ -99,6 +101,17 @@ class TorchWorker(Worker):
         self._opened: tuple[Any, str] | None = None
         self._rendezvous: Rendezvous | None = None
         self._connector: ConnectorHalf | None = None
+
+    @classmethod
+    def preload(cls, model: ModelInfo, options: BaseModel) -> None:
+        wait_briefly(model.path)
+        with importing():
+            import tenonry_worker_torch.parallel.groups
+            import tenonry_worker_torch.residency.residency
+            import tenonry_worker_torch.startup  # noqa: F401
+            from tenonry_torch_base.weights import import_class
+
+            import_class(model.path, model.architecture)
 
     @property
     def model(self) -> LoadedModel:

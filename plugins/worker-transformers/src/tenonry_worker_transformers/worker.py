@@ -22,7 +22,9 @@ from tenonry_worker_transformers.options import TransformersOptions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tenonry.info import WorkerFacts
+    from pydantic import BaseModel
+
+    from tenonry.info import ModelInfo, WorkerFacts
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
     from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
@@ -50,6 +52,15 @@ class TransformersWorker(Worker):
         self._runner: ModelRunner | None = None
         self._resolved: dict[str, str] = {}
         self._known: WorkerFacts | None = None
+
+    @classmethod
+    def preload(cls, model: ModelInfo, options: BaseModel) -> None:
+        wait_briefly(model.path)
+        with importing():
+            import tenonry_worker_transformers.startup  # noqa: F401
+            from tenonry_torch_base.weights import import_class
+
+            import_class(model.path, model.architecture)
 
     @property
     def model(self) -> LoadedModel:

@@ -4,15 +4,46 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from pydantic import BaseModel
+
+from tenonry.info import ModelInfo
+from tenonry_testkit.fakes.executor import InstantExecutor
+from tenonry_testkit.fakes.worker import FakeWorker
+
+_IMPORTED: list[str] = []
+
+
+class ImportingWorker(FakeWorker):
+    """Says what to import, which starts a thread where the environment asks for one."""
+
+    @classmethod
+    def preload(cls, model: ModelInfo, options: BaseModel) -> None:
+        _IMPORTED.append(" forked")
+        if os.environ["TENONRY_TEST"] == "thread":
+            threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+
+
+class DistantExecutor(InstantExecutor):
+    """As one whose ranks are in other processes."""
+
+    runs_elsewhere = True
+
 
 def sleep(payload: Mapping[str, str]) -> int:
-    """Say what the environment holds, in the file that stands where a configuration would, and wait for a signal."""
+    """Say what the environment holds and whether this is a fork, in the file that stands where a configuration would,
+    and wait for a signal.
+    """
     spec = json.loads(payload["spec"])
     if spec["config_text"]:
-        Path(spec["config_text"]).write_text(os.environ["TENONRY_TEST"], "utf-8")
+        file = Path(spec["config_text"])
+        file.with_suffix(".new").write_text(
+            os.environ["TENONRY_TEST"] + "".join(_IMPORTED), "utf-8"
+        )
+        file.with_suffix(".new").rename(file)
     while True:
         time.sleep(600)

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from tenonry.launch.supervise import GROUP_SIGNALS, STOP_SIGNAL, Heartbeat
+from tenonry.launch.spawn import GROUP_SIGNALS
+from tenonry.launch.supervise import STOP_SIGNAL, Heartbeat
 from tenonry_testkit.roles import write_facts
 
 IGNORE_AND_SLEEP = "import signal, time; signal.signal(signal.SIGUSR1, signal.SIG_IGN); print(flush=True); time.sleep(600)"  # noqa: E501

@@ -1,0 +1,101 @@
+"""The process that is forked for each engine: it has one thread, and only what was imported. See `forks`.
+
+A fork is given what a fresh interpreter would be: environment, folder, open files, and a message on standard input,
+with which `tenonry.launch.child` goes on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import json
+import logging
+import os
+import pkgutil
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tenonry.launch import child
+from tenonry.launch.forks import READY
+
+logger = logging.getLogger(__name__)
+REQUEST_BYTES = 1 << 18
+MAX_FDS = 32
+NUM_STANDARD = 3
+
+
+def serve(payload: Mapping[str, str]) -> int:
+    """Import, then fork for each request; returns the exit status, in a fork that of the role that it was given.
+
+    `payload`: channel (a file descriptor), imports ("module:function", which is called with `argument`).
+    """
+    with socket.socket(fileno=int(payload["channel"])) as channel:
+        known = _open_files()
+        try:
+            pkgutil.resolve_name(payload["imports"])(payload["argument"])
+        except Exception:  # the engine will fail as well, and say so
+            logger.debug("imports failed", exc_info=True)
+        if reason := _why_not(known):
+            logger.warning("engines are started in fresh interpreters: %s", reason)
+            return 0
+        gc.collect()
+        gc.freeze()
+        channel.send(READY)
+        while True:
+            request, fds, _, _ = socket.recv_fds(channel, REQUEST_BYTES, MAX_FDS)
+            if not request:
+                return 0
+            if _fork(channel, json.loads(request), fds):
+                break
+            for fd in fds:
+                os.close(fd)
+    return child.main()
+
+
+def _open_files() -> set[str]:
+    return {entry.name for entry in Path("/proc/self/fd").iterdir() if entry.exists()}
+
+
+def _why_not(known: set[str]) -> str:
+    """Why a fork of this process would not be like a fresh one; empty if it would."""
+    if len(list(Path("/proc/self/task").iterdir())) > 1:
+        return "what was imported has started threads"
+    if _open_files() - known:
+        return "what was imported has opened files"
+    return ""
+
+
+def _fork(channel: socket.socket, request: dict[str, Any], fds: list[int]) -> bool:
+    """True in the fork that is to run a role."""
+    between = os.fork()
+    if between:
+        os.waitpid(between, 0)
+        return False
+    between = os.getpid()
+    if os.fork():
+        os._exit(0)  # hands the other on
+    while os.getppid() == between:
+        time.sleep(0.0005)
+    if os.getppid() != request["parent"]:
+        channel.send(b"-")
+        os._exit(child.EXIT_PARENT_DIED)
+    channel.send(str(os.getpid()).encode())
+    channel.close()
+    _take(fds, [0, 1, 2, *request["numbers"]])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    return True
+
+
+def _take(fds: list[int], numbers: list[int]) -> None:
+    """Have these open files under these numbers, and no others."""
+    first = max(*fds, *numbers) + 1
+    kept = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, first) for fd in fds]
+    os.closerange(NUM_STANDARD, kept[0])
+    for fd, number in zip(kept, numbers, strict=True):
+        os.dup2(fd, number)
+        os.close(fd)

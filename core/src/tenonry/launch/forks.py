@@ -1,0 +1,248 @@
+"""Child processes as forks of one that has imported what they need. The parent's process, on Linux.
+
+Imports take most of an engine's start. A process that has done them, and nothing else, is forked for each engine of an
+instance: all but the first start without, and they share the memory of what was imported.
+
+A fork becomes a child of this process like any other: its exit code can be waited for, and the kernel ends it with this
+process, not with the one that was forked. For that the fork of a fork is handed on: Linux gives a process whose parent
+ended to the next of its ancestors that asks for such (`PR_SET_CHILD_SUBREAPER`), as this process does for that moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Protocol
+
+from tenonry.launch.spawn import GROUP_SIGNALS, Start, start_fresh
+
+logger = logging.getLogger(__name__)
+READY = b"+"
+ANSWER_BYTES = 64
+PR_SET_CHILD_SUBREAPER = 36
+PR_GET_CHILD_SUBREAPER = 37
+IS_SUPPORTED = sys.platform == "linux" and hasattr(os, "pidfd_open")
+_ADOPTING = threading.Lock()
+
+
+class Process(Protocol):
+    """What a parent does with a child: the part of `subprocess.Popen` that forks have as well."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, number: int, /) -> None: ...
+
+
+class ForkedProcess:
+    """A child that another process forked. From any thread."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+        self._lock = threading.Lock()
+
+    def poll(self) -> int | None:
+        """The exit code of a process that has ended, negative for a signal."""
+        with self._lock:
+            if self._code is None:
+                try:
+                    pid, status = os.waitpid(self.pid, os.WNOHANG)
+                except (
+                    ChildProcessError
+                ):  # something else waited for it; subprocess says 0 then, too
+                    pid, status = self.pid, 0
+                if pid:
+                    self._code = os.waitstatus_to_exitcode(status)
+            return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code. Raises subprocess.TimeoutExpired."""
+        with self._lock:
+            ended = os.pidfd_open(self.pid) if self._code is None else None
+        if ended is not None:
+            poller = select.poll()
+            poller.register(ended, select.POLLIN)
+            poller.poll(None if timeout is None else 1000 * timeout)
+            os.close(ended)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
+        return code
+
+    def send_signal(self, number: int, /) -> None:
+        """Does nothing to a process that has ended."""
+        with self._lock:
+            if self._code is None:
+                os.kill(self.pid, number)
+
+
+class LaterProcess:
+    """A child that begins with `begin`, unless a signal ends it before; its `pid` is 0 until then. From any thread.
+
+    `starts`: ways to start it, in order; each may raise OSError. `fds` are closed once they are the child's.
+    """
+
+    def __init__(self, starts: Sequence[Callable[[], Process]], fds: Sequence[int]) -> None:
+        self._starts = starts
+        self._fds = fds
+        self._process: Process | None = None
+        self._code: int | None = None  # of a child that never began
+        self._lock = threading.Lock()
+        self._is_decided = threading.Event()
+
+    def begin(self) -> None:
+        """Start it. Called once, by the thread that then waits for its end."""
+        for start in self._starts:
+            if self._code is None and self._process is None:
+                try:
+                    self._become(start())
+                except OSError as error:
+                    logger.info("a process is started in another way, if there is one: %s", error)
+        with self._lock:
+            if self._process is None and self._code is None:
+                self._code = 1
+        self._is_decided.set()
+        self._starts = ()
+        for fd in self._fds:
+            os.close(fd)
+
+    def _become(self, process: Process) -> None:
+        with self._lock:
+            if self._code is None:
+                self._process = process
+                return
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    @property
+    def pid(self) -> int:
+        return 0 if self._process is None else self._process.pid
+
+    def poll(self) -> int | None:
+        return self._code if self._process is None else self._process.poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        if not self._is_decided.wait(timeout):
+            raise subprocess.TimeoutExpired("a process that has not begun", timeout or 0)
+        code = self._code
+        if self._process is not None:
+            code = self._process.wait(timeout)
+        assert code is not None  # noqa: S101 - one or the other is decided
+        return code
+
+    def send_signal(self, number: int, /) -> None:
+        with self._lock:
+            if self._process is not None:
+                self._process.send_signal(number)
+            elif self._code is None and number not in GROUP_SIGNALS:  # which a child ignores
+                self._code = -number
+                self._is_decided.set()
+
+
+class ForkServer:
+    """The process that is forked, `process` itself: a child with the other end of `channel`, a socket of messages.
+
+    It says READY once it can be forked, and ends when the channel is closed.
+    """
+
+    def __init__(self, process: Process, channel: socket.socket) -> None:
+        self.process = process
+        self._channel = channel
+        self._is_ready = False
+        self._lock = threading.Lock()
+        self._finalizer = weakref.finalize(self, _end, process, channel, os.getpid())
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether it ended by itself, since what it imported cannot be forked."""
+        return self.process.poll() == 0
+
+    def later(self, start: Start) -> LaterProcess:
+        """A child that begins as a fork, or in a fresh interpreter where that fails."""
+        return LaterProcess((partial(self._fork, start), partial(start_fresh, start)), start.fds)
+
+    def _fork(self, start: Start) -> Process:
+        """Raises OSError. Waits until the server is ready."""
+        standard_input, message = os.pipe()
+        try:
+            request = {
+                "environment": dict(start.environment),
+                "folder": os.getcwd(),  # noqa: PTH109 - as text
+                "numbers": start.fds,
+                "parent": os.getpid(),
+            }
+            with self._lock:
+                self._wait_until_ready()
+                pid = self._ask(json.dumps(request).encode(), [standard_input, 1, 2, *start.fds])
+        except BaseException:
+            os.close(message)
+            raise
+        finally:
+            os.close(standard_input)
+        with contextlib.suppress(BrokenPipeError), os.fdopen(message, "wb") as pipe:
+            pipe.write(start.message)
+        return ForkedProcess(pid)
+
+    def _wait_until_ready(self) -> None:
+        if not self._is_ready:
+            self._is_ready = self._channel.recv(ANSWER_BYTES) == READY
+        if not self._is_ready:
+            raise OSError("the process of which engines are forked has ended")
+
+    def _ask(self, request: bytes, fds: list[int]) -> int:
+        with _adopting():
+            socket.send_fds(self._channel, [request], fds)
+            answer = self._channel.recv(ANSWER_BYTES)
+        if not answer.isdigit():
+            raise OSError("the process of which engines are forked could not be forked")
+        return int(answer)
+
+    def close(self) -> None:
+        """End it, whatever it does. Idempotent; also when this object is collected, and at interpreter exit."""
+        self._finalizer()
+
+
+def _end(process: Process, channel: socket.socket, owner: int) -> None:
+    if os.getpid() != owner:  # a fork of the owner, which user code made
+        return
+    with contextlib.suppress(OSError):
+        channel.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for an answer
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    channel.close()
+
+
+@contextlib.contextmanager
+def _adopting() -> Iterator[None]:
+    """Orphans among the descendants of this process become its children."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = ctypes.c_int()
+    with _ADOPTING:
+        libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
+        if libc.prctl(PR_SET_CHILD_SUBREAPER, 1):
+            raise OSError(ctypes.get_errno(), "this process cannot take over the forks of another")
+        try:
+            yield
+        finally:
+            libc.prctl(PR_SET_CHILD_SUBREAPER, before.value)

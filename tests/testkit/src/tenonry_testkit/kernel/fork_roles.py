@@ -1,0 +1,51 @@
+"""What a process imports before it is forked, in tests, and what says that it was. Child processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+
+from tenonry_testkit.kernel import roles  # noqa: F401 - what the forks run
+from tenonry_testkit.roles import write_facts
+
+_DONE: list[str] = []
+
+
+def imports(argument: str) -> None:
+    """Takes as many seconds as the argument says."""
+    time.sleep(float(argument or 0))
+    _DONE.append(argument)
+
+
+def fails(argument: str) -> None:
+    """As where a module is missing."""
+    raise ImportError(argument)
+
+
+def starts_a_thread(argument: str) -> None:
+    """As some libraries do."""
+    imports(argument)
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+
+
+def opens_a_file(argument: str) -> None:
+    """As some libraries do."""
+    imports(argument)
+    os.open(os.devnull, os.O_RDONLY)
+
+
+def say(payload: Mapping[str, str]) -> int:
+    """Write down whether this process was forked, and where it is; then wait for a signal."""
+    sys.stderr.write("said\n")
+    facts = {
+        "pid": os.getpid(),
+        "is_fork": bool(_DONE),
+        "folder": os.getcwd(),  # noqa: PTH109 - as text
+        "of_test": os.environ.get("OF_TEST", ""),
+    }
+    write_facts(payload, facts)
+    while True:
+        time.sleep(600)
