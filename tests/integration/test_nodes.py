@@ -46,7 +46,11 @@ class Node:
         )
 
     def engine(self) -> psutil.Process:
-        (engine,) = psutil.Process(self.process.pid).children()
+        (engine,) = (
+            child
+            for child in psutil.Process(self.process.pid).children()
+            if child.cmdline()[0].startswith("tenonry: engine")
+        )
         return engine
 
     def close(self) -> None:

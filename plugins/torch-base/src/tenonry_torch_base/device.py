@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,7 @@ from tenonry_torch_base.memory import keep_freed_memory
 if TYPE_CHECKING:
     from tenonry_torch_base.options import DeviceOptions
 
+IMPORTED_BY = os.getpid()  # another process in engines that are forks
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -70,5 +72,9 @@ def prepare_device(device: torch.device, options: DeviceOptions) -> None:
         return
     if options.num_threads:
         torch.set_num_threads(options.num_threads)
+    elif os.getpid() != IMPORTED_BY:
+        # In a fork torch makes its thread pool anew with the first call that wants it, which two threads that load a
+        # model must not do at once.
+        torch.set_num_threads(torch.get_num_threads())
     if options.keep_freed_memory:
         keep_freed_memory()

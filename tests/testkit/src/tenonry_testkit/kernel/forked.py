@@ -16,11 +16,12 @@ import tempfile
 import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from setproctitle import getproctitle
 
-from tenonry.launch import child, supervise
+from tenonry.launch import child, spawn
 
 
 class ForkedChild(subprocess.Popen[bytes]):
@@ -156,12 +157,15 @@ def open_standard_files() -> None:
 
 
 def close_all_but(kept: Iterable[int]) -> None:
-    """Close the files above the standard ones: a pipe that a fork holds open too would not end with its owner."""
-    start = 3
-    for number in sorted({number for number in kept if number >= start}):
-        os.closerange(start, number)
-        start = number + 1
-    os.closerange(start, os.sysconf("SC_OPEN_MAX"))
+    """Close the files above the standard ones: a pipe that a fork holds open too would not end with its owner.
+
+    Their numbers stay in use: objects of the test process that live on in the fork close them one day.
+    """
+    open_now = {int(entry.name) for entry in Path("/proc/self/fd").iterdir() if entry.exists()}
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in open_now - {0, 1, 2, nothing, *kept}:
+        os.dup2(nothing, number, inheritable=False)
+    os.close(nothing)
 
 
 def run_child(stdin: int, environment: Mapping[str, str]) -> int:
@@ -183,7 +187,8 @@ def run_command(
     os.setsid()
     for standard, given in enumerate(files):
         os.dup2(given, standard)
-    os.closerange(3, 1 + max(files))
+    for given in {*files} - {0, 1, 2}:
+        os.close(given)
     os.chdir(folder or ".")
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as `-m` does it
     begin(environment)
@@ -192,7 +197,7 @@ def run_command(
     warnings.resetwarnings()
     for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
         warnings.simplefilter("ignore", category)
-    supervise.subprocess = replacement()  # type: ignore[assignment]
+    spawn.subprocess = replacement()  # type: ignore[assignment]
     return program(words)
 
 
@@ -205,16 +210,13 @@ def begin(environment: Mapping[str, str]) -> None:
 
 
 def replacement() -> types.SimpleNamespace:
-    """What `supervise` sees in place of the module `subprocess`."""
-    names = ("PIPE", "TimeoutExpired")
-    return types.SimpleNamespace(
-        Popen=ForkedChild, **{name: getattr(subprocess, name) for name in names}
-    )
+    """What `spawn` sees in place of the module `subprocess`."""
+    return types.SimpleNamespace(Popen=ForkedChild, PIPE=subprocess.PIPE)
 
 
 def fork_children(monkeypatch: Any) -> None:
     """From now on, `tenonry.launch` forks the children of this process."""
-    monkeypatch.setattr(supervise, "subprocess", replacement())
+    monkeypatch.setattr(spawn, "subprocess", replacement())
 
 
 def _nothing() -> None:
