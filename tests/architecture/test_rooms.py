@@ -21,25 +21,29 @@ MAX_TOKENS = {
     # is not set, and how K and V are kept: settings. Settings that a worker would ignore are refused when it is
     # resolved. Launchers say whether an engine that ended had begun a step; hook modules whether they have nothing to
     # do. KV connectors have fallbacks, which are counted.
-    "contract": 14_855,
+    # Workers say what to import.
+    "contract": 14_880,
     "checks": 1_608,  # which settings those are, unless they are turned off
     "sizing": 1_350,
-    # A start can be cancelled, and no stranger ends it; rounds, and what is checked of them; which start a title shows;
-    # two engines of one index are connected; rows with grammars have rounds where tokens are drafted; launchers share
-    # when an engine hangs; nodes are told which of their engines to start again; engines that step
-    # together come back with another coordinator; one that stands by has an index, a name and GPUs, and gets those of
-    # one that died, as well as its rank; a node that was started again joins again; an engine says when it begins its
-    # first step, and may not be stopped in a call; fleets with engines of one index share their keys;
-    # a coordinator that died after all engines is known to be gone; titles and nodes tell which plugins took the place
-    # of others.
-    "engine": 20_451,
+    # A start can be cancelled, and no stranger ends it; rounds, and what is checked of them; which start a title
+    # shows; two engines of one index are connected; rows with grammars have rounds where tokens are drafted; nodes
+    # are told which of their engines to start again; engines that step together come back with another coordinator;
+    # one that stands by has an index, a name and GPUs, and gets those of one that died, as well as its rank; a node
+    # that was started again joins again; an engine says when it begins its first step, and may not be stopped in a
+    # call; fleets with engines of one index share their keys; a coordinator that died after all engines is known to
+    # be gone; titles and nodes tell which plugins took the place of others; what an engine imports is said once for
+    # all.
+    "engine": 13_058,
+    # A sitting of its own since engines are forks: of a server that launchers share, adopted, cancelled before they
+    # begin, in fresh interpreters where a fork would not be like one. Launchers share when an engine hangs.
+    "launch": 10_250,
     # Requests go on when their engine died, or was replaced: links of both, streams that move, who starts engines;
     # links to another coordinator; ports that stay for engines that come back; calls that reach engines that stand by
     # as well, and links that change their engine; the record of what is in use says how K and V are kept; listeners are
     # closed when the engines of their start have gone; engines learn how many they are to
     # be by then. Newcomers take places together, with their coordinator; front ends that own no engines move streams
-    # and learn of changes. Starts that can wait are told from those that cannot.
-    "client": 18_577,
+    # and learn of changes.
+    "client": 18_530,
     "settings": 900,
     "observers": 1_600,  # a logger that does not return is left behind
     "media": 80,
@@ -56,8 +60,7 @@ MAX_TOKENS = {
     # unless they step together, and those that need no start wait for none that do;
     # one that was given up may come back with its node; one that did no step blames no request;
     # what takes the place of plugins that ended engines came from the client, and does so for KV connectors.
-    # A start lets engines that serve compute first.
-    "continuity": 3_813,
+    "continuity": 3_745,
     # Engines that stand by: started in the background, let in, lost, renewed, refused.
     # Engines are replaced one by one, or together where they step together; other front ends move their streams, too.
     "replacement": 3_254,
@@ -73,7 +76,8 @@ SITTINGS = {
     ],
     "checks": [*CORE.glob("checks/*.py")],
     "sizing": [*CORE.glob("sizing/*.py")],
-    "engine": [*CORE.glob("engine/*.py"), *CORE.glob("launch/*.py"), *CORE.glob("transport/*.py")],
+    "engine": [*CORE.glob("engine/*.py"), *CORE.glob("transport/*.py")],
+    "launch": [*CORE.glob("launch/*.py")],
     "client": [*CORE.glob("client/*.py")],
     "settings": [*CORE.glob("settings/*.py")],
     "observers": [*CORE.glob("observers/*.py")],

@@ -363,23 +363,6 @@ class TestSeveralEngines:
         assert pinned == tokens([3], params())
         assert served.engine.info.engine_indexes == (0, 1)
 
-    def test_nothing_is_started_while_the_sibling_computes_again(self, serve, monkeypatch):
-        """A start takes the processors that the streams which moved need (AF-24)."""
-        monkeypatch.setattr(restarts, "OTHERS_FIRST_S", 3600.0)
-        served = serve(worker=worker(), data_parallel_size=2)
-
-        async def main() -> list[list[int]]:
-            tasks = await begun(served, [[number, 5] for number in range(8)])
-            kill(served, 1)
-            got = await asyncio.gather(*tasks)
-            assert len(psutil.Process().children()) == 1
-            kill(served, 0)  # none serves any more
-            return [*got, await collect(served.engine, [3], params(), "next")]
-
-        *got, last = served.run(main())
-        assert got == [tokens([number, 5], LONG) for number in range(8)]
-        assert last == tokens([3], params())
-
     def test_a_pinned_stream_waits_for_its_engine(self, serve):
         served = serve(worker=worker(), data_parallel_size=2)
 

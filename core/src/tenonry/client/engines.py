@@ -214,15 +214,9 @@ class OwnedEngines(Engines):
         )
         recovery.restarts.obstacles = changes
         recovery.restarts.num_at_once = lambda: self.standbys.num_at_once
-        recovery.restarts.can_wait = self.can_wait
         self.changes = changes
         self.on_moved = recovery.admit
         self.standbys.on_built = lambda: self.on_join()  # noqa: PLW0108 - it is set later
-
-    def can_wait(self) -> bool:
-        """Whether engines serve while another one is started, which is no matter of a moment."""
-        serves = any(not link.dead for link in self.client.engines.values())
-        return serves and not self.standbys.num_at_once
 
     def listen(
         self, loop: asyncio.AbstractEventLoop, take: Callable[[], dict[int, IterationStats]]

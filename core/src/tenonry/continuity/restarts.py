@@ -13,7 +13,6 @@ from tenonry.stats import RecoveryStats, StatRecord
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.005
-OTHERS_FIRST_S = 0.5  # before the first start
 RETRY_S = 0.5  # after a start that failed
 
 
@@ -36,7 +35,7 @@ class Restarts:
     are started again or given up, together.
 
     `obstacles`: why an engine that is started now would not be as it was. `num_at_once()`: how many need no start, and
-    need not wait for others that do; or 0. `can_wait()`: whether others serve meanwhile.
+    need not wait for others that do; or 0.
     """
 
     def __init__(
@@ -55,7 +54,6 @@ class Restarts:
         self._is_group_over = False
         self.obstacles: Collection[str] = ()
         self.num_at_once: Callable[[], int] = lambda: 0
-        self.can_wait: Callable[[], bool] = lambda: False
         self._budget = RestartBudget()
         self._due: set[int] = set()
         self._deaths: dict[int, tuple[float, str]] = {}  # when and why
@@ -102,7 +100,6 @@ class Restarts:
     async def _work(self) -> None:
         try:
             async with self._lock:
-                await self._let_others_compute()
                 has_failed = False
                 while self._due and not self._served.is_over:
                     if len(self._due) < self._num_together:
@@ -119,13 +116,6 @@ class Restarts:
                 self._end(min(self._deaths), f"the recovery failed: {error}")
         finally:
             self._task = None
-
-    async def _let_others_compute(self) -> None:
-        """A start keeps processors busy. Streams that moved need them first, to compute again what was lost."""
-        for _ in range(round(OTHERS_FIRST_S / POLL_S)):
-            if not self.can_wait() or self._served.is_over:
-                return
-            await asyncio.sleep(POLL_S)
 
     async def _bring_back(self, indexes: Sequence[int]) -> bool:
         # `scale` may have started some meanwhile.

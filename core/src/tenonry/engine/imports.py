@@ -7,7 +7,7 @@ import msgspec
 import tenonry.engine.proc  # noqa: F401 - what the process runs
 from tenonry.checks.plugins import load_options
 from tenonry.info import ModelInfo
-from tenonry.interfaces.launcher import EngineImports
+from tenonry.launch.process import EngineImports
 from tenonry.plugin.plan import load_class
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import msgspec
 
 from tenonry.errors import Unsupported
-from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import Plugin, PluginContext
 
 FIRST_STANDBY = 4096  # the lowest index of engines that stand by; above those of all that serve
@@ -37,13 +36,6 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     model_text: str
     local: bool = True
     curve_keys: str = ""
-
-
-class EngineImports(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine's process imports beyond the kernel depends on these."""
-
-    worker: PluginRecord
-    model_text: str
 
 
 @dataclass(slots=True)

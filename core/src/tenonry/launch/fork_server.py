@@ -41,7 +41,6 @@ def serve(payload: Mapping[str, str]) -> int:
         if reason := _why_not(known):
             logger.warning("engines are started in fresh interpreters: %s", reason)
             return 0
-        gc.collect()
         gc.freeze()
         channel.send(READY)
         while True:

@@ -9,13 +9,8 @@ from typing import Any
 import msgspec
 
 from tenonry.config import EngineConfig
-from tenonry.interfaces.launcher import (
-    EngineImports,
-    EngineSpec,
-    Launcher,
-    LauncherContext,
-    engine_name,
-)
+from tenonry.info import PluginRecord
+from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext, engine_name
 from tenonry.interfaces.worker import Worker
 from tenonry.launch.devices import device_environment, visible_devices
 from tenonry.launch.forks import IS_SUPPORTED, ForkServer
@@ -31,6 +26,13 @@ def watch_options(config: EngineConfig) -> dict[str, Any]:
     limit = config.step_timeout
     limit += max(1.0, limit / 10)  # an executor that watches its ranks names the hung one first
     return {"silence_s": limit, "silence_hint": " (--step-timeout)"}
+
+
+class EngineImports(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine's process imports beyond the kernel depends on these."""
+
+    worker: PluginRecord
+    model_text: str
 
 
 _FORKS = SharedForks("tenonry.engine.imports:preload")

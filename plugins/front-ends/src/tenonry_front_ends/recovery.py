@@ -63,7 +63,6 @@ class SharedRecovery:
         )
         self.restarts.obstacles = self._obstacles
         self.restarts.num_at_once = lambda: engines.standbys.num_at_once
-        self.restarts.can_wait = engines.can_wait
 
     # ------------------------------------------------------------------ what Restarts asks
     @property
