@@ -125,7 +125,8 @@ def interfaces_page() -> str:
                 inspect.getdoc(context) or "",
                 "",
             ]
-        for name, function in vars(interface).items():
+        for name, member in vars(interface).items():
+            function = member.__func__ if isinstance(member, classmethod) else member
             if inspect.isfunction(function) and not name.startswith("_"):
                 note = (
                     "" if getattr(function, "__isabstractmethod__", False) else " *(has a default)*"

@@ -167,7 +167,7 @@ class TestForks:
         """Whatever ends, the next engine starts: in a fresh interpreter if it comes to that."""
         self.start(launcher, tmp_path, 0, worker=IMPORTS)
         (server,) = (
-            one for one in psutil.Process().children() if "fork server" in one.cmdline()[0]
+            one for one in psutil.Process().children() if "fork-server" in one.cmdline()[0]
         )
         server.kill()
         eventually(lambda: is_gone(server.pid))
@@ -184,13 +184,13 @@ class TestForks:
         assert self.start(launcher, tmp_path, 0, **plugins) == [""]
         assert len(psutil.Process().children()) == before + 1
 
-    def test_launchers_share_one_that_ends_with_the_last(self, launcher, tmp_path):
-        """As while engines take the places of others."""
+    def test_it_ends_with_its_launcher_and_others_have_their_own(self, launcher, tmp_path):
+        """Engines that replace some may be of plugins that were installed since."""
         before = len(psutil.Process().children())
         self.start(launcher, tmp_path, 0, worker=IMPORTS)
         other = ProcessLauncher(CONTEXT)
         assert self.start(other, tmp_path, 1, worker=IMPORTS) == [" forked"]
-        assert len(psutil.Process().children()) == before + 3
+        assert len(psutil.Process().children()) == before + 4
         launcher.shutdown(0.2)
         assert self.start(other, tmp_path, 2, worker=IMPORTS) == [" forked"]
         other.shutdown(0.2)

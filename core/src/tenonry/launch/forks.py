@@ -33,8 +33,21 @@ READY = b"+"
 ANSWER_BYTES = 64
 PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
-IS_SUPPORTED = sys.platform == "linux" and hasattr(os, "pidfd_open")
 _ADOPTING = threading.Lock()
+
+
+def _is_supported() -> bool:
+    """Whether this is Linux, and one that lets a process wait for a descriptor of another (some containers do not)."""
+    if sys.platform != "linux":
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+IS_SUPPORTED = _is_supported()
 
 
 class Process(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,11 +13,11 @@ from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext, e
 from tenonry.interfaces.worker import Worker
 from tenonry.launch.devices import device_environment, visible_devices
 from tenonry.launch.forks import IS_SUPPORTED, ForkServer
-from tenonry.launch.shared_forks import SharedForks
-from tenonry.launch.supervise import STOP_TIMEOUT_S, ExitCallback, Supervisor
+from tenonry.launch.supervise import STOP_TIMEOUT_S, ExitCallback, Supervisor, start_fork_server
 from tenonry.plugin.plan import PluginPlan, load_class
 
 ENGINE_ROLE = "tenonry.engine.proc:run_engine"
+IMPORTS_ROLE = "tenonry.engine.imports:preload"
 
 
 def watch_options(config: EngineConfig) -> dict[str, Any]:
@@ -35,17 +34,13 @@ class EngineImports(msgspec.Struct, frozen=True, kw_only=True):
     model_text: str
 
 
-_FORKS = SharedForks("tenonry.engine.imports:preload")
-
-
 class ProcessLauncher(Launcher):
     """One child per engine; forks of one process where its worker says what to import, and there is no GPU."""
 
     def __init__(self, context: LauncherContext) -> None:
         super().__init__(context)
         self._supervisor = Supervisor()
-        self._holder = object()
-        self._release = weakref.finalize(self, _FORKS.release, self._holder)
+        self._forks: ForkServer | None = None
 
     def start(self, engines: list[EngineSpec]) -> None:
         try:
@@ -64,15 +59,20 @@ class ProcessLauncher(Launcher):
             raise
 
     def _fork_server(self, spec: EngineSpec) -> ForkServer | None:
-        """None where engines start in fresh interpreters."""
+        """Started with the first engine, and again once something ended it; None where engines are no forks.
+
+        Other launchers have others: engines that replace some may be of plugins that were installed since.
+        """
         has_gpus = self.context.config.device != "cpu" and visible_devices()
         if not IS_SUPPORTED or has_gpus:
             return None
         plan = PluginPlan.decode(spec.plan_text)
-        if not _says_imports(plan):
+        if not _says_imports(plan) or (self._forks is not None and self._forks.has_given_up):
             return None
-        imports = EngineImports(worker=plan.get("worker"), model_text=spec.model_text)
-        return _FORKS.hold(msgspec.json.encode(imports).decode(), self._holder)
+        if self._forks is None or not self._forks.is_alive:
+            imports = EngineImports(worker=plan.get("worker"), model_text=spec.model_text)
+            self._forks = start_fork_server(IMPORTS_ROLE, msgspec.json.encode(imports).decode())
+        return self._forks
 
     def stop(self, names: Sequence[str], timeout: float = STOP_TIMEOUT_S) -> None:
         self._supervisor.stop_some(names, timeout)
@@ -94,7 +94,8 @@ class ProcessLauncher(Launcher):
 
     def shutdown(self, timeout: float = STOP_TIMEOUT_S) -> None:
         self._supervisor.stop(timeout)
-        self._release()
+        if self._forks is not None:
+            self._forks.close()
 
 
 def _says_imports(plan: PluginPlan) -> bool:

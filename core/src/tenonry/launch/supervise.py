@@ -120,7 +120,7 @@ def start_fork_server(imports: str, argument: str) -> ForkServer:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         child = start_child(
-            "fork server",
+            "fork-server",
             "tenonry.launch.fork_server:serve",
             {"channel": str(theirs.fileno()), "imports": imports, "argument": argument},
             pass_fds=[theirs.fileno()],
