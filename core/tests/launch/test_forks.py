@@ -179,6 +179,13 @@ class TestAFreshOneInstead:
         assert not facts["is_fork"]
         assert child.pid == facts["pid"]
 
+    def test_what_numpy_is_told_elsewhere_starts_no_threads(
+        self, plain, fork_server, file, monkeypatch
+    ):
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+        plain.start("one", SAY, {"file": str(file)}, forks=fork_server("imports_numpy"))
+        assert read_facts(file)["is_fork"]
+
     def test_a_server_that_has_ended(self, plain, fork_server, file):
         server = fork_server()
         server.close()
@@ -282,4 +289,5 @@ class TestAForkedProcess:
     def test_one_that_something_else_waited_for_has_ended(self):
         process = ForkedProcess(spawned("import sys; sys.exit(3)"))
         os.waitpid(process.pid, 0)
-        assert process.poll() == 0
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == 0

@@ -72,14 +72,12 @@ class ForkedProcess:
         self._lock = threading.Lock()
 
     def poll(self) -> int | None:
-        """The exit code of a process that has ended, negative for a signal."""
+        """The exit code of a process that has ended, negative for a signal; 0 where something else waited for it."""
         with self._lock:
             if self._code is None:
                 try:
                     pid, status = os.waitpid(self.pid, os.WNOHANG)
-                except (
-                    ChildProcessError
-                ):  # something else waited for it; subprocess says 0 then, too
+                except ChildProcessError:
                     pid, status = self.pid, 0
                 if pid:
                     self._code = os.waitstatus_to_exitcode(status)
@@ -87,8 +85,10 @@ class ForkedProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         """The exit code. Raises subprocess.TimeoutExpired."""
-        with self._lock:
-            ended = os.pidfd_open(self.pid) if self._code is None else None
+        ended = None
+        with self._lock, contextlib.suppress(ProcessLookupError):
+            if self._code is None:
+                ended = os.pidfd_open(self.pid)
         if ended is not None:
             poller = select.poll()
             poller.register(ended, select.POLLIN)
@@ -101,7 +101,7 @@ class ForkedProcess:
 
     def send_signal(self, number: int, /) -> None:
         """Does nothing to a process that has ended."""
-        with self._lock:
+        with self._lock, contextlib.suppress(ProcessLookupError):
             if self._code is None:
                 os.kill(self.pid, number)
 

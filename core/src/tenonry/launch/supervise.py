@@ -123,6 +123,7 @@ def start_fork_server(imports: str, argument: str) -> ForkServer:
             "fork-server",
             "tenonry.launch.fork_server:serve",
             {"channel": str(theirs.fileno()), "imports": imports, "argument": argument},
+            environment=CHILD_DEFAULTS,  # threads that numpy would start are in the way of a fork
             pass_fds=[theirs.fileno()],
             has_lifeline=False,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import threading
@@ -18,6 +19,12 @@ def imports(argument: str) -> None:
     """Takes as many seconds as the argument says."""
     time.sleep(float(argument or 0))
     _DONE.append(argument)
+
+
+def imports_numpy(argument: str) -> None:
+    """Its library of matrices starts a thread for each processor but one, unless it is told not to."""
+    importlib.import_module("numpy")
+    imports(argument)
 
 
 def fails(argument: str) -> None:
