@@ -20,6 +20,12 @@ pytestmark = [
 ]
 NUM_STREAMS = 64
 BEGINNINGS = ("Once upon a time", "The little dog", "One day, Tom", "Lily was")
+OWN = """
+from tenonry_scheduler_batching.scheduler import BatchingScheduler
+
+class Own(BatchingScheduler):
+    pass
+"""
 RAISES = """
 from tenonry_scheduler_batching.scheduler import BatchingScheduler
 
@@ -37,11 +43,11 @@ class Load:
         self.begun = 0
         self._rounds = 0
 
-    async def run(self) -> list[list[int]]:
-        """All of them, to their ends: what each got."""
+    def start(self) -> asyncio.Future[list[list[int]]]:
+        """All of them: what each will have got."""
         self.begun = 0
         self._rounds += 1
-        return await asyncio.gather(*map(self._stream, range(NUM_STREAMS)))
+        return asyncio.gather(*map(self._stream, range(NUM_STREAMS)))
 
     async def _stream(self, number: int) -> list[int]:
         params = SamplingParams(
@@ -73,7 +79,9 @@ def load() -> Load:
     engine.shutdown()
 
 
-def test_there_and_back(load, caplog):
+def test_there_and_back(load, tmp_path, caplog):
+    own = tmp_path / "own.py"
+    own.write_text(OWN, "utf-8")
     engine = load.engine
     renew = engine._engines.on_join
     runs: list[asyncio.Future[list[list[int]]]] = []
@@ -81,15 +89,16 @@ def test_there_and_back(load, caplog):
     async def renew_and_load(*_: object) -> None:
         """The new engine is ready; the streams begin in the one before it."""
         await renew()
-        runs.append(asyncio.ensure_future(load.run()))
+        runs.append(load.start())
         while load.begun < NUM_STREAMS:  # noqa: ASYNC110 - no event says so
             await asyncio.sleep(0)
 
     async def main() -> list[list[int]]:
-        expected = await load.run()
+        expected = await load.start()
         engine._engines.on_join = renew_and_load
-        for scheduler in ("static", "batching"):
+        for scheduler in (f"{own}:Own", "batching"):
             await engine.replace_engines(scheduler=scheduler)
+            assert engine.config.scheduler.name == scheduler
             assert await runs[-1] == expected
         return expected
 
@@ -106,20 +115,20 @@ def test_one_that_cannot_start_is_refused_without_a_token_lost(load, tmp_path):
     engine = load.engine
 
     async def main() -> None:
-        expected = await load.run()
-        run = asyncio.ensure_future(load.run())
+        expected = await load.start()
+        run = load.start()
         with pytest.raises(PluginNotFound, match="no-such-scheduler"):
             await engine.replace_engines(scheduler="no-such-scheduler")
         assert not run.done()
         assert await run == expected
         refusal = asyncio.ensure_future(engine.replace_engines(scheduler=f"{broken}:Broken"))
-        rounds = [await load.run()]
+        rounds = [await load.start()]
         while not refusal.done():
-            rounds.append(await load.run())
+            rounds.append(await load.start())
         with pytest.raises(LaunchError, match="no such queue"):
             await refusal
         assert all(found == expected for found in rounds)
-        assert await load.run() == expected
+        assert await load.start() == expected
         assert engine.config.scheduler.name == "batching"
 
     asyncio.run(main())
