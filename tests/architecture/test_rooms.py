@@ -22,7 +22,7 @@ MAX_TOKENS = {
     # resolved. Launchers say whether an engine that ended had begun a step; hook modules whether they have nothing to
     # do. KV connectors have fallbacks, which are counted.
     # Workers say what to import.
-    "contract": 14_880,
+    "contract": 14_877,
     "checks": 1_608,  # which settings those are, unless they are turned off
     "sizing": 1_350,
     # A start can be cancelled, and no stranger ends it; rounds, and what is checked of them; which start a title
@@ -34,9 +34,10 @@ MAX_TOKENS = {
     # be gone; titles and nodes tell which plugins took the place of others; what an engine imports is said once for
     # all.
     "engine": 13_058,
-    # A sitting of its own since engines are forks: of a server that launchers share, adopted, cancelled before they
-    # begin, in fresh interpreters where a fork would not be like one. Launchers share when an engine hangs.
-    "launch": 10_250,
+    # A sitting of its own since engines are forks: of a server, adopted, cancelled before they begin, in fresh
+    # interpreters where a fork would not be like one, or where the server does not answer. Launchers share when an
+    # engine hangs.
+    "launch": 10_134,
     # Requests go on when their engine died, or was replaced: links of both, streams that move, who starts engines;
     # links to another coordinator; ports that stay for engines that come back; calls that reach engines that stand by
     # as well, and links that change their engine; the record of what is in use says how K and V are kept; listeners are

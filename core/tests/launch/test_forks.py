@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tenonry.launch import forks
 from tenonry.launch.forks import (
     IS_SUPPORTED,
     PR_GET_CHILD_SUBREAPER,
@@ -198,6 +199,30 @@ class TestAFreshOneInstead:
         plain.start("one", SAY, {"file": str(file)}, forks=server)
         server.process.send_signal(signal.SIGKILL)
         assert not read_facts(file)["is_fork"]
+
+    def test_a_server_that_is_stopped_is_ended(
+        self, plain, fork_server, file, tmp_path, monkeypatch
+    ):
+        """One that does not answer holds up no start."""
+        server = fork_server()
+        first = tmp_path / "first"
+        plain.start("one", SAY, {"file": str(first)}, forks=server)
+        assert read_facts(first)["is_fork"]
+        monkeypatch.setattr(forks, "ANSWER_TIMEOUT_S", 0.2)
+        server.process.send_signal(signal.SIGSTOP)
+        plain.start("two", SAY, {"file": str(file)}, forks=server)
+        assert not read_facts(file)["is_fork"]
+        assert not server.is_alive
+        assert not server.has_given_up  # the next start may begin another one
+        assert not adopts()
+
+    @pytest.mark.parametrize("limit", [1, 2], ids=["the server", "its fork"])
+    def test_a_server_that_may_not_fork(self, plain, fork_server, file, limit):
+        """It says so, or ends, and whoever asked does not wait."""
+        server = fork_server("forbids_forks", str(limit))
+        plain.start("one", SAY, {"file": str(file)}, forks=server)
+        assert not read_facts(file)["is_fork"]
+        assert server.is_alive == (limit == 2)
 
     def test_imports_that_fail_are_left_to_the_fork(self, plain, fork_server, file):
         plain.start("one", SAY, {"file": str(file)}, forks=fork_server("fails"))

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 REQUEST_BYTES = 1 << 18
 MAX_FDS = 32
 NUM_STANDARD = 3
+NO_FORK = b"-"  # the answer where there is no process id to give
 
 
 def serve(payload: Mapping[str, str]) -> int:
@@ -71,15 +72,20 @@ def _fork(channel: socket.socket, request: dict[str, Any], fds: list[int]) -> bo
     """True in the fork that is to run a role."""
     between = os.fork()
     if between:
-        os.waitpid(between, 0)
+        if os.waitpid(between, 0)[1]:
+            channel.send(NO_FORK)
         return False
     between = os.getpid()
-    if os.fork():
+    try:
+        is_between = os.fork() > 0
+    except OSError:
+        os._exit(1)
+    if is_between:
         os._exit(0)  # hands the other on
     while os.getppid() == between:
         time.sleep(0.0005)
     if os.getppid() != request["parent"]:
-        channel.send(b"-")
+        channel.send(NO_FORK)
         os._exit(child.EXIT_PARENT_DIED)
     channel.send(str(os.getpid()).encode())
     channel.close()

@@ -31,6 +31,7 @@ from tenonry.launch.spawn import GROUP_SIGNALS, Start, start_fresh
 logger = logging.getLogger(__name__)
 READY = b"+"
 ANSWER_BYTES = 64
+ANSWER_TIMEOUT_S = 10.0  # a fork takes milliseconds
 PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
 _ADOPTING = threading.Lock()
@@ -224,9 +225,15 @@ class ForkServer:
             raise OSError("the process of which engines are forked has ended")
 
     def _ask(self, request: bytes, fds: list[int]) -> int:
-        with _adopting():
-            socket.send_fds(self._channel, [request], fds)
-            answer = self._channel.recv(ANSWER_BYTES)
+        """The process id of a fork. Raises OSError; a server that does not answer, such as a stopped one, is ended."""
+        self._channel.settimeout(ANSWER_TIMEOUT_S)
+        try:
+            with _adopting():
+                socket.send_fds(self._channel, [request], fds)
+                answer = self._channel.recv(ANSWER_BYTES)
+        except TimeoutError:
+            self.close()  # its answer would be taken for that to the next request
+            raise
         if not answer.isdigit():
             raise OSError("the process of which engines are forked could not be forked")
         return int(answer)

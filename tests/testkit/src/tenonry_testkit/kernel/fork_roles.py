@@ -44,6 +44,22 @@ def opens_a_file(argument: str) -> None:
     os.open(os.devnull, os.O_RDONLY)
 
 
+def forbids_forks(argument: str) -> None:
+    """The first fork fails, or the second, which is that of a fork: as where a user has too many processes."""
+    imports("")
+    real = os.fork
+    left = int(argument)
+
+    def fork() -> int:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise BlockingIOError("too many processes")
+        return real()
+
+    os.fork = fork
+
+
 def say(payload: Mapping[str, str]) -> int:
     """Write down whether this process was forked, and where it is; then wait for a signal."""
     sys.stderr.write("said\n")
