@@ -21,8 +21,8 @@ MAX_TOKENS = {
     # is not set, and how K and V are kept: settings. Settings that a worker would ignore are refused when it is
     # resolved. Launchers say whether an engine that ended had begun a step; hook modules whether they have nothing to
     # do. KV connectors have fallbacks, which are counted.
-    # Workers say what to import.
-    "contract": 14_877,
+    # Workers say what to import, and launchers may begin with it before the first engine.
+    "contract": 14_889,
     "checks": 1_608,  # which settings those are, unless they are turned off
     "sizing": 1_350,
     # A start can be cancelled, and no stranger ends it; rounds, and what is checked of them; which start a title
@@ -36,15 +36,15 @@ MAX_TOKENS = {
     "engine": 13_058,
     # A sitting of its own since engines are forks: of a server, adopted, cancelled before they begin, in fresh
     # interpreters where a fork would not be like one, or where the server does not answer. Launchers share when an
-    # engine hangs.
-    "launch": 10_134,
+    # engine hangs. Imports begin before the front end is built.
+    "launch": 10_203,
     # Requests go on when their engine died, or was replaced: links of both, streams that move, who starts engines;
     # links to another coordinator; ports that stay for engines that come back; calls that reach engines that stand by
     # as well, and links that change their engine; the record of what is in use says how K and V are kept; listeners are
     # closed when the engines of their start have gone; engines learn how many they are to
     # be by then. Newcomers take places together, with their coordinator; front ends that own no engines move streams
-    # and learn of changes.
-    "client": 18_530,
+    # and learn of changes. Launchers prepare for engines as soon as plugins and model are known.
+    "client": 18_547,
     "settings": 900,
     "observers": 1_600,  # a logger that does not return is left behind
     "media": 80,

@@ -15,7 +15,8 @@ import pytest
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.interfaces.launcher import FIRST_STANDBY
 from tenonry.launch import fleet as fleets
-from tenonry.launch.fleet import EngineFleet, check_alike
+from tenonry.launch.fleet import EngineFleet
+from tenonry.launch.handshake import check_alike
 from tenonry.messages import EngineFacts, EngineZmqAddresses
 from tenonry.plugin.manager import PluginManager
 from tenonry_testkit.fakes.model import FakeModelHooks
@@ -55,9 +56,7 @@ def fleet() -> Iterator[FleetOf]:
 def test_each_engine_has_a_rank_of_its_own(fleet, rank, ranks):
     """PM-6: its launcher chooses its devices by it."""
     made = fleet(data_parallel_size=2, data_parallel_rank=rank)
-    specs = [made._spec(index, "ipc:///nowhere") for index in (0, 1)]
-    assert [spec.engine_index for spec in specs] == [0, 1]
-    assert [spec.local_rank for spec in specs] == ranks
+    assert [made._place(index) for index in (0, 1)] == ranks
 
 
 def test_one_that_stands_by_takes_its_gpus_along(fleet, monkeypatch):

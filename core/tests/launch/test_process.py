@@ -163,6 +163,20 @@ class TestForks:
         assert self.start(launcher, tmp_path, 2, worker=IMPORTS) == [" forked"]
         assert len(psutil.Process().children()) == before + 4
 
+    def test_it_begins_before_the_first_engine(self, launcher, tmp_path):
+        before = len(psutil.Process().children())
+        launcher.prepare(spec(0, worker=IMPORTS))
+        assert len(psutil.Process().children()) == before + 1
+        assert not launcher.pids()
+        assert self.start(launcher, tmp_path, 3, worker=IMPORTS) == [" forked"]
+        assert len(psutil.Process().children()) == before + 2
+
+    def test_it_ends_where_no_engine_follows(self, launcher):
+        before = psutil.Process().children()
+        launcher.prepare(spec(0, worker=IMPORTS))
+        launcher.shutdown(0.2)
+        assert psutil.Process().children() == before
+
     def test_one_that_was_killed_is_started_again(self, launcher, tmp_path):
         """Whatever ends, the next engine starts: in a fresh interpreter if it comes to that."""
         self.start(launcher, tmp_path, 0, worker=IMPORTS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -45,7 +46,8 @@ class ProcessEngine(FakeEngine):
         sys.stderr.write("engine shut down\n")
 
 
-def make_engine(config: EngineConfig) -> FakeEngine:
+def make_engine(config: EngineConfig, listen: Callable[[], None]) -> FakeEngine:
+    listen()
     if "slow-start" in sys.argv:
         sys.stderr.write("starting\n")
         sys.stderr.flush()

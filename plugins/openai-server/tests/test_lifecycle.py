@@ -12,10 +12,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
+from tenonry.errors import LaunchError
+from tenonry_openai_server.serving import lifecycle
 from tenonry_openai_server.serving.lifecycle import StopStart, signals
 from tenonry_testkit.kernel.forked import ForkedCommand
 from tenonry_testkit.roles import interrupted
@@ -268,6 +271,34 @@ def test_request_without_stream_learns_of_the_death_too(start):
     response = process.post({"prompt": "die", "max_tokens": 1000})
     assert (response.status_code, response.json()["error"]["code"]) == (503, "engine_dead")
     assert process.end() == 1
+
+
+class TestAStartOfItsOwnEngine:
+    """Their processes import for longer than this one does, so they begin first."""
+
+    @pytest.fixture
+    def steps(self, monkeypatch) -> list[str]:
+        done: list[str] = []
+        engines = SimpleNamespace(shutdown=lambda: done.append("engines end"))
+        monkeypatch.setattr(lifecycle, "own_engines", lambda _: done.append("engines") or engines)
+        monkeypatch.setattr(
+            lifecycle,
+            "make_front_end",
+            lambda *_: done.append("front end"),
+        )
+        return done
+
+    def test_http_is_answered_before_the_engines_are_ready(self, steps):
+        lifecycle.start_own_engine(None, None, lambda: steps.append("listen"))
+        assert steps == ["engines", "listen", "front end"]
+
+    def test_the_engines_end_where_http_cannot_be_answered(self, steps):
+        def fail() -> None:
+            raise LaunchError("no routes")
+
+        with pytest.raises(LaunchError, match="no routes"):
+            lifecycle.start_own_engine(None, None, fail)
+        assert steps == ["engines", "engines end"]
 
 
 class Top:

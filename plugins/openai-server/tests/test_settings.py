@@ -17,7 +17,7 @@ from tenonry.info import PluginRecord
 from tenonry.settings.sources import Sources
 from tenonry.transport.keys import read_keys
 from tenonry_openai_server.command import ServeCommand
-from tenonry_openai_server.serving.front_end import make_front_end, shared_keys
+from tenonry_openai_server.serving.front_end import own_engines, shared_keys
 from tenonry_openai_server.serving.listener import listen, owner_of
 from tenonry_openai_server.settings import ServerConfig, configs_from_arguments
 
@@ -96,13 +96,14 @@ class TestServersOfOneGroup:
             lambda *given: made.append(given) or "engines",
         )
         monkeypatch.setattr(
-            "tenonry.client.async_llm.AsyncLLM", lambda config, context, **options: options
+            "tenonry.client.engines.OwnedEngines",
+            lambda config, context: (config.model, context),
         )
-        config, server = parse(*self.WORDS, "1")
-        assert make_front_end(config, server) == {"engines": "engines"}
+        config, _ = parse(*self.WORDS, "1")
+        assert own_engines(config) == "engines"
         assert made == [(config, "server")]
-        alone, server = parse("demo", "--data-parallel-size", "2", "--data-parallel-rank", "1")
-        assert make_front_end(alone, server) == {}
+        alone, _ = parse("demo", "--data-parallel-size", "2", "--data-parallel-rank", "1")
+        assert own_engines(alone) == ("demo", "server")
 
 
 def names(config) -> list[str]:

@@ -139,6 +139,8 @@ class OwnedEngines(Engines):
             chooser = EngineChooser(config, self.plan)
             self.client = CoreClient(chooser, self.fleets.lost, self.fleet.curve)
             self.standbys = Standbys(self, config.standby_engines)
+            parts.callback(self.fleet.shutdown)
+            self.fleet.prepare()
             parts.pop_all()
 
     def _died(self, index: int, reason: str) -> None:

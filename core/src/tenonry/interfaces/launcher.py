@@ -56,6 +56,12 @@ class Launcher(Plugin[LauncherContext], ABC):
         """
         return None
 
+    def prepare(self, engine: EngineSpec) -> None:
+        """Begin what engines like this one have in common: the first `start` follows, or `shutdown`.
+
+        Its `handshake_address` is empty. Returns at once. Raises what `start` would.
+        """
+
     @abstractmethod
     def start(self, engines: list[EngineSpec]) -> None:
         """Start engines; if one cannot be started the others of the list are stopped. Returns before they are ready.

@@ -30,7 +30,7 @@ from tenonry.interfaces.launcher import (
     engine_name,
 )
 from tenonry.launch.devices import num_places
-from tenonry.launch.handshake import CoreEngine, Handshake
+from tenonry.launch.handshake import CoreEngine, Handshake, check_alike
 from tenonry.launch.nodes import NodeWatch, plugins_of
 from tenonry.launch.supervise import STOP_TIMEOUT_S, Supervisor, describe_exit
 from tenonry.messages import EngineFacts, EngineZmqAddresses, HandshakeMetadata
@@ -120,6 +120,11 @@ class EngineFleet:
         """Where a socket may bind: a new file in the directory, or any free TCP port of this node."""
         return directory.address() if self.is_local else tcp_address(self._host, port)
 
+    def prepare(self) -> None:
+        """Let the launcher begin what does not depend on the engine, if this node is to start any."""
+        if self._num_local:
+            self._launcher.prepare(self._spec(0, place=0, handshake_address=""))
+
     def start(self, indexes: Sequence[int], addresses: EngineZmqAddresses) -> list[EngineFacts]:
         """Start engines, which connect to `addresses`, and return when they are ready.
 
@@ -168,7 +173,8 @@ class EngineFleet:
         if self._is_running and remote:
             self._nodes.order(remote, address, plugins_of(self._config))
         if local:
-            self._launcher.start([self._spec(engine.index, address) for engine in local])
+            specs = [self._spec(each.index, self._place(each.index), address) for each in local]
+            self._launcher.start(specs)
         facts = self._run_handshake(socket, engines, addresses, epoch)
         check_alike([*self.engines.values(), *facts])
         self.engines |= {engine.index: engine for engine in facts}
@@ -253,10 +259,10 @@ class EngineFleet:
         self.dead.pop(self.COORDINATOR, None)
         self.coordinator = None
 
-    def _spec(self, index: int, handshake_address: str) -> EngineSpec:
+    def _spec(self, index: int, place: int, handshake_address: str) -> EngineSpec:
         return EngineSpec(
             engine_index=index,
-            local_rank=self._place(index),
+            local_rank=place,
             handshake_address=handshake_address,
             config_text=self._config.model_dump_json(),
             plan_text=self._plan.encode(),
@@ -372,20 +378,6 @@ class EngineFleet:
         self._helpers.stop(timeout)
         self._coordinator_files.close()
         self._context.destroy(linger=0)
-
-
-def check_alike(engines: Sequence[EngineFacts]) -> None:
-    """A request must fit every engine alike. Raises ConfigError that names two that differ."""
-    first = engines[0]
-    for other in engines[1:]:
-        for name in ("block_size", "max_model_len"):
-            expected = getattr(first, name)
-            found = getattr(other, name)
-            if found != expected:
-                raise ConfigError(
-                    f"engine {first.index} has {name} {expected}, engine {other.index} has {found}; give "
-                    f"--{name.replace('_', '-')} {min(expected, found)} to all"
-                )
 
 
 def _keys(config: EngineConfig) -> CurveKeys:

@@ -6,13 +6,13 @@ import enum
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import zmq
 
-from tenonry.errors import LaunchError
+from tenonry.errors import ConfigError, LaunchError
 from tenonry.launch.nodes import NODE_IDENTITY, NodeWatch
 from tenonry.launch.supervise import describe_exit
 from tenonry.messages import (
@@ -179,4 +179,18 @@ class Handshake:
             if ours != theirs:
                 raise LaunchError(
                     f"{where} has {kind} {theirs}, this one has {ours}; give both nodes the same flags"
+                )
+
+
+def check_alike(engines: Sequence[EngineFacts]) -> None:
+    """A request must fit every engine alike. Raises ConfigError that names two that differ."""
+    first = engines[0]
+    for other in engines[1:]:
+        for name in ("block_size", "max_model_len"):
+            expected = getattr(first, name)
+            found = getattr(other, name)
+            if found != expected:
+                raise ConfigError(
+                    f"engine {first.index} has {name} {expected}, engine {other.index} has {found}; give "
+                    f"--{name.replace('_', '-')} {min(expected, found)} to all"
                 )

@@ -42,6 +42,9 @@ class ProcessLauncher(Launcher):
         self._supervisor = Supervisor()
         self._forks: ForkServer | None = None
 
+    def prepare(self, engine: EngineSpec) -> None:
+        self._fork_server(engine)
+
     def start(self, engines: list[EngineSpec]) -> None:
         try:
             forks = self._fork_server(engines[0])
@@ -59,7 +62,7 @@ class ProcessLauncher(Launcher):
             raise
 
     def _fork_server(self, spec: EngineSpec) -> ForkServer | None:
-        """Started with the first engine, and again once something ended it; None where engines are no forks.
+        """Started before the first engine, and again once something ended it; None where engines are no forks.
 
         Other launchers have others: engines that replace some may be of plugins that were installed since.
         """

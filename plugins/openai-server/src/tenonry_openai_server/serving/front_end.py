@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tenonry.config import EngineConfig
 from tenonry.transport.folder import RunDirectory
@@ -15,6 +15,7 @@ from tenonry_openai_server.settings import ServerConfig
 
 if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
+    from tenonry.client.engines import Engines
 
 
 @contextmanager
@@ -32,9 +33,20 @@ def shared_keys(config: EngineConfig, settings: ServerConfig) -> Iterator[Engine
         yield config.replaced(auth_key_file=str(file))
 
 
-def make_front_end(config: EngineConfig, settings: ServerConfig, **options: Any) -> AsyncLLM:
-    """The front end that these settings ask for."""
-    engine = _made(config, settings, options)
+def own_engines(config: EngineConfig) -> Engines:
+    """The engines that a single server has, not yet started."""
+    if is_grouped(config):
+        from tenonry_front_ends.group import engines_of_group
+
+        return engines_of_group(config, "server")
+    from tenonry.client.engines import OwnedEngines
+
+    return OwnedEngines(config, context="server")
+
+
+def make_front_end(config: EngineConfig, settings: ServerConfig, engines: Engines) -> AsyncLLM:
+    """The front end that these settings ask for, once its engines have started. It shuts them down."""
+    engine = _made(config, settings, engines)
     if settings.front_end_profile_dir is not None:
         from tenonry_front_ends.profile import LoopProfile, profile_front_end
 
@@ -47,16 +59,12 @@ def make_front_end(config: EngineConfig, settings: ServerConfig, **options: Any)
     return engine
 
 
-def _made(config: EngineConfig, settings: ServerConfig, options: dict[str, Any]) -> AsyncLLM:
+def _made(config: EngineConfig, settings: ServerConfig, engines: Engines) -> AsyncLLM:
     if settings.prefill_engines:
         from tenonry_front_ends.pairs import PairedLLM, PrefillPolicy
 
         policy = PrefillPolicy(settings.prefill_engines, settings.prefill_min_tokens)
-        return PairedLLM(config, policy, context="server", **options)
+        return PairedLLM(config, policy, engines=engines)
     from tenonry.client.async_llm import AsyncLLM
 
-    if is_grouped(config):
-        from tenonry_front_ends.group import engines_of_group
-
-        options["engines"] = engines_of_group(config, "server")
-    return AsyncLLM(config, context="server", **options)
+    return AsyncLLM(config, engines=engines)

@@ -87,9 +87,10 @@ class HTTPThread:
         return self._status
 
     def close(self) -> None:
-        """End the thread, at once."""
+        """End the thread, at once, if there is one."""
         self._call(self._abort)
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         self.sock.close()
         if self.state.settings.uds and not self._is_shared:
             Path(self.state.settings.uds).unlink(missing_ok=True)

@@ -7,19 +7,20 @@ it), a signal during a long start interrupts it where it stands, and probes neve
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tenonry.config import EngineConfig
 from tenonry.info import EngineInfo
 from tenonry.version import __version__
-from tenonry_openai_server.serving.front_end import make_front_end
+from tenonry_openai_server.serving.front_end import make_front_end, own_engines
 from tenonry_openai_server.serving.http_thread import HTTPThread
 from tenonry_openai_server.serving.logging_setup import set_up_logging
 from tenonry_openai_server.settings import ServerConfig
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
 
 logger = logging.getLogger("tenonry.server")
+
+# Given a configuration and what begins to answer HTTP; returns once the engine is ready.
+MakeEngine = Callable[[EngineConfig, Callable[[], None]], "AsyncLLM"]
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 POLL_S = 0.5  # a signal may reach another thread; the main thread wakes at least this often
@@ -53,7 +57,7 @@ def serve(
     config: EngineConfig,
     settings: ServerConfig,
     sock: socket.socket,
-    make_engine: Callable[[EngineConfig], AsyncLLM] | None = None,
+    make_engine: MakeEngine | None = None,
 ) -> int:
     """Serve until a signal. Returns the exit status: 0 after a signal, 1 after the engine died.
 
@@ -62,13 +66,31 @@ def serve(
     set_up_logging("api-server", settings.root_path)
     set_title("api-server 0")
     http = HTTPThread(ServerState(config, settings), sock)
-    make = make_engine or (lambda config: make_front_end(config, settings))
-    with signals(http) as start:
+    make = make_engine or functools.partial(start_own_engine, settings)
+
+    def listen() -> None:
         http.start()
         logger.info("listening on %s; loading %s", settings.url, config.model)
+
+    with signals(http) as start:
         return serve_until_stopped(
-            http, start, make, lambda engine: announce(engine.info, settings)
+            http,
+            start,
+            lambda config: make(config, listen),
+            lambda engine: announce(engine.info, settings),
         )
+
+
+def start_own_engine(
+    settings: ServerConfig, config: EngineConfig, listen: Callable[[], None]
+) -> AsyncLLM:
+    """The engines' processes import while this one does: they take longest, so they begin first."""
+    engines = own_engines(config)
+    with contextlib.ExitStack() as started:
+        started.callback(engines.shutdown)
+        listen()
+        started.pop_all()
+    return make_front_end(config, settings, engines)
 
 
 def serve_until_stopped(
@@ -110,7 +132,7 @@ class Stoppable(Protocol):
         """Safe in a signal handler."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def signals(top: Stoppable, numbers: Sequence[signal.Signals] = SIGNALS) -> Iterator[Start]:
     """Signals stop the process, or the yielded start while it is underway. Ignored afterwards: the process ends."""
     start = Start()
