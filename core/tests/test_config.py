@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import ConfigError
+from tenonry.gpus import VARIABLE
 from tenonry.settings.sources import make_config
 
 
@@ -105,10 +106,43 @@ class TestBounds:
 
 class TestDerived:
     @pytest.mark.parametrize(
-        ("seqs", "tokens", "budget"), [(1, None, 2048), (4096, None, 4096), (4, 16, 16)]
+        ("device", "seqs", "tokens", "budget"),
+        [
+            ("cuda", 1, None, 2048),
+            ("cuda", 4096, None, 4096),
+            ("cuda", 4, 16, 16),
+            ("cpu", 1, None, 513),
+            ("cpu", 4096, None, 4608),
+            ("cpu", 4, 16, 16),
+        ],
     )
-    def test_the_token_budget_has_a_default(self, seqs, tokens, budget):
-        assert config(max_num_seqs=seqs, max_num_batched_tokens=tokens).step_token_budget == budget
+    def test_the_token_budget_has_a_default(self, device, seqs, tokens, budget):
+        """A step on a CPU is short, however long prompts are."""
+        made = config(device=device, max_num_seqs=seqs, max_num_batched_tokens=tokens)
+        assert made.step_token_budget == budget
+
+    @pytest.mark.parametrize("values", [{"max_images": 1}, {"enable_chunked_prefill": False}])
+    def test_what_cannot_be_split_fits_into_a_step_on_a_cpu_too(self, values):
+        assert config(device="cpu", **values).step_token_budget == 2048
+
+    @pytest.mark.parametrize(
+        ("visible", "values", "expected"),
+        [
+            ("", {}, False),
+            ("", {"executor": "mp", "tensor_parallel_size": 2}, False),
+            ("0,1", {}, True),
+            ("0,1", {"device": "cpu"}, False),
+            ("", {"device": "cuda:1"}, True),
+            ("", {"executor": "ray"}, True),
+            ("", {"launcher": "ray"}, True),
+            ("", {"data_parallel_size": 2, "data_parallel_size_local": 1}, True),
+        ],
+    )
+    def test_gpus_may_be_here_or_where_this_node_cannot_look(
+        self, monkeypatch, visible, values, expected
+    ):
+        monkeypatch.setenv(VARIABLE, visible)
+        assert config(**values).may_use_gpus is expected
 
     def test_world_size_counts_the_ranks_of_one_engine(self):
         assert (

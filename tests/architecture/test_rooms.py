@@ -21,8 +21,9 @@ MAX_TOKENS = {
     # is not set, and how K and V are kept: settings. Settings that a worker would ignore are refused when it is
     # resolved. Launchers say whether an engine that ended had begun a step; hook modules whether they have nothing to
     # do. KV connectors have fallbacks, which are counted.
-    # Workers say what to import, and launchers may begin with it before the first engine.
-    "contract": 14_889,
+    # Workers say what to import, and launchers may begin with it before the first engine. How many tokens a step has
+    # depends on whether there may be GPUs, which came from the launcher.
+    "contract": 15_087,
     "checks": 1_608,  # which settings those are, unless they are turned off
     "sizing": 1_350,
     # A start can be cancelled, and no stranger ends it; rounds, and what is checked of them; which start a title
@@ -37,7 +38,7 @@ MAX_TOKENS = {
     # A sitting of its own since engines are forks: of a server, adopted, cancelled before they begin, in fresh
     # interpreters where a fork would not be like one, or where the server does not answer. Launchers share when an
     # engine hangs. Imports begin before the front end is built.
-    "launch": 10_203,
+    "launch": 10_126,
     # Requests go on when their engine died, or was replaced: links of both, streams that move, who starts engines;
     # links to another coordinator; ports that stay for engines that come back; calls that reach engines that stand by
     # as well, and links that change their engine; the record of what is in use says how K and V are kept; listeners are

@@ -22,6 +22,11 @@ from pydantic import (
     model_validator,
 )
 
+from tenonry.gpus import visible_devices
+
+HERE = {"uni", "mp"}  # executors with all ranks on the node of their engine
+STEP_TOKENS = 2048
+CPU_STEP_TOKENS = 512  # of prompts, beside all rows that decode: more in one step are no faster
 SUFFIXES = {
     "k": 1_000,
     "m": 1_000_000,
@@ -139,7 +144,7 @@ class EngineConfig(Settings):
     max_num_seqs: int = Field(256, ge=1, le=65536)
     """Most sequences that run at once."""
     max_num_batched_tokens: int | None = Field(None, ge=1, le=1 << 24)
-    """Token budget of one step; default max(2048, max_num_seqs)."""
+    """Token budget of one step; default max(2048, max_num_seqs), or 512 + max_num_seqs where a CPU splits prompts."""
     block_size: int | None = Field(None, ge=1, le=4096)
     """Slots in a KV block; the backend's choice by default."""
     num_gpu_blocks_override: int | None = Field(None, ge=1)
@@ -289,8 +294,24 @@ class EngineConfig(Settings):
 
     @property
     def step_token_budget(self) -> int:
-        """`max_num_batched_tokens`, or its default."""
-        return self.max_num_batched_tokens or max(2048, self.max_num_seqs)
+        """`max_num_batched_tokens`, or its default.
+
+        On a CPU a step takes as long as it has tokens: more than make it efficient only hold up streams, and the first
+        tokens of the prompts that came first. But an image, or a prompt that may not be split, must fit into a step.
+        """
+        if self.max_num_batched_tokens is not None:
+            return self.max_num_batched_tokens
+        if self.may_use_gpus or self.max_images or not self.enable_chunked_prefill:
+            return max(STEP_TOKENS, self.max_num_seqs)
+        return CPU_STEP_TOKENS + self.max_num_seqs
+
+    @property
+    def may_use_gpus(self) -> bool:
+        """Whether a rank may compute on a GPU: this node offers some, or ranks are where this node cannot look."""
+        if self.device != "auto":
+            return self.device != "cpu"
+        is_here = self.executor.name in HERE and self.data_parallel_size_local is None
+        return not is_here or self.launcher.name != "process" or bool(visible_devices())
 
     @property
     def world_size(self) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tenonry import gpus
 from tenonry.errors import LaunchError
-from tenonry.launch import devices
-from tenonry.launch.devices import VARIABLE, device_environment, num_places
+from tenonry.gpus import VARIABLE
+from tenonry.launch.devices import device_environment, num_places
 from tenonry_testkit.kernel.served import served_config
 
 
@@ -24,7 +25,7 @@ def visible(monkeypatch: pytest.MonkeyPatch):
             def glob(self, _: str) -> list[object]:
                 return [type("File", (), {"name": name}) for name in files or []]
 
-        monkeypatch.setattr(devices, "Path", Folder)
+        monkeypatch.setattr(gpus, "Path", Folder)
 
     return see
 

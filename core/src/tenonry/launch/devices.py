@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError
-
-VARIABLE = "CUDA_VISIBLE_DEVICES"
+from tenonry.gpus import VARIABLE, visible_devices
 
 
 def device_environment(config: EngineConfig, local_rank: int) -> dict[str, str]:
@@ -38,12 +36,3 @@ def num_places(config: EngineConfig) -> int:
     if config.device == "cpu":
         return 1
     return max(1, len(visible_devices()) // config.world_size)
-
-
-def visible_devices() -> list[str]:
-    """GPUs that this process may use, by number or name, without importing or initialising a library."""
-    chosen = os.environ.get(VARIABLE)
-    if chosen is not None:
-        return [part.strip() for part in chosen.split(",") if part.strip()]
-    found = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")]
-    return sorted(found, key=int)

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from tenonry.config import EngineConfig
+from tenonry.gpus import visible_devices
 from tenonry.info import PluginRecord
 from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext, engine_name
 from tenonry.interfaces.worker import Worker
-from tenonry.launch.devices import device_environment, visible_devices
+from tenonry.launch.devices import device_environment
 from tenonry.launch.forks import IS_SUPPORTED, ForkServer
 from tenonry.launch.supervise import STOP_TIMEOUT_S, ExitCallback, Supervisor, start_fork_server
 from tenonry.plugin.plan import PluginPlan, load_class
