@@ -6,7 +6,9 @@ import gc
 import importlib
 import sys
 import threading
+from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -140,6 +142,26 @@ class TestTransformers:
         assert scan(folder) is scan(folder)
         known = importlib.import_module("transformers.utils.import_utils")
         assert scan(folder) == known.create_import_structure_from_path(folder)
+
+    def test_what_sources_export_is_found_at_their_ends(self, finder):
+        """The same for each source of transformers, and for what may stand elsewhere."""
+        models = Path(importlib.import_module("transformers.models").__path__[0])
+        texts = [file.read_text("utf-8") for file in models.glob("[a-g]*/*.py")]
+        texts += [
+            "",
+            "import a\n",
+            '__all__ = ["a", "b"]',
+            'x = 1\n__all__ = ["a"]\n__all__ = [\n    "b",\n    "c",\n]\n',
+            'x = "__all__"\n',
+            'x = 1\r\n__all__ = ["a"]\r\n',
+            '__all__ = ["a"]\x0c__all__ = ["b"]',
+            '\n__all__ = ["a"]\n\x0c__all__ = ["b"]\ny = 2\n',
+        ]
+        found = executed(finder, imports.SCANNER)
+        plain = executed(PathFinder, imports.SCANNER)
+        assert len(texts) > 100
+        for text in texts:
+            assert found.fetch__all__(text) == plain.fetch__all__(text)
 
     def test_other_modules_are_left_to_the_finders_behind(self, finder):
         assert finder.find_spec("transformers.models", None) is None

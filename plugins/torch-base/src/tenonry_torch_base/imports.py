@@ -2,8 +2,8 @@
 
 Half a million objects come to life, so collecting garbage meanwhile takes a fifth of the time and finds nothing. Three
 other costs are those of transformers: it reads the source of all its models twice, since its cache of what they export
-is smaller than their number; it imports scipy for losses, which serving does not compute, and a compiler for marks that
-only the compiler reads.
+is smaller than their number, and looks at each line for a name that stands in the last ones; it imports scipy for
+losses, which serving does not compute, and a compiler for marks that only the compiler reads.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 SCANNER = "transformers.utils.import_utils"
 SCAN = "create_import_structure_from_path"
+EXPORTS = "fetch__all__"
 LOSSES = "transformers.loss."
 ON_CALL = "scipy.optimize"
 
@@ -99,13 +100,23 @@ def _loader(name: str) -> type[SourceFileLoader] | None:
 
 
 class _Scanner(SourceFileLoader):
-    """Lets the function that reads the sources of a folder remember every folder."""
+    """Lets the function that reads the sources of a folder remember every folder, and the one that it asks for what a
+    source exports look at the end of it alone.
+    """
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
         scan = getattr(module, SCAN, None)
         if hasattr(scan, "cache_info") and hasattr(scan, "__wrapped__"):
             setattr(module, SCAN, functools.cache(scan.__wrapped__))
+        exports = getattr(module, EXPORTS, None)
+        if exports is not None:
+            setattr(module, EXPORTS, lambda text: exports(_last_exports(text)))
+
+
+def _last_exports(text: str) -> str:
+    """From the last line on that begins with `__all__`, which is the one that counts; all where there is none."""
+    return text[text.rfind("\n__all__") + 1 :]
 
 
 class _Loss(SourceFileLoader):
