@@ -103,7 +103,7 @@ def test_faults_while_streams_run(serve, expected):
         ("engine.before_execute[engine 1]=kill@5;engine.before_start[engine 1]=kill@2", ["-dp", "2"]),
         ("coordinator.before_receive=kill@4;engine.after_send=kill@9", ["--api-server-count", "2"]),
         ("kv.before_save=kill@5;kv.after_load=raise@12", ["--kv-connector", "host"]),
-        ("kv.before_match=raise@3;kv.before_poll=exit@9", ["--kv-connector", "host"]),
+        ("kv.before_match=raise@1;kv.before_poll=exit@9", ["--kv-connector", "host"]),
     ],
     ids=["stopped rank", "both ranks", "no memory, and again", "stopped", "of two", "several servers", "save", "match"],
 )  # fmt: skip

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tenonry.launch import forks
+from tenonry.launch import forks, supervise
 from tenonry.launch.forks import (
     IS_SUPPORTED,
     PR_GET_CHILD_SUBREAPER,
@@ -238,6 +240,30 @@ class TestAFreshOneInstead:
         gone.rmdir()
         plain.start("one", "tenonry_testkit.roles:sleep", {"file": str(file)}, forks=server)
         assert read_facts(file)["pid"]
+
+
+@pytest.mark.parametrize("is_early", [True, False], ids=["before it is ready", "afterwards"])
+def test_a_server_whose_owner_has_gone_ends_and_says_nothing(is_early):
+    """Also where the owner has not read that it is ready."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    source = (
+        "from tenonry.launch.fork_server import serve; raise SystemExit("
+        f"serve(dict(channel='{theirs.fileno()}', imports='{ROLES}:imports', argument='')))"
+    )
+    with theirs, ours:
+        if is_early:
+            ours.close()
+        process = subprocess.Popen(
+            [sys.executable, "-c", source],
+            pass_fds=[theirs.fileno()],
+            stderr=subprocess.PIPE,
+            env={**os.environ, **supervise.CHILD_DEFAULTS},
+        )
+        theirs.close()
+        if not is_early:
+            assert select.select([ours], [], [], 30)[0]
+    _, said = process.communicate(timeout=30)
+    assert (process.returncode, said) == (0, b"")
 
 
 class TestBeforeItBegins:

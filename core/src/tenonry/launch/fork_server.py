@@ -6,6 +6,7 @@ with which `tenonry.launch.child` goes on.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import json
@@ -43,9 +44,9 @@ def serve(payload: Mapping[str, str]) -> int:
             logger.warning("engines are started in fresh interpreters: %s", reason)
             return 0
         gc.freeze()
-        channel.send(READY)
+        _say(channel, READY)
         while True:
-            request, fds, _, _ = socket.recv_fds(channel, REQUEST_BYTES, MAX_FDS)
+            request, fds = _next_request(channel)
             if not request:
                 return 0
             if _fork(channel, json.loads(request), fds):
@@ -53,6 +54,21 @@ def serve(payload: Mapping[str, str]) -> int:
             for fd in fds:
                 os.close(fd)
     return child.main()
+
+
+def _next_request(channel: socket.socket) -> tuple[bytes, list[int]]:
+    """Empty once the owner has closed the channel, whatever it left unread."""
+    try:
+        request, fds, _, _ = socket.recv_fds(channel, REQUEST_BYTES, MAX_FDS)
+    except ConnectionResetError:
+        return b"", []
+    return request, fds
+
+
+def _say(channel: socket.socket, answer: bytes) -> None:
+    """To the owner, if it is still there."""
+    with contextlib.suppress(BrokenPipeError):
+        channel.send(answer)
 
 
 def _open_files() -> set[str]:
@@ -73,7 +89,7 @@ def _fork(channel: socket.socket, request: dict[str, Any], fds: list[int]) -> bo
     between = os.fork()
     if between:
         if os.waitpid(between, 0)[1]:
-            channel.send(NO_FORK)
+            _say(channel, NO_FORK)
         return False
     between = os.getpid()
     try:
@@ -85,9 +101,9 @@ def _fork(channel: socket.socket, request: dict[str, Any], fds: list[int]) -> bo
     while os.getppid() == between:
         time.sleep(0.0005)
     if os.getppid() != request["parent"]:
-        channel.send(NO_FORK)
+        _say(channel, NO_FORK)
         os._exit(child.EXIT_PARENT_DIED)
-    channel.send(str(os.getpid()).encode())
+    _say(channel, str(os.getpid()).encode())
     channel.close()
     _take(fds, [0, 1, 2, *request["numbers"]])
     os.environ.clear()

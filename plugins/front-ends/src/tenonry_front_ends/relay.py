@@ -5,6 +5,7 @@ The front end learns from it what only the first node knows, and becomes the eng
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import msgspec
@@ -85,7 +86,7 @@ class HandshakeRelay:
 
     def _from_engine(self, frame: bytes) -> None:
         message = self._messages.decode(frame)
-        self._there.send(frame)
+        self._tell_first(frame)
         self._asked_at = self._asked_at or time.monotonic()
         if isinstance(message, ReadyMessage):
             self.facts = message.facts
@@ -118,8 +119,15 @@ class HandshakeRelay:
 
     def _refuse(self, reason: str) -> None:
         """End the start on both sides."""
-        self._there.send(msgspec.msgpack.encode(FailedMessage(error=reason)))
+        self._tell_first(msgspec.msgpack.encode(FailedMessage(error=reason)))
         raise LaunchError(reason)
+
+    def _tell_first(self, frame: bytes) -> None:
+        """Once the first node has closed its socket there is no connection, and never will be: a send would wait for
+        one. That it is gone is noticed elsewhere.
+        """
+        with contextlib.suppress(zmq.Again):
+            self._there.send(frame, zmq.NOBLOCK)
 
     def close(self) -> None:
         """Once what was passed on has been sent."""
