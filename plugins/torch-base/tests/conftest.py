@@ -16,6 +16,7 @@ def _load(name):
     spec.loader.exec_module(module)
 
 
+_load("forked_programs")
 _load("sampler_driver")
 
 

@@ -1,16 +1,13 @@
-"""A package that is executed with its first use: `torch._dynamo`, in processes of its own.
-
-They are forks of one that has imported torch, which takes longer than what most of them do.
-"""
+"""A package that is executed with its first use: `torch._dynamo`, in processes of its own."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+from forked_programs import forked_programs
 
 BEGIN = """
 import sys
@@ -21,44 +18,11 @@ with importing():
 state = torch._dynamo.__dict__["_deferred"]
 """
 
-SERVE = """
-import contextlib, io, json, os, traceback
-for line in sys.stdin:
-    reads, writes = os.pipe()
-    if os.fork() == 0:
-        said, error = io.StringIO(), ""
-        with contextlib.redirect_stdout(said):
-            try:
-                exec(compile(json.loads(line), "program", "exec"), dict(globals()))
-            except BaseException:
-                error = traceback.format_exc()
-        os.write(writes, json.dumps([said.getvalue(), error]).encode())
-        os._exit(0)
-    os.close(writes)
-    with open(reads, "rb") as answer:
-        text = answer.read().decode()
-    os.wait()
-    print(text or '["", "it ended"]', flush=True)
-"""
-
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Callable[[str], str]]:
-    """`run(program)`: what it prints, behind `BEGIN`, in a process where nothing else was done."""
-    command = [sys.executable, "-c", BEGIN + SERVE]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as parent:
-
-        def said(program: str) -> str:
-            parent.stdin.write(json.dumps(program) + "\n")
-            parent.stdin.flush()
-            printed, error = json.loads(parent.stdout.readline())
-            assert not error, error
-            return printed
-
+    with forked_programs(BEGIN) as said:
         yield said
-        parent.stdin.close()
 
 
 def test_a_model_of_transformers_is_imported_without_it(run):

@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-import threading
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
+
+from tenonry_torch_base.deferred_module import DeferredModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -83,22 +84,18 @@ class _MetLoader(Loader):
 _MET = _Met()
 
 
-class _State:
-    """The marks so far, and the execution, which happens once."""
+class _State(DeferredModule):
+    """The marks so far."""
 
     def __init__(self, module: ModuleType, path: str) -> None:
-        self._module = module
-        self._path = path
+        super().__init__(module, path)
         self._marked: list[tuple[str, Any]] = []
-        self._lock = threading.RLock()
-        self._is_executing = False
-        self.is_executed = False
         self.wrapped = ModuleType(WRAPPED)
         self.wrapped.__dict__["TransformGetItemToIndex"] = _transform
 
     def marker(self, name: str) -> Callable[..., Any] | None:
         """What stands for a function that marks others; None for all else, and once the real one is there."""
-        if self._is_executing or self.is_executed:
+        if not self.stands_in:
             return None
         if name == "disable":
             return self._disable
@@ -127,33 +124,14 @@ class _State:
 
         return call
 
-    def real(self, name: str) -> Any:
-        """An attribute of the package; executes it first. Its own modules meet it half done, as in any import."""
-        with self._lock:
-            if not self.is_executed and not self._is_executing:
-                self._execute()
-        if name in self._module.__dict__:
-            return self._module.__dict__[name]
-        raise AttributeError(f"module '{NAME}' has no attribute '{name}'")
-
-    def _execute(self) -> None:
-        module = self._module
-        self._is_executing = True
+    def prepare(self) -> None:
         if sys.modules.get(WRAPPED) is self.wrapped:
             del sys.modules[WRAPPED]
-        loader = SourceFileLoader(NAME, self._path)
-        module.__path__ = [self._path.rpartition("/")[0]]
-        module.__loader__ = loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = loader
-        try:
-            loader.exec_module(module)
-        finally:
-            self._is_executing = False
-        self.is_executed = True
-        module.__class__ = ModuleType
+        self.module.__path__ = [self.path.rpartition("/")[0]]
+
+    def put_right(self) -> None:
         for name, function in self._marked:
-            getattr(module, name)(function)
+            getattr(self.module, name)(function)
 
 
 def _transform(*arguments: Any, **named: Any) -> Any:

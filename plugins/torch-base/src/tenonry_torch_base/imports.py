@@ -3,7 +3,8 @@
 Half a million objects come to life, so collecting garbage meanwhile takes a fifth of the time and finds nothing. Three
 other costs are those of transformers: it reads the source of all its models twice, since its cache of what they export
 is smaller than their number, and looks at each line for a name that stands in the last ones; it imports scipy for
-losses, which serving does not compute, and a compiler for marks that only the compiler reads.
+losses, which serving does not compute, and a compiler for marks that only the compiler reads. And torch imports an
+algebra system to ask about sizes that are numbers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from tenonry_torch_base.deferred_dynamo import NAME as DYNAMO
 from tenonry_torch_base.deferred_dynamo import DynamoLoader
+from tenonry_torch_base.deferred_shapes import NAME as SHAPES
+from tenonry_torch_base.deferred_shapes import ShapesLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +35,9 @@ SCANNER = "transformers.utils.import_utils"
 SCAN = "create_import_structure_from_path"
 EXPORTS = "fetch__all__"
 LOSSES = "transformers.loss."
+PROMOTION = "torch._prims_common"
 ON_CALL = "scipy.optimize"
+ALGEBRA = "sympy"
 
 
 @contextmanager
@@ -96,7 +101,9 @@ def _loader(name: str) -> type[SourceFileLoader] | None:
         return _Scanner
     if name == DYNAMO:
         return DynamoLoader
-    return _Loss if name.startswith(LOSSES) else None
+    if name == SHAPES:
+        return ShapesLoader
+    return _ImportsLess if name == PROMOTION or name.startswith(LOSSES) else None
 
 
 class _Scanner(SourceFileLoader):
@@ -119,8 +126,8 @@ def _last_exports(text: str) -> str:
     return text[text.rfind("\n__all__") + 1 :]
 
 
-class _Loss(SourceFileLoader):
-    """Imports the functions of `ON_CALL` with their first call."""
+class _ImportsLess(SourceFileLoader):
+    """Imports the functions of `ON_CALL` with their first call, and `ALGEBRA` where something else has imported it."""
 
     def exec_module(self, module: ModuleType) -> None:
         module.__dict__["__builtins__"] = {**vars(builtins), "__import__": _import}
@@ -136,6 +143,8 @@ def _import(
 ) -> Any:
     if name == ON_CALL and fromlist and name not in sys.modules:
         return SimpleNamespace(**{function: _on_call(function) for function in fromlist})
+    if name == ALGEBRA and name not in sys.modules:
+        return _NO_ALGEBRA
     return builtins.__import__(name, globals, locals, fromlist or (), level)
 
 
@@ -146,6 +155,11 @@ def _on_call(function: str) -> Callable[..., Any]:
     return call
 
 
+class _Nothing:
+    """A class without objects."""
+
+
+_NO_ALGEBRA = SimpleNamespace(Basic=_Nothing)  # of which nothing is an object before it is imported
 _LOCK = threading.Lock()
 _STATE = SimpleNamespace(entered=0, collects=True, known=0)
 _FINDER = _Finder()
