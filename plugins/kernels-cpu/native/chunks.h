@@ -6,7 +6,6 @@
 #include "paged.h"
 #include "product.h"
 
-#define LOG2_E 1.44269504088896341f
 #define CHUNK_QUERIES 96 /* of a key head, whose keys are laid out once for all of them; a multiple of BLOCK_ROWS */
 
 /* Where the queries of rows are, in PagedKeys' order of rows: `begin` and `count` [rows]. The last of them is that of the
@@ -24,7 +23,8 @@ typedef struct {
 typedef struct {
     factor queries[CHUNK_QUERIES * MAX_SIZE];
     float sums[CHUNK_QUERIES * MAX_SIZE];
-    float largest[CHUNK_QUERIES], weight[CHUNK_QUERIES];
+    float largest[CHUNK_QUERIES];
+    float weight[CHUNK_QUERIES * LANES]; /* its lanes add up to that of the query */
     uint16_t keys[BLOCK * MAX_SIZE];   /* a tile of them: [pairs of elements][keys][2] */
     uint16_t values[BLOCK * MAX_SIZE]; /* [vectors of elements][pairs of keys][elements][2] */
     factor weights[BLOCK_ROWS * BLOCK];
@@ -69,21 +69,6 @@ static void lay_out(chunk_state *s, const paged *at, int64_t row, int64_t h, int
     }
 }
 
-/* 2^x of x <= 0, with a relative error of 5e-5: what is made of it is rounded to bfloat16. NaN stays NaN. The first terms
- * of the power series, of the rest that is left by a whole power. */
-INLINE vector power_of_two(vector x) {
-    const vector lowest = (vector){0} - 126.0f;
-    x = either(x < lowest, lowest, x);
-    const float to_units = 12582912.0f; /* see exponential */
-    vector shifted = x + to_units;
-    vector rest = x - (shifted - to_units);
-    vector sum = rest * 9.6181291e-3f + 5.5504109e-2f;
-    sum = sum * rest + 2.4022651e-1f;
-    sum = sum * rest + 6.9314718e-1f;
-    sum = sum * rest + 1.0f;
-    return sum * (vector)(((integers)shifted + 127) << 23);
-}
-
 /* Scores of one query with a tile, of which it sees [low, high), become weights; what the others' sums shrink by.
  * `scaling`: to powers of two. */
 INLINE float weigh_tile(chunk_state *s, int64_t n, float *scores, int64_t low, int64_t high, float scaling, factor *out) {
@@ -97,12 +82,16 @@ INLINE float weigh_tile(chunk_state *s, int64_t n, float *scores, int64_t low, i
         vector more = *(vector *)(scores + t);
         most = either(more > most, more, most);
     }
-    for (int i = 0; i < LANES; i++) largest = most[i] * scaling > largest ? most[i] * scaling : largest;
+    float here = largest_lane(most) * scaling;
+    largest = here > largest ? here : largest;
     if (largest == -INFINITY) { /* it has seen none so far */
         for (int t = 0; t < BLOCK; t++) out[t] = 0;
         return 1.0f;
     }
-    vector sum = {0};
+    float shrink = largest == s->largest[n] ? 1.0f : exp2f(s->largest[n] - largest);
+    s->largest[n] = largest;
+    vector *weight = (vector *)(s->weight + n * LANES);
+    vector sum = *weight * shrink;
     for (int t = 0; t < BLOCK; t += LANES) {
         vector given = *(vector *)(scores + t);
         vector weights = power_of_two(given * scaling - largest);
@@ -110,9 +99,7 @@ INLINE float weigh_tile(chunk_state *s, int64_t n, float *scores, int64_t low, i
         sum += weights;
         put_factors(out + t, weights, LANES);
     }
-    float shrink = exp2f(s->largest[n] - largest);
-    s->largest[n] = largest;
-    s->weight[n] = s->weight[n] * shrink + total(sum);
+    *weight = sum;
     return shrink;
 }
 
@@ -168,10 +155,8 @@ static void attend_tokens(const chunk_job *job, int64_t row, int64_t h, int64_t 
     int64_t filled = (queries + BLOCK_ROWS - 1) / BLOCK_ROWS * BLOCK_ROWS;
     __builtin_memset(s.queries, 0, filled * size * sizeof *s.queries);
     __builtin_memset(s.sums, 0, filled * step * sizeof *s.sums);
-    for (int64_t n = 0; n < filled; n++) {
-        s.largest[n] = -INFINITY;
-        s.weight[n] = 0.0f;
-    }
+    __builtin_memset(s.weight, 0, filled * LANES * sizeof *s.weight);
+    for (int64_t n = 0; n < filled; n++) s.largest[n] = -INFINITY;
     int64_t place = ((job->begin[row] + begin) * p->heads + h * sharing) * size;
     for (int64_t i = 0; i < end - begin; i++)
         take_factors(job->query + place + i * p->heads * size, sharing * size, s.queries + i * sharing * size);
@@ -184,7 +169,7 @@ static void attend_tokens(const chunk_job *job, int64_t row, int64_t h, int64_t 
     }
     for (int64_t n = 0; n < queries; n++) {
         uint16_t *out = job->out + place + (n / sharing * p->heads + n % sharing) * size;
-        float scale = 1.0f / s.weight[n];
+        float scale = 1.0f / total(*(const vector *)(s.weight + n * LANES));
         for (int64_t c = 0; c < size; c += LANES) put_half(out + c, taken(s.sums + n * step + c, size - c) * scale, size - c);
     }
 }

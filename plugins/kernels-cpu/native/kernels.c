@@ -1,5 +1,6 @@
 /* All kernels, for the instruction set TENONRY_SET. */
 #include "best_allowed.h"
+#include "between.h"
 #include "chunks.h"
 #include "experts.h"
 #include "half.h"

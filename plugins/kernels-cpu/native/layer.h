@@ -1,11 +1,9 @@
 /* A decoder layer of the Llama kind in one call, of rows of one new token each, in bfloat16, its weights in that
  * or in few bits: norm, query, key and value,
  * attention over K/V in blocks, output and residual, norm, gated feed-forward and residual. And its parts alone. */
-#include "paged.h"
-#include "product.h"
+#include "between.h"
 
 #define MAX_SHARING 16 /* query heads of a key head */
-#define NORM_ROWS 8    /* of a chunk */
 
 /* See `LayerParts` in tenonry_torch_base.step_kernels; of `attention`, norm_weight is in float32. */
 typedef struct {
@@ -15,25 +13,6 @@ typedef struct {
     float norm_eps, second_norm_eps;
     blocked projection, out, gate_up, down;
 } layer;
-
-typedef struct {
-    const uint16_t *x;
-    const float *weight;
-    float eps;
-    int64_t count, size;
-    uint16_t *out;
-} norm_job;
-
-static void norm_chunk(const void *context, int64_t chunk) {
-    const norm_job *job = context;
-    int64_t end = (chunk + 1) * NORM_ROWS < job->count ? (chunk + 1) * NORM_ROWS : job->count;
-    for (int64_t i = chunk * NORM_ROWS; i < end; i++)
-        normalise_half(job->x + i * job->size, job->weight, job->eps, job->size, job->out + i * job->size);
-}
-
-static void norm_rows(norm_job job) {
-    tenonry_share(norm_chunk, &job, (job.count + NORM_ROWS - 1) / NORM_ROWS);
-}
 
 /* Projected queries, keys and values of all rows, or `query` alone, whose keys are written already. */
 typedef struct {

@@ -32,6 +32,7 @@
 #define TILE_VECTORS 2
 #endif
 #define TILE_ROWS 4
+#define LOG2_E 1.44269504088896341f
 #define INLINE static inline __attribute__((always_inline))
 
 /* Weights of products have this many columns or a multiple, zero where there is none: see `tenonry_kernels_cpu.weights`. */
@@ -42,10 +43,10 @@ typedef float vector __attribute__((vector_size(LANES * 4), aligned(4), may_alia
 
 typedef int32_t integers __attribute__((vector_size(LANES * 4)));
 typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t places __attribute__((vector_size(16)));
 #if defined(__clang__)
 #define MIX(x, y, a, b, c, d) __builtin_shufflevector(x, y, a, b, c, d)
 #else
-typedef int32_t places __attribute__((vector_size(16)));
 #define MIX(x, y, a, b, c, d) __builtin_shuffle(x, y, (places){a, b, c, d})
 #endif
 
@@ -68,6 +69,22 @@ INLINE four totals(four a, four b, four c, four d) {
     four ab = MIX(a, b, 0, 4, 1, 5) + MIX(a, b, 2, 6, 3, 7);
     four cd = MIX(c, d, 0, 4, 1, 5) + MIX(c, d, 2, 6, 3, 7);
     return MIX(ab, cd, 0, 1, 4, 5) + MIX(ab, cd, 2, 3, 6, 7);
+}
+
+INLINE four larger(four x, four y) {
+    places mask = (places)(x > y);
+    return (four)(((places)x & mask) | ((places)y & ~mask));
+}
+
+/* Of lanes of which none is NaN. */
+INLINE float largest_lane(vector x) {
+    float lanes[LANES];
+    *(vector *)lanes = x;
+    four most = *(four *)lanes;
+    for (int i = 4; i < LANES; i += 4) most = larger(*(four *)(lanes + i), most);
+    most = larger(most, MIX(most, most, 2, 3, 0, 1));
+    most = larger(most, MIX(most, most, 1, 0, 3, 2));
+    return most[0];
 }
 
 /* `left` floats, zeros behind them; a whole vector where there are as many. */
@@ -141,6 +158,28 @@ INLINE vector exponential(vector x) {
     sum = sum * rest + 5.0000001201e-1f;
     sum = sum * rest * rest + rest + 1.0f;
     return sum * (vector)(((integers)shifted + 127) << 23); /* the low bits of `shifted` are the power */
+}
+
+/* 2^x of x <= 126, with a relative error of 5e-5: what is made of it is rounded to bfloat16. NaN stays NaN. The first
+ * terms of the power series, of the rest that is left by a whole power. */
+INLINE vector power_of_two(vector x) {
+    const vector lowest = (vector){0} - 126.0f;
+    x = either(x < lowest, lowest, x);
+    const float to_units = 12582912.0f; /* see exponential */
+    vector shifted = x + to_units;
+    vector rest = x - (shifted - to_units);
+    vector sum = rest * 9.6181291e-3f + 5.5504109e-2f;
+    sum = sum * rest + 2.4022651e-1f;
+    sum = sum * rest + 6.9314718e-1f;
+    sum = sum * rest + 1.0f;
+    return sum * (vector)(((integers)shifted + 127) << 23);
+}
+
+/* As `silu`, of what is rounded to bfloat16. */
+INLINE vector silu_half(vector x) {
+    const vector highest = (vector){0} + 126.0f;
+    vector power = x * -LOG2_E;
+    return x / (1.0f + power_of_two(either(power > highest, highest, power)));
 }
 
 INLINE vector sigmoid(vector x) { return 1.0f / (1.0f + exponential(-x)); }

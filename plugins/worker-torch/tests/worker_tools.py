@@ -7,6 +7,7 @@ import random
 
 import torch
 import worker_families
+from worker_driver import Driver, Request
 
 from tenonry.config import EngineConfig
 from tenonry.info import ModelInfo
@@ -22,6 +23,8 @@ from tenonry_worker_torch.options import TorchOptions
 BACKENDS = {"sdpa": SdpaBackend, "cpu": CpuBackend, "invariant": InvariantBackend}
 PROMPT_LENGTHS = (5, 17, 1, 33, 9, 26)
 OUTPUT_LENGTH = 12
+SERVED_BLOCKS = 512
+LOST = 0.5  # in bfloat16, layers with large weights round much; a wrong token is 2 or more below the best
 
 
 def prompts(lengths=PROMPT_LENGTHS, seed=0, vocab_size=96):
@@ -90,3 +93,25 @@ def context(folder, *, max_model_len=64, options=None, **config):
     return WorkerContext(
         config, info, max_model_len=max_model_len, options=options or TorchOptions()
     )
+
+
+def serve(model, **way):
+    """The requests of all prompts, served greedily; `way`: as `Driver` takes it."""
+    served = runner(model, num_blocks=SERVED_BLOCKS)
+    driver = Driver(served.answer, max_num_seqs=6, num_blocks=SERVED_BLOCKS, block_size=4, **way)
+    requests = [
+        Request(number + 1, prompt, max_tokens=OUTPUT_LENGTH)
+        for number, prompt in enumerate(prompts())
+    ]
+    return driver.run(requests)
+
+
+def lost(reference, request):
+    """How far below the best logit those of a request's tokens are, in shares of the logits' spread: the largest."""
+    tokens = request.prompt + request.output
+    with torch.inference_mode():
+        logits = reference(torch.tensor([tokens])).logits[0].float()
+    of_tokens = logits[len(request.prompt) - 1 : -1]
+    chosen = of_tokens.gather(1, torch.tensor(request.output)[:, None])[:, 0]
+    best = of_tokens.amax(1)
+    return float(((best - chosen) / of_tokens.std(1)).max())

@@ -8,12 +8,14 @@ import torch
 
 from tenonry_kernels_cpu.attention import Attention
 from tenonry_kernels_cpu.best_allowed import BestAllowed
+from tenonry_kernels_cpu.between import Gate, HalfNorm, TurnHeads
 from tenonry_kernels_cpu.blocked import BlockedLinear, FewBitsLinear
 from tenonry_kernels_cpu.delta_rule import DeltaRule
 from tenonry_kernels_cpu.experts import Experts
 from tenonry_kernels_cpu.half import AttentionHalf, DeltaRuleHalf
 from tenonry_kernels_cpu.invariant import Invariant
 from tenonry_kernels_cpu.layer import (
+    MAX_SIZE,
     ChunkAttention,
     Layer,
     PagedAttention,
@@ -74,6 +76,17 @@ class CpuKernels(StepKernels):
         self, weight: torch.Tensor, eps: float
     ) -> Callable[[torch.Tensor], torch.Tensor] | None:
         return Norm(weight, eps, self.instruction_set)
+
+    def bfloat16_norm(self, weight: torch.Tensor, eps: float) -> HalfNorm:
+        return HalfNorm(weight, eps, self.instruction_set, self.threads)
+
+    def turn_heads(self, parts: AttentionParts) -> TurnHeads | None:
+        if parts.is_gated or parts.size > MAX_SIZE:
+            return None
+        return TurnHeads(parts, self.instruction_set, self.threads)
+
+    def gate(self) -> Gate:
+        return Gate(self.instruction_set, self.threads)
 
     def delta_rule(self, parts: DeltaRuleParts) -> DeltaRule | None:
         return DeltaRule(parts, self.instruction_set)

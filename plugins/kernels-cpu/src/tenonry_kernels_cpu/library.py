@@ -9,7 +9,7 @@ from pathlib import Path
 from tenonry_torch_base.openmp import team
 
 PATH = Path(__file__).with_name("libkernels.so")
-VERSION = 10  # of the structs and parameters in native/; the library says which it has
+VERSION = 11  # of the structs and parameters in native/; the library says which it has
 ADDRESS = ctypes.c_void_p
 COUNT = ctypes.c_int64
 REAL = ctypes.c_float
@@ -46,6 +46,12 @@ PARAMETERS: dict[str, tuple[type, ...]] = {
     "chunk_attention": (
         *(ADDRESS, COUNT, COUNT, ADDRESS, ADDRESS),
         *(ADDRESS, ADDRESS, ADDRESS),
+    ),
+    "gate": (COUNT, COUNT, COUNT, ADDRESS, ADDRESS),
+    "half_norm": (COUNT, COUNT, COUNT, ADDRESS, ADDRESS, REAL, ADDRESS),
+    "turn_heads": (
+        *(ADDRESS, COUNT, COUNT),
+        *(ADDRESS, ADDRESS, ADDRESS, COUNT),
     ),
     "invariant_layer": (
         *(ADDRESS, COUNT, COUNT, COUNT),

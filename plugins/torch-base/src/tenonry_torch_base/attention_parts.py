@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -32,3 +32,14 @@ class AttentionParts:
     def columns(self) -> int:
         queries = 2 * self.heads if self.is_gated else self.heads
         return (queries + 2 * self.kv_heads) * self.size
+
+
+class TurnKernel(Protocol):
+    """Norm and rotation of the queries and keys of N tokens, in place; values stay. No head has a gate."""
+
+    def __call__(self, projected: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+        """`projected` [N, columns], `cos`, `sin` [N, 1, rotated], contiguous, in bfloat16; computed in float32.
+
+        A head is rotated as an `AttentionKernel` does it.
+        """
+        ...

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
-from tenonry_torch_base.attention_parts import AttentionParts
+from tenonry_torch_base.attention_parts import AttentionParts, TurnKernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -321,6 +321,20 @@ class StepKernels(ABC):
         self, weight: torch.Tensor, eps: float
     ) -> Callable[[torch.Tensor], torch.Tensor] | None:
         """X / √(mean(x²) + eps) · weight over the last dimension of a contiguous float32 `x` [N, size]."""
+        return None
+
+    def bfloat16_norm(
+        self, weight: torch.Tensor, eps: float
+    ) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        """The same of a contiguous bfloat16 `x`, in bfloat16; `weight` is in float32."""
+        return None
+
+    def turn_heads(self, parts: AttentionParts) -> TurnKernel | None:
+        """See `TurnKernel`."""
+        return None
+
+    def gate(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        """Silu(gate) · up of a contiguous bfloat16 [N, 2 · inner], one behind the other in a row, → [N, inner]."""
         return None
 
     def delta_rule(self, parts: DeltaRuleParts) -> DeltaRuleKernel | None:

@@ -19,7 +19,8 @@ from tenonry.sampling_params import SamplingParams
 from tenonry_kernels_cpu.invariant import Invariant
 from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_torch_base.step_kernels import StepKernels
-from tenonry_worker_torch.fuse.invariant import InvariantLayer, is_silu
+from tenonry_worker_torch.fuse.block import is_silu
+from tenonry_worker_torch.fuse.invariant import InvariantLayer
 from tenonry_worker_torch.fuse.kernels.found import FoundKernels
 from tenonry_worker_torch.invariant_settings import require_kernels
 from tenonry_worker_torch.residency.plain import plain_weights

@@ -12,7 +12,7 @@ import pytest
 import torch
 import worker_families
 import worker_tools
-from worker_driver import Driver, Request
+from worker_tools import LOST, lost, serve
 
 from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_torch_base.buffers import HostBuffers
@@ -29,8 +29,6 @@ from tenonry_worker_torch.fuse.widened import BlockedLinear
 from tenonry_worker_torch.loaded_model import build
 
 CPU = torch.device("cpu")
-NUM_BLOCKS = 512
-LOST = 0.5  # layers with such large weights round much; a wrong token is 2 or more below the best
 WAYS = {
     "one big batch": {},
     "chunked prefill": {"budget": 7},
@@ -116,27 +114,6 @@ def used(model):
     return whole, attends, chunked, sum(isinstance(place, KernelLinear) for place in places)
 
 
-def serve(model, **way):
-    runner = worker_tools.runner(model, num_blocks=NUM_BLOCKS)
-    driver = Driver(runner.answer, max_num_seqs=6, num_blocks=NUM_BLOCKS, block_size=4, **way)
-    requests = [
-        Request(number + 1, prompt, max_tokens=worker_tools.OUTPUT_LENGTH)
-        for number, prompt in enumerate(worker_tools.prompts())
-    ]
-    return driver.run(requests)
-
-
-def lost(reference, request):
-    """How far below the best logit those of a request's tokens are, in shares of the logits' spread: the largest."""
-    tokens = request.prompt + request.output
-    with torch.inference_mode():
-        logits = reference(torch.tensor([tokens])).logits[0].float()
-    of_tokens = logits[len(request.prompt) - 1 : -1]
-    chosen = of_tokens.gather(1, torch.tensor(request.output)[:, None])[:, 0]
-    best = of_tokens.amax(1)
-    return float(((best - chosen) / of_tokens.std(1)).max())
-
-
 @layouts
 @pytest.mark.parametrize("family", FAMILIES)
 def test_kernels_are_used_where_they_know_the_layer(family, layout):
@@ -159,7 +136,8 @@ def test_what_was_chosen_is_said_by_shape_and_number_of_rows(monkeypatch, layout
     text = model_of.__wrapped__("llama", layout=layout).chosen_kernels
     many = "to 128" if layout == "onednn" else "any"
     assert text == (
-        f"Step kernels 'cpu' ({CpuKernels().description}): 12 × linear, 3 × attention, 3 × prefill, 3 × layer; rows, "
+        f"Step kernels 'cpu' ({CpuKernels().description}): 12 × linear, 3 × attention, 3 × prefill, 3 × layer, "
+        "7 × norm, 3 × rotation, 3 × gate; rows, "
         f"more with torch: 128×64 {many}, 64×64 {many}, 256×64 to 8, 64×128 {many}, layer to 128, 96×64 to 0; "
         "with torch: 1 × linear"
     )

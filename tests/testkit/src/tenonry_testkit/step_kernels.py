@@ -14,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tenonry_testkit.step_between import BetweenSuite
 from tenonry_testkit.step_chunks import ChunkSuite
 from tenonry_testkit.step_few_bits import FewBitsSuite
 from tenonry_testkit.step_formulas import (
@@ -44,7 +45,7 @@ from tenonry_torch_base.low_rank import SlotTokens
 
 
 class StepKernelsContract(
-    HalfSuite, LayerSuite, ChunkSuite, RoundedSuite, FewBitsSuite, InvariantSuite
+    HalfSuite, LayerSuite, BetweenSuite, ChunkSuite, RoundedSuite, FewBitsSuite, InvariantSuite
 ):
     """Derive from it and name a class, or an object that is made already."""
 

@@ -31,6 +31,8 @@ PAIRS = st.integers(1, 40)
 HALVES = st.integers(8, 40)
 WINDOWS = st.sampled_from([0, 1, 3, 17])
 HEADS = st.sampled_from([2, 6, 16, 24, 32, 40, 64, 128])
+# Of heads that are normed behind a rounded product: of two numbers there may be next to nothing to divide by.
+NORMED_HEADS = HEADS.filter(lambda size: size > 2)
 BLOCK_SIZES = st.sampled_from([1, 4, 16, 48])
 
 
@@ -212,7 +214,7 @@ class LayerSuite(KernelSuite):
         HALVES,
         st.integers(1, 2),
         st.integers(1, 3),
-        HEADS,
+        NORMED_HEADS,
         st.integers(1, 3),
         st.integers(1, 40),
         WINDOWS,

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tenonry_testkit.step_chunks import CHUNK_SHAPES, assert_chunks
 from tenonry_testkit.step_layers import (
     HEADS,
+    NORMED_HEADS,
     WINDOWS,
     assert_close,
     layer_formula,
@@ -106,7 +107,7 @@ class RoundedSuite(KernelSuite):
         COUNTS,
         st.integers(1, 2),
         st.integers(1, 3),
-        SIZES.filter(lambda size: size % 2 == 0),
+        NORMED_HEADS,
         st.integers(1, 40),
         WINDOWS,
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from tenonry_worker_torch.fuse.linear import Linear, output_of, side_by_side
 from tenonry_worker_torch.fuse.norm import RMSNorm, rms_norm_of
@@ -19,10 +20,16 @@ from tenonry_worker_torch.parallel.layers import RowLinear
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tenonry_torch_base.attention_parts import TurnKernel
     from tenonry_worker_torch.attention.base import LayerSpec
     from tenonry_worker_torch.fuse.linear import Packing
 
     Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+
+
+SAMPLES = 64  # numbers by which an activation is known
+LARGEST = 6.0
+RELATIVE = 1e-5
 
 
 class HeadNorm:
@@ -68,6 +75,7 @@ class FusedAttention:
         self.head_norm = head_norm
         self.attend = attend
         self.gate_order = gate_order
+        self.turn_kernel: TurnKernel | None = None
 
     def heads(
         self,
@@ -98,13 +106,7 @@ class FusedAttention:
         )
         if self.gate_order is not None:
             every = every.index_select(1, self.gate_order)
-        query_key = every.narrow(1, 0, num_heads + num_kv_heads)
-        rotate(
-            query_key if self.head_norm is None else self.head_norm(query_key),
-            cos,
-            sin,
-            out=query_key,
-        )
+        self.turn(every, cos, sin)
         query = every.narrow(1, 0, num_heads)
         both = every.narrow(1, num_heads, 2 * num_kv_heads)
         if keep is not None:
@@ -118,6 +120,15 @@ class FusedAttention:
                 gate = gate.index_select(0, keep)
             attended = attended * gate.sigmoid()
         return attended.flatten(1)
+
+    def turn(self, every: torch.Tensor, cos: torch.Tensor | None, sin: torch.Tensor | None) -> None:
+        """Norm and rotation, in place, of the first num_heads + num_kv_heads heads of `every` [T, heads, size]."""
+        if self.turn_kernel is not None:
+            self.turn_kernel(every.flatten(1), cos, sin)
+            return
+        query_key = every.narrow(1, 0, self.spec.num_heads + self.spec.num_kv_heads)
+        normed = query_key if self.head_norm is None else self.head_norm(query_key)
+        rotate(normed, cos, sin, out=query_key)
 
     def pack(self, packing: Packing) -> None:
         """Lay both weights out anew, and free those of the modules they came from."""
@@ -137,16 +148,34 @@ class FusedMLP:
         self.gate_up = gate_up
         self.down = down
         self.activation = activation
+        self.gate_kernel: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     def inner(self, x: torch.Tensor) -> torch.Tensor:
         """[N, hidden] → [N, intermediate]."""
-        gate, up = self.gate_up(x).chunk(2, -1)
+        return self.gated(self.gate_up(x))
+
+    def gated(self, both: torch.Tensor) -> torch.Tensor:
+        """Gates and what they are for, one behind the other: [N, 2 · intermediate] → [N, intermediate]."""
+        if self.gate_kernel is not None:
+            return self.gate_kernel(both)
+        gate, up = both.chunk(2, -1)
         return self.activation(gate).mul_(up)
 
     def pack(self, packing: Packing) -> None:
         """Lay both weights out anew, and free those of the modules they came from."""
         self.gate_up = self.gate_up.packed(packing)
         self.down = self.down.packed(packing)
+
+
+def is_silu(activation: object) -> bool:
+    """Whether it computes x · sigmoid(x), tried on some numbers."""
+    x = torch.linspace(-LARGEST, LARGEST, SAMPLES)
+    if not callable(activation):
+        return False
+    if isinstance(activation, nn.SiLU):
+        return True
+    made = activation(x.clone())
+    return torch.allclose(made, functional.silu(x), rtol=RELATIVE, atol=RELATIVE)
 
 
 def is_linear(module: object) -> bool:

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
-from torch.nn import functional
 
 from tenonry.errors import ModelError
 from tenonry_torch_base.invariant import InvariantLayerParts
 from tenonry_worker_torch.attention.layer import AttentionLayer
-from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
+from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP, is_silu
 from tenonry_worker_torch.fuse.kernels.attention import attention_parts
 from tenonry_worker_torch.fuse.linear import mark_packed, merge
 from tenonry_worker_torch.fuse.norm import RMSNorm
@@ -30,9 +28,6 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.fuse.linear import DenseLinear, Packing, PartedLinear
 
 SETTING = "batch_invariant"
-SAMPLES = 64  # numbers by which an activation is known
-LARGEST = 6.0
-RELATIVE = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,17 +167,6 @@ def _reasons(layer: LeanLayer) -> Iterator[str]:
         yield "has norms behind its halves"
     if not is_silu(layer.mlp.activation):
         yield "has another activation than SiLU"
-
-
-def is_silu(activation: object) -> bool:
-    """Whether it computes x · sigmoid(x), tried on some numbers."""
-    x = torch.linspace(-LARGEST, LARGEST, SAMPLES)
-    if not callable(activation):
-        return False
-    if isinstance(activation, nn.SiLU):
-        return True
-    made = activation(x.clone())
-    return torch.allclose(made, functional.silu(x), rtol=RELATIVE, atol=RELATIVE)
 
 
 def _made(layer: LeanLayer, kernels: InvariantKernels, architecture: str) -> InvariantLayer:

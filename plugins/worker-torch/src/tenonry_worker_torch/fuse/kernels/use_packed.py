@@ -3,7 +3,8 @@ Worker process.
 
 Linear layers have one where they are quicker with it, up to so many rows; the kernel reads the weights where oneDNN put
 them. Attention of rows that decode has one for all layers or for none, since with it K/V are read from their blocks,
-and there are no slabs. Where it has, whole layers may have one, and so may attention of chunks of prompts.
+and there are no slabs. Where it has, whole layers may have one, and so may attention of chunks of prompts. What stands
+between the products may have one for any number of rows.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
 from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
 from tenonry_worker_torch.fuse.kernels import linear, paged
+from tenonry_worker_torch.fuse.kernels.between import Between
 from tenonry_worker_torch.fuse.kernels.chunks import chunk_candidates
 from tenonry_worker_torch.fuse.kernels.rows import Budget
 from tenonry_worker_torch.fuse.kernels.trial import tried
@@ -54,6 +56,7 @@ class UsedPacked:
         self._budget = Budget()
         self._verdicts: dict[tuple[object, ...], int] = {}
         self._places: list[tuple[Any, str, PackedLinear | BlockedLinear]] = []
+        self._between = Between(found.kernels, self._is_better)
         self._layers: list[LeanLayer] = []
         self._backends: list[CpuBackend] = []
         self._backend: AttentionBackend | None = None
@@ -102,6 +105,7 @@ class UsedPacked:
             self._give_linear(
                 forward.end, "head"
             )  # the largest: what is left of the time is enough for few rows
+        self._between.give(forward)  # for prompts: whole layers have theirs by now
 
     def take_back(self) -> None:
         """Let the operations of torch compute everything again."""
@@ -113,6 +117,7 @@ class UsedPacked:
             )
         for layer in self._layers:
             layer.kernel = None
+        self._between.take_back()
         self._decode_with({})
         self._prefill_with({})
         self.counts.clear()
@@ -239,12 +244,7 @@ class UsedPacked:
                 attends[spec.name],
                 made,
             )
-            better = partial(
-                self._budget.is_better,
-                compared,
-                is_timed=self._is_timed,
-            )
-            if self._verdict((PREFILL, *_shape(spec)), better):
+            if self._is_better((PREFILL, *_shape(spec)), compared):
                 kernels[spec.name] = made
         return kernels
 
@@ -291,6 +291,19 @@ class UsedPacked:
             if_untried=if_untried,
         )
         return self._verdict(kind, most)
+
+    def _is_better(
+        self,
+        kind: tuple[object, ...],
+        compared: Callable[[], Candidates],
+    ) -> bool:
+        """Whether the kernel is used, for whatever number of rows."""
+        better = partial(
+            self._budget.is_better,
+            compared,
+            is_timed=self._is_timed,
+        )
+        return bool(self._verdict(kind, better))
 
     @property
     def _is_timed(self) -> bool:

@@ -1,0 +1,150 @@
+"""Kernels for what stands between the products of a lean model in bfloat16, of any number of tokens. Worker process."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP, is_silu
+from tenonry_worker_torch.fuse.decoder import LeanHead
+from tenonry_worker_torch.fuse.kernels.attention import attention_parts
+from tenonry_worker_torch.fuse.kernels.trial import Candidates
+from tenonry_worker_torch.fuse.norm import RMSNorm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenonry_torch_base.attention_parts import TurnKernel
+    from tenonry_torch_base.step_kernels import StepKernels
+    from tenonry_worker_torch.fuse.decoder import LeanForward
+    from tenonry_worker_torch.fuse.rope import RopeTable
+
+    # Kind of a part, the trial of one of them: whether kernels are given to all of the kind.
+    Verdict = Callable[[tuple[object, ...], Callable[[], Candidates]], bool]
+
+NORM = "norm"
+TURN = "rotation"
+GATE = "gate"
+NORMS_OF_A_LAYER = ("before_attention", "after_attention", "before_mlp", "after_mlp")
+TOKENS = 256  # of a trial
+INNER = 1024
+TOLERANCE = 1e-2  # relative error (L2): our operations round to 16 bits after each step
+
+
+class PackedNorm(RMSNorm):
+    """By a kernel, of contiguous rows in bfloat16. `own`: the norm that it stands for, which computes all others."""
+
+    __slots__ = ("kernel", "own")
+
+    def __init__(self, own: RMSNorm, kernel: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.own = own
+        self.kernel = kernel
+        self.weight = own.weight
+        self.eps = own.eps
+        self.is_offset = own.is_offset
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dim() != 2 or x.dtype != torch.bfloat16 or not x.is_contiguous():
+            return self.own(x)
+        return self.kernel(x)
+
+
+class Between:
+    """Which parts have such a kernel."""
+
+    def __init__(self, kernels: StepKernels, verdict: Verdict) -> None:
+        self._kernels = kernels
+        self._verdict = verdict
+        self._places: list[tuple[Any, str, object]] = []
+
+    def give(self, forward: LeanForward) -> None:
+        """To all parts of which one of their kind is right and quicker with it."""
+        for layer in forward.layers:
+            for place in NORMS_OF_A_LAYER:
+                self._give_norm(layer, place)
+            rope = forward.ropes.get(layer.layer_type)
+            if isinstance(layer.attention, FusedAttention) and rope is not None:
+                self._give_turn(layer.attention, rope)
+            if isinstance(layer.mlp, FusedMLP):
+                self._give_gate(layer.mlp)
+        if isinstance(forward.end, LeanHead):
+            self._give_norm(forward.end, NORM)
+
+    def take_back(self) -> None:
+        """Let the operations of torch compute everything again."""
+        for owner, place, own in self._places:
+            setattr(owner, place, own)
+        self._places.clear()
+
+    def _give(self, owner: Any, place: str, made: object) -> None:
+        self._places.append((owner, place, getattr(owner, place)))
+        setattr(owner, place, made)
+
+    def _give_norm(self, owner: Any, place: str) -> None:
+        own: RMSNorm | None = getattr(owner, place)
+        if own is None or own.weight is None:
+            return
+        made = self._kernels.bfloat16_norm(own.weight.float(), own.eps)
+        if made is None:
+            return
+        with_kernel = PackedNorm(own, made)
+        size = len(own.weight)
+        if self._verdict((NORM, size, own.is_offset), partial(norm_candidates, own, with_kernel)):
+            self._give(owner, place, with_kernel)
+
+    def _give_turn(self, own: FusedAttention, rope: RopeTable) -> None:
+        if own.gate_order is not None:
+            return
+        parts = attention_parts(own)
+        made = self._kernels.turn_heads(parts)
+        if made is None:
+            return
+        has_norm = own.head_norm is not None
+        kind = (TURN, parts.heads, parts.kv_heads, parts.size, has_norm, rope.size)
+        if self._verdict(kind, partial(turn_candidates, own, made, rope)):
+            self._give(own, "turn_kernel", made)
+
+    def _give_gate(self, own: FusedMLP) -> None:
+        if not is_silu(own.activation):
+            return
+        made = self._kernels.gate()
+        if made is not None and self._verdict((GATE,), partial(gate_candidates, own, made)):
+            self._give(own, "gate_kernel", made)
+
+
+def norm_candidates(own: RMSNorm, kernel: PackedNorm) -> Candidates:
+    """Both over random rows."""
+    x = torch.randn(TOKENS, len(kernel.weight)).bfloat16()
+    return Candidates(lambda: (own(x),), lambda: (kernel(x),), TOLERANCE)
+
+
+def turn_candidates(own: FusedAttention, kernel: TurnKernel, rope: RopeTable) -> Candidates:
+    """Both over random heads, which are turned on and on, and what is not a head: values."""
+    spec = own.spec
+    columns = (spec.num_heads + 2 * spec.num_kv_heads) * spec.key_size
+    first = torch.randn(TOKENS, columns).bfloat16()
+    second = first.clone()
+    cos, sin = rope.at(torch.arange(TOKENS) % len(rope.cos))
+    turning = copy.copy(own)
+    turning.turn_kernel = None
+
+    def with_torch() -> tuple[torch.Tensor]:
+        turning.turn(first.view(TOKENS, -1, spec.key_size), cos, sin)
+        return (first,)
+
+    def with_kernel() -> tuple[torch.Tensor]:
+        kernel(second, cos, sin)
+        return (second,)
+
+    return Candidates(with_torch, with_kernel, TOLERANCE)
+
+
+def gate_candidates(own: FusedMLP, kernel: Callable[[torch.Tensor], torch.Tensor]) -> Candidates:
+    """Both over random gates and what they are for."""
+    both = torch.randn(TOKENS, 2 * INNER).bfloat16()
+    plain = copy.copy(own)
+    plain.gate_kernel = None
+    return Candidates(lambda: (plain.gated(both),), lambda: (kernel(both),), TOLERANCE)
