@@ -21,6 +21,9 @@ from tenonry_bench.workload import WARM_UP_RUN, WorkloadFile
 
 START_S = 600.0
 WARM_UP_TOKENS = 4
+PAUSE_S = (
+    1.0  # between runs in turns: threads of OpenMP wait busily for up to 0.2 s after the last one
+)
 
 
 class ModelBench:
@@ -114,6 +117,7 @@ class ModelBench:
         for run in [WARM_UP_RUN, *range(runs)]:
             prompts = self._workloads.prompts(name, run)
             for engine in in_turn(self._engines, run):
+                time.sleep(PAUSE_S)
                 with self._dropping(engine):
                     is_warm_up = run == WARM_UP_RUN
                     wanted = min(out_len, WARM_UP_TOKENS) if is_warm_up else out_len
@@ -137,6 +141,7 @@ class ModelBench:
                     servers[engine.name] = server
             for run in [WARM_UP_RUN, *range(runs)]:
                 for engine in in_turn([each for each in self._engines if each.serves], run):
+                    await asyncio.sleep(PAUSE_S)
                     with self._dropping(engine):
                         done = await self._load(name, run, servers[engine.name])
                         if run != WARM_UP_RUN:

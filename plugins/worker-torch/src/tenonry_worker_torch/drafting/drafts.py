@@ -72,16 +72,21 @@ class Drafts:
     def propose(
         self,
         rows: I32,
+        numbers: list[int],
         left: I32,
         *,
         is_over: bool,
     ) -> Proposal | None:
-        """Drafts for `rows`, of which each has `left[row]` slots; None where the first rank's clock says `is_over`."""
+        """Drafts for `rows`, in a list `numbers`, of which each has `left[row]` slots; None where the first rank's
+        clock says `is_over`.
+        """
         if self._share is None:
-            return None if is_over else self._ask(rows, left)
+            if is_over:
+                return None
+            return self._ask(rows, numbers, left) if self.pace.may_pay(numbers) else NOTHING
         message = np.full((1 + len(rows), self.pace.max_drafts), NONE, np.int64)
         if not is_over:
-            found = self._ask(rows, left)
+            found = self._ask(rows, numbers, left)
             if found.total:
                 message[1:, : found.token_ids.shape[1]] = found.token_ids
         message[0, 0] = is_over
@@ -95,19 +100,19 @@ class Drafts:
     def _ask(
         self,
         rows: I32,
+        numbers: list[int],
         left: I32,
     ) -> Proposal:
         """What is drafted on this rank."""
-        numbers = rows.tolist()
         if self.drafter is None or not self.pace.may_pay(numbers):
             return NOTHING
+        begin = time.perf_counter()
         lengths = self._state.num_computed[rows] + 1
         most = self.pace.most(numbers, left[rows].tolist(), lengths.tolist())
         places = [place for place, wanted in enumerate(most) if wanted > 0]
         if not places:
             return NOTHING
         asked = rows[places].tolist()
-        begin = time.perf_counter()
         found = self._proposed(asked, [most[place] for place in places])
         self.pace.asked(asked, lengths[places].tolist(), time.perf_counter() - begin)
         width = max(map(len, found))

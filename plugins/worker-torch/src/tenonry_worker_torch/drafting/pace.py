@@ -23,7 +23,7 @@ MAX_TOKENS = 16  # of one pass: on few processors each one more takes time
 FIRST_DEPTH = 3
 FIRST_CREDIT = 1.0
 MOST_CREDIT = 3.0  # what a row has gained is not spent on another text for long
-LOSS = 1 / 64
+LOSS = 1 / 256
 READING_SHARE = 1 / 32  # of a row's time, beyond a pass
 # What a pass with drafts took longer, in plain passes, before any was timed; more than twice the usual and this is not
 # believed at once, since others may have delayed the pass.
@@ -83,7 +83,10 @@ class Pace:
 
     def may_pay(self, rows: list[int]) -> bool:
         """Whether any of the rows has credit: else there is no need to ask for `most`."""
-        return any(self._rows[row].credit > 0 for row in rows)
+        for row in rows:  # noqa: SIM110 - in every pass: half the time of any()
+            if self._rows[row].credit > 0:
+                return True
+        return False
 
     def most(
         self,

@@ -71,10 +71,11 @@ class DraftedRounds(Rounds):
         tally = Tally()
         passes: list[ModelRunnerOutput] = []
         step = output
+        numbers = output.row.tolist()
         deadline = math.inf
         is_over = False
         while True:
-            proposal = self._drafts.propose(step.row, left, is_over=is_over)
+            proposal = self._drafts.propose(step.row, numbers, left, is_over=is_over)
             if proposal is None:
                 break
             begin = clock()
@@ -84,7 +85,7 @@ class DraftedRounds(Rounds):
                 self._take_in(step.row, proposal, result, left, tally, end - begin)
             else:
                 left[result.row] -= 1
-                self._drafts.pace.plain(step.row.tolist(), end - begin)
+                self._drafts.pace.plain(numbers, end - begin)
             passes.append(result)
             row = self._going(result)
             if not len(row) or not left[row].all():
@@ -92,6 +93,8 @@ class DraftedRounds(Rounds):
             if len(passes) == 1:
                 deadline = end + MAX_WAIT_S
             is_over = end + (end - begin) > deadline
+            if len(row) < len(numbers):
+                numbers = row.tolist()
             step = next_pass(output.step_id, row)
         answer = joined(passes)
         if not tally.num_drafted:
