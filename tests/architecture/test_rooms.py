@@ -38,8 +38,8 @@ MAX_TOKENS = {
     # A sitting of its own since engines are forks: of a server, adopted, cancelled before they begin, in fresh
     # interpreters where a fork would not be like one, or where the server does not answer. Launchers share when an
     # engine hangs. Imports begin before the front end is built, and end with an
-    # owner that does not wait for them.
-    "launch": 10_200,
+    # owner that does not wait for them. No child begins anew where its owner has closed the server: it shuts down.
+    "launch": 10_224,
     # Requests go on when their engine died, or was replaced: links of both, streams that move, who starts engines;
     # links to another coordinator; ports that stay for engines that come back; calls that reach engines that stand by
     # as well, and links that change their engine; the record of what is in use says how K and V are kept; listeners are

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import select
 import signal
@@ -12,7 +13,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -312,6 +315,22 @@ class TestBeforeItBegins:
             later.wait(0)
         later.begin()
         assert later.wait() == 1
+
+    def test_one_whose_server_is_closed_begins_in_no_other_way(self, caplog):
+        """Its owner shuts down: a fresh interpreter would start for nothing."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        server = ForkServer(ForkedProcess(spawned("import time; time.sleep(600)")), ours)
+        start = SimpleNamespace(environment={}, fds=(), message=b"")
+        begun = []
+        later = LaterProcess([partial(server._fork, start), lambda: begun.append("fresh")], ())
+        beginner = threading.Thread(target=later.begin)
+        with caplog.at_level(logging.INFO), theirs:
+            beginner.start()
+            server.close()
+            beginner.join(30)
+        assert later.wait(0) == 1
+        assert not begun
+        assert not caplog.records
 
 
 def spawned(source: str) -> int:

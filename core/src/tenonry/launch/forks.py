@@ -107,6 +107,10 @@ class ForkedProcess:
                 os.kill(self.pid, number)
 
 
+class ForksClosed(OSError):
+    """The process that is forked was ended by its owner, which wants no more children."""
+
+
 class LaterProcess:
     """A child that begins with `begin`, unless a signal ends it before; its `pid` is 0 until then. From any thread.
 
@@ -127,6 +131,8 @@ class LaterProcess:
             if self._code is None and self._process is None:
                 try:
                     self._become(start())
+                except ForksClosed:
+                    break
                 except OSError as error:
                     logger.info("a process is started in another way, if there is one: %s", error)
         with self._lock:
@@ -222,7 +228,10 @@ class ForkServer:
         if not self._is_ready:
             self._is_ready = self._channel.recv(ANSWER_BYTES) == READY
         if not self._is_ready:
-            raise OSError("the process of which engines are forked has ended")
+            closed = not self._finalizer.alive
+            raise (ForksClosed if closed else OSError)(
+                "the process of which engines are forked has ended"
+            )
 
     def _ask(self, request: bytes, fds: list[int]) -> int:
         """The process id of a fork. Raises OSError; a server that does not answer, such as a stopped one, is ended."""

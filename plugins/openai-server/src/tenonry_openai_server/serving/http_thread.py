@@ -88,7 +88,7 @@ class HTTPThread:
 
     def close(self) -> None:
         """End the thread, at once, if there is one."""
-        self._call(self._abort)
+        self.stop(abort=True)
         if self._thread.ident is not None:
             self._thread.join()
         self.sock.close()
@@ -133,6 +133,8 @@ class HTTPThread:
             is_shared=self._is_shared,
         )
         self._loop = asyncio.get_running_loop()
+        if self.is_stopping:  # since before there was a loop to call: nothing runs yet
+            self._abort()
         server = asyncio.create_task(self._serve(self._server))
         self._loop.call_soon(self._up.set)
         try:
