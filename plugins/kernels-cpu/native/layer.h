@@ -169,13 +169,55 @@ static void layer_body(const void *context) {
     blocked_product(&narrow);
 }
 
+/* Nanoseconds that a layer takes one thread, roughly. */
+INLINE int64_t layer_ns(const layer_job *job) {
+    const layer *p = job->parts;
+    int64_t work = attend_ns(p->attention, job->at, job->count);
+    const blocked *weights[] = {&p->projection, &p->out, &p->gate_up, &p->down};
+    for (int n = 0; n < 4; n++) work += product_ns(weights[n], job->count);
+    return work;
+}
+
 /* `hidden`, `out` [count, hidden]. `scratch`: count times the largest `prepared_bytes` of a weight, then count *
  * columns floats, and behind them count * (hidden + hidden + made + inner) halves. */
 void KERNEL(layer)(const layer *p, int64_t threads, int64_t count, const uint16_t *hidden, const uint16_t *cos,
                    const uint16_t *sin, int64_t rotated, const paged *at, uint16_t *out, char *scratch) {
     layer_job job = {p, count, hidden, cos, sin, rotated, at, out, scratch};
-    int64_t work = attend_ns(p->attention, at, count);
-    const blocked *weights[] = {&p->projection, &p->out, &p->gate_up, &p->down};
-    for (int n = 0; n < 4; n++) work += product_ns(weights[n], count);
-    tenonry_together(threads_for(threads, work), layer_body, &job);
+    tenonry_together(threads_for(threads, layer_ns(&job)), layer_body, &job);
+}
+
+/* Layers one after another: of layer n, `parts`[n], whose K/V are in `blocks`[n] and seen through `window`[n]. `between`
+ * [count, hidden]. */
+typedef struct {
+    layer_job first;
+    int64_t count;
+    const layer *const *parts;
+    char *const *blocks;
+    const int64_t *window;
+    uint16_t *between;
+} stack_job;
+
+static void stack_body(const void *context) {
+    const stack_job *stack = context;
+    layer_job job = stack->first;
+    paged at = *job.at;
+    job.at = &at;
+    for (int64_t n = 0; n < stack->count; n++) {
+        at.blocks = stack->blocks[n];
+        at.window = stack->window[n];
+        job.parts = stack->parts[n];
+        job.out = (stack->count - n) % 2 ? stack->first.out : stack->between; /* the last one to `out` */
+        layer_body(&job);
+        job.hidden = job.out;
+    }
+}
+
+/* `layers` of them; `scratch`: as the layer that needs most, and count * hidden halves before that. */
+void KERNEL(stack)(const layer *const *parts, int64_t layers, int64_t threads, int64_t count, const uint16_t *hidden,
+                   const uint16_t *cos, const uint16_t *sin, int64_t rotated, const paged *at, char *const *blocks,
+                   const int64_t *window, uint16_t *out, char *scratch) {
+    int64_t between = (count * parts[0]->hidden * 2 + 63) / 64 * 64;
+    stack_job job = {.first = {parts[0], count, hidden, cos, sin, rotated, at, out, scratch + between},
+                     .count = layers, .parts = parts, .blocks = blocks, .window = window, .between = (uint16_t *)scratch};
+    tenonry_together(threads_for(threads, layer_ns(&job.first) * layers), stack_body, &job);
 }

@@ -19,6 +19,7 @@ from tenonry_kernels_cpu.layer import (
     ChunkAttention,
     Layer,
     PagedAttention,
+    Stack,
     can_attend,
     can_compute,
     can_multiply,
@@ -28,7 +29,7 @@ from tenonry_kernels_cpu.low_rank import LowRank
 from tenonry_torch_base.step_kernels import StepKernels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tenonry_torch_base.few_bits import FewBitsWeight
     from tenonry_torch_base.low_rank import LowRankParts
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         DeltaRuleParts,
         ExpertParts,
         HalfParts,
+        LayerKernel,
         LayerParts,
     )
 
@@ -137,6 +139,12 @@ class CpuKernels(StepKernels):
         if not can_compute(parts):
             return None
         return Layer(parts, self.instruction_set, self.threads)
+
+    def stack(self, layers: Sequence[LayerKernel]) -> Stack | None:
+        own = [layer for layer in layers if isinstance(layer, Layer)]
+        if len(own) < len(layers):
+            return None
+        return Stack(own, self.instruction_set, self.threads)
 
     def invariant(self) -> Invariant:
         return Invariant(self.instruction_set, self.threads)

@@ -14,17 +14,15 @@ from tenonry_kernels_cpu.weights import address
 from tenonry_torch_base.few_bits import FewBitsWeight
 
 if TYPE_CHECKING:
-    from tenonry_torch_base.step_kernels import (
-        AttentionParts,
-        BlockedWeight,
-        Chunks,
-        LayerParts,
-        PagedKeys,
-    )
+    from collections.abc import Sequence
+
+    from tenonry_torch_base.paged_attention import Chunks, PagedKeys
+    from tenonry_torch_base.step_kernels import AttentionParts, BlockedWeight, LayerParts
 
 MAX_SIZE = 256  # of a head, as in native/paged.h
 MAX_SHARING = 16  # as in native/layer.h
 BLOCK = 64  # as in native/blocked.h
+LINE_BYTES = 64
 
 
 class _Paged(ctypes.Structure):
@@ -147,18 +145,18 @@ class ChunkAttention(_OverBlocks):
 
 
 class Layer:
-    """See `StepKernels.layer`."""
+    """See `StepKernels.layer`. `row_bytes`: of its scratch, for each row."""
 
     writes_first: ClassVar[bool] = True
     __slots__ = (
-        "_address",
         "_function",
         "_held",
         "_room",
-        "_row_bytes",
         "_scratch",
         "_threads",
-        "_window",
+        "address",
+        "row_bytes",
+        "window",
     )
 
     def __init__(self, parts: LayerParts, instruction_set: str, threads: int) -> None:
@@ -178,13 +176,13 @@ class Layer:
             *structs,
         )
         self._held = (parts, attention, made)
-        self._address = ctypes.addressof(made)
-        self._window = parts.attention.window
+        self.address = ctypes.addressof(made)
+        self.window = parts.attention.window
         self._threads = threads
         self._function = function("layer", instruction_set)
         prepared = max(prepared_bytes(struct, instruction_set) for struct in structs)
-        self._row_bytes = prepared + 4 * parts.projection.outputs
-        self._row_bytes += 2 * (2 * hidden + parts.out.inputs + inner)
+        self.row_bytes = prepared + 4 * parts.projection.outputs
+        self.row_bytes += 2 * (2 * hidden + parts.out.inputs + inner)
         self._room = 0
         self._scratch = torch.empty(0)
 
@@ -197,12 +195,12 @@ class Layer:
     ) -> torch.Tensor:
         count = len(hidden)
         if count > self._room:
-            self._scratch = torch.empty(count * self._row_bytes, dtype=torch.uint8)
+            self._scratch = torch.empty(count * self.row_bytes, dtype=torch.uint8)
             self._room = count
         out = torch.empty_like(hidden)
-        place = _place_of(keys, self._window)
+        place = _place_of(keys, self.window)
         self._function(
-            self._address,
+            self.address,
             self._threads,
             count,
             hidden.data_ptr(),
@@ -210,6 +208,68 @@ class Layer:
             sin.data_ptr(),
             cos.shape[-1],
             ctypes.addressof(place),
+            out.data_ptr(),
+            self._scratch.data_ptr(),
+        )
+        return out
+
+
+class Stack:
+    """See `StepKernels.stack`."""
+
+    writes_first: ClassVar[bool] = True
+    __slots__ = (
+        "_blocks",
+        "_function",
+        "_held",
+        "_parts",
+        "_room",
+        "_row_bytes",
+        "_scratch",
+        "_threads",
+        "_windows",
+    )
+
+    def __init__(self, layers: Sequence[Layer], instruction_set: str, threads: int) -> None:
+        count = len(layers)
+        self._held = list(layers)
+        self._parts = (ADDRESS * count)(*(layer.address for layer in layers))
+        self._windows = (COUNT * count)(*(layer.window for layer in layers))
+        self._blocks = (ADDRESS * count)()
+        self._threads = threads
+        self._function = function("stack", instruction_set)
+        self._row_bytes = max(layer.row_bytes for layer in layers)
+        self._room = 0
+        self._scratch = torch.empty(0)
+
+    def __call__(
+        self,
+        hidden: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        keys: PagedKeys,
+        blocks: Sequence[torch.Tensor],
+    ) -> torch.Tensor:
+        count = len(hidden)
+        if count > self._room:
+            between = 2 * hidden.shape[1] * count + LINE_BYTES
+            self._scratch = torch.empty(between + count * self._row_bytes, dtype=torch.uint8)
+            self._room = count
+        self._blocks[:] = [each.data_ptr() for each in blocks]
+        out = torch.empty_like(hidden)
+        place = _place_of(keys, 0)
+        self._function(
+            ctypes.addressof(self._parts),
+            len(self._held),
+            self._threads,
+            count,
+            hidden.data_ptr(),
+            cos.data_ptr(),
+            sin.data_ptr(),
+            cos.shape[-1],
+            ctypes.addressof(place),
+            ctypes.addressof(self._blocks),
+            ctypes.addressof(self._windows),
             out.data_ptr(),
             self._scratch.data_ptr(),
         )

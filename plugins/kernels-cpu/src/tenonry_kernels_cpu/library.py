@@ -9,7 +9,7 @@ from pathlib import Path
 from tenonry_torch_base.openmp import team
 
 PATH = Path(__file__).with_name("libkernels.so")
-VERSION = 11  # of the structs and parameters in native/; the library says which it has
+VERSION = 12  # of the structs and parameters in native/; the library says which it has
 ADDRESS = ctypes.c_void_p
 COUNT = ctypes.c_int64
 REAL = ctypes.c_float
@@ -67,6 +67,11 @@ PARAMETERS: dict[str, tuple[type, ...]] = {
         *(ADDRESS, COUNT, COUNT),
         *(ADDRESS, ADDRESS, ADDRESS, COUNT),
         *(ADDRESS, ADDRESS, ADDRESS),
+    ),
+    "stack": (
+        *(ADDRESS, COUNT, COUNT, COUNT),
+        *(ADDRESS, ADDRESS, ADDRESS, COUNT),
+        *(ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS),
     ),
     "rms_norm": (COUNT, COUNT, ADDRESS, ADDRESS, REAL, ADDRESS),
     "delta_rule": (

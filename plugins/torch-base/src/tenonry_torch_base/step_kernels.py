@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 from tenonry_torch_base.attention_parts import AttentionParts, TurnKernel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
 
     from tenonry_torch_base.few_bits import FewBitsWeight
     from tenonry_torch_base.invariant import InvariantKernels
     from tenonry_torch_base.low_rank import LowRankKernel, LowRankParts
+    from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel, PagedKeys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,58 +203,6 @@ class FewBitsKernel(Protocol):
         ...
 
 
-class PagedKeys(NamedTuple):
-    """Where the keys and values of R rows are, in blocks that rows may share.
-
-    `blocks` [N, 2 · kv_heads, block_size, size] in bfloat16, keys before values; row r has token t in place t %
-    block_size of the block `table`[r, t // block_size], i32[R, width]. `lengths` i64[R]: the tokens of each row, its
-    new one included. All are contiguous. What lies behind a row's last token is not defined, and may be NaN; entries of
-    the table that are out of sight may be anything. `is_dependent`: rows may see new tokens of other rows.
-
-    For kernels whose `StepKernels.kept` says "int8", `blocks` may be u8[N, 2 · kv_heads, block_size, width], with width
-    size + size % 2 + 2: whole numbers of 8 bits with a sign, and in the last two bytes the scale of them in bfloat16.
-    Attention sees number · scale, rounded to bfloat16 or not. The scale of a vector that is written is max |x| / 127,
-    rounded to bfloat16 and at least the smallest normal one, and numbers are x / scale, rounded to the nearest, ties to
-    even, for x rounded to bfloat16 before. A vector with what is no finite number is kept so that none of it is one.
-    """
-
-    blocks: torch.Tensor
-    table: torch.Tensor
-    lengths: torch.Tensor
-    is_dependent: bool = False
-
-
-class PagedKernel(Protocol):
-    """Attention of R rows with one query each, whose keys are all written."""
-
-    def __call__(self, query: torch.Tensor, keys: PagedKeys) -> torch.Tensor:
-        """`query` [R, heads, size], normed and rotated, contiguous → the same shape; bfloat16."""
-        ...
-
-
-class Chunks(NamedTuple):
-    """Which queries of a step are those of each of R rows: `counts` i64[R] of them from `begins` i64[R] on, contiguous.
-
-    They are those of the row's last tokens: of `PagedKeys.lengths` tokens, `counts` have a query.
-    """
-
-    begins: torch.Tensor
-    counts: torch.Tensor
-
-
-class ChunkKernel(Protocol):
-    """Attention of many queries of each of R rows, whose keys are all written."""
-
-    def __call__(
-        self, query: torch.Tensor, chunks: Chunks, keys: PagedKeys, out: torch.Tensor
-    ) -> None:
-        """`query` [T, heads, size], normed and rotated → `out`, which keeps its values where no row has a query.
-
-        Both are contiguous, in bfloat16. The query of a token sees the row's tokens up to its own.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerParts:
     """A decoder layer of the Llama kind in bfloat16, without a gate of its attention.
@@ -289,6 +238,21 @@ class LayerKernel(Protocol):
         Queries and keys are normed and rotated as an `AttentionKernel` does it. Each row's key and value are written to
         the place of its newest token, and nothing else in the blocks is changed.
         """
+        ...
+
+
+class StackKernel(Protocol):
+    """Layers one after another, each with K/V of its own, in one call."""
+
+    def __call__(
+        self,
+        hidden: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        keys: PagedKeys,
+        blocks: Sequence[torch.Tensor],
+    ) -> torch.Tensor:
+        """As `LayerKernel`, with the K/V of each layer in its `blocks`, and all else as `keys` has it."""
         ...
 
 
@@ -388,6 +352,10 @@ class StepKernels(ABC):
 
     def layer(self, parts: LayerParts) -> LayerKernel | None:
         """See `LayerKernel`."""
+        return None
+
+    def stack(self, layers: Sequence[LayerKernel]) -> StackKernel | None:
+        """Of kernels that `layer` made, one after another. See `StackKernel`."""
         return None
 
     def invariant(self) -> InvariantKernels | None:

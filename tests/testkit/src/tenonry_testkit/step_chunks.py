@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from tenonry_testkit.step_layers import BLOCK_SIZES, HEADS, assert_close
 from tenonry_testkit.step_parts import PagedShape, attention_parts, paged_case, paged_keys
 from tenonry_testkit.step_suite import EXAMPLES, SEEDS, KernelSuite
-from tenonry_torch_base.step_kernels import Chunks
+from tenonry_torch_base.paged_attention import Chunks
 
 if TYPE_CHECKING:
-    from tenonry_torch_base.step_kernels import AttentionParts, PagedKeys
+    from tenonry_torch_base.paged_attention import PagedKeys
+    from tenonry_torch_base.step_kernels import AttentionParts
 
 
 CHUNK_SHAPES = st.builds(

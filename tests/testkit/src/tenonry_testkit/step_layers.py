@@ -24,7 +24,8 @@ from tenonry_testkit.step_parts import (
 from tenonry_testkit.step_suite import COUNTS, EXAMPLES, SEEDS, KernelSuite
 
 if TYPE_CHECKING:
-    from tenonry_torch_base.step_kernels import AttentionParts, LayerParts, PagedKeys
+    from tenonry_torch_base.paged_attention import PagedKeys
+    from tenonry_torch_base.step_kernels import AttentionParts, LayerParts
 
 PAIRS = st.integers(1, 40)
 # Half of a layer's hidden size: of two or three numbers the norm can be next to nothing, and then multiplies roundings.
@@ -296,3 +297,63 @@ class LayerSuite(KernelSuite):
         )
         assert not made[1].isfinite().all()
         assert_close(made[[0, 2]], wanted[[0, 2]])
+
+    @EXAMPLES
+    @given(
+        SEEDS,
+        COUNTS,
+        st.integers(1, 4),
+        HALVES,
+        NORMED_HEADS,
+        st.integers(1, 40),
+        st.lists(WINDOWS, min_size=4, max_size=4),
+    )
+    def test_stack_is_its_layers(
+        self,
+        seed: int,
+        count: int,
+        num_layers: int,
+        pairs: int,
+        size: int,
+        longest: int,
+        windows: list[int],
+    ):
+        """One after another, to the last bit, each with a window and K/V of its own."""
+        torch.manual_seed(seed)
+        layers = []
+        for window in windows[:num_layers]:
+            attention = attention_parts(
+                2,
+                2,
+                size,
+                is_gated=False,
+                is_normalised=True,
+                window=window,
+            )
+            parts, _ = layer_parts(
+                attention,
+                2 * pairs,
+                64,
+                has_bias=False,
+            )
+            layers.append(self.offered("layer", parts))
+        kernel = self.offered("stack", layers)
+        keys = paged_keys(
+            attention,
+            count,
+            longest,
+            4,
+        )
+        blocks = [torch.randn_like(keys.blocks) for _ in layers]
+        singly = [each.clone() for each in blocks]
+        hidden = torch.randn(count, 2 * pairs).bfloat16()
+        kept = hidden.clone()
+        cos, sin = torch.randn(2, count, 1, size).bfloat16()
+        made = kernel(hidden, cos, sin, keys, blocks)
+        wanted = hidden
+        for layer, each in zip(layers, singly, strict=True):
+            wanted = layer(wanted, cos, sin, keys._replace(blocks=each))
+        assert torch.equal(made, wanted)
+        assert torch.equal(hidden, kept)
+        for got, each in zip(blocks, singly, strict=True):
+            assert torch.equal(got, each)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from tenonry_torch_base.low_rank import LowRankParts, SlotTokens
+from tenonry_torch_base.paged_attention import PagedKeys
 from tenonry_torch_base.step_kernels import (
     AttentionParts,
     BlockedWeight,
@@ -15,7 +16,6 @@ from tenonry_torch_base.step_kernels import (
     HalfParts,
     HeldKeys,
     LayerParts,
-    PagedKeys,
 )
 
 

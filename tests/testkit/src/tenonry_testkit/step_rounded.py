@@ -32,7 +32,7 @@ from tenonry_testkit.step_parts import (
 from tenonry_testkit.step_suite import COUNTS, EXAMPLES, SEEDS, KernelSuite
 
 if TYPE_CHECKING:
-    from tenonry_torch_base.step_kernels import PagedKeys
+    from tenonry_torch_base.paged_attention import PagedKeys
 
 NUMBERS = 127
 SCALE_BYTES = 2

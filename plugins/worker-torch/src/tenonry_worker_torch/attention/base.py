@@ -20,7 +20,8 @@ from tenonry_worker_torch.attention.kv_storage import Floats
 
 if TYPE_CHECKING:
     from tenonry_torch_base.invariant import StepKeys
-    from tenonry_torch_base.step_kernels import HeldKeys, PagedKeys
+    from tenonry_torch_base.paged_attention import PagedKeys
+    from tenonry_torch_base.step_kernels import HeldKeys
     from tenonry_worker_torch.attention.kv_storage import KVStorage
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tenonry_torch_base.step_kernels import ChunkKernel, PagedKernel, PagedKeys
+    from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel, PagedKeys
     from tenonry_worker_torch.attention.base import (
         AttentionBatch,
         CachedLayer,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tenonry_torch_base.invariant import StepKeys
-    from tenonry_torch_base.step_kernels import PagedKeys
+    from tenonry_torch_base.paged_attention import PagedKeys
     from tenonry_worker_torch.attention.base import (
         AttentionBatch,
         CachedLayer,

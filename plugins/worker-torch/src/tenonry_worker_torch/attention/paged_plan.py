@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from tenonry_torch_base.step_kernels import Chunks, PagedKeys
+from tenonry_torch_base.paged_attention import Chunks, PagedKeys
 from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ The last layer goes on only with the tokens that are sampled from: of a long pro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -32,6 +32,16 @@ if TYPE_CHECKING:
 NOT_ROTATED = (None, None)  # of layers without attention
 
 
+class StackOfLayers(Protocol):
+    """All lean layers in one call, where each has attention and all rotate alike."""
+
+    def __call__(
+        self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, /
+    ) -> torch.Tensor | None:
+        """`hidden` [T, H] → [T, H], in a tensor of its own; None where the step is not for it."""
+        ...
+
+
 class LeanForward:
     """A Forward (see `tenonry_worker_torch.forward`) over lean layers; `embed` and `end` where the stage has them."""
 
@@ -49,6 +59,7 @@ class LeanForward:
         self.end = end
         self.step = step
         self.can_prune = end is not None
+        self.stack: StackOfLayers | None = None  # a kernel for all of them
 
     def __call__(
         self,
@@ -61,6 +72,11 @@ class LeanForward:
         hidden = inputs if is_embedded else self.embed(inputs)
         turns = {kind: table.at(positions) for kind, table in self.ropes.items()}
         self.step.plan = plans.full
+        if self.stack is not None and plans.last is None:
+            (turn,) = turns.values()
+            made = self.stack(hidden, *turn)
+            if made is not None:
+                return self._ended(made, keep)
         for layer in self.layers[:-1]:
             cos, sin = turns.get(layer.layer_type, NOT_ROTATED)
             hidden = layer(hidden, cos, sin)
@@ -70,10 +86,14 @@ class LeanForward:
             self.step.plan = plans.last
             hidden = last(hidden, cos, sin, keep)
         else:
-            hidden = last(hidden, cos, sin)
-            if keep is not None and self.end is not None:
-                hidden = hidden.index_select(0, keep)
+            return self._ended(last(hidden, cos, sin), keep)
         return hidden if self.end is None else self.end(hidden)
+
+    def _ended(self, hidden: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
+        """What comes after the last layer, of the tokens `keep` i64[Q] or all."""
+        if self.end is None:
+            return hidden
+        return self.end(hidden if keep is None else hidden.index_select(0, keep))
 
     def shortened(self, numbers: list[int]) -> LeanForward:
         """The same with these layers alone, which makes hidden states, normalised, in the place of logits."""

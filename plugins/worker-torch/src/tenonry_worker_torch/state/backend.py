@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from tenonry_torch_base.step_kernels import HeldKeys, PagedKeys
+    from tenonry_torch_base.paged_attention import PagedKeys
+    from tenonry_torch_base.step_kernels import HeldKeys
     from tenonry_worker_torch.attention.base import AttentionBatch, CachedLayer, LayerCache
     from tenonry_worker_torch.attention.kv_storage import KVStorage
     from tenonry_worker_torch.state.states import States

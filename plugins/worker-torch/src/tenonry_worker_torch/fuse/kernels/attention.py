@@ -17,7 +17,8 @@ from tenonry_worker_torch.fuse.kernels.trial import ROWS, Candidates
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tenonry_torch_base.step_kernels import AttentionKernel, HeldKeys, PagedKernel
+    from tenonry_torch_base.paged_attention import PagedKernel
+    from tenonry_torch_base.step_kernels import AttentionKernel, HeldKeys
     from tenonry_worker_torch.attention.base import LayerSpec
     from tenonry_worker_torch.fuse.block import FusedAttention
     from tenonry_worker_torch.fuse.linear import Packing

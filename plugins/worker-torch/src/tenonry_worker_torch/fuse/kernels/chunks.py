@@ -14,7 +14,7 @@ from tenonry_worker_torch.fuse.kernels.paged import TOLERANCE
 from tenonry_worker_torch.fuse.kernels.trial import Candidates
 
 if TYPE_CHECKING:
-    from tenonry_torch_base.step_kernels import ChunkKernel, PagedKernel
+    from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel
     from tenonry_worker_torch.attention.base import LayerSpec
 
 TOKENS = 96  # of each of two chunks, so that there is one with tokens before it

@@ -25,10 +25,11 @@ from tenonry_worker_torch.fuse.widened import BlockedLinear
 from tenonry_worker_torch.state.backend import StatefulBackend
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tenonry_torch_base.few_bits import FewBitsWeight
-    from tenonry_torch_base.step_kernels import BlockedWeight, PagedKernel, PagedKeys
+    from tenonry_torch_base.paged_attention import PagedKernel, PagedKeys
+    from tenonry_torch_base.step_kernels import BlockedWeight, StackKernel
     from tenonry_torch_base.step_kernels import LayerKernel as Kernel
     from tenonry_worker_torch.attention.base import AttentionBackend, LayerSpec
     from tenonry_worker_torch.attention.layer import AttentionLayer
@@ -57,6 +58,27 @@ class WholeLayer(NamedTuple):
         if keys is None or (keys.is_dependent and not getattr(self.kernel, "writes_first", False)):
             return None
         return self.kernel(hidden, cos, sin, keys)
+
+
+class WholeStack(NamedTuple):
+    """A kernel in the place of all lean layers, for at most so many rows. `layers`: where each one's K/V are."""
+
+    layers: tuple[AttentionLayer, ...]
+    kernel: StackKernel
+    most: int
+
+    def __call__(
+        self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> torch.Tensor | None:
+        """None as of `WholeLayer`."""
+        if len(hidden) > self.most:
+            return None
+        first = self.layers[0]
+        keys = first.step.backend.paged_keys(first, first.step.plan)
+        if keys is None or (keys.is_dependent and not getattr(self.kernel, "writes_first", False)):
+            return None
+        blocks = [layer.kv_cache[0].both for layer in self.layers]
+        return self.kernel(hidden, cos, sin, keys, blocks)
 
 
 def cpu_backends(backend: AttentionBackend) -> list[CpuBackend]:
@@ -170,6 +192,37 @@ def layer_candidates(
         lambda: (kernel(hidden, cos, sin, keys), second.kept()),
         TOLERANCE,
     )
+
+
+def stack_candidates(
+    layers: Sequence[LeanLayer],
+    kernels: tuple[Sequence[Kernel], StackKernel],
+    attends: PagedKernel,
+    rope: RopeTable,
+    count: int,
+) -> Candidates:
+    """Kernels of some layers, called one after another, and the one for all of them, over `count` random tokens."""
+    steps: list[list[TrialStep]] = []
+    for _ in range(2):
+        owns = [layer.attention for layer in layers if isinstance(layer.attention, FusedAttention)]
+        steps.append([trial_step(own, rope, count, {own.spec.name: attends}) for own in owns])
+    turns = [step.after_entering(rope) for each in steps for step in each]
+    cos, sin = turns[0]
+    hidden = torch.randn(count, len(layers[0].before_mlp.weight)).bfloat16()
+    singly, whole = kernels
+    blocks = [step.cache.both for step in steps[1]]
+
+    def one_by_one() -> tuple[torch.Tensor, ...]:
+        made = hidden
+        for kernel, step in zip(singly, steps[0], strict=True):
+            made = kernel(made, cos, sin, paged_keys(step))
+        return (made, *(step.kept() for step in steps[0]))
+
+    def together() -> tuple[torch.Tensor, ...]:
+        made = whole(hidden, cos, sin, paged_keys(steps[1][0]), blocks)
+        return (made, *(step.kept() for step in steps[1]))
+
+    return Candidates(one_by_one, together, TOLERANCE)
 
 
 def trial_step(

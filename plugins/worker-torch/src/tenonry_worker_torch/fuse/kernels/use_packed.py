@@ -14,6 +14,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tenonry_worker_torch.attention.cpu import CpuBackend
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
 from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
 from tenonry_worker_torch.fuse.kernels import linear, paged
@@ -28,9 +29,9 @@ from tenonry_worker_torch.fuse.widened import BlockedLinear
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenonry_torch_base.step_kernels import ChunkKernel, LinearKernel, PagedKernel
+    from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel
+    from tenonry_torch_base.step_kernels import LinearKernel
     from tenonry_worker_torch.attention.base import AttentionBackend, LayerSpec
-    from tenonry_worker_torch.attention.cpu import CpuBackend
     from tenonry_worker_torch.attention.layer import AttentionLayer
     from tenonry_worker_torch.forward import Forward
     from tenonry_worker_torch.fuse.kernels.found import FoundKernels
@@ -39,9 +40,12 @@ if TYPE_CHECKING:
 
 LAYER = "layer"
 ATTENTION = "attention"
+STACK = "stack"
 LINEAR = "linear"
 PREFILL = "prefill"
 SAMPLE = 4096  # outputs of a trial
+SOME_LAYERS = 3  # of a stack
+SOME_ROWS = 2
 ANY_ROWS = sys.maxsize
 
 
@@ -58,6 +62,7 @@ class UsedPacked:
         self._places: list[tuple[Any, str, PackedLinear | BlockedLinear]] = []
         self._between = Between(found.kernels, self._is_better)
         self._layers: list[LeanLayer] = []
+        self._forward: LeanForward | None = None  # one with a kernel for all layers
         self._backends: list[CpuBackend] = []
         self._backend: AttentionBackend | None = None
 
@@ -101,6 +106,10 @@ class UsedPacked:
                     layer,
                     kernels,
                 )
+            self._give_stack(
+                forward,
+                kernels,
+            )
         if isinstance(forward.end, LeanHead):
             self._give_linear(
                 forward.end, "head"
@@ -117,6 +126,8 @@ class UsedPacked:
             )
         for layer in self._layers:
             layer.kernel = None
+        if self._forward is not None:
+            self._forward.stack = None
         self._between.take_back()
         self._decode_with({})
         self._prefill_with({})
@@ -276,6 +287,33 @@ class UsedPacked:
                 most,
             )
             self._layers.append(layer)
+
+    def _give_stack(self, forward: LeanForward, kernels: dict[str, PagedKernel]) -> None:
+        """One for all layers, if each has a kernel, and all have the same rotation and tables of blocks."""
+        whole = [
+            layer.kernel for layer in forward.layers if isinstance(layer.kernel, paged.WholeLayer)
+        ]
+        has_all = len(whole) == len(forward.layers) > 1
+        if not has_all or len(forward.ropes) > 1 or type(self._backend) is not CpuBackend:
+            return
+        (rope,) = forward.ropes.values()
+        singly = [each.kernel for each in whole]
+        made = self.found.kernels.stack(singly)
+        some = self.found.kernels.stack(singly[:SOME_LAYERS])
+        if made is None or some is None:
+            return
+        compared = partial(
+            paged.stack_candidates,
+            forward.layers[:SOME_LAYERS],
+            (singly[:SOME_LAYERS], some),
+            kernels[whole[0].layer.spec.name],
+            rope,
+            SOME_ROWS,
+        )
+        if self._is_better((STACK,), compared):
+            layers = tuple(each.layer for each in whole)
+            forward.stack = paged.WholeStack(layers, made, min(each.most for each in whole))
+            self._forward = forward
 
     def _most(
         self,

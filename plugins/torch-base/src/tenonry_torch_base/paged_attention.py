@@ -1,0 +1,59 @@
+"""Attention over K/V in blocks, in bfloat16: what its kernels are given. Worker process."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+
+
+class PagedKeys(NamedTuple):
+    """Where the keys and values of R rows are, in blocks that rows may share.
+
+    `blocks` [N, 2 · kv_heads, block_size, size] in bfloat16, keys before values; row r has token t in place t %
+    block_size of the block `table`[r, t // block_size], i32[R, width]. `lengths` i64[R]: the tokens of each row, its
+    new one included. All are contiguous. What lies behind a row's last token is not defined, and may be NaN; entries of
+    the table that are out of sight may be anything. `is_dependent`: rows may see new tokens of other rows.
+
+    For kernels whose `StepKernels.kept` says "int8", `blocks` may be u8[N, 2 · kv_heads, block_size, width], with width
+    size + size % 2 + 2: whole numbers of 8 bits with a sign, and in the last two bytes the scale of them in bfloat16.
+    Attention sees number · scale, rounded to bfloat16 or not. The scale of a vector that is written is max |x| / 127,
+    rounded to bfloat16 and at least the smallest normal one, and numbers are x / scale, rounded to the nearest, ties to
+    even, for x rounded to bfloat16 before. A vector with what is no finite number is kept so that none of it is one.
+    """
+
+    blocks: torch.Tensor
+    table: torch.Tensor
+    lengths: torch.Tensor
+    is_dependent: bool = False
+
+
+class PagedKernel(Protocol):
+    """Attention of R rows with one query each, whose keys are all written."""
+
+    def __call__(self, query: torch.Tensor, keys: PagedKeys) -> torch.Tensor:
+        """`query` [R, heads, size], normed and rotated, contiguous → the same shape; bfloat16."""
+        ...
+
+
+class Chunks(NamedTuple):
+    """Which queries of a step are those of each of R rows: `counts` i64[R] of them from `begins` i64[R] on, contiguous.
+
+    They are those of the row's last tokens: of `PagedKeys.lengths` tokens, `counts` have a query.
+    """
+
+    begins: torch.Tensor
+    counts: torch.Tensor
+
+
+class ChunkKernel(Protocol):
+    """Attention of many queries of each of R rows, whose keys are all written."""
+
+    def __call__(
+        self, query: torch.Tensor, chunks: Chunks, keys: PagedKeys, out: torch.Tensor
+    ) -> None:
+        """`query` [T, heads, size], normed and rotated → `out`, which keeps its values where no row has a query.
+
+        Both are contiguous, in bfloat16. The query of a token sees the row's tokens up to its own.
+        """
+        ...
