@@ -121,14 +121,24 @@ class FusedAttention:
             attended = attended * gate.sigmoid()
         return attended.flatten(1)
 
-    def turn(self, every: torch.Tensor, cos: torch.Tensor | None, sin: torch.Tensor | None) -> None:
+    def turn(
+        self,
+        every: torch.Tensor,
+        cos: torch.Tensor | None,
+        sin: torch.Tensor | None,
+    ) -> None:
         """Norm and rotation, in place, of the first num_heads + num_kv_heads heads of `every` [T, heads, size]."""
         if self.turn_kernel is not None:
             self.turn_kernel(every.flatten(1), cos, sin)
             return
         query_key = every.narrow(1, 0, self.spec.num_heads + self.spec.num_kv_heads)
         normed = query_key if self.head_norm is None else self.head_norm(query_key)
-        rotate(normed, cos, sin, out=query_key)
+        rotate(
+            normed,
+            cos,
+            sin,
+            out=query_key,
+        )
 
     def pack(self, packing: Packing) -> None:
         """Lay both weights out anew, and free those of the modules they came from."""
