@@ -219,5 +219,6 @@ void KERNEL(stack)(const layer *const *parts, int64_t layers, int64_t threads, i
     int64_t between = (count * parts[0]->hidden * 2 + 63) / 64 * 64;
     stack_job job = {.first = {parts[0], count, hidden, cos, sin, rotated, at, out, scratch + between},
                      .count = layers, .parts = parts, .blocks = blocks, .window = window, .between = (uint16_t *)scratch};
-    tenonry_together(threads_for(threads, layer_ns(&job.first) * layers), stack_body, &job);
+    /* As many threads as a layer alone would have: they wait for each other in each of its parts. */
+    tenonry_together(threads_for(threads, layer_ns(&job.first)), stack_body, &job);
 }
