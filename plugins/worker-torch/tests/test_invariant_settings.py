@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 import worker_families
@@ -33,11 +35,20 @@ def worker(folder, options=None, **config):
     return TorchWorker(worker_tools.context(folder, options=options, **settings))
 
 
+needs_quantisations = pytest.mark.skipif(
+    find_spec("tenonry_quantisations") is None, reason="the distribution is not installed"
+)
+
+
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
         ({"dtype": "float16"}, "dtype=float16: they are in float32 and bfloat16; use --dtype b"),
-        ({"quantization": "int8"}, "quantization=int8: they are for floats"),
+        pytest.param(
+            {"quantization": "int8"},
+            "quantization=int8: they are for floats",
+            marks=needs_quantisations,
+        ),
         ({"max_loras": 2}, "max_loras=2: adapters add"),
         ({"tensor_parallel_size": 2}, "2 ranks: their sums"),
         ({"pipeline_parallel_size": 2}, "2 ranks: their sums"),
