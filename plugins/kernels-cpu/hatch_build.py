@@ -40,12 +40,15 @@ AVX512 = (
     "-mavx512vl",
     "-mprefer-vector-width=512",
 )
+BF16 = (*AVX512, "-mavx512vnni", "-mavx512bf16")
+BASELINE = "baseline"
 SETS = {
-    "baseline": (),
+    BASELINE: (),
     "avx2": ("-mavx2", "-mfma"),
     "avx512": AVX512,
     "avx512vnni": (*AVX512, "-mavx512vnni"),
-    "avx512bf16": (*AVX512, "-mavx512vnni", "-mavx512bf16"),
+    "avx512bf16": BF16,
+    "amx": (*BF16, "-mamx-tile", "-mamx-bf16"),
 }
 
 
@@ -100,24 +103,41 @@ def _compile(
     compiler: list[str], sources: Path, folder: Path, target: Path, *, is_x86: bool
 ) -> None:
     objects = []
-    units = [("kernels.c", name, flags) for name, flags in SETS.items() if is_x86 or not flags]
-    units.append(("processor.c", "baseline", ("-DTENONRY_X86",) if is_x86 else ()))
-    units.append(("pool.c", "baseline", ()))
-    for source, name, flags in units:
-        out = folder / f"{source}.{name}.o"
-        words = [
-            *compiler,
-            *FLAGS,
-            *flags,
-            f"-DTENONRY_SET={name}",
-            "-c",
-            str(sources / source),
-            "-o",
-            str(out),
-        ]
-        _run(words)
-        objects.append(str(out))
+    made = []
+    for name, flags in SETS.items():
+        if is_x86 or not flags:
+            try:
+                objects.append(_object(compiler, sources / "kernels.c", folder, name, flags))
+            except subprocess.CalledProcessError:
+                if not flags:
+                    raise
+                say(f"{compiler[0]} is too old for {name}, which is left out")
+            else:
+                made.append(name)
+    has = [f"-DTENONRY_HAS_{name}" for name in made]
+    told = ("-DTENONRY_X86", *has) if is_x86 else ()
+    objects.append(_object(compiler, sources / "processor.c", folder, BASELINE, told))
+    objects.append(_object(compiler, sources / "pool.c", folder, BASELINE, ()))
     _run([*compiler, "-shared", "-o", str(target), *objects, "-lm"])
+
+
+def _object(
+    compiler: list[str], source: Path, folder: Path, name: str, flags: tuple[str, ...]
+) -> str:
+    """The path of what a source becomes for an instruction set."""
+    out = folder / f"{source.name}.{name}.o"
+    words = [
+        *compiler,
+        *FLAGS,
+        *flags,
+        f"-DTENONRY_SET={name}",
+        "-c",
+        str(source),
+        "-o",
+        str(out),
+    ]
+    _run(words)
+    return str(out)
 
 
 def _run(words: list[str]) -> None:

@@ -6,7 +6,7 @@
 #include "paged.h"
 #include "product.h"
 
-#define CHUNK_QUERIES 96 /* of a key head, whose keys are laid out once for all of them; a multiple of BLOCK_ROWS */
+#define CHUNK_QUERIES 96 /* of a key head, whose keys are laid out once for all of them; a multiple of MOST_ROWS */
 
 /* Where the queries of rows are, in PagedKeys' order of rows: `begin` and `count` [rows]. The last of them is that of the
  * row's newest token. */
@@ -27,8 +27,8 @@ typedef struct {
     float weight[CHUNK_QUERIES * LANES]; /* its lanes add up to that of the query */
     uint16_t keys[BLOCK * MAX_SIZE];   /* a tile of them: [pairs of elements][keys][2] */
     uint16_t values[BLOCK * MAX_SIZE]; /* [vectors of elements][pairs of keys][elements][2] */
-    factor weights[BLOCK_ROWS * BLOCK];
-    float scores[BLOCK_ROWS * BLOCK];
+    factor weights[MOST_ROWS * BLOCK];
+    float scores[MOST_ROWS * BLOCK];
 } chunk_state;
 
 INLINE int64_t tokens_together(const attention *p) { return CHUNK_QUERIES / (p->heads / p->kv_heads); }
@@ -116,29 +116,85 @@ INLINE void add_values(chunk_state *s, int64_t n, const float *shrink, int64_t c
         }
 }
 
+/* Queries at once: with tiles, where these can hold the elements of vectors. */
+INLINE int64_t queries_at_once(int64_t size) {
+#if defined(__AMX_BF16__)
+    if (size % TILE_INPUTS == 0) return TILED_ROWS;
+#endif
+    (void)size;
+    return BLOCK_ROWS;
+}
+
+INLINE void begin_tiles(int64_t size) {
+#if defined(__AMX_BF16__)
+    if (queries_at_once(size) == TILED_ROWS) shape_tiles(TILED_ROWS);
+#endif
+    (void)size;
+}
+
+INLINE void end_tiles(int64_t size) {
+#if defined(__AMX_BF16__)
+    if (queries_at_once(size) == TILED_ROWS) _tile_release();
+#endif
+    (void)size;
+}
+
+/* Scores of the queries at once from `n` on with a tile. */
+INLINE void score_tile(chunk_state *s, int64_t n, int64_t size) {
+#if defined(__AMX_BF16__)
+    if (queries_at_once(size) == TILED_ROWS) {
+        const char *queries = (const char *)(s->queries + n * size);
+        for (int64_t t = 0; t < BLOCK; t += TILED_ROWS)
+            tile_square(size / TILE_INPUTS, s->keys + 2 * t, queries, 2 * size, s->scores + t, BLOCK, 0);
+        return;
+    }
+#endif
+    blocked keys = {.inputs = size, .outputs = BLOCK, .weight = s->keys, .bits = HALF_BITS};
+    half_rows(BLOCK_ROWS, &keys, 0, s->queries + n * size, size, s->scores);
+}
+
+/* What the tile's values add to the sums of the queries at once from `n` on. */
+INLINE void value_tile(chunk_state *s, int64_t n, const float *shrink, int64_t size, int64_t step) {
+#if defined(__AMX_BF16__)
+    if (queries_at_once(size) == TILED_ROWS) {
+        for (int64_t r = 0; r < TILED_ROWS; r++) {
+            vector *sums = (vector *)(s->sums + (n + r) * step);
+            if (shrink[r] != 1.0f)
+                for (int64_t c = 0; c < step / LANES; c++) sums[c] *= shrink[r];
+        }
+        for (int64_t c = 0; c < size; c += TILED_ROWS) {
+            const uint16_t *values = s->values + c / BLOCK * BLOCK * BLOCK + 2 * (c % BLOCK);
+            tile_square(BLOCK / TILE_INPUTS, values, (const char *)s->weights, 2 * BLOCK, s->sums + n * step + c, step, 1);
+        }
+        return;
+    }
+#endif
+    int64_t c = 0;
+    for (; c + BLOCK_VECTORS * LANES <= step; c += BLOCK_VECTORS * LANES)
+        add_values(s, n, shrink, c, BLOCK_VECTORS, step);
+    for (; c + 2 * LANES <= step; c += 2 * LANES) add_values(s, n, shrink, c, 2, step);
+    for (; c < step; c += LANES) add_values(s, n, shrink, c, 1, step);
+}
+
 /* A tile of keys from `first` on takes part in the softmax of all queries, the first of which is at `position`. */
 static void pass_tile(chunk_state *s, const chunk_job *job, int64_t queries, int64_t position, int64_t first, int64_t step) {
     const attention *p = job->parts;
     int64_t size = p->size;
     int64_t sharing = p->heads / p->kv_heads;
     int64_t window = job->at->window;
-    blocked tile_keys = {.inputs = size, .outputs = BLOCK, .weight = s->keys, .bits = HALF_BITS};
-    for (int64_t n = 0; n < queries; n += BLOCK_ROWS) {
-        int64_t last = position + (n + BLOCK_ROWS - 1) / sharing; /* what the last of these sees */
+    int64_t rows = queries_at_once(size);
+    for (int64_t n = 0; n < queries; n += rows) {
+        int64_t last = position + (n + rows - 1) / sharing; /* what the last of these sees */
         if (last < first) continue;
-        half_rows(BLOCK_ROWS, &tile_keys, 0, s->queries + n * size, size, s->scores);
-        float shrink[BLOCK_ROWS];
-        for (int r = 0; r < BLOCK_ROWS; r++) {
+        score_tile(s, n, size);
+        float shrink[MOST_ROWS];
+        for (int64_t r = 0; r < rows; r++) {
             int64_t seen = position + (n + r) / sharing + 1 - first;
             int64_t low = window ? seen - window : 0;
             float scaling = p->scaling * LOG2_E;
             shrink[r] = weigh_tile(s, n + r, s->scores + r * BLOCK, low, seen, scaling, s->weights + r * BLOCK);
         }
-        int64_t c = 0;
-        for (; c + BLOCK_VECTORS * LANES <= step; c += BLOCK_VECTORS * LANES)
-            add_values(s, n, shrink, c, BLOCK_VECTORS, step);
-        for (; c + 2 * LANES <= step; c += 2 * LANES) add_values(s, n, shrink, c, 2, step);
-        for (; c < step; c += LANES) add_values(s, n, shrink, c, 1, step);
+        value_tile(s, n, shrink, size, step);
     }
 }
 
@@ -152,7 +208,8 @@ static void attend_tokens(const chunk_job *job, int64_t row, int64_t h, int64_t 
     int64_t queries = (end - begin) * sharing;
     int64_t position = at->length[row] - job->count[row] + begin;
     chunk_state s;
-    int64_t filled = (queries + BLOCK_ROWS - 1) / BLOCK_ROWS * BLOCK_ROWS;
+    int64_t rows = queries_at_once(size);
+    int64_t filled = (queries + rows - 1) / rows * rows;
     __builtin_memset(s.queries, 0, filled * size * sizeof *s.queries);
     __builtin_memset(s.sums, 0, filled * step * sizeof *s.sums);
     __builtin_memset(s.weight, 0, filled * LANES * sizeof *s.weight);
@@ -162,11 +219,13 @@ static void attend_tokens(const chunk_job *job, int64_t row, int64_t h, int64_t 
         take_factors(job->query + place + i * p->heads * size, sharing * size, s.queries + i * sharing * size);
     int64_t first = at->window && position + 1 > at->window ? position + 1 - at->window : 0;
     int64_t length = position + end - begin; /* that any of them sees */
+    begin_tiles(size);
     for (; first < length; first += BLOCK) {
         int64_t count = length - first < BLOCK ? length - first : BLOCK;
         lay_out(&s, at, row, h, first, count, size);
         pass_tile(&s, job, queries, position, first, step);
     }
+    end_tiles(size);
     for (int64_t n = 0; n < queries; n++) {
         uint16_t *out = job->out + place + (n / sharing * p->heads + n % sharing) * size;
         float scale = 1.0f / total(*(const vector *)(s.weight + n * LANES));

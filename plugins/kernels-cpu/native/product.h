@@ -3,10 +3,17 @@
 #define TENONRY_PRODUCT_H
 
 #include "few_bits.h"
+#include "tiles.h"
 
 #define FEW_CHUNKS 16  /* less than what can be shared well */
 #define ALONE_NS 80000
 #define PREPARED_ROWS 8 /* of a chunk */
+#define TILED_FROM 2     /* rows; one alone is as quick to multiply as its weights are to read */
+#if defined(__AMX_BF16__)
+#define MOST_ROWS TILED_ROWS
+#else
+#define MOST_ROWS BLOCK_ROWS
+#endif
 
 /* What a row of inputs takes that is made ready for a weight: rounded for one of few bits, widened for one in bfloat16; 0
  * where it is multiplied as it is. */
@@ -17,6 +24,14 @@ INLINE int64_t prepared_bytes(const blocked *w) {
 
 int64_t KERNEL(prepared_bytes)(const blocked *w) { return prepared_bytes(w); }
 
+/* out [rows, 64] floats += the biases of a block. */
+INLINE void add_bias(int64_t rows, const blocked *w, int64_t block, float *out) {
+    if (!w->bias) return;
+    int64_t left = w->outputs - block * BLOCK;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < BLOCK && c < left; c++) out[r * BLOCK + c] += w->bias[block * BLOCK + c];
+}
+
 /* out [rows, 64] floats = rows of x, `step` bytes apart, times a block. */
 INLINE void block_rows(int rows, const blocked *w, int64_t block, const char *x, int64_t step, float *out) {
     if (w->bits == HALF_BITS)
@@ -25,14 +40,28 @@ INLINE void block_rows(int rows, const blocked *w, int64_t block, const char *x,
         rounded_rows(rows, 8, w, block, x, step, out);
     else
         rounded_rows(rows, 4, w, block, x, step, out);
-    if (!w->bias) return;
-    int64_t left = w->outputs - block * BLOCK;
-    for (int r = 0; r < rows; r++)
-        for (int64_t c = 0; c < BLOCK && c < left; c++) out[r * BLOCK + c] += w->bias[block * BLOCK + c];
+    add_bias(rows, w, block, out);
 }
 
-/* As above, of 1 to BLOCK_ROWS rows. */
+/* Whether so many rows of inputs are multiplied in tiles. */
+INLINE int is_tiled(const blocked *w, int64_t count) {
+#if defined(__AMX_BF16__)
+    return count >= TILED_FROM && w->bits == HALF_BITS && w->inputs % TILE_INPUTS == 0;
+#else
+    (void)w, (void)count;
+    return 0;
+#endif
+}
+
+/* As above, of 1 to BLOCK_ROWS rows, or to MOST_ROWS in tiles. */
 static void few_block_rows(int64_t rows, const blocked *w, int64_t block, const char *x, int64_t step, float *out) {
+#if defined(__AMX_BF16__)
+    if (is_tiled(w, rows)) {
+        tiled_rows(rows, w, block, x, step, out);
+        add_bias(rows, w, block, out);
+        return;
+    }
+#endif
     switch (rows) {
         case 1: block_rows(1, w, block, x, step, out); break;
         case 2: block_rows(2, w, block, x, step, out); break;
@@ -76,9 +105,10 @@ static void product_chunk(const void *context, int64_t chunk) {
     int is_half = job->floats == NULL;
     const char *x = prepared_bytes(w) ? job->prepared : job->x;
     int64_t x_step = prepared_bytes(w) ? prepared_bytes(w) : 2 * job->x_step;
-    float made[BLOCK_ROWS * BLOCK], ups[BLOCK_ROWS * BLOCK];
-    for (int64_t r = begin; r < end; r += BLOCK_ROWS) {
-        int64_t rows = end - r < BLOCK_ROWS ? end - r : BLOCK_ROWS;
+    float made[MOST_ROWS * BLOCK], ups[MOST_ROWS * BLOCK];
+    int64_t most = is_tiled(w, job->count) ? MOST_ROWS : BLOCK_ROWS;
+    for (int64_t r = begin; r < end; r += most) {
+        int64_t rows = end - r < most ? end - r : most;
         few_block_rows(rows, w, block, x + r * x_step, x_step, made);
         if (job->is_gated) few_block_rows(rows, w, block + outputs / BLOCK, x + r * x_step, x_step, ups);
         for (int64_t i = 0; i < rows; i++)
@@ -119,9 +149,10 @@ static void blocked_product(product_job *job) {
     int64_t blocks = blocks_of(job->weight);
     if (job->is_gated) blocks /= 2;
     int64_t groups = (FEW_CHUNKS + blocks - 1) / blocks;
-    int64_t tiles = (job->count + BLOCK_ROWS - 1) / BLOCK_ROWS;
-    if (groups > tiles) groups = tiles;
-    job->group = (tiles + groups - 1) / groups * BLOCK_ROWS;
+    int64_t least = is_tiled(job->weight, job->count) ? MOST_ROWS / 2 : BLOCK_ROWS;
+    int64_t parts = (job->count + least - 1) / least;
+    if (groups > parts) groups = parts;
+    job->group = (parts + groups - 1) / groups * least;
     groups = (job->count + job->group - 1) / job->group;
     tenonry_share(product_chunk, job, blocks * groups);
 }

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from tenonry_torch_base.paged_attention import PagedKeys
     from tenonry_torch_base.step_kernels import AttentionParts, LayerParts
 
-PAIRS = st.integers(1, 40)
+# Some processors multiply 16 pairs of inputs in one instruction, of 16 rows.
+PAIRS = st.one_of(st.integers(1, 40), st.sampled_from([16, 32, 48]))
+LAYER_COUNTS = st.one_of(COUNTS, st.sampled_from([16, 17, 33]))
 # Half of a layer's hidden size: of two or three numbers the norm can be next to nothing, and then multiplies roundings.
-HALVES = st.integers(8, 40)
+HALVES = st.one_of(st.integers(8, 40), st.sampled_from([16, 32]))
 WINDOWS = st.sampled_from([0, 1, 3, 17])
 HEADS = st.sampled_from([2, 6, 16, 24, 32, 40, 64, 128])
 # Of heads that are normed behind a rounded product: of two numbers there may be next to nothing to divide by.
@@ -211,7 +213,7 @@ class LayerSuite(KernelSuite):
     @EXAMPLES
     @given(
         SEEDS,
-        COUNTS,
+        LAYER_COUNTS,
         HALVES,
         st.integers(1, 2),
         st.integers(1, 3),
