@@ -105,6 +105,39 @@ INLINE void put(float *x, vector lanes, int64_t left) {
 
 INLINE vector either(integers mask, vector yes, vector no) { return (vector)(((integers)yes & mask) | ((integers)no & ~mask)); }
 
+/* The larger lanes; those of y where one is no number. */
+INLINE vector greatest(vector x, vector y) {
+#if defined(__AVX512F__)
+    return (vector)_mm512_max_ps((__m512)x, (__m512)y);
+#elif defined(__AVX2__)
+    return (vector)_mm256_max_ps((__m256)x, (__m256)y);
+#else
+    return either(x > y, x, y);
+#endif
+}
+
+/* The smaller lanes; those of y where one is no number. */
+INLINE vector least(vector x, vector y) {
+#if defined(__AVX512F__)
+    return (vector)_mm512_min_ps((__m512)x, (__m512)y);
+#elif defined(__AVX2__)
+    return (vector)_mm256_min_ps((__m256)x, (__m256)y);
+#else
+    return either(x < y, x, y);
+#endif
+}
+
+#define TO_UNITS 12582912.0f /* 1.5 * 2^23: what is added to it is rounded to a whole number, in its low bits */
+
+/* x times two to the power that was added to TO_UNITS. */
+INLINE vector times_power(vector x, vector shifted) {
+#if defined(__AVX512F__)
+    return (vector)_mm512_scalef_ps((__m512)x, (__m512)(shifted - TO_UNITS));
+#else
+    return x * (vector)(((integers)shifted + 127) << 23);
+#endif
+}
+
 typedef uint16_t half_vector __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
 typedef uint32_t bits_vector __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 
@@ -144,11 +177,9 @@ INLINE vector load(const void *place, int64_t left, int is_half) {
 INLINE vector exponential(vector x) {
     const vector lowest = (vector){0} - 87.0f;
     const vector highest = (vector){0} + 88.0f;
-    x = either(x < lowest, lowest, x);
-    x = either(x > highest, highest, x);
-    const float to_units = 12582912.0f; /* 1.5 * 2^23: what is added to it is rounded to a whole number */
-    vector shifted = x * 1.44269504088896341f + to_units;
-    vector power = shifted - to_units;
+    x = least(highest, greatest(lowest, x));
+    vector shifted = x * 1.44269504088896341f + TO_UNITS;
+    vector power = shifted - TO_UNITS;
     vector rest = x - power * 0.693359375f;
     rest = rest - power * -2.12194440e-4f;
     vector sum = rest * 1.9875691500e-4f + 1.3981999507e-3f;
@@ -157,29 +188,28 @@ INLINE vector exponential(vector x) {
     sum = sum * rest + 1.6666665459e-1f;
     sum = sum * rest + 5.0000001201e-1f;
     sum = sum * rest * rest + rest + 1.0f;
-    return sum * (vector)(((integers)shifted + 127) << 23); /* the low bits of `shifted` are the power */
+    return times_power(sum, shifted);
 }
 
 /* 2^x of x <= 126, with a relative error of 5e-5: what is made of it is rounded to bfloat16. NaN stays NaN. The first
  * terms of the power series, of the rest that is left by a whole power. */
 INLINE vector power_of_two(vector x) {
     const vector lowest = (vector){0} - 126.0f;
-    x = either(x < lowest, lowest, x);
-    const float to_units = 12582912.0f; /* see exponential */
-    vector shifted = x + to_units;
-    vector rest = x - (shifted - to_units);
+    x = greatest(lowest, x);
+    vector shifted = x + TO_UNITS;
+    vector rest = x - (shifted - TO_UNITS);
     vector sum = rest * 9.6181291e-3f + 5.5504109e-2f;
     sum = sum * rest + 2.4022651e-1f;
     sum = sum * rest + 6.9314718e-1f;
     sum = sum * rest + 1.0f;
-    return sum * (vector)(((integers)shifted + 127) << 23);
+    return times_power(sum, shifted);
 }
 
 /* As `silu`, of what is rounded to bfloat16. */
 INLINE vector silu_half(vector x) {
     const vector highest = (vector){0} + 126.0f;
     vector power = x * -LOG2_E;
-    return x / (1.0f + power_of_two(either(power > highest, highest, power)));
+    return x / (1.0f + power_of_two(least(highest, power)));
 }
 
 INLINE vector sigmoid(vector x) { return 1.0f / (1.0f + exponential(-x)); }

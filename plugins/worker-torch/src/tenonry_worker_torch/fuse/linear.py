@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 # torch has no public name for these (its own compiler calls them); `can_pack` checks that they exist.
 _ONEDNN = torch.ops.mkldnn
-# The batch for which oneDNN chooses the layout. For one row, it has blocks of 64 outputs wherever the processor has products
-# of bfloat16, and kernels can read these; for many it may have blocks of 32 (AMX), which were no quicker from 1 to 1024 rows.
+# The batch for which oneDNN chooses the layout. For one row, it has blocks of 64 outputs wherever the processor has
+# products of bfloat16, and kernels can read these; for many it may have blocks of 32 (AMX), which were no quicker from
+# 1 to 1024 rows.
 PACK_ROWS = 1
 PACKED_ROWS = "tenonry_packed_rows"  # of a module whose weight is some rows of a packed one
 
