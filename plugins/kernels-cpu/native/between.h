@@ -84,27 +84,30 @@ INLINE void turn_half(uint16_t *x, const float *weight, float eps, const float *
     for (int64_t c = 0; c < size; c += LANES) put_half(x + c, taken(turned + c, size - c), size - c);
 }
 
-static void turn_chunk(const void *context, int64_t chunk) {
-    const turn_job *job = context;
+/* The queries and keys of a token. */
+INLINE void turn_token(const turn_job *job, int64_t token) {
     const attention *p = job->parts;
     int64_t size = p->size, rotated = job->rotated;
-    int64_t end = end_of_chunk(chunk, job->count);
     int is_whole = rotated == size && size % (2 * LANES) == 0;
     float cos[MAX_SIZE], sin[MAX_SIZE];
-    for (int64_t row = chunk * BETWEEN_ROWS; row < end; row++) {
-        for (int64_t c = 0; c < rotated; c += LANES) {
-            put(cos + c, take_half(job->cos + row * rotated + c, rotated - c), rotated - c);
-            put(sin + c, take_half(job->sin + row * rotated + c, rotated - c), rotated - c);
-        }
-        for (int64_t h = 0; h < p->heads + p->kv_heads; h++) {
-            uint16_t *x = job->projected + (row * (p->heads + 2 * p->kv_heads) + h) * size;
-            const float *weight = p->norm_weight ? p->norm_weight + h * size : NULL;
-            if (is_whole)
-                turn_whole(x, weight, p->norm_eps, cos, sin, size);
-            else
-                turn_half(x, weight, p->norm_eps, cos, sin, rotated, size);
-        }
+    for (int64_t c = 0; c < rotated; c += LANES) {
+        put(cos + c, take_half(job->cos + token * rotated + c, rotated - c), rotated - c);
+        put(sin + c, take_half(job->sin + token * rotated + c, rotated - c), rotated - c);
     }
+    for (int64_t h = 0; h < p->heads + p->kv_heads; h++) {
+        uint16_t *x = job->projected + (token * (p->heads + 2 * p->kv_heads) + h) * size;
+        const float *weight = p->norm_weight ? p->norm_weight + h * size : NULL;
+        if (is_whole)
+            turn_whole(x, weight, p->norm_eps, cos, sin, size);
+        else
+            turn_half(x, weight, p->norm_eps, cos, sin, rotated, size);
+    }
+}
+
+static void turn_chunk(const void *context, int64_t chunk) {
+    const turn_job *job = context;
+    int64_t end = end_of_chunk(chunk, job->count);
+    for (int64_t token = chunk * BETWEEN_ROWS; token < end; token++) turn_token(job, token);
 }
 
 static void turn_body(const void *context) {

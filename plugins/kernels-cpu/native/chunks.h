@@ -16,9 +16,13 @@ typedef struct {
     const paged *at;
     int64_t rows;
     const int64_t *begin, *count;
-    const uint16_t *query; /* [tokens, heads, size] */
-    uint16_t *out;         /* the same shape */
+    const int64_t *order;  /* which `rows` of them these are; NULL: the first ones */
+    const uint16_t *query; /* [tokens, heads, size], `query_step` elements from token to token */
+    int64_t query_step;
+    uint16_t *out; /* [tokens, heads, size] */
 } chunk_job;
+
+INLINE int64_t row_at(const int64_t *order, int64_t n) { return order ? order[n] : n; }
 
 #define ALIGNED _Alignas(64) /* lines that tiles load from what was just stored do not wait for each other */
 
@@ -272,9 +276,11 @@ static void attend_tokens(const chunk_job *job, int64_t row, int64_t h, int64_t 
     int64_t rows = queries_at_once(size);
     int64_t filled = (queries + rows - 1) / rows * rows;
     __builtin_memset(s.queries + queries * size, 0, (filled - queries) * size * sizeof *s.queries);
-    int64_t place = ((job->begin[row] + begin) * p->heads + h * sharing) * size;
+    int64_t token = job->begin[row] + begin;
+    int64_t place = (token * p->heads + h * sharing) * size;
+    const uint16_t *asked = job->query + token * job->query_step + h * sharing * size;
     for (int64_t i = 0; i < end - begin; i++)
-        take_factors(job->query + place + i * p->heads * size, sharing * size, s.queries + i * sharing * size);
+        take_factors(asked + i * job->query_step, sharing * size, s.queries + i * sharing * size);
     int64_t first = at->window && position + 1 > at->window ? position + 1 - at->window : 0;
     int64_t length = position + end - begin; /* that any of them sees */
     begin_queries(&s, filled, size, step);
@@ -296,8 +302,9 @@ static void chunk_piece(const void *context, int64_t piece) {
     int64_t together = tokens_together(job->parts);
     int64_t h = piece % job->parts->kv_heads;
     int64_t left = piece / job->parts->kv_heads;
-    int64_t row = 0;
-    for (;; row++) {
+    int64_t row;
+    for (int64_t n = 0;; n++) {
+        row = row_at(job->order, n);
         int64_t pieces = (job->count[row] + together - 1) / together;
         if (left < pieces) break;
         left -= pieces;
@@ -311,7 +318,7 @@ static void chunk_body(const void *context) {
     const chunk_job *job = context;
     int64_t together = tokens_together(job->parts);
     int64_t pieces = 0;
-    for (int64_t r = 0; r < job->rows; r++) pieces += (job->count[r] + together - 1) / together;
+    for (int64_t n = 0; n < job->rows; n++) pieces += (job->count[row_at(job->order, n)] + together - 1) / together;
     tenonry_share(chunk_piece, job, pieces * job->parts->kv_heads);
 }
 
@@ -325,7 +332,8 @@ INLINE int64_t chunk_ns(const chunk_job *job) {
 /* `query`, `out` [tokens, heads, size]; of them rows have `count` from `begin` on. */
 void KERNEL(chunk_attention)(const attention *p, int64_t threads, int64_t rows, const int64_t *begin, const int64_t *count,
                              const uint16_t *query, const paged *at, uint16_t *out) {
-    chunk_job job = {.parts = p, .at = at, .rows = rows, .begin = begin, .count = count, .query = query, .out = out};
+    chunk_job job = {.parts = p, .at = at, .rows = rows, .begin = begin, .count = count, .query = query,
+                     .query_step = p->heads * p->size, .out = out};
     tenonry_together(threads_for(threads, chunk_ns(&job)), chunk_body, &job);
 }
 

@@ -8,3 +8,4 @@
 #include "layer.h"
 #include "low_rank.h"
 #include "norm.h"
+#include "prompts.h"

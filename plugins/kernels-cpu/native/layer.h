@@ -1,6 +1,9 @@
 /* A decoder layer of the Llama kind in one call, of rows of one new token each, in bfloat16, its weights in that
  * or in few bits: norm, query, key and value,
  * attention over K/V in blocks, output and residual, norm, gated feed-forward and residual. And its parts alone. */
+#ifndef TENONRY_LAYER_H
+#define TENONRY_LAYER_H
+
 #include "between.h"
 
 #define MAX_SHARING 16 /* query heads of a key head */
@@ -25,6 +28,7 @@ typedef struct {
     const uint16_t *cos, *sin; /* [rows, rotated] */
     int64_t rotated;
     uint16_t *out; /* [rows, heads, size] */
+    const int64_t *order, *token; /* which rows of `at` these are, and where each of `at` is in `query` and `out`; or NULL */
 } attend_job;
 
 /* x [size], rounded to bfloat16, to its place. */
@@ -68,7 +72,8 @@ static void write_chunk(const void *context, int64_t chunk) {
 static void attend_chunk(const void *context, int64_t chunk) {
     const attend_job *job = context;
     const attention *p = job->parts;
-    int64_t row = chunk / p->kv_heads;
+    int64_t row = job->order ? job->order[chunk / p->kv_heads] : chunk / p->kv_heads;
+    int64_t place = job->token ? job->token[row] : row;
     int64_t h = chunk % p->kv_heads;
     int64_t size = p->size;
     int64_t sharing = p->heads / p->kv_heads;
@@ -86,12 +91,12 @@ static void attend_chunk(const void *context, int64_t chunk) {
             const float *weight = p->norm_weight ? p->norm_weight + head * size : NULL;
             turn(x, weight, p->norm_eps, cos, sin, job->rotated, size, normed, q->values);
         } else {
-            const uint16_t *x = job->query + row * job->query_step + head * size;
+            const uint16_t *x = job->query + place * job->query_step + head * size;
             for (int64_t c = 0; c < size; c += LANES) put(q->values + c, take_half(x + c, size - c), size - c);
         }
         begin_query(q, size, p->scaling);
     }
-    attend(job->at, row, h, sharing, size, p->scaling, queries, job->out + (row * p->heads + h * sharing) * size);
+    attend(job->at, row, h, sharing, size, p->scaling, queries, job->out + (place * p->heads + h * sharing) * size);
 }
 
 /* Nanoseconds that attention takes one thread, roughly. */
@@ -222,3 +227,5 @@ void KERNEL(stack)(const layer *const *parts, int64_t layers, int64_t threads, i
     /* As many threads as a layer alone would have: they wait for each other in each of its parts. */
     tenonry_together(threads_for(threads, layer_ns(&job.first)), stack_body, &job);
 }
+
+#endif

@@ -11,9 +11,12 @@
 #define TILED_FROM 2     /* rows; one alone is as quick to multiply as its weights are to read */
 #if defined(__AMX_BF16__)
 #define MOST_ROWS TILED_ROWS
+#define ROOM_ROWS (4 * TILED_ROWS) /* whose sums are kept at once */
 #else
 #define MOST_ROWS BLOCK_ROWS
+#define ROOM_ROWS BLOCK_ROWS
 #endif
+#define LARGE_GROUP 256 /* rows whose inputs stay near while all weights pass by */
 
 /* What a row of inputs takes that is made ready for a weight: rounded for one of few bits, widened for one in bfloat16; 0
  * where it is multiplied as it is. */
@@ -53,11 +56,28 @@ INLINE int is_tiled(const blocked *w, int64_t count) {
 #endif
 }
 
-/* As above, of 1 to BLOCK_ROWS rows, or to MOST_ROWS in tiles. */
+INLINE void begin_product(const blocked *w, int64_t count) {
+#if defined(__AMX_BF16__)
+    if (is_tiled(w, count)) shape_tiles(TILED_ROWS);
+#endif
+    (void)w, (void)count;
+}
+
+INLINE void end_product(const blocked *w, int64_t count) {
+#if defined(__AMX_BF16__)
+    if (is_tiled(w, count)) _tile_release();
+#endif
+    (void)w, (void)count;
+}
+
+/* As above, of 1 to BLOCK_ROWS rows, or in tiles to MOST_ROWS or multiples of that. */
 static void few_block_rows(int64_t rows, const blocked *w, int64_t block, const char *x, int64_t step, float *out) {
 #if defined(__AMX_BF16__)
     if (is_tiled(w, rows)) {
-        tiled_rows(rows, w, block, x, step, out);
+        if (rows % TILED_ROWS == 0 && rows > TILED_ROWS)
+            tiled_squares(rows, w, block, x, step, out);
+        else
+            tiled_rows(rows, w, block, x, step, out);
         add_bias(rows, w, block, out);
         return;
     }
@@ -93,37 +113,52 @@ typedef struct {
     int64_t is_gated;
 } product_job;
 
+/* Of `rows` rows from r on: what becomes of their products with a block, `made`, and with the one of its ups. */
+INLINE void finish_rows(const product_job *job, int64_t block, int64_t r, int64_t rows, const float *made,
+                        const float *ups) {
+    int64_t first = block * BLOCK;
+    int64_t outputs = job->is_gated ? job->weight->outputs / 2 : job->weight->outputs;
+    int is_half = job->floats == NULL;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t c = 0; c < BLOCK && first + c < outputs; c += LANES) {
+            int64_t left = outputs - first - c;
+            int64_t place = (r + i) * job->step + first + c;
+            vector values = *(const vector *)(made + i * BLOCK + c);
+            if (job->is_gated) values = silu(values) * *(const vector *)(ups + i * BLOCK + c);
+            if (job->others) values += load(at(job->others, place, is_half), left, is_half);
+            if (job->floats)
+                put(job->floats + place, values, left);
+            else
+                put_half(job->halves + place, values, left);
+        }
+}
+
+/* How many of `left` rows are multiplied at once. */
+INLINE int64_t rows_at_once(const blocked *w, int64_t count, int64_t left) {
+    if (!is_tiled(w, count)) return left < BLOCK_ROWS ? left : BLOCK_ROWS;
+    if (left < 2 * MOST_ROWS) return left < MOST_ROWS ? left : MOST_ROWS;
+    return left < ROOM_ROWS ? left / MOST_ROWS * MOST_ROWS : ROOM_ROWS;
+}
+
+/* Chunks of the same rows follow each other. */
 static void product_chunk(const void *context, int64_t chunk) {
     const product_job *job = context;
     const blocked *w = job->weight;
-    int64_t groups = (job->count + job->group - 1) / job->group;
-    int64_t block = chunk / groups;
-    int64_t begin = chunk % groups * job->group;
+    int64_t blocks = blocks_of(w) / (job->is_gated ? 2 : 1);
+    int64_t block = chunk % blocks;
+    int64_t begin = chunk / blocks * job->group;
     int64_t end = begin + job->group < job->count ? begin + job->group : job->count;
-    int64_t first = block * BLOCK;
-    int64_t outputs = job->is_gated ? w->outputs / 2 : w->outputs;
-    int is_half = job->floats == NULL;
     const char *x = prepared_bytes(w) ? job->prepared : job->x;
     int64_t x_step = prepared_bytes(w) ? prepared_bytes(w) : 2 * job->x_step;
-    float made[MOST_ROWS * BLOCK], ups[MOST_ROWS * BLOCK];
-    int64_t most = is_tiled(w, job->count) ? MOST_ROWS : BLOCK_ROWS;
-    for (int64_t r = begin; r < end; r += most) {
-        int64_t rows = end - r < most ? end - r : most;
+    _Alignas(64) float made[ROOM_ROWS * BLOCK], ups[ROOM_ROWS * BLOCK];
+    begin_product(w, job->count);
+    for (int64_t r = begin, rows; r < end; r += rows) {
+        rows = rows_at_once(w, job->count, end - r);
         few_block_rows(rows, w, block, x + r * x_step, x_step, made);
-        if (job->is_gated) few_block_rows(rows, w, block + outputs / BLOCK, x + r * x_step, x_step, ups);
-        for (int64_t i = 0; i < rows; i++)
-            for (int64_t c = 0; c < BLOCK && first + c < outputs; c += LANES) {
-                int64_t left = outputs - first - c;
-                int64_t place = (r + i) * job->step + first + c;
-                vector values = *(vector *)(made + i * BLOCK + c);
-                if (job->is_gated) values = silu(values) * *(vector *)(ups + i * BLOCK + c);
-                if (job->others) values += load(at(job->others, place, is_half), left, is_half);
-                if (job->floats)
-                    put(job->floats + place, values, left);
-                else
-                    put_half(job->halves + place, values, left);
-            }
+        if (job->is_gated) few_block_rows(rows, w, block + blocks, x + r * x_step, x_step, ups);
+        finish_rows(job, block, r, rows, made, ups);
     }
+    end_product(w, job->count);
 }
 
 static void prepare_chunk(const void *context, int64_t chunk) {
@@ -141,7 +176,7 @@ static void prepare_chunk(const void *context, int64_t chunk) {
     }
 }
 
-/* Chunks are blocks, or where these are few, some rows of them. */
+/* Chunks are blocks, or where these are few or rows are many, some rows of them. */
 static void blocked_product(product_job *job) {
     if (!job->count) return; /* as of a head, in a step in which no row samples */
     if (prepared_bytes(job->weight))
@@ -153,6 +188,7 @@ static void blocked_product(product_job *job) {
     int64_t parts = (job->count + least - 1) / least;
     if (groups > parts) groups = parts;
     job->group = (parts + groups - 1) / groups * least;
+    if (job->group > LARGE_GROUP) job->group = LARGE_GROUP;
     groups = (job->count + job->group - 1) / job->group;
     tenonry_share(product_chunk, job, blocks * groups);
 }

@@ -110,7 +110,16 @@ static void tiled_rows(int64_t rows, const blocked *w, int64_t block, const char
         tile_square(tiles, weight, x, step, out, BLOCK, 0);
         tile_square(tiles, weight + 2 * TILED_ROWS, x, step, out + TILED_ROWS, BLOCK, 0);
     }
-    _tile_release();
+}
+
+/* The same of a multiple of TILED_ROWS rows, all full tiles: 32 outputs after 32, so that what is read of a weight for the
+ * first rows is near for the others. */
+static void tiled_squares(int64_t rows, const blocked *w, int64_t block, const char *x, int64_t step, float *out) {
+    const uint16_t *weight = block_of(w, block);
+    int64_t tiles = w->inputs / TILE_INPUTS;
+    for (int64_t c = 0; c < BLOCK; c += TILED_ROWS)
+        for (int64_t r = 0; r < rows; r += TILED_ROWS)
+            tile_square(tiles, weight + 2 * c, x + r * step, step, out + r * BLOCK + c, BLOCK, 0);
 }
 #endif
 

@@ -26,6 +26,7 @@ from tenonry_kernels_cpu.layer import (
 )
 from tenonry_kernels_cpu.library import LibraryError, function, instruction_sets, library
 from tenonry_kernels_cpu.low_rank import LowRank
+from tenonry_kernels_cpu.prompts import Prompts
 from tenonry_torch_base.step_kernels import StepKernels
 
 if TYPE_CHECKING:
@@ -145,6 +146,12 @@ class CpuKernels(StepKernels):
         if len(own) < len(layers):
             return None
         return Stack(own, self.instruction_set, self.threads)
+
+    def prompts(self, layers: Sequence[LayerKernel]) -> Prompts | None:
+        own = [layer for layer in layers if isinstance(layer, Layer) and layer.size % 2 == 0]
+        if len(own) < len(layers):
+            return None
+        return Prompts(own, self.instruction_set, self.threads)
 
     def invariant(self) -> Invariant:
         return Invariant(self.instruction_set, self.threads)

@@ -72,7 +72,8 @@ def can_compute(parts: LayerParts) -> bool:
     return fits and parts.down.inputs % BLOCK == 0
 
 
-def _place_of(keys: PagedKeys, window: int) -> ctypes.Structure:
+def place_of(keys: PagedKeys, window: int) -> ctypes.Structure:
+    """`paged` in native/paged.h."""
     return _Paged(
         keys.blocks.data_ptr(),
         keys.blocks.dtype == torch.uint8,
@@ -109,7 +110,7 @@ class PagedAttention(_OverBlocks):
 
     def __call__(self, query: torch.Tensor, keys: PagedKeys) -> torch.Tensor:
         out = query.new_empty(query.shape)
-        place = _place_of(keys, self._window)
+        place = place_of(keys, self._window)
         self._function(
             self._address,
             self._threads,
@@ -131,7 +132,7 @@ class ChunkAttention(_OverBlocks):
     def __call__(
         self, query: torch.Tensor, chunks: Chunks, keys: PagedKeys, out: torch.Tensor
     ) -> None:
-        place = _place_of(keys, self._window)
+        place = place_of(keys, self._window)
         self._function(
             self._address,
             self._threads,
@@ -145,7 +146,7 @@ class ChunkAttention(_OverBlocks):
 
 
 class Layer:
-    """See `StepKernels.layer`. `row_bytes`: of its scratch, for each row."""
+    """See `StepKernels.layer`. `row_bytes`: of its scratch, for each row; `size`: of a head."""
 
     writes_first: ClassVar[bool] = True
     __slots__ = (
@@ -156,6 +157,7 @@ class Layer:
         "_threads",
         "address",
         "row_bytes",
+        "size",
         "window",
     )
 
@@ -177,6 +179,7 @@ class Layer:
         )
         self._held = (parts, attention, made)
         self.address = ctypes.addressof(made)
+        self.size = parts.attention.size
         self.window = parts.attention.window
         self._threads = threads
         self._function = function("layer", instruction_set)
@@ -198,7 +201,7 @@ class Layer:
             self._scratch = torch.empty(count * self.row_bytes, dtype=torch.uint8)
             self._room = count
         out = torch.empty_like(hidden)
-        place = _place_of(keys, self.window)
+        place = place_of(keys, self.window)
         self._function(
             self.address,
             self._threads,
@@ -257,7 +260,7 @@ class Stack:
             self._room = count
         self._blocks[:] = [each.data_ptr() for each in blocks]
         out = torch.empty_like(hidden)
-        place = _place_of(keys, 0)
+        place = place_of(keys, 0)
         self._function(
             ctypes.addressof(self._parts),
             len(self._held),

@@ -9,7 +9,7 @@ from pathlib import Path
 from tenonry_torch_base.openmp import team
 
 PATH = Path(__file__).with_name("libkernels.so")
-VERSION = 12  # of the structs and parameters in native/; the library says which it has
+VERSION = 13  # of the structs and parameters in native/; the library says which it has
 ADDRESS = ctypes.c_void_p
 COUNT = ctypes.c_int64
 REAL = ctypes.c_float
@@ -73,6 +73,12 @@ PARAMETERS: dict[str, tuple[type, ...]] = {
         *(ADDRESS, ADDRESS, ADDRESS, COUNT),
         *(ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS),
     ),
+    "prompts": (
+        *(ADDRESS, COUNT, COUNT, COUNT, COUNT),
+        *(ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS, COUNT),
+        *(ADDRESS, ADDRESS, ADDRESS, ADDRESS),
+    ),
+    "prompts_room": (ADDRESS, COUNT, COUNT, COUNT),
     "rms_norm": (COUNT, COUNT, ADDRESS, ADDRESS, REAL, ADDRESS),
     "delta_rule": (
         *(ADDRESS, COUNT, ADDRESS, COUNT),
@@ -92,7 +98,8 @@ PARAMETERS: dict[str, tuple[type, ...]] = {
         *(ADDRESS, COUNT, ADDRESS, COUNT, ADDRESS),
     ),
 }
-RESULTS: dict[str, type] = {"prepared_bytes": COUNT}  # of the others there is none
+# Of the others there is none.
+RESULTS: dict[str, type] = {"prepared_bytes": COUNT, "prompts_room": COUNT}
 
 
 class LibraryError(Exception):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.few_bits import FewBitsWeight
     from tenonry_torch_base.invariant import InvariantKernels
     from tenonry_torch_base.low_rank import LowRankKernel, LowRankParts
-    from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel, PagedKeys
+    from tenonry_torch_base.paged_attention import ChunkKernel, Chunks, PagedKernel, PagedKeys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +256,26 @@ class StackKernel(Protocol):
         ...
 
 
+class PromptKernel(Protocol):
+    """Layers one after another of a step whose rows have any number of new tokens, as those of prompts."""
+
+    def __call__(
+        self,
+        hidden: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        chunks: Chunks,
+        keys: PagedKeys,
+        blocks: Sequence[torch.Tensor],
+    ) -> torch.Tensor:
+        """`hidden` [T, hidden] → the same shape, after as many layers as there are `blocks`; bfloat16.
+
+        `chunks` has all tokens of the step, and all rows of `keys` some of them. `cos` and `sin` as of `LayerKernel`.
+        New keys and values are written; a token sees those of its row up to its own.
+        """
+        ...
+
+
 class StepKernels(ABC):
     """Kernels for one worker process. Construction may load a library.
 
@@ -356,6 +376,10 @@ class StepKernels(ABC):
 
     def stack(self, layers: Sequence[LayerKernel]) -> StackKernel | None:
         """Of kernels that `layer` made, one after another. See `StackKernel`."""
+        return None
+
+    def prompts(self, layers: Sequence[LayerKernel]) -> PromptKernel | None:
+        """Of kernels that `layer` made, one after another. See `PromptKernel`."""
         return None
 
     def invariant(self) -> InvariantKernels | None:

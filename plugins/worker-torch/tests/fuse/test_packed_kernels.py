@@ -137,7 +137,7 @@ def test_what_was_chosen_is_said_by_shape_and_number_of_rows(monkeypatch, layout
     many = "to 128" if layout == "onednn" else "any"
     assert text == (
         f"Step kernels 'cpu' ({CpuKernels().description}): 12 × linear, 3 × attention, 3 × prefill, 3 × layer, "
-        "1 × stack, 7 × norm, 3 × rotation, 3 × gate; rows, "
+        "1 × stack, 1 × prompts, 7 × norm, 3 × rotation, 3 × gate; rows, "
         f"more with torch: 128×64 {many}, 64×64 {many}, 256×64 to 8, 64×128 {many}, layer to 128, 96×64 to 0; "
         "with torch: 1 × linear"
     )

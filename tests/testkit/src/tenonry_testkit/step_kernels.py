@@ -39,13 +39,21 @@ from tenonry_testkit.step_parts import (
     slot_tokens,
     states_of,
 )
+from tenonry_testkit.step_prompts import PromptSuite
 from tenonry_testkit.step_rounded import RoundedSuite
 from tenonry_testkit.step_suite import COUNTS, EXAMPLES, SEEDS, SIZES, assert_near
 from tenonry_torch_base.low_rank import SlotTokens
 
 
 class StepKernelsContract(
-    HalfSuite, LayerSuite, BetweenSuite, ChunkSuite, RoundedSuite, FewBitsSuite, InvariantSuite
+    HalfSuite,
+    LayerSuite,
+    BetweenSuite,
+    ChunkSuite,
+    PromptSuite,
+    RoundedSuite,
+    FewBitsSuite,
+    InvariantSuite,
 ):
     """Derive from it and name a class, or an object that is made already."""
 

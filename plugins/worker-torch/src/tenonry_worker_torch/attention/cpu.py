@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel, PagedKeys
+    from tenonry_torch_base.paged_attention import ChunkKernel, Chunks, PagedKernel, PagedKeys
     from tenonry_worker_torch.attention.base import (
         AttentionBatch,
         CachedLayer,
@@ -202,6 +202,13 @@ class CpuBackend(SdpaBackend):
         if both is None or not isinstance(plan, PagedPlan) or not plan.is_decode_only:
             return None
         return plan.keys(both)
+
+    def prompt_keys(self, layer: CachedLayer, plan: SdpaPlan) -> tuple[Chunks, PagedKeys] | None:
+        """All rows of a step with prompts; None where kernels cannot attend for one of them."""
+        both = layer.kv_cache[0].both
+        if both is None or not isinstance(plan, PagedPlan):
+            return None
+        return plan.all_rows(both)
 
     def prefill(
         self,

@@ -22,7 +22,7 @@ class PagedPlan(SdpaPlan):
     """A step: what the reference plans for prefill, and where kernels find the keys of rows that decode."""
 
     sorts: ClassVar[bool] = False  # a kernel takes rows of any length together
-    __slots__ = ("_chunked", "_chunks", "_lengths", "_table")
+    __slots__ = ("_all_rows", "_chunked", "_chunks", "_lengths", "_table")
 
     def __init__(self, batch: AttentionBatch, block_size: int) -> None:
         super().__init__(batch, block_size)
@@ -30,6 +30,7 @@ class PagedPlan(SdpaPlan):
         self._lengths: torch.Tensor | None = None
         self._chunks: Chunks | None = None
         self._chunked: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._all_rows: tuple[Chunks, torch.Tensor, torch.Tensor] | None = None
 
     def keys(self, blocks: torch.Tensor) -> PagedKeys:
         """In the cache `blocks` of a layer, of the rows in decode order."""
@@ -54,6 +55,20 @@ class PagedPlan(SdpaPlan):
             self._chunked = self._looked_up(order)
         lengths, table = self._chunked
         return self._chunks, PagedKeys(blocks, table, lengths)
+
+    def all_rows(self, blocks: torch.Tensor) -> tuple[Chunks, PagedKeys] | None:
+        """As `chunks`, of all rows of the step, with those that decode; None also where only some tokens attend."""
+        is_pruned = (
+            self.batch.full_plan is not None or self.num_queries < self.batch.num_tokens.sum()
+        )
+        if is_pruned or self.chunks(blocks) is None:
+            return None
+        if self._all_rows is None:
+            counts = self.batch.num_tokens.astype(np.int64)
+            found = Chunks(torch.from_numpy(np.cumsum(counts) - counts), torch.from_numpy(counts))
+            self._all_rows = (found, *self._looked_up(np.arange(len(counts))))
+        found, lengths, table = self._all_rows
+        return found, PagedKeys(blocks, table, lengths)
 
     @property
     def is_decode_only(self) -> bool:

@@ -42,6 +42,16 @@ class StackOfLayers(Protocol):
         ...
 
 
+class LayersOfPrompts(Protocol):
+    """As `StackOfLayers`, of steps in which rows have several tokens, and of the first `count` layers."""
+
+    def __call__(
+        self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, count: int, /
+    ) -> torch.Tensor | None:
+        """`hidden` [T, H] → [T, H], in a tensor of its own; None where the step is not for it."""
+        ...
+
+
 class LeanForward:
     """A Forward (see `tenonry_worker_torch.forward`) over lean layers; `embed` and `end` where the stage has them."""
 
@@ -60,6 +70,7 @@ class LeanForward:
         self.step = step
         self.can_prune = end is not None
         self.stack: StackOfLayers | None = None  # a kernel for all of them
+        self.prompts: LayersOfPrompts | None = None
 
     def __call__(
         self,
@@ -77,17 +88,31 @@ class LeanForward:
             made = self.stack(hidden, *turn)
             if made is not None:
                 return self._ended(made, keep)
-        for layer in self.layers[:-1]:
-            cos, sin = turns.get(layer.layer_type, NOT_ROTATED)
-            hidden = layer(hidden, cos, sin)
+        hidden = self._passed(hidden, turns, len(self.layers) - (plans.last is not None))
+        if plans.last is None:
+            return self._ended(hidden, keep)
         last = self.layers[-1]
         cos, sin = turns.get(last.layer_type, NOT_ROTATED)
-        if plans.last is not None:
-            self.step.plan = plans.last
-            hidden = last(hidden, cos, sin, keep)
-        else:
-            return self._ended(last(hidden, cos, sin), keep)
+        self.step.plan = plans.last
+        hidden = last(hidden, cos, sin, keep)
         return hidden if self.end is None else self.end(hidden)
+
+    def _passed(
+        self,
+        hidden: torch.Tensor,
+        turns: dict[str, tuple[torch.Tensor, torch.Tensor]],
+        count: int,
+    ) -> torch.Tensor:
+        """`hidden` [T, H] → [T, H], after the first `count` layers, with all tokens."""
+        if self.prompts is not None:
+            (turn,) = turns.values()
+            made = self.prompts(hidden, *turn, count)
+            if made is not None:
+                return made
+        for layer in self.layers[:count]:
+            cos, sin = turns.get(layer.layer_type, NOT_ROTATED)
+            hidden = layer(hidden, cos, sin)
+        return hidden
 
     def _ended(self, hidden: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
         """What comes after the last layer, of the tokens `keep` i64[Q] or all."""

@@ -21,6 +21,7 @@ from tenonry_worker_torch.fuse.kernels import linear, paged
 from tenonry_worker_torch.fuse.kernels.between import Between
 from tenonry_worker_torch.fuse.kernels.chunks import chunk_candidates
 from tenonry_worker_torch.fuse.kernels.rows import Budget
+from tenonry_worker_torch.fuse.kernels.stacks import Stacks
 from tenonry_worker_torch.fuse.kernels.trial import tried
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 from tenonry_worker_torch.fuse.linear import PackedLinear
@@ -40,12 +41,9 @@ if TYPE_CHECKING:
 
 LAYER = "layer"
 ATTENTION = "attention"
-STACK = "stack"
 LINEAR = "linear"
 PREFILL = "prefill"
 SAMPLE = 4096  # outputs of a trial
-SOME_LAYERS = 3  # of a stack
-SOME_ROWS = 2
 ANY_ROWS = sys.maxsize
 
 
@@ -61,8 +59,8 @@ class UsedPacked:
         self._verdicts: dict[tuple[object, ...], int] = {}
         self._places: list[tuple[Any, str, PackedLinear | BlockedLinear]] = []
         self._between = Between(found.kernels, self._is_better)
+        self._stacks = Stacks(found.kernels, self._is_better)
         self._layers: list[LeanLayer] = []
-        self._forward: LeanForward | None = None  # one with a kernel for all layers
         self._backends: list[CpuBackend] = []
         self._backend: AttentionBackend | None = None
 
@@ -99,17 +97,20 @@ class UsedPacked:
             self._backend = backend
             self._backends = paged.cpu_backends(backend)
             self._decode_with(kernels)
-            self._prefill_with(self._chunk_kernels(forward, kernels))
+            chunks = self._chunk_kernels(forward, kernels)
+            self._prefill_with(chunks)
             for layer in forward.layers:
                 self._give_layer(
                     forward,
                     layer,
                     kernels,
                 )
-            self._give_stack(
-                forward,
-                kernels,
-            )
+            if type(backend) is CpuBackend:
+                self._stacks.give(
+                    forward,
+                    kernels,
+                    chunks,
+                )
         if isinstance(forward.end, LeanHead):
             self._give_linear(
                 forward.end, "head"
@@ -126,8 +127,7 @@ class UsedPacked:
             )
         for layer in self._layers:
             layer.kernel = None
-        if self._forward is not None:
-            self._forward.stack = None
+        self._stacks.take_back()
         self._between.take_back()
         self._decode_with({})
         self._prefill_with({})
@@ -287,33 +287,6 @@ class UsedPacked:
                 most,
             )
             self._layers.append(layer)
-
-    def _give_stack(self, forward: LeanForward, kernels: dict[str, PagedKernel]) -> None:
-        """One for all layers, if each has a kernel, and all have the same rotation and tables of blocks."""
-        whole = [
-            layer.kernel for layer in forward.layers if isinstance(layer.kernel, paged.WholeLayer)
-        ]
-        has_all = len(whole) == len(forward.layers) > 1
-        if not has_all or len(forward.ropes) > 1 or type(self._backend) is not CpuBackend:
-            return
-        (rope,) = forward.ropes.values()
-        singly = [each.kernel for each in whole]
-        made = self.found.kernels.stack(singly)
-        some = self.found.kernels.stack(singly[:SOME_LAYERS])
-        if made is None or some is None:
-            return
-        compared = partial(
-            paged.stack_candidates,
-            forward.layers[:SOME_LAYERS],
-            (singly[:SOME_LAYERS], some),
-            kernels[whole[0].layer.spec.name],
-            rope,
-            SOME_ROWS,
-        )
-        if self._is_better((STACK,), compared):
-            layers = tuple(each.layer for each in whole)
-            forward.stack = paged.WholeStack(layers, made, min(each.most for each in whole))
-            self._forward = forward
 
     def _most(
         self,

@@ -1,0 +1,92 @@
+"""Layers of steps whose rows have several new tokens. Worker process."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+import torch
+
+from tenonry_kernels_cpu.layer import place_of
+from tenonry_kernels_cpu.library import ADDRESS, COUNT, function
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenonry_kernels_cpu.layer import Layer
+    from tenonry_torch_base.paged_attention import Chunks, PagedKeys
+
+LINE_BYTES = 64
+
+
+class Prompts:
+    """See `StepKernels.prompts`."""
+
+    __slots__ = (
+        "_blocks",
+        "_function",
+        "_held",
+        "_parts",
+        "_room_for",
+        "_scratch",
+        "_threads",
+        "_windows",
+    )
+
+    def __init__(self, layers: Sequence[Layer], instruction_set: str, threads: int) -> None:
+        count = len(layers)
+        self._held = list(layers)
+        self._parts = (ADDRESS * count)(*(layer.address for layer in layers))
+        self._windows = (COUNT * count)(*(layer.window for layer in layers))
+        self._blocks = (ADDRESS * count)()
+        self._threads = threads
+        self._function = function("prompts", instruction_set)
+        self._room_for = function("prompts_room", instruction_set)
+        self._scratch = torch.empty(0, dtype=torch.uint8)
+
+    def __call__(
+        self,
+        hidden: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        chunks: Chunks,
+        keys: PagedKeys,
+        blocks: Sequence[torch.Tensor],
+    ) -> torch.Tensor:
+        rows = len(chunks.counts)
+        tokens = len(hidden)
+        for number, each in enumerate(blocks):
+            self._blocks[number] = each.data_ptr()
+        out = hidden.clone()
+        place = place_of(keys, 0)
+        self._function(
+            ctypes.addressof(self._parts),
+            len(blocks),
+            self._threads,
+            tokens,
+            rows,
+            chunks.begins.data_ptr(),
+            chunks.counts.data_ptr(),
+            out.data_ptr(),
+            cos.data_ptr(),
+            sin.data_ptr(),
+            cos.shape[-1],
+            ctypes.addressof(place),
+            ctypes.addressof(self._blocks),
+            ctypes.addressof(self._windows),
+            self._scratch_for(rows, tokens),
+        )
+        return out
+
+    def _scratch_for(self, rows: int, tokens: int) -> int:
+        """The address of enough scratch, which stays for later steps."""
+        room = self._room_for(
+            ctypes.addressof(self._parts),
+            len(self._held),
+            rows,
+            tokens,
+        )
+        if room + LINE_BYTES > len(self._scratch):
+            self._scratch = torch.empty(room + LINE_BYTES, dtype=torch.uint8)
+        begin = self._scratch.data_ptr()
+        return begin + -begin % LINE_BYTES

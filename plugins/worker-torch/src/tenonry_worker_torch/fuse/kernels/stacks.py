@@ -1,0 +1,113 @@
+"""Kernels for all layers of a lean model in bfloat16 at once: of steps that decode, and of steps with prompts. Worker
+process.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tenonry_worker_torch.fuse.kernels.paged import WholeLayer, WholeStack, stack_candidates
+from tenonry_worker_torch.fuse.kernels.prompts import WholePrompts, prompt_candidates
+from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel
+    from tenonry_torch_base.step_kernels import StepKernels
+    from tenonry_worker_torch.fuse.decoder import LeanForward
+    from tenonry_worker_torch.fuse.kernels.between import Verdict
+    from tenonry_worker_torch.fuse.rope import RopeTable
+
+STACK = "stack"
+PROMPTS = "prompts"
+SOME_LAYERS = 3  # of a trial of those that decode
+PROMPT_LAYERS = (
+    1  # of a trial: they round elsewhere than our operations, and more so the more there are
+)
+SOME_ROWS = 2
+
+
+class Stacks:
+    """Which of them a model has."""
+
+    def __init__(self, kernels: StepKernels, verdict: Verdict) -> None:
+        self._kernels = kernels
+        self._verdict = verdict
+        self._forward: LeanForward | None = None
+
+    def give(
+        self,
+        forward: LeanForward,
+        attends: Mapping[str, PagedKernel],
+        chunks: Mapping[str, ChunkKernel],
+    ) -> None:
+        """To a model whose layers have a kernel each, and all the same rotation and tables of blocks.
+
+        `attends`, `chunks`: the kernels of its layers' attention, by their names.
+        """
+        whole = [layer.kernel for layer in forward.layers if isinstance(layer.kernel, WholeLayer)]
+        has_all = len(whole) == len(forward.layers) > 1
+        if not has_all or len(forward.ropes) > 1:
+            return
+        (rope,) = forward.ropes.values()
+        self._forward = forward
+        self._give_stack(forward, whole, attends, rope)
+        if len(chunks) == len(whole) and all(each.most == KERNEL_TOKENS for each in whole):
+            self._give_prompts(forward, whole, attends, chunks, rope)
+
+    def take_back(self) -> None:
+        """Let layers be called one after another again."""
+        if self._forward is not None:
+            self._forward.stack = None
+            self._forward.prompts = None
+
+    def _give_stack(
+        self,
+        forward: LeanForward,
+        whole: list[WholeLayer],
+        attends: Mapping[str, PagedKernel],
+        rope: RopeTable,
+    ) -> None:
+        singly = [each.kernel for each in whole]
+        made = self._kernels.stack(singly)
+        some = self._kernels.stack(singly[:SOME_LAYERS])
+        if made is None or some is None:
+            return
+        compared = partial(
+            stack_candidates,
+            forward.layers[:SOME_LAYERS],
+            (singly[:SOME_LAYERS], some),
+            attends[whole[0].layer.spec.name],
+            rope,
+            SOME_ROWS,
+        )
+        if self._verdict((STACK,), compared):
+            layers = tuple(each.layer for each in whole)
+            forward.stack = WholeStack(layers, made, min(each.most for each in whole))
+
+    def _give_prompts(
+        self,
+        forward: LeanForward,
+        whole: list[WholeLayer],
+        attends: Mapping[str, PagedKernel],
+        chunks: Mapping[str, ChunkKernel],
+        rope: RopeTable,
+    ) -> None:
+        """Tried only where the kernels of layers are quick for as many rows as they were tried with."""
+        singly = [each.kernel for each in whole]
+        made = self._kernels.prompts(singly)
+        some = self._kernels.prompts(singly[:PROMPT_LAYERS])
+        if made is None or some is None:
+            return
+        compared = partial(
+            prompt_candidates,
+            forward.layers[:PROMPT_LAYERS],
+            some,
+            attends,
+            chunks,
+            rope,
+        )
+        if self._verdict((PROMPTS,), compared):
+            forward.prompts = WholePrompts(tuple(each.layer for each in whole), made)

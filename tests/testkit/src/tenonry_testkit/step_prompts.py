@@ -1,0 +1,196 @@
+"""The part of the conformance suite that is about all layers of steps with prompts, in bfloat16. Test process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenonry_testkit.step_layers import BLOCK_SIZES, assert_close, layer_formula
+from tenonry_testkit.step_parts import attention_parts, layer_parts, paged_keys
+from tenonry_testkit.step_suite import EXAMPLES, SEEDS, KernelSuite
+from tenonry_torch_base.paged_attention import Chunks
+
+if TYPE_CHECKING:
+    from tenonry_torch_base.paged_attention import PagedKeys
+    from tenonry_torch_base.step_kernels import LayerParts
+
+
+class PromptShape(NamedTuple):
+    """Of a step: `count` rows of up to `longest` tokens, and of its layers."""
+
+    count: int
+    longest: int
+    block_size: int
+    kv_heads: int
+    sharing: int
+    size: int
+    hidden: int
+    window: int
+    is_normalised: bool
+    has_bias: bool
+
+
+SHAPES = st.builds(
+    PromptShape,
+    count=st.integers(1, 5),
+    longest=st.integers(1, 90),
+    block_size=BLOCK_SIZES,
+    kv_heads=st.integers(1, 2),
+    sharing=st.integers(1, 3),
+    size=st.sampled_from([4, 24, 32, 64]),
+    hidden=st.sampled_from([32, 46, 64]),
+    window=st.sampled_from([0, 1, 17]),
+    is_normalised=st.booleans(),
+    has_bias=st.booleans(),
+)
+
+
+class PromptCase(NamedTuple):
+    """A step, what its layers are, and the K/V of each."""
+
+    layers: list[LayerParts]
+    weights: list[dict[str, torch.Tensor]]
+    chunks: Chunks
+    keys: PagedKeys
+    blocks: list[torch.Tensor]
+    hidden: torch.Tensor
+    cos: torch.Tensor
+    sin: torch.Tensor
+
+
+def prompt_case(shape: PromptShape, num_layers: int) -> PromptCase:
+    """Of random numbers. A row gains some tokens, or one, behind the blocks that it shares with others."""
+    layers = []
+    weights = []
+    for number in range(num_layers):
+        attention = attention_parts(
+            shape.kv_heads,
+            shape.sharing,
+            shape.size,
+            is_gated=False,
+            is_normalised=shape.is_normalised,
+            window=shape.window if number == 0 else 0,
+        )
+        parts, exact = layer_parts(attention, shape.hidden, 64, has_bias=shape.has_bias)
+        layers.append(parts)
+        weights.append(exact)
+    keys = paged_keys(attention, shape.count, shape.longest, shape.block_size)
+    shared = (int(keys.lengths.min()) - 1) // shape.block_size * shape.block_size
+    most = keys.lengths - shared
+    counts = (torch.rand(shape.count) * most).long() + 1
+    counts[torch.rand(shape.count) < 0.3] = 1
+    tokens = int(counts.sum())
+    rotated = 2 * (tokens % (shape.size // 2 + 1))
+    angles = torch.rand(tokens, 1, rotated) * 6
+    return PromptCase(
+        layers,
+        weights,
+        Chunks(counts.cumsum(0) - counts, counts),
+        keys,
+        [
+            torch.where(keys.blocks.isnan(), keys.blocks, torch.randn_like(keys.blocks))
+            for _ in layers
+        ],
+        torch.randn(tokens, shape.hidden).bfloat16(),
+        angles.cos().bfloat16(),
+        angles.sin().bfloat16(),
+    )
+
+
+def prompt_formula(case: PromptCase) -> torch.Tensor:
+    """In float64 but for what is between layers and kept in `blocks`: token after token, as if each came alone."""
+    hidden = case.hidden
+    for parts, weights, blocks in zip(case.layers, case.weights, case.blocks, strict=True):
+        made = torch.empty_like(hidden, dtype=torch.float64)
+        for row, length in enumerate(case.keys.lengths.tolist()):
+            begin = int(case.chunks.begins[row])
+            count = int(case.chunks.counts[row])
+            for number in range(count):
+                token = slice(begin + number, begin + number + 1)
+                keys = case.keys._replace(
+                    blocks=blocks,
+                    table=case.keys.table[row : row + 1],
+                    lengths=torch.tensor([length - count + number + 1]),
+                )
+                cos, sin = (each[token].double() for each in (case.cos, case.sin))
+                made[token] = layer_formula(parts, weights, hidden[token], cos, sin, keys)
+        hidden = made.bfloat16()
+    return made
+
+
+class PromptSuite(KernelSuite):
+    """Kernels for layers of steps with prompts, against the formula of layers for one token."""
+
+    @EXAMPLES
+    @given(SEEDS, SHAPES, st.integers(1, 2))
+    def test_prompts_are_their_formula(self, seed: int, shape: PromptShape, num_layers: int):
+        torch.manual_seed(seed)
+        case = prompt_case(shape, num_layers)
+        exact = case._replace(blocks=[each.clone() for each in case.blocks])
+        kept = case.hidden.clone()
+        kernel = self.offered("prompts", [self.offered("layer", each) for each in case.layers])
+        made = kernel(case.hidden, case.cos, case.sin, case.chunks, case.keys, case.blocks)
+        assert_close(made, prompt_formula(exact))
+        assert torch.equal(case.hidden, kept)
+        for got, wanted in zip(case.blocks, exact.blocks, strict=True):
+            assert torch.equal(got.isnan(), wanted.isnan())  # nothing is written behind a row
+            assert_close(got.nan_to_num(), wanted.nan_to_num().double())
+
+    def test_prompts_pass_so_many_layers_as_have_blocks(self):
+        torch.manual_seed(2)
+        shape = PromptShape(3, 40, 16, 2, 2, 32, 64, 0, is_normalised=True, has_bias=False)
+        case = prompt_case(shape, 2)
+        layers = [self.offered("layer", each) for each in case.layers]
+        both = self.offered("prompts", layers)
+        one = self.offered("prompts", layers[:1])
+        others = [each.clone() for each in case.blocks]
+        wanted = one(case.hidden, case.cos, case.sin, case.chunks, case.keys, others[:1])
+        made = both(case.hidden, case.cos, case.sin, case.chunks, case.keys, case.blocks[:1])
+        assert torch.equal(made, wanted)
+        assert torch.equal(case.blocks[1].view(torch.int16), others[1].view(torch.int16))
+
+    @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+    def test_prompts_keep_what_is_not_a_number_to_its_row(self, bad: float):
+        torch.manual_seed(3)
+        shape = PromptShape(4, 70, 16, 2, 2, 32, 64, 0, is_normalised=True, has_bias=False)
+        case = prompt_case(shape, 2)
+        kernel = self.offered("prompts", [self.offered("layer", each) for each in case.layers])
+        others = [each.clone() for each in case.blocks]
+        wanted = kernel(case.hidden, case.cos, case.sin, case.chunks, case.keys, others)
+        begin = int(case.chunks.begins[1])
+        spoilt = torch.zeros(len(case.hidden), dtype=torch.bool)
+        spoilt[begin : begin + int(case.chunks.counts[1])] = True
+        hidden = case.hidden.clone()
+        hidden[begin, 5] = bad
+        made = kernel(hidden, case.cos, case.sin, case.chunks, case.keys, case.blocks)
+        assert torch.equal(made[~spoilt], wanted[~spoilt])
+        assert not made[spoilt].isfinite().all()
+
+    def test_prompts_of_many_tokens_are_those_of_few(self):
+        """Of one row, in one step and in several: more than a kernel may take through a layer at once."""
+        torch.manual_seed(4)
+        shape = PromptShape(1, 700, 16, 2, 2, 32, 64, 0, is_normalised=True, has_bias=False)
+        case = prompt_case(shape, 2)
+        count = 600
+        keys = case.keys._replace(
+            table=torch.arange(44).int().view(1, -1), lengths=torch.tensor([count])
+        )
+        hidden = torch.randn(count, shape.hidden).bfloat16()
+        angles = torch.rand(count, 1, 32) * 6
+        cos, sin = angles.cos().bfloat16(), angles.sin().bfloat16()
+        kernel = self.offered("prompts", [self.offered("layer", each) for each in case.layers])
+        blocks = [torch.zeros_like(each) for each in case.blocks]
+        others = [each.clone() for each in blocks]
+        whole = Chunks(torch.tensor([0]), torch.tensor([count]))
+        made = kernel(hidden, cos, sin, whole, keys, blocks)
+        parts = []
+        for begin in range(0, count, 150):
+            chunk = slice(begin, begin + 150)
+            seen = keys._replace(lengths=torch.tensor([begin + 150]))
+            one = Chunks(torch.tensor([0]), torch.tensor([150]))
+            parts.append(kernel(hidden[chunk], cos[chunk], sin[chunk], one, seen, others))
+        assert_close(made, torch.cat(parts).double())
