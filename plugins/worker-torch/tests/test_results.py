@@ -91,7 +91,8 @@ def test_the_largest_step_is_run_in_sequences_that_the_model_can_take():
     run = PackedRun(model.backend, model.layers, model.buffers)
     last = run.last_logits(model.forward, prompts)
     alone = [run.last_logits(model.forward, [prompt])[0] for prompt in prompts]
-    torch.testing.assert_close(last, torch.stack(alone))
+    # Not to the last bits: sums of other numbers of rows may be added up in another order.
+    torch.testing.assert_close(last, torch.stack(alone), rtol=1e-4, atol=1e-4)
     pool = weakref.ref(model.backend._pools[0])
     run.release()
     assert not any(layer.kv_cache for layer in model.layers.values())
