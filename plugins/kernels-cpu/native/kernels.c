@@ -9,3 +9,4 @@
 #include "low_rank.h"
 #include "norm.h"
 #include "prompts.h"
+#include "rounds.h"

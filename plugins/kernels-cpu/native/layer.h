@@ -131,6 +131,13 @@ typedef struct {
     char *scratch;
 } layer_job;
 
+/* A part of scratch that begins on a line. */
+INLINE void *take_room(char **room, int64_t bytes) {
+    char *taken_from = *room;
+    *room += (bytes + 63) / 64 * 64;
+    return taken_from;
+}
+
 /* Of a row, for whichever product. */
 INLINE int64_t room_to_prepare(const layer *p) {
     const blocked *weights[] = {&p->projection, &p->out, &p->gate_up, &p->down};

@@ -136,13 +136,6 @@ static void prompts_body(const void *context) {
     }
 }
 
-/* A part of scratch that begins on a line. */
-INLINE void *take_room(char **room, int64_t bytes) {
-    char *taken_from = *room;
-    *room += (bytes + 63) / 64 * 64;
-    return taken_from;
-}
-
 /* Where everything is from `room` on; returns what is behind it. */
 static char *lay_scratch(prompt_job *job, const layer *const *parts, int64_t layers, char *room) {
     int64_t columns = 0, made = 0, inner = 0, prepared = 0, size = parts[0]->hidden;

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tenonry.step import ModelRunnerOutput, TokenLogprobs
-from tenonry_torch_base.rounds import joined
+from tenonry.sampling_params import SamplingParams
+from tenonry.step import BatchState, ModelRunnerOutput, NewRow, SchedulerOutput, TokenLogprobs
+from tenonry_torch_base.rounds import Rounds, joined
 
 
 def logprobs_of(row, token_ids):
@@ -63,3 +64,67 @@ def test_rows_that_failed_have_none():
 
 def test_none_where_no_row_asks():
     assert joined([answer([0], [[1]]), answer([0], [[2]])]).logprobs is None
+
+
+def entered(several):
+    """Rounds over two rows, of which the passes that are run one by one are counted."""
+    state = BatchState(2, 32, 4)
+    passes = []
+
+    def execute(output):
+        passes.append(len(output.row))
+        state.apply(output)
+        state.record_sampled(output.row, np.full(len(output.row), 7, np.int32))
+        return answer(output.row.tolist(), [[7]] * len(output.row))
+
+    rounds = Rounds(state, execute, several)
+    new = [
+        NewRow(
+            row=row,
+            handle=row + 1,
+            token_ids=np.array([1, 2], np.int32),
+            num_computed=1,
+            num_output=1,
+            block_ids=(np.array([row], np.int32),),
+            sampling=SamplingParams(min_tokens=4 * row),
+            stop_token_ids=(5, 9)[: row + 1],
+        )
+        for row in range(2)
+    ]
+    for each in new:
+        rounds.enter(each)
+    rows = np.arange(2, dtype=np.int32)
+    step = SchedulerOutput(
+        step_id=3,
+        new=new,
+        row=rows,
+        num_tokens=np.ones(2, np.int32),
+        next_token=np.full(2, -1, np.int32),
+        samples=np.ones(2, np.bool_),
+        generation=np.zeros(2, np.int32),
+        total_tokens=2,
+        round_tokens=5,
+    )
+    return rounds, step, passes
+
+
+def test_passes_behind_the_first_are_run_at_once_where_they_can_be():
+    asked = []
+
+    def several(step_id, row, most, ends):
+        asked.append((step_id, row.tolist(), most, ends.stop_ids.tolist(), ends.free.tolist()))
+        return answer([0, 1], [[8, 5], [8, 8, 8, 8]])
+
+    rounds, step, passes = entered(several)
+    result = rounds.run(step)
+    # One output came with the rows and one was made: the second row may end with its fourth.
+    assert asked == [(3, [0, 1], 4, [[5, -1], [5, 9]], [0, 1])]
+    assert passes == [2]
+    assert result.token_ids.tolist() == [7, 8, 5, 7, 8, 8, 8, 8]
+    assert result.offsets.tolist() == [0, 3, 8]
+
+
+def test_passes_are_run_one_by_one_where_several_at_once_are_refused():
+    rounds, step, passes = entered(lambda *_: None)
+    assert rounds.run(step).token_ids.tolist() == [7] * 10
+    assert passes == [2] * 5

@@ -27,6 +27,7 @@ from tenonry_kernels_cpu.layer import (
 from tenonry_kernels_cpu.library import LibraryError, function, instruction_sets, library
 from tenonry_kernels_cpu.low_rank import LowRank
 from tenonry_kernels_cpu.prompts import Prompts
+from tenonry_kernels_cpu.rounds import Rounds
 from tenonry_torch_base.step_kernels import StepKernels
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         HalfParts,
         LayerKernel,
         LayerParts,
+        RoundParts,
     )
 
 MAX_COPIED = 1 << 20  # weights of one layer, of which kernels hold a second copy
@@ -152,6 +154,12 @@ class CpuKernels(StepKernels):
         if len(own) < len(layers):
             return None
         return Prompts(own, self.instruction_set, self.threads)
+
+    def rounds(self, parts: RoundParts) -> Rounds | None:
+        own = [layer for layer in parts.layers if isinstance(layer, Layer)]
+        if len(own) < len(parts.layers) or not can_multiply(parts.head):
+            return None
+        return Rounds(parts, own, self.instruction_set, self.threads)
 
     def invariant(self) -> Invariant:
         return Invariant(self.instruction_set, self.threads)

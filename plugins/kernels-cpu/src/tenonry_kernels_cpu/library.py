@@ -79,6 +79,8 @@ PARAMETERS: dict[str, tuple[type, ...]] = {
         *(ADDRESS, ADDRESS, ADDRESS, ADDRESS),
     ),
     "prompts_room": (ADDRESS, COUNT, COUNT, COUNT),
+    "rounds": (ADDRESS, COUNT, ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS),
+    "rounds_room": (ADDRESS, COUNT, COUNT),
     "rms_norm": (COUNT, COUNT, ADDRESS, ADDRESS, REAL, ADDRESS),
     "delta_rule": (
         *(ADDRESS, COUNT, ADDRESS, COUNT),
@@ -99,7 +101,7 @@ PARAMETERS: dict[str, tuple[type, ...]] = {
     ),
 }
 # Of the others there is none.
-RESULTS: dict[str, type] = {"prepared_bytes": COUNT, "prompts_room": COUNT}
+RESULTS: dict[str, type] = dict.fromkeys(("prepared_bytes", "prompts_room", "rounds_room"), COUNT)
 
 
 class LibraryError(Exception):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tenonry_kernels_cpu.layer import place_of
+from tenonry_kernels_cpu.layer import LINE_BYTES, place_of
 from tenonry_kernels_cpu.library import ADDRESS, COUNT, function
 
 if TYPE_CHECKING:
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from tenonry_kernels_cpu.layer import Layer
     from tenonry_torch_base.paged_attention import Chunks, PagedKeys
-
-LINE_BYTES = 64
 
 
 class Prompts:

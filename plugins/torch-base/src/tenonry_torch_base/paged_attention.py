@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class PagedKeys(NamedTuple):
@@ -55,5 +58,25 @@ class ChunkKernel(Protocol):
         """`query` [T, heads, size], normed and rotated → `out`, which keeps its values where no row has a query.
 
         Both are contiguous, in bfloat16. The query of a token sees the row's tokens up to its own.
+        """
+        ...
+
+
+class PromptKernel(Protocol):
+    """Layers one after another of a step whose rows have any number of new tokens, as those of prompts."""
+
+    def __call__(
+        self,
+        hidden: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        chunks: Chunks,
+        keys: PagedKeys,
+        blocks: Sequence[torch.Tensor],
+    ) -> torch.Tensor:
+        """`hidden` [T, hidden] → the same shape, after as many layers as there are `blocks`; bfloat16.
+
+        `chunks` has all tokens of the step, and all rows of `keys` some of them. `cos` and `sin` as of `LayerKernel`.
+        New keys and values are written; a token sees those of its row up to its own.
         """
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -14,9 +14,28 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tenonry.step import BatchState, NewRow, StepFuture
+    from tenonry.step import I32, BatchState, NewRow, StepFuture
 
 UNKNOWN = -1
+
+
+class RowEnds(NamedTuple):
+    """What ends each of R rows: one of `stop_ids` i64[R, W] (−1 fills), but none of its next `free` i64[R] tokens."""
+
+    stop_ids: NDArray[np.int64]
+    free: NDArray[np.int64]
+
+
+class SeveralPasses(Protocol):
+    """Passes of a round at once."""
+
+    def __call__(
+        self, step_id: int, row: I32, most: int, ends: RowEnds, /
+    ) -> ModelRunnerOutput | None:
+        """Up to `most` tokens of each row, as far as it goes on; the state has its columns afterwards. None: it has not
+        begun, and passes are run one by one.
+        """
+        ...
 
 
 class Rounds:
@@ -29,10 +48,12 @@ class Rounds:
         self,
         state: BatchState,
         execute: Callable[[SchedulerOutput], ModelRunnerOutput | StepFuture],
+        several: SeveralPasses | None = None,
     ) -> None:
         size = len(state.handle)
         self._state = state
         self._execute = execute
+        self._several = several
         self._stop_ids = np.full((size, 2), UNKNOWN, np.int64)
         self._min_output = np.zeros(size, np.int32)
 
@@ -56,8 +77,21 @@ class Rounds:
             row = self._going(passes[-1])
             if not len(row):
                 break
+            left = output.round_tokens - len(passes)
+            rest = (
+                self._several(output.step_id, row, left, self._row_ends(row))
+                if self._several
+                else None
+            )
+            if rest is not None:
+                passes.append(rest)
+                break
             passes.append(self._pass(next_pass(output.step_id, row)))
         return joined(passes)
+
+    def _row_ends(self, row: I32) -> RowEnds:
+        free = self._min_output[row] - self._state.num_output[row] - 1
+        return RowEnds(self._stop_ids[row], np.maximum(free, 0).astype(np.int64))
 
     def _pass(self, output: SchedulerOutput) -> ModelRunnerOutput:
         answer = self._execute(output)

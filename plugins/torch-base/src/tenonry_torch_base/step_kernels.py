@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from tenonry_torch_base.few_bits import FewBitsWeight
     from tenonry_torch_base.invariant import InvariantKernels
     from tenonry_torch_base.low_rank import LowRankKernel, LowRankParts
-    from tenonry_torch_base.paged_attention import ChunkKernel, Chunks, PagedKernel, PagedKeys
+    from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel, PagedKeys, PromptKernel
+    from tenonry_torch_base.round_kernel import RoundKernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,24 +257,21 @@ class StackKernel(Protocol):
         ...
 
 
-class PromptKernel(Protocol):
-    """Layers one after another of a step whose rows have any number of new tokens, as those of prompts."""
+@dataclass(frozen=True, slots=True)
+class RoundParts:
+    """A whole model: `layers` by kernels that `StepKernels.layer` made, and what is before and behind them.
 
-    def __call__(
-        self,
-        hidden: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        chunks: Chunks,
-        keys: PagedKeys,
-        blocks: Sequence[torch.Tensor],
-    ) -> torch.Tensor:
-        """`hidden` [T, hidden] → the same shape, after as many layers as there are `blocks`; bfloat16.
+    `embedding` [vocabulary, hidden], `cos` and `sin` [positions, rotated] in bfloat16, the first half of `sin` negated;
+    `norm_weight` f32[hidden] and `norm_eps` of the last norm.
+    """
 
-        `chunks` has all tokens of the step, and all rows of `keys` some of them. `cos` and `sin` as of `LayerKernel`.
-        New keys and values are written; a token sees those of its row up to its own.
-        """
-        ...
+    layers: Sequence[LayerKernel]
+    embedding: torch.Tensor
+    cos: torch.Tensor
+    sin: torch.Tensor
+    norm_weight: torch.Tensor
+    norm_eps: float
+    head: BlockedWeight
 
 
 class StepKernels(ABC):
@@ -380,6 +378,10 @@ class StepKernels(ABC):
 
     def prompts(self, layers: Sequence[LayerKernel]) -> PromptKernel | None:
         """Of kernels that `layer` made, one after another. See `PromptKernel`."""
+        return None
+
+    def rounds(self, parts: RoundParts) -> RoundKernel | None:
+        """See `RoundKernel`."""
         return None
 
     def invariant(self) -> InvariantKernels | None:

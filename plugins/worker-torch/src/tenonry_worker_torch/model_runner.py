@@ -27,6 +27,7 @@ from tenonry_worker_torch.images.rows import ImageRows, image_rows
 from tenonry_worker_torch.kv_binding import bind_kv_cache
 from tenonry_worker_torch.kv_groups import GroupLayout
 from tenonry_worker_torch.parallel.tokens import shared
+from tenonry_worker_torch.round_passes import RoundPasses
 from tenonry_worker_torch.smaller_parts import PartLogits, SmallerParts
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class ModelRunner:
             self.adapters.allocate(max_num_seqs)
         self.state = BatchState(max_num_seqs, max_model_len, block_size, groups.num_groups)
         self.history = History(self.state, self.device)
-        self.rounds = Rounds(self.state, self._step)
+        self.rounds = Rounds(self.state, self._step, RoundPasses(self))
         self._parts = SmallerParts(self.state, self._pass, self._begin_part)
         self._verifier: Verifier | None = None
         # Around the model alone: what else a step starts, as threads that compile grammars, may go anywhere.

@@ -77,7 +77,12 @@ def assert_chunks(
     count = int(chunks.counts.sum()) + len(keys.lengths) + 3
     query = torch.randn(count, parts.heads, parts.size).bfloat16()
     out = torch.full_like(query, 7.0)
-    kernel(query, chunks, keys, out)
+    kernel(
+        query,
+        chunks,
+        keys,
+        out,
+    )
     assert_close(out, chunk_formula(parts, query, chunks, exact))
 
 
@@ -110,7 +115,12 @@ class ChunkSuite(KernelSuite):
         )
         chunks = chunks_of(keys)
         query = torch.randn(int(chunks.counts.sum()) + 3, parts.heads, 16).bfloat16()
-        wanted = chunk_formula(parts, query, chunks, keys)
+        wanted = chunk_formula(
+            parts,
+            query,
+            chunks,
+            keys,
+        )
         first = int(chunks.begins[1])
         wrong = slice(first, first + int(chunks.counts[1]))
         query[wrong] = float("nan")

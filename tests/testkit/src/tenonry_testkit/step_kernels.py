@@ -41,6 +41,7 @@ from tenonry_testkit.step_parts import (
 )
 from tenonry_testkit.step_prompts import PromptSuite
 from tenonry_testkit.step_rounded import RoundedSuite
+from tenonry_testkit.step_rounds import RoundSuite
 from tenonry_testkit.step_suite import COUNTS, EXAMPLES, SEEDS, SIZES, assert_near
 from tenonry_torch_base.low_rank import SlotTokens
 
@@ -51,6 +52,7 @@ class StepKernelsContract(
     BetweenSuite,
     ChunkSuite,
     PromptSuite,
+    RoundSuite,
     RoundedSuite,
     FewBitsSuite,
     InvariantSuite,

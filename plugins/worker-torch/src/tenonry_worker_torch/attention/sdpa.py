@@ -115,9 +115,12 @@ class SdpaBackend(AttentionBackend):
         blocks = entered_blocks(batch, self.block_size)
         if not len(blocks):
             return
-        index = batch.put("entered", blocks)
+        self.clear(batch.put("entered", blocks))
+
+    def clear(self, blocks: torch.Tensor) -> None:
+        """Zero these blocks i64[N] in all layers."""
         for pool in self._pools:
-            pool.index_fill_(1, index, 0)
+            pool.index_fill_(1, blocks, 0)
 
     def forward(
         self,

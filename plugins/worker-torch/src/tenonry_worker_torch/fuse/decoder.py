@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
+    from tenonry_torch_base.paged_attention import PagedKeys
+    from tenonry_torch_base.round_kernel import RoundEnds, RoundTokens
     from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
     from tenonry_worker_torch.forward import ForwardPlans
     from tenonry_worker_torch.fuse.linear import Packing
@@ -52,6 +54,17 @@ class LayersOfPrompts(Protocol):
         ...
 
 
+class RoundsOfTokens(Protocol):
+    """Several passes of the whole model in one call, of at most `most` rows that decode."""
+
+    @property
+    def most(self) -> int: ...
+
+    def __call__(self, token_ids: torch.Tensor, keys: PagedKeys, ends: RoundEnds, /) -> RoundTokens:
+        """As `RoundKernel`."""
+        ...
+
+
 class LeanForward:
     """A Forward (see `tenonry_worker_torch.forward`) over lean layers; `embed` and `end` where the stage has them."""
 
@@ -71,6 +84,7 @@ class LeanForward:
         self.can_prune = end is not None
         self.stack: StackOfLayers | None = None  # a kernel for all of them
         self.prompts: LayersOfPrompts | None = None
+        self.rounds: RoundsOfTokens | None = None
 
     def __call__(
         self,

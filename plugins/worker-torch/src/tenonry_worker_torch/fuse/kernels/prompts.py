@@ -18,8 +18,7 @@ from tenonry_worker_torch.fuse.kernels.trial import Candidates
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel
-    from tenonry_torch_base.step_kernels import PromptKernel
+    from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel, PromptKernel
     from tenonry_worker_torch.fuse.layer import LeanLayer
     from tenonry_worker_torch.fuse.rope import RopeTable
 

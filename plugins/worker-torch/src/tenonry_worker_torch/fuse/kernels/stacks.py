@@ -1,14 +1,21 @@
-"""Kernels for all layers of a lean model in bfloat16 at once: of steps that decode, and of steps with prompts. Worker
-process.
+"""Kernels for all layers of a lean model in bfloat16 at once: of steps that decode, of steps with prompts, and of
+several steps. Worker process.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from typing import TYPE_CHECKING
 
 from tenonry_worker_torch.fuse.kernels.paged import WholeLayer, WholeStack, stack_candidates
 from tenonry_worker_torch.fuse.kernels.prompts import WholePrompts, prompt_candidates
+from tenonry_worker_torch.fuse.kernels.rounds import (
+    WholeRounds,
+    most_rows,
+    round_candidates,
+    round_parts,
+)
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 
 if TYPE_CHECKING:
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
 
 STACK = "stack"
 PROMPTS = "prompts"
+ROUNDS = "rounds"
 SOME_LAYERS = 3  # of a trial of those that decode
 PROMPT_LAYERS = (
     1  # of a trial: they round elsewhere than our operations, and more so the more there are
@@ -57,11 +65,35 @@ class Stacks:
         if len(chunks) == len(whole) and all(each.most == KERNEL_TOKENS for each in whole):
             self._give_prompts(forward, whole, attends, chunks, rope)
 
+    def give_rounds(
+        self,
+        forward: LeanForward,
+        attends: Mapping[str, PagedKernel],
+    ) -> None:
+        """For several tokens at once; after `give`, and after the head has a kernel or has none."""
+        if forward.stack is None:
+            return
+        whole = [layer.kernel for layer in forward.layers if isinstance(layer.kernel, WholeLayer)]
+        (rope,) = forward.ropes.values()
+        parts = round_parts(forward, [each.kernel for each in whole], rope)
+        if parts is None:
+            return
+        made = self._kernels.rounds(parts)
+        some = self._kernels.rounds(dataclasses.replace(parts, layers=parts.layers[:1]))
+        if made is None or some is None:
+            return
+        attend = attends[whole[0].layer.spec.name]
+        compared = partial(round_candidates, forward, some, whole[0].kernel, attend, rope)
+        if self._verdict((ROUNDS,), compared):
+            layers = tuple(each.layer for each in whole)
+            forward.rounds = WholeRounds(layers, made, most_rows(forward, whole))
+
     def take_back(self) -> None:
         """Let layers be called one after another again."""
         if self._forward is not None:
             self._forward.stack = None
             self._forward.prompts = None
+            self._forward.rounds = None
 
     def _give_stack(
         self,

@@ -115,6 +115,7 @@ class UsedPacked:
             self._give_linear(
                 forward.end, "head"
             )  # the largest: what is left of the time is enough for few rows
+        self._stacks.give_rounds(forward, kernels)
         self._between.give(forward)  # for prompts: whole layers have theirs by now
 
     def take_back(self) -> None:

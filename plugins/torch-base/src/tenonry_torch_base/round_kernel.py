@@ -1,0 +1,50 @@
+"""Several tokens of rows that decode in one call, in bfloat16: what its kernels are given. Worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from tenonry_torch_base.paged_attention import PagedKeys
+
+
+class RoundEnds(NamedTuple):
+    """What ends each of R rows: its `most`-th token, or one of `stop_ids` i64[R, W] (−1 fills), but none of the first
+    `free` i64[R] tokens.
+    """
+
+    most: int
+    stop_ids: torch.Tensor
+    free: torch.Tensor
+
+
+class RoundTokens(NamedTuple):
+    """`token_ids` i32[R, most], of which the first `counts` i64[R] of each row are there; `failed` u8[R]: the next one
+    would have been chosen among logits that are none.
+    """
+
+    token_ids: torch.Tensor
+    counts: torch.Tensor
+    failed: torch.Tensor
+
+
+class RoundKernel(Protocol):
+    """Pass after pass of a whole model, each with the tokens that the one before chose."""
+
+    def __call__(
+        self,
+        token_ids: torch.Tensor,
+        keys: PagedKeys,
+        blocks: Sequence[torch.Tensor],
+        ends: RoundEnds,
+    ) -> RoundTokens:
+        """`token_ids` i32[R]: the last token of each row, which is computed first; `keys` counts it, and its table has
+        blocks for all tokens to come. The K/V of each layer are in its `blocks`.
+
+        A token is the first of the largest logits, rounded to bfloat16. The last token of a row is not computed.
+        """
+        ...

@@ -1,0 +1,112 @@
+"""The passes of a round behind its first one, in one call of a kernel. Worker process.
+
+A pass of a tiny model takes less time than Python takes to call it. Only rows that take the largest logit go this way:
+whatever else chooses a token is Python's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+
+from tenonry.step import KNOWN_TO_WORKER, NO_ROWS, ModelRunnerOutput, RowFailure
+from tenonry_torch_base.paged_attention import PagedKeys
+from tenonry_torch_base.round_kernel import RoundEnds
+from tenonry_worker_torch.attention.cpu import CpuBackend
+from tenonry_worker_torch.fuse.decoder import LeanForward
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from numpy.typing import NDArray
+
+    from tenonry.step import I32, BatchState
+    from tenonry_torch_base.round_kernel import RoundTokens
+    from tenonry_torch_base.rounds import RowEnds
+    from tenonry_torch_base.sampler.sampler import Sampler
+    from tenonry_worker_torch.loaded_model import LoadedModel
+
+
+class Runner(Protocol):
+    """What passes need of a model runner, which may get another model."""
+
+    state: BatchState
+    model: LoadedModel
+    sampler: Sampler
+    images: object | None
+    adapters: object | None
+    places: AbstractContextManager[None]
+
+
+class RoundPasses:
+    """Of a runner's model; see `tenonry_torch_base.rounds.SeveralPasses`."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def __call__(
+        self, step_id: int, row: I32, most: int, ends: RowEnds
+    ) -> ModelRunnerOutput | None:
+        """Up to `most` tokens for each row; None where some row, or the model, is not for the kernel."""
+        runner = self._runner
+        forward = runner.model.forward
+        backend = runner.model.backend
+        rounds = forward.rounds if isinstance(forward, LeanForward) else None
+        if rounds is None or len(row) > rounds.most or type(backend) is not CpuBackend:
+            return None
+        has_more = runner.images is not None or runner.adapters is not None
+        if has_more or not runner.sampler.columns.is_plain[row].all():
+            return None
+        rows = row.astype(np.intp)
+        start = runner.state.num_computed[rows]
+        keys = self._keys(rows, start, most, backend)
+        token_ids = torch.from_numpy(runner.state.token_ids[rows, start])
+        given = RoundEnds(most, torch.from_numpy(ends.stop_ids), torch.from_numpy(ends.free))
+        with runner.places:
+            made = rounds(token_ids, keys, given)
+        return self._answer(step_id, row, start, made)
+
+    def _keys(
+        self, rows: NDArray[np.intp], start: I32, most: int, backend: CpuBackend
+    ) -> PagedKeys:
+        """Of rows whose last token is at `start`, with blocks for `most` tokens; blocks that they begin are cleared."""
+        state = self._runner.state
+        size = state.block_size
+        width = -(-(int(start.max()) + most) // size)
+        table = np.ascontiguousarray(state.block_table[0][rows, :width])
+        begins = np.arange(table.shape[1]) * size
+        is_entered = (begins >= start[:, None]) & (begins < start[:, None] + most)
+        if is_entered.any():
+            backend.clear(torch.from_numpy(table[is_entered].astype(np.int64)))
+        lengths = torch.from_numpy(start.astype(np.int64) + 1)
+        kept = backend.layers[0]
+        both = self._runner.model.layers[kept.name].kv_cache[0].both
+        return PagedKeys(both, torch.from_numpy(table), lengths)
+
+    def _answer(self, step_id: int, row: I32, start: I32, made: RoundTokens) -> ModelRunnerOutput:
+        """The columns of the rows, and the tokens of those that did not fail."""
+        state = self._runner.state
+        tokens, counts, failed = (each.numpy() for each in made)
+        has_failed = failed != 0
+        passes = (counts + has_failed).astype(np.int32)
+        state.num_computed[row] += passes
+        state.num_output[row] += passes
+        place = np.arange(tokens.shape[1])
+        is_made = place < counts[:, None]
+        line, column = np.nonzero(is_made)
+        state.token_ids[row[line], start[line] + 1 + column] = tokens[is_made]
+        lost = row[has_failed]
+        state.token_ids[lost, state.num_computed[lost]] = KNOWN_TO_WORKER
+        is_made[has_failed] = False
+        offsets = np.zeros(len(row) - len(lost) + 1, np.int32)
+        np.cumsum(counts[~has_failed], out=offsets[1:])
+        return ModelRunnerOutput(
+            step_id=step_id,
+            row=row[~has_failed],
+            offsets=offsets,
+            token_ids=tokens[is_made],
+            failed_row=lost if len(lost) else NO_ROWS,
+            failed_code=np.full(len(lost), RowFailure.NUMERICAL, np.int32),
+        )
