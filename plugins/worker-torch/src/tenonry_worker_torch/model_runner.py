@@ -105,7 +105,8 @@ class ModelRunner:
             self.sampler.fitting,
             share if group.size > 1 else None,
         )
-        self.rounds = DraftedRounds(self.state, self._step, self.verify, drafts)
+        several = RoundPasses(self)
+        self.rounds = DraftedRounds(self.state, self._step, self.verify, drafts, several)
         self._verifier = Verifier(self.sampler, self.state, self.rounds.ends)
 
     def allocate(self) -> None:

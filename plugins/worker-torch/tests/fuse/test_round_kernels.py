@@ -12,6 +12,7 @@ import worker_tools
 
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import KNOWN_TO_WORKER, NewRow, RowFailure, SchedulerOutput
+from tenonry_drafters.base import Drafter
 from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_worker_torch.fuse.kernels.found import FoundKernels
 
@@ -213,3 +214,52 @@ def test_rows_that_fail_in_the_middle_of_a_round_lose_its_tokens(monkeypatch):
     assert {row: len(ids) for row, ids in tokens_of(answer).items()} == {0: 6, 2: 6}
     after = runner.state.num_computed.tolist()
     assert [now - then for now, then in zip(after[:3], before[:3], strict=True)] == [6, 4, 6]
+
+
+class Guesser(Drafter):
+    """Guesses a token that is wrong nearly always."""
+
+    name = "guesser"
+
+    def enter(self, new):
+        pass
+
+    def propose(self, rows, histories, limits):
+        return [np.array([1], np.int32)[:limit] for limit in limits]
+
+    def accept(self, row, count, accepted):
+        pass
+
+    def leave(self, row):
+        pass
+
+
+@pytest.mark.parametrize("row", [0, 2])
+def test_passes_are_run_at_once_while_a_drafter_rests(row, monkeypatch):
+    """A row without credit is not drafted for: its rounds are as quick as without a drafter, its tokens the same."""
+    monkeypatch.setattr("tenonry_worker_torch.drafting.rounds.MAX_WAIT_S", 3600.0)
+    model = model_of("qwen3")
+    steps = [entering(), *(round_of([row], 4) for _ in range(6))]
+    answers, _, _ = served(model, steps, is_one_by_one=True)
+    wanted = [token for answer in answers[1:] for token in tokens_of(answer)[row]]
+    runner = worker_tools.runner(model, num_blocks=len(LENGTHS) * BLOCKS, block_size=BLOCK_SIZE)
+    runner.draft(Guesser.__new__(Guesser), 4)
+    several = runner.rounds._several
+    calls = []
+
+    def counted(*given):
+        calls.append(given[2])
+        return several(*given)
+
+    runner.rounds._several = counted
+    runner.execute(steps[0])
+    tokens = []
+    for step in steps[1:]:
+        runner.rounds._drafts.pace._rows[row].credit = -1.0
+        tokens += tokens_of(runner.execute(step))[row]
+    assert tokens == wanted
+    assert calls == [3] * 6
+    # With credit, the drafter is asked in each pass.
+    runner.rounds._drafts.pace._rows[row].credit = 100.0
+    runner.execute(round_of([row], 4))
+    assert calls == [3] * 6

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tenonry_worker_torch.drafting.pace import MAX_ROWS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -68,6 +70,10 @@ class Drafts:
                 self.drafter.leave(row)
             except Exception as error:  # noqa: BLE001 - as `enter`
                 self._give_up(error)
+
+    def rests(self, numbers: list[int]) -> bool:
+        """Whether nothing would be drafted for these rows in the next passes."""
+        return self.drafter is None or len(numbers) > MAX_ROWS or not self.pace.may_pay(numbers)
 
     def propose(
         self,

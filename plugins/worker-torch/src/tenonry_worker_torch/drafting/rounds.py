@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         SchedulerOutput,
         StepFuture,
     )
+    from tenonry_torch_base.rounds import SeveralPasses
     from tenonry_worker_torch.drafting.drafts import Drafts, Proposal
 
 MAX_WAIT_S = 0.005
@@ -51,8 +52,9 @@ class DraftedRounds(Rounds):
         execute: Callable[[SchedulerOutput], ModelRunnerOutput | StepFuture],
         verify: Callable[[SchedulerOutput], ModelRunnerOutput],
         drafts: Drafts,
+        several: SeveralPasses | None = None,
     ) -> None:
-        super().__init__(state, execute)
+        super().__init__(state, execute, several)
         self._verify = verify
         self._drafts = drafts
 
@@ -73,26 +75,36 @@ class DraftedRounds(Rounds):
         step = output
         numbers = output.row.tolist()
         deadline = math.inf
+        pass_s = math.inf
         is_over = False
         while True:
             proposal = self._drafts.propose(step.row, numbers, left, is_over=is_over)
             if proposal is None:
                 break
             begin = clock()
-            result = self._verified(step, proposal) if proposal.total else self._pass(step)
-            end = clock()
             if proposal.total:
-                self._take_in(step.row, proposal, result, left, tally, end - begin)
+                result = self._verified(step, proposal)
             else:
-                left[result.row] -= 1
-                self._drafts.pace.plain(numbers, end - begin)
+                most = int((deadline - begin) / pass_s) if passes else 1
+                result = self._plain(step, numbers, min(most, int(left[step.row].min())))
+            end = clock()
+            made = np.diff(result.offsets)
+            pass_s = end - begin
+            if proposal.total:
+                self._take_in(step.row, proposal, result, left, tally, pass_s)
+            else:
+                left[result.row] -= made
+                count = int(made.max(initial=1))
+                pass_s /= count
+                for _ in range(count):
+                    self._drafts.pace.plain(numbers, pass_s)
             passes.append(result)
             row = self._going(result)
             if not len(row) or not left[row].all():
                 break
             if len(passes) == 1:
                 deadline = end + MAX_WAIT_S
-            is_over = end + (end - begin) > deadline
+            is_over = end + pass_s > deadline
             if len(row) < len(numbers):
                 numbers = row.tolist()
             step = next_pass(output.step_id, row)
@@ -105,6 +117,14 @@ class DraftedRounds(Rounds):
             num_accepted=tally.num_accepted,
             num_drafts=tally.num_drafts,
         )
+
+    def _plain(self, step: SchedulerOutput, numbers: list[int], most: int) -> ModelRunnerOutput:
+        """A pass without drafts, or at once up to `most` of them while the drafter is not asked anyway."""
+        if most > 1 and self._several is not None and self._drafts.rests(numbers):
+            made = self._several(step.step_id, step.row, most, self._row_ends(step.row))
+            if made is not None:
+                return made
+        return self._pass(step)
 
     def _take_in(
         self,
