@@ -108,10 +108,10 @@ def _compile(
         if is_x86 or not flags:
             try:
                 objects.append(_object(compiler, sources / "kernels.c", folder, name, flags))
-            except subprocess.CalledProcessError:
+            except subprocess.CalledProcessError as error:
                 if not flags:
                     raise
-                say(f"{compiler[0]} is too old for {name}, which is left out")
+                say(f"{compiler[0]} cannot compile for {name}, which is left out:\n{error.stderr}")
             else:
                 made.append(name)
     has = [f"-DTENONRY_HAS_{name}" for name in made]

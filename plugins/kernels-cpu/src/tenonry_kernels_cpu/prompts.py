@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING
 
-import torch
-
-from tenonry_kernels_cpu.layer import LINE_BYTES, place_of
+from tenonry_kernels_cpu.layer import place_of
 from tenonry_kernels_cpu.library import ADDRESS, COUNT, function
+from tenonry_kernels_cpu.scratch import Scratch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import torch
 
     from tenonry_kernels_cpu.layer import Layer
     from tenonry_torch_base.paged_attention import Chunks, PagedKeys
@@ -40,7 +41,7 @@ class Prompts:
         self._threads = threads
         self._function = function("prompts", instruction_set)
         self._room_for = function("prompts_room", instruction_set)
-        self._scratch = torch.empty(0, dtype=torch.uint8)
+        self._scratch = Scratch()
 
     def __call__(
         self,
@@ -57,6 +58,7 @@ class Prompts:
             self._blocks[number] = each.data_ptr()
         out = hidden.clone()
         place = place_of(keys, 0)
+        room = self._room_for(ctypes.addressof(self._parts), len(self._held), rows, tokens)
         self._function(
             ctypes.addressof(self._parts),
             len(blocks),
@@ -72,19 +74,6 @@ class Prompts:
             ctypes.addressof(place),
             ctypes.addressof(self._blocks),
             ctypes.addressof(self._windows),
-            self._scratch_for(rows, tokens),
+            self._scratch.address(room),
         )
         return out
-
-    def _scratch_for(self, rows: int, tokens: int) -> int:
-        """The address of enough scratch, which stays for later steps."""
-        room = self._room_for(
-            ctypes.addressof(self._parts),
-            len(self._held),
-            rows,
-            tokens,
-        )
-        if room + LINE_BYTES > len(self._scratch):
-            self._scratch = torch.empty(room + LINE_BYTES, dtype=torch.uint8)
-        begin = self._scratch.data_ptr()
-        return begin + -begin % LINE_BYTES

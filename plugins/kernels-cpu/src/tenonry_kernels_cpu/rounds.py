@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry_kernels_cpu.blocked import BlockedStruct, blocked_struct
-from tenonry_kernels_cpu.layer import LINE_BYTES, place_of
+from tenonry_kernels_cpu.layer import place_of
 from tenonry_kernels_cpu.library import ADDRESS, COUNT, REAL, function
+from tenonry_kernels_cpu.scratch import Scratch
 from tenonry_torch_base.round_kernel import RoundTokens
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Rounds:
         )
         self._function = function("rounds", instruction_set)
         self._room_for = function("rounds_room", instruction_set)
-        self._scratch = torch.empty(0, dtype=torch.uint8)
+        self._scratch = Scratch()
 
     def __call__(
         self,
@@ -96,6 +97,7 @@ class Rounds:
             ends.free.data_ptr(),
             *(each.data_ptr() for each in made),
         )
+        room = self._room_for(ctypes.addressof(self._model), rows, keys.table.shape[1])
         self._function(
             ctypes.addressof(self._model),
             rows,
@@ -103,14 +105,6 @@ class Rounds:
             ctypes.addressof(place),
             ctypes.addressof(self._blocks),
             ctypes.addressof(given),
-            self._scratch_for(rows, keys.table.shape[1]),
+            self._scratch.address(room),
         )
         return made
-
-    def _scratch_for(self, rows: int, width: int) -> int:
-        """The address of enough scratch, which stays for later rounds."""
-        room = self._room_for(ctypes.addressof(self._model), rows, width)
-        if room + LINE_BYTES > len(self._scratch):
-            self._scratch = torch.empty(room + LINE_BYTES, dtype=torch.uint8)
-        begin = self._scratch.data_ptr()
-        return begin + -begin % LINE_BYTES

@@ -88,16 +88,11 @@ class DraftedRounds(Rounds):
                 most = int((deadline - begin) / pass_s) if passes else 1
                 result = self._plain(step, numbers, min(most, int(left[step.row].min())))
             end = clock()
-            made = np.diff(result.offsets)
             pass_s = end - begin
             if proposal.total:
                 self._take_in(step.row, proposal, result, left, tally, pass_s)
             else:
-                left[result.row] -= made
-                count = int(made.max(initial=1))
-                pass_s /= count
-                for _ in range(count):
-                    self._drafts.pace.plain(numbers, pass_s)
+                pass_s = self._take_plain(numbers, result, left, pass_s)
             passes.append(result)
             row = self._going(result)
             if not len(row) or not left[row].all():
@@ -125,6 +120,17 @@ class DraftedRounds(Rounds):
             if made is not None:
                 return made
         return self._pass(step)
+
+    def _take_plain(
+        self, numbers: list[int], result: ModelRunnerOutput, left: I32, seconds: float
+    ) -> float:
+        """Count what passes without drafts brought; returns what one of them took."""
+        made = np.diff(result.offsets)
+        left[result.row] -= made
+        count = int(made.max(initial=1))
+        for _ in range(count):
+            self._drafts.pace.plain(numbers, seconds / count)
+        return seconds / count
 
     def _take_in(
         self,

@@ -13,7 +13,6 @@ from tenonry_worker_torch.fuse.decoder import LeanHead
 from tenonry_worker_torch.fuse.kernels.linear import KernelLinear
 from tenonry_worker_torch.fuse.kernels.paged import TOLERANCE, paged_keys, trial_step
 from tenonry_worker_torch.fuse.kernels.trial import Candidates
-from tenonry_worker_torch.fuse.widened import BlockedLinear
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from tenonry_torch_base.step_kernels import LayerKernel
     from tenonry_worker_torch.attention.layer import AttentionLayer
     from tenonry_worker_torch.fuse.decoder import LeanForward
-    from tenonry_worker_torch.fuse.kernels.paged import WholeLayer
     from tenonry_worker_torch.fuse.rope import RopeTable
 
 ROWS = 2  # of a trial
@@ -65,14 +63,6 @@ def round_parts(
         end.norm.eps,
         weight,
     )
-
-
-def most_rows(forward: LeanForward, whole: Sequence[WholeLayer]) -> int:
-    """So many that layers and head have a kernel; none where the head multiplies any number, piece by piece."""
-    head = forward.end.head if isinstance(forward.end, LeanHead) else None
-    if not isinstance(head, KernelLinear) or isinstance(head.own, BlockedLinear):
-        return min(each.most for each in whole) if isinstance(head, KernelLinear) else 0
-    return min(head.most, *(each.most for each in whole))
 
 
 def round_candidates(

@@ -12,7 +12,6 @@ from tenonry_worker_torch.fuse.kernels.paged import WholeLayer, WholeStack, stac
 from tenonry_worker_torch.fuse.kernels.prompts import WholePrompts, prompt_candidates
 from tenonry_worker_torch.fuse.kernels.rounds import (
     WholeRounds,
-    most_rows,
     round_candidates,
     round_parts,
 )
@@ -86,7 +85,8 @@ class Stacks:
         compared = partial(round_candidates, forward, some, whole[0].kernel, attend, rope)
         if self._verdict((ROUNDS,), compared):
             layers = tuple(each.layer for each in whole)
-            forward.rounds = WholeRounds(layers, made, most_rows(forward, whole))
+            most = min(forward.end.head.most, *(each.most for each in whole))  # type: ignore[union-attr] - has parts
+            forward.rounds = WholeRounds(layers, made, most)
 
     def take_back(self) -> None:
         """Let layers be called one after another again."""

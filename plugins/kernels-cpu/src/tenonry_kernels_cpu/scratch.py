@@ -1,0 +1,23 @@
+"""Memory that kernels write to while they run, kept from call to call. Worker process."""
+
+from __future__ import annotations
+
+import torch
+
+LINE_BYTES = 64
+
+
+class Scratch:
+    """As much as any call has wanted so far."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held = torch.empty(0, dtype=torch.uint8)
+
+    def address(self, room: int) -> int:
+        """Where `room` bytes are, from a line of the cache on."""
+        if room + LINE_BYTES > len(self._held):
+            self._held = torch.empty(room + LINE_BYTES, dtype=torch.uint8)
+        begin = self._held.data_ptr()
+        return begin + -begin % LINE_BYTES
