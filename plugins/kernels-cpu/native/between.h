@@ -40,7 +40,7 @@ static void norm_body(const void *context) { norm_rows(*(const norm_job *)contex
 void KERNEL(half_norm)(int64_t threads, int64_t count, int64_t size, const uint16_t *x, const float *weight, float eps,
                        uint16_t *out) {
     norm_job job = {x, weight, eps, count, size, out};
-    tenonry_together(threads_for(threads, between_ns(count * size)), norm_body, &job);
+    tenonry_together(tenonry_threads_for(threads, between_ns(count * size)), norm_body, &job);
 }
 
 typedef struct {
@@ -119,7 +119,7 @@ void KERNEL(turn_heads)(const attention *p, int64_t threads, int64_t count, uint
                         const uint16_t *sin, int64_t rotated) {
     turn_job job = {p, count, projected, cos, sin, rotated};
     int64_t numbers = count * (p->heads + p->kv_heads) * p->size;
-    tenonry_together(threads_for(threads, 2 * between_ns(numbers)), turn_body, &job);
+    tenonry_together(tenonry_threads_for(threads, 2 * between_ns(numbers)), turn_body, &job);
 }
 
 typedef struct {
@@ -148,7 +148,7 @@ static void gate_body(const void *context) {
 /* out = silu(gate) * up, with gate and up one behind the other in `x`. */
 void KERNEL(gate)(int64_t threads, int64_t count, int64_t inner, const uint16_t *x, uint16_t *out) {
     gate_job job = {count, inner, x, out};
-    tenonry_together(threads_for(threads, 2 * between_ns(count * inner)), gate_body, &job);
+    tenonry_together(tenonry_threads_for(threads, 2 * between_ns(count * inner)), gate_body, &job);
 }
 
 #endif

@@ -334,7 +334,7 @@ void KERNEL(chunk_attention)(const attention *p, int64_t threads, int64_t rows, 
                              const uint16_t *query, const paged *at, uint16_t *out) {
     chunk_job job = {.parts = p, .at = at, .rows = rows, .begin = begin, .count = count, .query = query,
                      .query_step = p->heads * p->size, .out = out};
-    tenonry_together(threads_for(threads, chunk_ns(&job)), chunk_body, &job);
+    tenonry_together(tenonry_threads_for(threads, chunk_ns(&job)), chunk_body, &job);
 }
 
 #endif

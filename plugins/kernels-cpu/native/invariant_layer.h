@@ -122,7 +122,7 @@ void KERNEL(invariant_layer)(const invariant_layer *p, int64_t threads, int64_t 
     int64_t work = pass_ns(p->attention, at, queries) + chained_ns(&p->projection, tokens);
     const chained *weights[] = {&p->out, &p->gate_up, &p->down};
     for (int n = 0; n < 3; n++) work += chained_ns(weights[n], queries);
-    tenonry_together(threads_for(threads, work), invariant_body, &job);
+    tenonry_together(tenonry_threads_for(threads, work), invariant_body, &job);
 }
 
 /* `x`, `out` [count, size]. */

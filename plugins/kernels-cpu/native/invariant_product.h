@@ -134,7 +134,7 @@ static void chained_body(const void *context) { chained_product(*(const chain_jo
 void KERNEL(invariant_linear)(const chained *w, int64_t threads, int64_t count, const float *x, const float *others,
                               float *out) {
     chain_job job = {.weight = w, .x = x, .count = count, .others = others, .out = out};
-    tenonry_together(threads_for(threads, chained_ns(w, count)), chained_body, &job);
+    tenonry_together(tenonry_threads_for(threads, chained_ns(w, count)), chained_body, &job);
 }
 
 #endif

@@ -118,7 +118,7 @@ static void attend_body(const void *context) {
 void KERNEL(paged_attention)(const attention *p, int64_t threads, int64_t count, const uint16_t *query, int64_t query_step,
                              const paged *at, uint16_t *out) {
     attend_job job = {.parts = p, .at = at, .count = count, .query = query, .query_step = query_step, .out = out};
-    tenonry_together(threads_for(threads, attend_ns(p, at, count)), attend_body, &job);
+    tenonry_together(tenonry_threads_for(threads, attend_ns(p, at, count)), attend_body, &job);
 }
 
 typedef struct {
@@ -195,7 +195,7 @@ INLINE int64_t layer_ns(const layer_job *job) {
 void KERNEL(layer)(const layer *p, int64_t threads, int64_t count, const uint16_t *hidden, const uint16_t *cos,
                    const uint16_t *sin, int64_t rotated, const paged *at, uint16_t *out, char *scratch) {
     layer_job job = {p, count, hidden, cos, sin, rotated, at, out, scratch};
-    tenonry_together(threads_for(threads, layer_ns(&job)), layer_body, &job);
+    tenonry_together(tenonry_threads_for(threads, layer_ns(&job)), layer_body, &job);
 }
 
 /* Layers one after another: of layer n, `parts`[n], whose K/V are in `blocks`[n] and seen through `window`[n]. `between`
@@ -232,7 +232,7 @@ void KERNEL(stack)(const layer *const *parts, int64_t layers, int64_t threads, i
     stack_job job = {.first = {parts[0], count, hidden, cos, sin, rotated, at, out, scratch + between},
                      .count = layers, .parts = parts, .blocks = blocks, .window = window, .between = (uint16_t *)scratch};
     /* As many threads as a layer alone would have: they wait for each other in each of its parts. */
-    tenonry_together(threads_for(threads, layer_ns(&job.first)), stack_body, &job);
+    tenonry_together(tenonry_threads_for(threads, layer_ns(&job.first)), stack_body, &job);
 }
 
 #endif

@@ -6,6 +6,9 @@
 
 typedef void (*tenonry_work)(const void *context, int64_t chunk);
 
+/* As many threads as pay for work that takes one so long. */
+int64_t tenonry_threads_for(int64_t threads, int64_t work_ns);
+
 /* Call `body`, whose calls of `tenonry_share` are shared among at most so many threads, the caller's included. */
 void tenonry_together(int64_t threads, void (*body)(const void *context), const void *context);
 

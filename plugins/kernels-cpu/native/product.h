@@ -6,7 +6,6 @@
 #include "tiles.h"
 
 #define FEW_CHUNKS 16  /* less than what can be shared well */
-#define ALONE_NS 80000
 #define PREPARED_ROWS 8 /* of a chunk */
 #define TILED_FROM 2     /* rows; one alone is as quick to multiply as its weights are to read */
 #if defined(__AMX_BF16__)
@@ -199,9 +198,6 @@ INLINE int64_t product_ns(const blocked *w, int64_t count) {
     return w->inputs * w->outputs * (read + count) / 120;
 }
 
-/* As many threads as pay for so much work: waking one takes as long as some of it. */
-INLINE int64_t threads_for(int64_t threads, int64_t work_ns) { return work_ns < ALONE_NS ? 1 : threads; }
-
 static void linear_body(const void *context) { blocked_product((product_job *)context); }
 
 /* out [count, outputs] = x [count, inputs] times the weight, and `others` where there are some; all in bfloat16. */
@@ -209,7 +205,7 @@ void KERNEL(blocked_linear)(const blocked *w, int64_t threads, int64_t count, co
                             const uint16_t *others, uint16_t *out, char *prepared) {
     product_job job = {.weight = w, .x = x, .count = count, .x_step = x_step, .prepared = prepared, .halves = out,
                        .others = others, .step = w->outputs};
-    tenonry_together(threads_for(threads, product_ns(w, count)), linear_body, &job);
+    tenonry_together(tenonry_threads_for(threads, product_ns(w, count)), linear_body, &job);
 }
 
 /* The same with weights of few bits, all in bfloat16 or, with `has_floats`, in float32. */
@@ -221,7 +217,7 @@ void KERNEL(few_bits_linear)(const blocked *w, int64_t threads, int64_t count, c
         job.floats = out;
     else
         job.halves = out;
-    tenonry_together(threads_for(threads, product_ns(w, count)), linear_body, &job);
+    tenonry_together(tenonry_threads_for(threads, product_ns(w, count)), linear_body, &job);
 }
 
 #endif

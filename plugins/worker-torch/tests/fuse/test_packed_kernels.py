@@ -311,6 +311,8 @@ class TestRows:
         assert not Budget().is_better(lambda: candidates(400), is_timed=True)
         assert Budget().is_better(lambda: candidates(400), is_timed=False)
         assert not Budget().is_better(lambda: candidates(1, 1.0), is_timed=False)
+        as_slow = candidates(400)._replace(times=1000)
+        assert Budget().is_better(lambda: as_slow, is_timed=True)
 
     def test_trials_end_when_the_time_is_used_up(self):
         asked = []

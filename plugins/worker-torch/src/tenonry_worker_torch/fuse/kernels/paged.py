@@ -19,7 +19,7 @@ from tenonry_worker_torch.fuse.kernels.attention import (
 )
 from tenonry_worker_torch.fuse.kernels.few_bits import FewBitsLayer
 from tenonry_worker_torch.fuse.kernels.linear import KernelLinear
-from tenonry_worker_torch.fuse.kernels.trial import Candidates
+from tenonry_worker_torch.fuse.kernels.trial import PAR, Candidates
 from tenonry_worker_torch.fuse.linear import PackedLinear
 from tenonry_worker_torch.fuse.widened import BlockedLinear
 from tenonry_worker_torch.state.backend import StatefulBackend
@@ -222,7 +222,12 @@ def stack_candidates(
         made = whole(hidden, cos, sin, paged_keys(steps[1][0]), blocks)
         return (made, *(step.kept() for step in steps[1]))
 
-    return Candidates(one_by_one, together, TOLERANCE)
+    return Candidates(
+        one_by_one,
+        together,
+        TOLERANCE,
+        PAR,
+    )
 
 
 def trial_step(

@@ -12,7 +12,7 @@ from tenonry_torch_base.step_kernels import RoundParts
 from tenonry_worker_torch.fuse.decoder import LeanHead
 from tenonry_worker_torch.fuse.kernels.linear import KernelLinear
 from tenonry_worker_torch.fuse.kernels.paged import TOLERANCE, paged_keys, trial_step
-from tenonry_worker_torch.fuse.kernels.trial import Candidates
+from tenonry_worker_torch.fuse.kernels.trial import PAR, Candidates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,4 +96,5 @@ def round_candidates(
         lambda: (logits().amax(1, keepdim=True), first.kept()),
         chosen,
         TOLERANCE,
+        PAR,
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry_torch_base.seeded import seeded
+from tenonry_worker_torch.fuse.kernels.trial import PAR
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 from tenonry_worker_torch.fuse.trial import is_same
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 COUNTS = (1, 8, 64)
 LIMIT_S = 0.4  # for all trials of a model together
 REPEATS = 20
-# As slow may a kernel be for more rows than one, in times of our operations: what is as quick is chosen at every start.
-PAR = 1.2
 ENOUGH_S = 0.004  # for the timings of both with one number of rows; each is timed twice at least
 
 
@@ -78,10 +77,11 @@ class Budget:
         """Whether a kernel that is for one number of rows, or for any, is right and, if timed, quicker."""
         begin = time.perf_counter()
         with seeded(0), torch.inference_mode():
+            candidates = candidates_for()
             verdict = _compared(
-                candidates_for(),
+                candidates,
                 is_timed,
-                1.0,
+                candidates.times,
             )
         self.left_s -= time.perf_counter() - begin
         return bool(verdict)

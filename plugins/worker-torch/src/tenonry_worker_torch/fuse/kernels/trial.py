@@ -24,17 +24,21 @@ logger = logging.getLogger("tenonry.worker")
 ROWS = (3, 64)
 REPEATS = 5
 LIMIT_S = 0.02  # for one candidate; at least one run is timed
+# So slow may a kernel be where there is little between both, in times of our operations: each start chooses the same.
+PAR = 1.2
 
 
 class Candidates(NamedTuple):
     """Functions without arguments that compute the same: each changes tensors of its own, and returns all results.
 
-    `tolerance`: relative error (L2) taken for rounding.
+    `tolerance`: relative error (L2) taken for rounding. `times`: the kernel must take less than so many times what our
+    operations take; above 1 where it makes the same calls as they do, in one.
     """
 
     own: Run
     kernel: Run
     tolerance: float = TOLERANCE
+    times: float = 1.0
 
 
 def tried(kernels: str, part: str, trial: Callable[[], int]) -> int:
