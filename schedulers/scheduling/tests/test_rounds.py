@@ -105,16 +105,16 @@ class TestHowMany:
             harness.deliver()
         assert max(rounds_of(harness)) == most
 
-    def test_a_longer_time_counts_at_once_and_a_shorter_one_slowly(self, make_harness):
+    def test_one_longer_time_counts_little_and_lasting_ones_soon(self, make_harness):
         harness = make_harness(8)
         harness.add([1, 2, 3], 60)
         lengths = []
-        for token_s in [0.001] * 3 + [0.005] * 2 + [0.001] * 6:
+        for token_s in [0.001] * 3 + [0.003] + [0.001] * 2 + [0.005] * 5:
             harness.launch()
             lengths.append(harness.outputs[-1].round_tokens)
             harness.clock.advance(token_s * lengths[-1])
             harness.deliver()
-        assert lengths == [1, 1, 6, 6, 2, 2, 2, 2, 2, 2, 3]
+        assert lengths == [1, 1, 6, 6, 4, 4, 4, 3, 2, 2, 2]
 
     def test_more_rows_are_timed_anew(self, make_harness):
         harness = make_harness()

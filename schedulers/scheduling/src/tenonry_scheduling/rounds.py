@@ -16,7 +16,7 @@ from tenonry_scheduling.lifecycle import Lifecycle
 from tenonry_scheduling.rows import Index
 
 MAX_WAIT_S = 0.005
-# How much of a shorter time per token is believed at once; a longer one is in full.
+# Of the last time per token, in the mean of all. One that another process made long says little about the next one.
 FORGETTING = 0.2
 
 
@@ -30,7 +30,7 @@ class Rounds:
         context = lifecycle.context
         # Blocks of a sliding window are counted for rows that compute no more than the budget in one step.
         self._most = min(context.max_round_tokens, context.config.step_token_budget)
-        self._token_s = math.inf  # what a token of every row takes
+        self._token_s = math.inf  # what a token of every row takes, in the mean
         self._num_rows = 0  # for so many rows
         self._is_drafted = context.config.drafter is not None
         self._began = math.nan  # when the step that is under way did, if all of its rows decode
@@ -99,8 +99,9 @@ class Rounds:
             return
         most = int(num_of_each(result).max())
         token_s = (self._clock() - self._began) / most
-        slowly = self._token_s + FORGETTING * (token_s - self._token_s)
-        self._token_s = token_s if math.isinf(slowly) else max(token_s, slowly)
+        if math.isinf(self._token_s):
+            self._token_s = token_s
+        self._token_s += FORGETTING * (token_s - self._token_s)
 
     def take_draft_counts(self) -> tuple[int, int, int]:
         """Drafts, their tokens, and those that were right, since the last call."""
