@@ -63,7 +63,7 @@ MAX_TOKENS = {
     # unless they step together, and those that need no start wait for none that do;
     # one that was given up may come back with its node; one that did no step blames no request;
     # what takes the place of plugins that ended engines came from the client, and does so for KV connectors.
-    "continuity": 3_745,
+    "continuity": 3_810,
     # Engines that stand by: started in the background, let in, lost, renewed, refused.
     # Engines are replaced one by one, or together where they step together; other front ends move their streams, too.
     "replacement": 3_254,

@@ -14,6 +14,7 @@ class FakeServed:
     """Those who wait for the engines."""
 
     is_over = False
+    serves = False
 
     def __init__(self) -> None:
         self.admitted: list[int] = []
@@ -103,3 +104,29 @@ def test_an_engine_that_was_given_up_may_come_back(monkeypatch):
 
     asyncio.run(main())
     assert served.admitted == [1]
+
+
+def test_streams_that_go_on_in_other_engines_have_processors_first(monkeypatch):
+    """Not where one stands by, which needs no start."""
+    monkeypatch.setattr(restarts, "HEAD_START_S", 0.5)
+    served = FakeServed()
+    waited: dict[tuple[bool, int], float] = {}
+
+    async def main() -> None:
+        for serves, standbys in [(False, 0), (True, 0), (True, 1)]:
+            called = asyncio.Event()
+
+            async def restart(indexes: Sequence[int], called: asyncio.Event = called) -> None:
+                called.set()
+
+            found = Restarts(served, restart, lambda record: None, asyncio.Lock())
+            found.num_at_once = lambda standbys=standbys: standbys
+            served.serves = serves
+            begin = asyncio.get_running_loop().time()
+            found.on_death(1, "it was killed")
+            await called.wait()
+            waited[serves, standbys] = asyncio.get_running_loop().time() - begin
+
+    asyncio.run(main())
+    assert waited[True, 0] >= 0.5
+    assert max(waited, key=waited.__getitem__) == (True, 0)

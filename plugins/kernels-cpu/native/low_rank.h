@@ -1,5 +1,9 @@
 /* What low-rank adapters add to the outputs of a linear layer (arXiv:2106.09685): out += x A B, per token with the A and B of
- * its slot. Tokens of one slot are computed together, so that weights are read once per few tokens. */
+ * its slot. Tokens of one slot are computed together, so that weights are read once per few tokens. Each sum is one chain over
+ * its inputs in their order, however many tokens there are. */
+#ifndef TENONRY_LOW_RANK_H
+#define TENONRY_LOW_RANK_H
+
 #include "vectors.h"
 
 #if defined(__AVX512F__)
@@ -56,26 +60,49 @@ INLINE void few(int rows, int vectors, int64_t inner, const float *x, int64_t x_
     }
 }
 
-/* The columns of one tile of A: x of few tokens becomes `inner`. */
-INLINE void narrow(int rows, int vectors, const low_rank *p, const float *x, const void *down, int64_t column, float *inner,
-                   int is_half) {
+/* The columns of one tile of A: x of few tokens, `x_step` floats apart, becomes `inner`. */
+INLINE void narrow(int rows, int vectors, const low_rank *p, const float *x, int64_t x_step, const void *down, int64_t column,
+                   float *inner, int is_half) {
     vector sums[FEW_ROWS][FEW_VECTORS];
-    few(rows, vectors, p->inputs, x, p->inputs, at(down, column, is_half), p->width, vectors * LANES, is_half, sums);
+    few(rows, vectors, p->inputs, x, x_step, at(down, column, is_half), p->width, vectors * LANES, is_half, sums);
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < vectors; v++) *(vector *)(inner + r * p->width + column + v * LANES) = sums[r][v];
 }
 
-/* The columns of one tile of B: what `inner` makes is added to the outputs of few tokens. */
+/* The columns of one tile of B: what `inner` makes is added to the outputs of few tokens, which are halves with `to_half`. */
 INLINE void widen(int rows, int vectors, int64_t left, const low_rank *p, const float *inner, const void *up, int64_t size,
-                  void *const *out, int64_t column, int is_half) {
+                  void *const *out, int64_t column, int is_half, int to_half) {
     vector sums[FEW_ROWS][FEW_VECTORS];
     few(rows, vectors, p->rank, inner, p->width, up, size, left, is_half, sums);
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < vectors; v++) {
-            void *place = (void *)at(out[r], column + v * LANES, is_half);
+            void *place = (void *)at(out[r], column + v * LANES, to_half);
             int64_t rest = left - v * LANES;
-            store(place, load(place, rest, is_half) + sums[r][v], rest, is_half);
+            store(place, load(place, rest, to_half) + sums[r][v], rest, to_half);
         }
+}
+
+/* Few tokens of a slot, whose outputs are at `out`. `inner`: room for rows * width. */
+INLINE void add_few(int rows, const low_rank *p, int64_t slot, const float *x, int64_t x_step, void *const *out, float *inner,
+                    int is_half, int to_half) {
+    const void *down = at(p->down, slot * p->inputs * p->width, is_half);
+    int64_t column = 0;
+    for (; column + FEW_VECTORS * LANES <= p->width; column += FEW_VECTORS * LANES)
+        narrow(rows, FEW_VECTORS, p, x, x_step, down, column, inner, is_half);
+    for (; column < p->width; column += LANES) narrow(rows, 1, p, x, x_step, down, column, inner, is_half);
+    for (int64_t n = 0; n < p->parts; n++) {
+        const low_rank_part *part = p->part + n;
+        const void *up = at(part->up, slot * p->rank * part->size, is_half);
+        const float *of_part = inner + n * p->rank;
+        int64_t c = 0;
+        for (; c + FEW_VECTORS * LANES <= part->size; c += FEW_VECTORS * LANES)
+            widen(rows, FEW_VECTORS, FEW_VECTORS * LANES, p, of_part, at(up, c, is_half), part->size, out, part->begin + c,
+                  is_half, to_half);
+        for (; c + LANES <= part->size; c += LANES)
+            widen(rows, 1, LANES, p, of_part, at(up, c, is_half), part->size, out, part->begin + c, is_half, to_half);
+        if (c < part->size)
+            widen(rows, 1, part->size - c, p, of_part, at(up, c, is_half), part->size, out, part->begin + c, is_half, to_half);
+    }
 }
 
 INLINE void few_tokens(int rows, const low_rank *p, int64_t slot, const int64_t *tokens, const void *x, int64_t x_step,
@@ -91,24 +118,7 @@ INLINE void few_tokens(int rows, const low_rank *p, int64_t slot, const int64_t 
         for (; k + LANES <= p->inputs; k += LANES) *(vector *)(to + k) = load(at(from, k, is_half), LANES, is_half);
         if (k < p->inputs) store(to + k, load(at(from, k, is_half), p->inputs - k, is_half), p->inputs - k, 0);
     }
-    const void *down = at(p->down, slot * p->inputs * p->width, is_half);
-    int64_t column = 0;
-    for (; column + FEW_VECTORS * LANES <= p->width; column += FEW_VECTORS * LANES)
-        narrow(rows, FEW_VECTORS, p, given, down, column, inner, is_half);
-    for (; column < p->width; column += LANES) narrow(rows, 1, p, given, down, column, inner, is_half);
-    for (int64_t n = 0; n < p->parts; n++) {
-        const low_rank_part *part = p->part + n;
-        const void *up = at(part->up, slot * p->rank * part->size, is_half);
-        const float *of_part = inner + n * p->rank;
-        int64_t c = 0;
-        for (; c + FEW_VECTORS * LANES <= part->size; c += FEW_VECTORS * LANES)
-            widen(rows, FEW_VECTORS, FEW_VECTORS * LANES, p, of_part, at(up, c, is_half), part->size, targets,
-                  part->begin + c, is_half);
-        for (; c + LANES <= part->size; c += LANES)
-            widen(rows, 1, LANES, p, of_part, at(up, c, is_half), part->size, targets, part->begin + c, is_half);
-        if (c < part->size)
-            widen(rows, 1, part->size - c, p, of_part, at(up, c, is_half), part->size, targets, part->begin + c, is_half);
-    }
+    add_few(rows, p, slot, given, p->inputs, targets, inner, is_half, is_half);
 }
 
 INLINE void all_tokens(const low_rank *p, const int64_t *tokens, const int64_t *ends, int64_t slots, const void *x,
@@ -133,3 +143,5 @@ void KERNEL(low_rank)(const low_rank *p, const int64_t *tokens, const int64_t *e
     else
         all_tokens(p, tokens, ends, slots, x, x_step, out, out_step, scratch, 0);
 }
+
+#endif

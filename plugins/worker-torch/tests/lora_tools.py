@@ -80,19 +80,21 @@ def runner(
     fuse=True,
     backend="cpu",
     kernels=None,
+    invariant=False,
     **sizes,
 ):
     """A model runner that may have adapters."""
     adapters = Adapters(Places(copy.deepcopy(module), module), max_loras, max_rank, max_kept)
     model = build(
         module,
-        worker_tools.BACKENDS[backend],
+        worker_tools.BACKENDS["invariant" if invariant else backend],
         HostBuffers(torch.device("cpu"), 1),
         max_model_len=64,
         fuse=fuse,
         skip_check=False,
         adapters=adapters,
         kernels=kernels,
+        invariant=invariant,
     )
     return worker_tools.runner(model, **({"max_num_seqs": 12, "num_blocks": 160} | sizes))
 

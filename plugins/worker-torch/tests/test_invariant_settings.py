@@ -49,7 +49,6 @@ needs_quantisations = pytest.mark.skipif(
             "quantization=int8: they are for floats",
             marks=needs_quantisations,
         ),
-        ({"max_loras": 2}, "max_loras=2: adapters add"),
         ({"tensor_parallel_size": 2}, "2 ranks: their sums"),
         ({"pipeline_parallel_size": 2}, "2 ranks: their sums"),
         ({"kv_connector": "host"}, "kv_connector=host: K/V of another engine"),
@@ -90,7 +89,6 @@ def looked_at(folder, **settings):
     [
         {"dtype": "bfloat16"},
         {"attention_backend": "sdpa"},
-        {"max_loras": 2},
         {"enforce_eager": True},
         {"options": TorchOptions(step_kernels="none")},
         {"batch_invariant": False},
@@ -105,6 +103,7 @@ def test_by_default_it_is_left_out_where_something_is_in_the_way(folder, setting
 
 def test_by_default_it_is_kept_in_float32_for_families_that_have_kernels(folder, tmp_path):
     assert looked_at(folder, dtype="float32")
+    assert looked_at(folder, dtype="float32", max_loras=2)
     worker_families.save("gpt2", tmp_path)
     assert not looked_at(tmp_path, dtype="float32")
 

@@ -136,6 +136,11 @@ class Recovery:
         """No engine is left, or wanted."""
         return self._client.dead is not None
 
+    @property
+    def serves(self) -> bool:
+        """Whether engines are left to which streams go."""
+        return bool(self._client.engines)
+
     def has(self, index: int) -> bool:
         """Whether this engine is there."""
         return index in self._client.engines

@@ -14,6 +14,8 @@ from tenonry.stats import RecoveryStats, StatRecord
 logger = logging.getLogger(__name__)
 POLL_S = 0.005
 RETRY_S = 0.5  # after a start that failed
+# What streams take to go on in other engines, roughly; a start would take processors from these meanwhile.
+HEAD_START_S = 0.3
 
 
 class Served(Protocol):
@@ -21,6 +23,9 @@ class Served(Protocol):
 
     @property
     def is_over(self) -> bool: ...
+
+    @property
+    def serves(self) -> bool: ...
 
     def has(self, index: int) -> bool: ...
 
@@ -31,8 +36,8 @@ class Served(Protocol):
 
 class Restarts:
     """`restart(engine indexes)` starts engines, and returns when they can be used; then they are admitted. `lock` is
-    held meanwhile. An engine that is not started again is given up. `num_together`: engines that step together die, and
-    are started again or given up, together.
+    held meanwhile. Where others serve, it is called a moment later. An engine that is not started again is given up.
+    `num_together`: engines that step together die, and are started again or given up, together.
 
     `obstacles`: why an engine that is started now would not be as it was. `num_at_once()`: how many need no start, and
     need not wait for others that do; or 0.
@@ -100,6 +105,8 @@ class Restarts:
     async def _work(self) -> None:
         try:
             async with self._lock:
+                if self._served.serves and not self.num_at_once():
+                    await asyncio.sleep(HEAD_START_S)
                 has_failed = False
                 while self._due and not self._served.is_over:
                     if len(self._due) < self._num_together:

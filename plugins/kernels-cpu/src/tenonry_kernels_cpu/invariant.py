@@ -11,11 +11,12 @@ from torch.nn import functional
 from tenonry_kernels_cpu.attention import struct_of
 from tenonry_kernels_cpu.layer import can_attend
 from tenonry_kernels_cpu.library import ADDRESS, COUNT, REAL, function
+from tenonry_kernels_cpu.low_rank import LowRank
 from tenonry_kernels_cpu.weights import address
 from tenonry_torch_base.invariant import InvariantKernels
 
 if TYPE_CHECKING:
-    from tenonry_torch_base.invariant import InvariantLayerParts, StepKeys
+    from tenonry_torch_base.invariant import InvariantLayerParts, LayerAdapters, StepKeys
 
 PANEL = 64  # outputs that lie side by side, as in native/invariant_product.h
 PIECE_ROWS = 192  # as in native/invariant_layer.h
@@ -57,6 +58,14 @@ class _Struct(ctypes.Structure):
         *((name, ADDRESS) for name in ("attention", "norm", "second_norm")),
         *((name, REAL) for name in ("norm_eps", "second_norm_eps")),
         *((name, _Chained) for name in ("projection", "out", "gate_up", "down")),
+    )
+
+
+class _LayerAdapters(ctypes.Structure):
+    """`layer_adapters` in native/invariant_layer.h."""
+
+    _fields_ = tuple(
+        (name, ADDRESS) for name in ("projection", "out", "gate_up", "down", "slot", "query_slot")
     )
 
 
@@ -197,11 +206,13 @@ class InvariantLayer:
         sin: torch.Tensor,
         keys: StepKeys,
         tokens: torch.Tensor | None = None,
+        adapters: LayerAdapters | None = None,
     ) -> torch.Tensor:
         count = len(hidden)
         queries = len(keys.positions)
         out = hidden.new_empty(queries, hidden.shape[1])
         where = _place_of(keys, self._window)
+        added = None if adapters is None else _added(adapters)
         floats = self._floats + count * self._token_floats + queries * self._query_floats
         self._function(
             self._address,
@@ -214,6 +225,7 @@ class InvariantLayer:
             cos.shape[-1],
             address(tokens),
             ctypes.addressof(where),
+            None if added is None else ctypes.addressof(added),
             out.data_ptr(),
             self._scratch.room(floats),
         )
@@ -226,6 +238,17 @@ def _own(linears: tuple[object, ...]) -> list[InvariantLinear]:
     if len(found) < len(linears):
         raise TypeError("a layer of step kernels 'cpu' needs linear layers that they made, too")
     return found
+
+
+def _added(adapters: LayerAdapters) -> _LayerAdapters:
+    """Raises TypeError for kernels of another library."""
+    *kernels, slots, query_slots = adapters
+    addresses = []
+    for kernel in kernels:
+        if kernel is not None and not isinstance(kernel, LowRank):
+            raise TypeError("a layer of step kernels 'cpu' needs adapters that they made, too")
+        addresses.append(None if kernel is None else kernel.address)
+    return _LayerAdapters(*addresses, slots.data_ptr(), query_slots.data_ptr())
 
 
 def _place_of(keys: StepKeys, window: int) -> ctypes.Structure:

@@ -31,9 +31,9 @@ class _Struct(ctypes.Structure):
 
 
 class LowRank:
-    """See `StepKernels.low_rank`. Computes in float32, whatever the weights are in."""
+    """See `StepKernels.low_rank`. Computes in float32, whatever the weights are in. `address`: of its struct."""
 
-    __slots__ = ("_address", "_function", "_held", "_scratch")
+    __slots__ = ("_function", "_held", "_scratch", "address")
 
     def __init__(self, parts: LowRankParts, instruction_set: str) -> None:
         _, inputs, width = parts.down.shape
@@ -52,13 +52,13 @@ class LowRank:
             ctypes.addressof(array),
         )
         self._held = (parts, array, made)
-        self._address = ctypes.addressof(made)
+        self.address = ctypes.addressof(made)
         self._function = function("low_rank", instruction_set)
         self._scratch = torch.empty(ROWS * (inputs + width))
 
     def __call__(self, x: torch.Tensor, out: torch.Tensor, tokens: SlotTokens) -> None:
         self._function(
-            self._address,
+            self.address,
             tokens.order.data_ptr(),
             tokens.ends.data_ptr(),
             len(tokens.ends),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from tenonry_torch_base.attention_parts import AttentionParts
+    from tenonry_torch_base.low_rank import LowRankKernel
 
 
 class StepKeys(NamedTuple):
@@ -78,6 +79,22 @@ class InvariantLayerParts:
     down: InvariantLinear
 
 
+class LayerAdapters(NamedTuple):
+    """Low-rank adapters of a layer's linear layers: kernels that the same implementation made, None where nothing is
+    added. Each adds to what its linear layer makes, before that goes on; in the projection, to queries, keys and values
+    one behind the other.
+
+    `slots` i32[T]: the slot of each token, −1 for those without an adapter; `query_slots` i32[Q]: of the queries.
+    """
+
+    projection: LowRankKernel | None
+    out: LowRankKernel | None
+    gate_up: LowRankKernel | None
+    down: LowRankKernel | None
+    slots: torch.Tensor
+    query_slots: torch.Tensor
+
+
 class InvariantLayer(Protocol):
     """A layer of T tokens, of which Q are queries that go on."""
 
@@ -88,11 +105,14 @@ class InvariantLayer(Protocol):
         sin: torch.Tensor,
         keys: StepKeys,
         tokens: torch.Tensor | None = None,
+        adapters: LayerAdapters | None = None,
     ) -> torch.Tensor:
         """`hidden` [T, hidden], which stays, → [Q, hidden]; `cos`, `sin` [T, 1, rotated]; all contiguous.
 
         `tokens` i64[Q]: which of the T are the queries; None where all are, in order. Queries and keys are normed and
         rotated as an `AttentionKernel` does it. Keys and values of all T tokens are written before a query reads any.
+        What `adapters` add to a token depends on its own slot alone, not on the other slots nor on which tokens have
+        the same one.
         """
         ...
 

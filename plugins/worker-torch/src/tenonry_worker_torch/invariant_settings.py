@@ -72,8 +72,6 @@ def _reasons(
         yield f"quantization={name}: they are for floats; use a model with weights in floats"
     if config.world_size > 1 or config.enable_expert_parallel:
         yield f"{config.world_size} ranks: their sums are added in no fixed order; use one"
-    if config.max_loras:
-        yield f"max_loras={config.max_loras}: adapters add to a step's rows together; use 0"
     if config.max_images:
         yield f"max_images={config.max_images}: images are encoded together; use 0"
     if config.kv_connector is not None:

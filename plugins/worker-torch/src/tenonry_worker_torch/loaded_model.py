@@ -10,7 +10,7 @@ import torch
 from tenonry.errors import ConfigError
 from tenonry_torch_base.phases import Phases
 from tenonry_worker_torch.adapters.attach import Seats
-from tenonry_worker_torch.adapters.kernels import LowRankKernels
+from tenonry_worker_torch.adapters.kernels import AllLowRank, LowRankKernels
 from tenonry_worker_torch.adapters.places import calls_of
 from tenonry_worker_torch.attention.base import refusal_of
 from tenonry_worker_torch.attention.groups import GroupedBackend, layer_groups
@@ -199,7 +199,10 @@ def _seats(model: LoadedModel, adapters: Adapters, found: FoundKernels | None) -
     """The places of the model where adapters may add to a layer."""
     model.adapters = adapters
     adapters.is_on_host = model.device.type == "cpu"
-    kernels = None if found is None else LowRankKernels(found, adapters.max_rank)
+    kernels: LowRankKernels | AllLowRank | None = None
+    if found is not None:
+        is_invariant = model.is_invariant
+        kernels = AllLowRank(found) if is_invariant else LowRankKernels(found, adapters.max_rank)
     seats = Seats(adapters, model.module, kernels)
     seats.refuse_inside([mixer.module for mixer in model.mixers])
     return seats
@@ -272,7 +275,7 @@ def _make_fast(
     elif has_paths and not group.all_agree(checks.agrees(model.forward)):
         drop_paths(mixers)
     if model.is_invariant:
-        _make_invariant(model, lean, phases)
+        _make_invariant(model, lean, phases, seats)
         return
     if lean is None:
         checks.prepare(may_be_lean=False)
@@ -293,14 +296,16 @@ def _make_fast(
             pack(model.module, lean, mixers, model.kernels.kernels if has_kernels else None)
 
 
-def _make_invariant(model: LoadedModel, lean: LeanForward | None, phases: Phases) -> None:
+def _make_invariant(
+    model: LoadedModel, lean: LeanForward | None, phases: Phases, seats: Seats | None
+) -> None:
     """Raises ModelError where the model runs its own code, which promises nothing of other rows."""
     architecture = type(model.module).__name__
     kernels = None if model.kernels is None else model.kernels.kernels.invariant()
     if lean is None or kernels is None:
         raise refused(f"{architecture} runs its own code")
     with phases.of("packing"):
-        make_invariant(lean, kernels, architecture)
+        make_invariant(lean, kernels, architecture, [] if seats is None else seats.beside(lean))
     model.chosen_kernels = (
         f"Step kernels {model.kernels.text}: {len(lean.layers)} × layer, the norm behind them and the head, the same "
         "bits for a token whatever runs beside it"

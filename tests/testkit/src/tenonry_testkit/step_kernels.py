@@ -14,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tenonry_testkit.step_added import AddedSuite
 from tenonry_testkit.step_between import BetweenSuite
 from tenonry_testkit.step_chunks import ChunkSuite
 from tenonry_testkit.step_few_bits import FewBitsSuite
@@ -56,6 +57,7 @@ class StepKernelsContract(
     RoundedSuite,
     FewBitsSuite,
     InvariantSuite,
+    AddedSuite,
 ):
     """Derive from it and name a class, or an object that is made already."""
 

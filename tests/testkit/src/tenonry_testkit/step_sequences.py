@@ -15,7 +15,7 @@ from tenonry_torch_base.invariant import InvariantLayerParts, StepKeys
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tenonry_torch_base.invariant import InvariantKernels, InvariantLayer
+    from tenonry_torch_base.invariant import InvariantKernels, InvariantLayer, LayerAdapters
     from tenonry_torch_base.step_kernels import AttentionParts
 
 HALF_ULP = 2.0**-8  # relative to the number, of bfloat16
@@ -145,23 +145,23 @@ class Sequences:
             lines,
         )
 
-    def run(
-        self,
-        kernel: InvariantLayer,
-        pieces: Sequence[Piece],
-    ) -> list[torch.Tensor]:
-        """What a step makes of each piece."""
+    def inputs(self, pieces: Sequence[Piece]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(hidden states, cosines, sines) of a step with these pieces."""
         hidden = torch.cat([self.hidden[part.sequence, part.begin : part.end] for part in pieces])
         cos, sin = (
             torch.cat([table[part.begin : part.end] for part in pieces])
             for table in (self.cos, self.sin)
         )
-        made = kernel(
-            hidden,
-            cos,
-            sin,
-            self.keys(pieces),
-        )
+        return hidden, cos, sin
+
+    def run(
+        self,
+        kernel: InvariantLayer,
+        pieces: Sequence[Piece],
+        adapters: LayerAdapters | None = None,
+    ) -> list[torch.Tensor]:
+        """What a step makes of each piece."""
+        made = kernel(*self.inputs(pieces), self.keys(pieces), adapters=adapters)
         return list(made.split([part.end - part.begin for part in pieces]))
 
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from tenonry_worker_torch.adapters.linear import (
     AddAfter,
+    AddedToLayer,
     LowRank,
     Part,
     adapted,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from tenonry_worker_torch.adapters.kernels import LowRankKernels
+    from tenonry_worker_torch.adapters.kernels import AllLowRank, LowRankKernels
     from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.fuse.layer import LeanLayer
 
@@ -39,7 +40,7 @@ class Seats:
         self,
         adapters: Adapters,
         model: PreTrainedModel,
-        kernels: LowRankKernels | None = None,
+        kernels: LowRankKernels | AllLowRank | None = None,
     ) -> None:
         self._adapters = adapters
         self._kernels = kernels
@@ -76,7 +77,25 @@ class Seats:
         else:
             self._own_code.append(mlp)
 
+    def beside(self, lean: LeanForward) -> list[AddedToLayer]:
+        """What adapters add within each of the lean layers, whose kernels then compute it."""
+        self._own_code = []
+        return [self._beside_layer(layer) for layer in lean.layers]
+
+    def _beside_layer(self, layer: LeanLayer) -> AddedToLayer:
+        linears: list[Linear] = []
+        if isinstance(layer.attention, FusedAttention):
+            linears += (layer.attention.qkv, layer.attention.out)
+        if isinstance(layer.mlp, FusedMLP):
+            linears += (layer.mlp.gate_up, layer.mlp.down)
+        return AddedToLayer([self._low_rank_of(each) for each in linears], self._adapters.step)
+
     def _wrapped(self, linear: Linear) -> Linear:
+        low_rank = self._low_rank_of(linear)
+        return linear if low_rank is None else adapted(linear, low_rank, self._adapters.step)
+
+    def _low_rank_of(self, linear: Linear) -> LowRank | None:
+        """None where no adapter may add to it."""
         parts = []
         begin = 0
         for module in sources_of(linear):
@@ -85,10 +104,7 @@ class Seats:
                 parts.append(Part(name, begin, module.out_features))
                 self._open.discard(name)
             begin += module.out_features
-        if not parts:
-            return linear
-        low_rank = self._slots_of(parts, module.in_features)
-        return adapted(linear, low_rank, self._adapters.step)
+        return self._slots_of(parts, module.in_features) if parts else None
 
     def hook(self) -> None:
         """The linear layers of modules whose own code runs; what is left then takes no adapter."""

@@ -31,7 +31,7 @@ class Segment(NamedTuple):
 
 
 class AdapterBatch:
-    """The tokens of one step that run through an adapter; `slots` i32[T], −1 for those that do not.
+    """The tokens of one step that run through an adapter; `slots` i32[T], on the host, −1 for those that do not.
 
     Where the adapters have about the same number of tokens, `padded` lays them side by side: [slots, longest]
     tokens from `gather`, results at `back` [tokens with an adapter] go to `rows` (None: to all, in order). Else there
@@ -45,6 +45,7 @@ class AdapterBatch:
         label: str,
     ) -> None:
         self.num_tokens = len(slots)
+        self.slots = torch.from_numpy(slots)
         tokens = np.flatnonzero(slots >= 0)
         of_tokens = slots[tokens]
         present, counts = np.unique(of_tokens, return_counts=True)

@@ -11,6 +11,7 @@ import torch
 from tenonry_torch_base.buffers import put_on_host
 from tenonry_worker_torch.adapters.batch import AdapterBatch
 from tenonry_worker_torch.adapters.linear import LowRank
+from tenonry_worker_torch.fuse.invariant import refused
 from tenonry_worker_torch.fuse.kernels.trial import Candidates, prefers_kernel, tried
 
 if TYPE_CHECKING:
@@ -63,13 +64,35 @@ class LowRankKernels:
         for each in (own, other):
             for slot in range(slots):
                 each.put(weights, slot)
-        if not other.has_kernel:
+        if other.kernel is None:
             return False
 
         def compared(count: int) -> Candidates:
             return candidates(own, other, in_features, count)
 
         return prefers_kernel(compared, is_timed=not self._found.is_asked_for)
+
+
+class AllLowRank:
+    """Gives kernels to all layers, where no token may depend on what is computed beside it."""
+
+    def __init__(self, found: FoundKernels) -> None:
+        self._found = found
+        self._num_used = 0
+
+    def give(self, layer: LowRank, in_features: int) -> None:
+        """Raises NotInvariantError where there is none for such a layer."""
+        one = LowRank(layer.parts, 1, layer.dtype, torch.device("cpu"))
+        one.make_kernel = layer.make_kernel = self._found.kernels.low_rank
+        one.put(random_weights(layer, 1, in_features, 1), 0)
+        if one.kernel is None:
+            raise refused(f"step kernels {self._found.text} have none for adapters")
+        self._num_used += 1
+
+    @property
+    def text(self) -> str:
+        """For the log."""
+        return f"Step kernels {self._found.text} of adapters: {self._num_used} layers"
 
 
 def random_weights(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from tenonry_torch_base.invariant import LayerAdapters
 from tenonry_torch_base.low_rank import LowRankParts
 from tenonry_worker_torch.fuse.linear import DenseLinear, Linear, PartedLinear, SummedLinear
 from tenonry_worker_torch.parallel.layers import RowLinear
@@ -61,9 +62,9 @@ class LowRank:
         self._kernel: LowRankKernel | None = None
 
     @property
-    def has_kernel(self) -> bool:
-        """Whether one computes steps of few tokens."""
-        return self._kernel is not None
+    def kernel(self) -> LowRankKernel | None:
+        """For steps of few tokens; None without one, or before an adapter adds to a part."""
+        return self._kernel
 
     def put(
         self,
@@ -226,6 +227,26 @@ class AdaptedLinear:
 
     def packed(self, packing: Packing) -> AdaptedLinear:
         return AdaptedLinear(self.inner.packed(packing), self.low_rank, self.step)
+
+
+class AddedToLayer:
+    """What adapters add within a layer that is computed by one kernel: to its projection, output, gate and up, down."""
+
+    __slots__ = ("_low_ranks", "_step")
+
+    def __init__(self, low_ranks: Sequence[LowRank | None], step: StepAdapters) -> None:
+        self._low_ranks = low_ranks
+        self._step = step
+
+    def __call__(self, keep: torch.Tensor | None) -> LayerAdapters | None:
+        """For the running step, of which the tokens `keep` i64[Q] go on, or all; None where none has an adapter."""
+        batch = self._step.full
+        if batch is None:
+            return None
+        kernels = [None if each is None else each.kernel for each in self._low_ranks]
+        slots = batch.slots
+        going_on = slots if keep is None else slots.index_select(0, keep)
+        return LayerAdapters(*kernels, slots, going_on)
 
 
 class AddAfter:

@@ -19,13 +19,16 @@ from tenonry_worker_torch.fuse.norm import RMSNorm
 from tenonry_worker_torch.fuse.rope import RopeTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from tenonry_torch_base import invariant
-    from tenonry_torch_base.invariant import InvariantKernels
+    from tenonry_torch_base.invariant import InvariantKernels, LayerAdapters
     from tenonry_worker_torch.fuse.decoder import LeanForward
     from tenonry_worker_torch.fuse.layer import LeanLayer
     from tenonry_worker_torch.fuse.linear import DenseLinear, Packing, PartedLinear
+
+    # The tokens of the running step that go on, or None for all → what adapters add, None for nothing.
+    Added = Callable[[torch.Tensor | None], LayerAdapters | None]
 
 SETTING = "batch_invariant"
 
@@ -81,17 +84,21 @@ class KernelNorm(RMSNorm):
 
 
 class InvariantLayer:
-    """Is called as a `LeanLayer` is. `attends_in`: the layer of attention whose K/V it writes and reads."""
+    """Is called as a `LeanLayer` is. `attends_in`: the layer of attention whose K/V it writes and reads. `added`: by
+    adapters; None where there are none.
+    """
 
     def __init__(
         self,
         kernel: invariant.InvariantLayer,
         attends_in: AttentionLayer,
         layer_type: str,
+        added: Added | None = None,
     ) -> None:
         self.kernel = kernel
         self.attends_in = attends_in
         self.layer_type = layer_type
+        self._added = added
 
     def __call__(
         self,
@@ -105,14 +112,23 @@ class InvariantLayer:
         keys = layer.step.backend.step_keys(layer, layer.step.plan)
         if keys is None or cos is None or sin is None:
             raise RuntimeError(f"{layer.spec.name} has no K/V in blocks, or no rotation")
-        return self.kernel(hidden.float(), cos, sin, keys, keep)
+        added = None if self._added is None else self._added(keep)
+        return self.kernel(hidden.float(), cos, sin, keys, keep, added)
 
     def pack(self, packing: Packing) -> None:
         """Its weights are laid out already."""
 
 
-def make_invariant(lean: LeanForward, kernels: InvariantKernels, architecture: str) -> None:
-    """Let kernels compute all layers of a lean forward pass that was verified. Raises NotInvariantError."""
+def make_invariant(
+    lean: LeanForward,
+    kernels: InvariantKernels,
+    architecture: str,
+    added: Sequence[Added] = (),
+) -> None:
+    """Let kernels compute all layers of a lean forward pass that was verified. Raises NotInvariantError.
+
+    `added`: for each layer, what adapters add in it; empty where there may be none.
+    """
     for number, layer in enumerate(lean.layers):
         reason = next(_reasons(layer), None)
         if reason is None and layer.layer_type not in lean.ropes:
@@ -123,7 +139,11 @@ def make_invariant(lean: LeanForward, kernels: InvariantKernels, architecture: s
     if end is None or end.softcap:
         raise refused(f"the head of {architecture} bounds its logits")
     lean.pack(InvariantPacking(kernels))
-    made = [_made(layer, kernels, architecture) for layer in lean.layers]
+    each_added = added or [None] * len(lean.layers)
+    made = [
+        _made(layer, kernels, architecture, each)
+        for layer, each in zip(lean.layers, each_added, strict=True)
+    ]
     lean.layers = made  # type: ignore[assignment] - called as lean layers are
     lean.ropes = {
         kind: RopeTable(table.cos.float(), table.sin.float()) for kind, table in lean.ropes.items()
@@ -169,7 +189,9 @@ def _reasons(layer: LeanLayer) -> Iterator[str]:
         yield "has another activation than SiLU"
 
 
-def _made(layer: LeanLayer, kernels: InvariantKernels, architecture: str) -> InvariantLayer:
+def _made(
+    layer: LeanLayer, kernels: InvariantKernels, architecture: str, added: Added | None
+) -> InvariantLayer:
     """The kernel of a layer that was not refused, and whose linear layers have theirs."""
     own: FusedAttention = layer.attention  # type: ignore[assignment] - `_reasons` looked
     mlp: FusedMLP = layer.mlp  # type: ignore[assignment]
@@ -189,4 +211,4 @@ def _made(layer: LeanLayer, kernels: InvariantKernels, architecture: str) -> Inv
     made = kernels.layer(parts)
     if made is None:
         raise refused(f"{architecture} has layers of shapes for which the step kernels have none")
-    return InvariantLayer(made, own.attend, layer.layer_type)
+    return InvariantLayer(made, own.attend, layer.layer_type, added)
