@@ -22,6 +22,9 @@ typedef struct {
     int64_t singles, several;     /* rows of one token, and of more */
     int64_t *single, *more;       /* which these are */
     token_place *places;          /* [tokens] */
+    const int64_t *last; /* [lasts]: tokens that go on behind the last layer, each the last of its row */
+    int64_t lasts;       /* below 0: all do */
+    int64_t *end; /* [rows]: such a token of each row that has one */
     const uint16_t *cos, *sin;    /* [tokens, rotated] */
     int64_t rotated;
     uint16_t *hidden;    /* [tokens, hidden]: goes in, and comes out */
@@ -115,6 +118,24 @@ static void finish_group(const prompt_job *job) {
     blocked_product(&narrow);
 }
 
+/* The tokens that go on attend, and are the first ones then. */
+static void keep_last(prompt_job *job) {
+    const layer *p = job->parts;
+    int64_t size = p->hidden, made_size = p->out.inputs;
+    for (int64_t i = 0; i < job->lasts; i++) {
+        job->single[i] = job->places[job->last[i]].row;
+        job->end[job->single[i]] = job->last[i];
+    }
+    attend_job attending = {.parts = p->attention, .at = &job->at, .count = job->lasts, .query = job->projected,
+                            .query_step = p->projection.outputs, .out = job->made, .order = job->single, .token = job->end};
+    attend_body(&attending);
+    for (int64_t i = 0; i < job->lasts; i++) {
+        __builtin_memmove(job->made + i * made_size, job->made + job->last[i] * made_size, 2 * made_size);
+        __builtin_memmove(job->hidden + i * size, job->hidden + job->last[i] * size, 2 * size);
+    }
+    job->tokens = job->lasts;
+}
+
 typedef struct {
     prompt_job *job;
     int64_t layers;
@@ -131,7 +152,10 @@ static void prompts_body(const void *context) {
         job->at.blocks = all->blocks[n];
         job->at.window = all->window[n];
         for (job->group = 0; job->group < job->tokens; job->group += LARGE_GROUP) project_group(job);
-        attend_all(job);
+        if (job->lasts >= 0 && n == all->layers - 1)
+            keep_last(job);
+        else
+            attend_all(job);
         for (job->group = 0; job->group < job->tokens; job->group += LARGE_GROUP) finish_group(job);
     }
 }
@@ -148,6 +172,7 @@ static char *lay_scratch(prompt_job *job, const layer *const *parts, int64_t lay
     }
     job->single = take_room(&room, job->rows * sizeof *job->single);
     job->more = take_room(&room, job->rows * sizeof *job->more);
+    job->end = take_room(&room, job->rows * sizeof *job->end);
     job->places = take_room(&room, job->tokens * sizeof *job->places);
     job->projected = take_room(&room, 2 * job->tokens * columns);
     job->made = take_room(&room, 2 * job->tokens * made);
@@ -164,14 +189,14 @@ int64_t KERNEL(prompts_room)(const layer *const *parts, int64_t layers, int64_t 
     return lay_scratch(&job, parts, layers, NULL) - (char *)NULL;
 }
 
-/* `hidden` [tokens, hidden] in place. Of the rows of `at`, whose lengths are with the new tokens, each has `count` of them
- * from `begin` on. `scratch`: see `prompts_room`, from a line on. */
+/* `hidden` [tokens, hidden] in place; with `last` [lasts], in order, these tokens are the first ones of it afterwards, without
+ * where `lasts` is below 0. Of the rows of `at`, whose lengths are with the new tokens, each has `count` of them from `begin` on. `scratch`: see `prompts_room`, from a line on. */
 void KERNEL(prompts)(const layer *const *parts, int64_t layers, int64_t threads, int64_t tokens, int64_t rows,
                      const int64_t *begin, const int64_t *count, uint16_t *hidden, const uint16_t *cos,
                      const uint16_t *sin, int64_t rotated, const paged *at, char *const *blocks, const int64_t *window,
-                     char *scratch) {
+                     const int64_t *last, int64_t lasts, char *scratch) {
     prompt_job job = {.at = *at, .rows = rows, .tokens = tokens, .begin = begin, .count = count, .cos = cos, .sin = sin,
-                      .rotated = rotated, .hidden = hidden};
+                      .rotated = rotated, .hidden = hidden, .last = last, .lasts = lasts};
     lay_scratch(&job, parts, layers, scratch);
     sort_rows(&job);
     prompt_layers all = {&job, layers, parts, blocks, window};

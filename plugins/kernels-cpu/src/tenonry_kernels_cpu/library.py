@@ -9,7 +9,7 @@ from pathlib import Path
 from tenonry_torch_base.openmp import team
 
 PATH = Path(__file__).with_name("libkernels.so")
-VERSION = 14  # of the structs and parameters in native/; the library says which it has
+VERSION = 15  # of the structs and parameters in native/; the library says which it has
 ADDRESS = ctypes.c_void_p
 COUNT = ctypes.c_int64
 REAL = ctypes.c_float
@@ -76,7 +76,7 @@ PARAMETERS: dict[str, tuple[type, ...]] = {
     "prompts": (
         *(ADDRESS, COUNT, COUNT, COUNT, COUNT),
         *(ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS, COUNT),
-        *(ADDRESS, ADDRESS, ADDRESS, ADDRESS),
+        *(ADDRESS, ADDRESS, ADDRESS, ADDRESS, COUNT, ADDRESS),
     ),
     "prompts_room": (ADDRESS, COUNT, COUNT, COUNT),
     "rounds": (ADDRESS, COUNT, ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tenonry_kernels_cpu.layer import place_of
 from tenonry_kernels_cpu.library import ADDRESS, COUNT, function
 from tenonry_kernels_cpu.scratch import Scratch
+from tenonry_kernels_cpu.weights import address
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +52,7 @@ class Prompts:
         chunks: Chunks,
         keys: PagedKeys,
         blocks: Sequence[torch.Tensor],
+        last: torch.Tensor | None = None,
     ) -> torch.Tensor:
         rows = len(chunks.counts)
         tokens = len(hidden)
@@ -74,6 +76,8 @@ class Prompts:
             ctypes.addressof(place),
             ctypes.addressof(self._blocks),
             ctypes.addressof(self._windows),
+            address(last),
+            -1 if last is None else len(last),
             self._scratch.address(room),
         )
-        return out
+        return out if last is None else out[: len(last)]

@@ -73,8 +73,12 @@ class PromptKernel(Protocol):
         chunks: Chunks,
         keys: PagedKeys,
         blocks: Sequence[torch.Tensor],
+        last: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """`hidden` [T, hidden] → the same shape, after as many layers as there are `blocks`; bfloat16.
+
+        `last` i64[Q]: these tokens alone, in ascending order and each the last of its row, go on in the last layer,
+        after all keys and values were written: → [Q, hidden].
 
         `chunks` has all tokens of the step, and all rows of `keys` some of them. `cos` and `sin` as of `LayerKernel`.
         New keys and values are written; a token sees those of its row up to its own.

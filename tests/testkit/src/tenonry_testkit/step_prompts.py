@@ -209,6 +209,29 @@ class PromptSuite(KernelSuite):
         assert torch.equal(made, wanted)
         assert torch.equal(case.blocks[1].view(torch.int16), others[1].view(torch.int16))
 
+    @EXAMPLES
+    @given(SEEDS, SHAPES, st.integers(1, 2))
+    def test_prompts_go_on_with_the_last_tokens_that_they_are_told(
+        self, seed: int, shape: PromptShape, num_layers: int
+    ):
+        torch.manual_seed(seed)
+        case = prompt_case(shape, num_layers)
+        others = [each.clone() for each in case.blocks]
+        kernel = self.offered(
+            "prompts",
+            [self.offered("layer", each) for each in case.layers],
+        )
+        given = (case.hidden, case.cos, case.sin, case.chunks, case.keys)
+        wanted = kernel(*given, others)
+        ends = case.chunks.begins + case.chunks.counts - 1
+        last = ends[torch.rand(shape.count) < 0.6]
+        made = kernel(*given, case.blocks, last)
+        assert made.shape == (len(last), shape.hidden)
+        if len(last):
+            assert_close(made, wanted[last].double())
+        for got, whole in zip(case.blocks, others, strict=True):
+            assert torch.equal(got.view(torch.int16), whole.view(torch.int16))
+
     @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
     def test_prompts_keep_what_is_not_a_number_to_its_row(self, bad: float):
         torch.manual_seed(3)

@@ -45,12 +45,19 @@ class StackOfLayers(Protocol):
 
 
 class LayersOfPrompts(Protocol):
-    """As `StackOfLayers`, of steps in which rows have several tokens, and of the first `count` layers."""
+    """As `StackOfLayers`, of steps in which rows have several tokens."""
 
     def __call__(
-        self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, count: int, /
+        self,
+        hidden: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        last: torch.Tensor | None,
+        /,
     ) -> torch.Tensor | None:
-        """`hidden` [T, H] → [T, H], in a tensor of its own; None where the step is not for it."""
+        """`hidden` [T, H] → [T, H], in a tensor of its own, or [Q, H] of the tokens `last` i64[Q], of which each is the
+        last of its row; None where the step is not for it.
+        """
         ...
 
 
@@ -97,36 +104,40 @@ class LeanForward:
         hidden = inputs if is_embedded else self.embed(inputs)
         turns = {kind: table.at(positions) for kind, table in self.ropes.items()}
         self.step.plan = plans.full
-        if self.stack is not None and plans.last is None:
-            (turn,) = turns.values()
-            made = self.stack(hidden, *turn)
-            if made is not None:
-                return self._ended(made, keep)
-        hidden = self._passed(hidden, turns, len(self.layers) - (plans.last is not None))
-        if plans.last is None:
-            return self._ended(hidden, keep)
-        last = self.layers[-1]
-        cos, sin = turns.get(last.layer_type, NOT_ROTATED)
+        is_pruned = plans.last is not None
+        made = self._at_once(hidden, turns, keep, is_pruned=is_pruned)
+        if made is not None:
+            return self._ended(made, None if is_pruned else keep)
+        *others, last = self.layers
+        for layer in others:
+            hidden = layer(hidden, *turns.get(layer.layer_type, NOT_ROTATED))
+        turn = turns.get(last.layer_type, NOT_ROTATED)
+        if not is_pruned:
+            return self._ended(last(hidden, *turn), keep)
         self.step.plan = plans.last
-        hidden = last(hidden, cos, sin, keep)
-        return hidden if self.end is None else self.end(hidden)
+        return self._ended(last(hidden, *turn, keep), None)
 
-    def _passed(
+    def _at_once(
         self,
         hidden: torch.Tensor,
         turns: dict[str, tuple[torch.Tensor, torch.Tensor]],
-        count: int,
-    ) -> torch.Tensor:
-        """`hidden` [T, H] → [T, H], after the first `count` layers, with all tokens."""
-        if self.prompts is not None:
-            (turn,) = turns.values()
-            made = self.prompts(hidden, *turn, count)
-            if made is not None:
-                return made
-        for layer in self.layers[:count]:
-            cos, sin = turns.get(layer.layer_type, NOT_ROTATED)
-            hidden = layer(hidden, cos, sin)
-        return hidden
+        keep: torch.Tensor | None,
+        *,
+        is_pruned: bool,
+    ) -> torch.Tensor | None:
+        """`hidden` [T, H] → [T, H], or [Q, H] of the tokens `keep` i64[Q] of a pruned step, after all layers.
+
+        None where these are called one by one.
+        """
+        if self.stack is None and self.prompts is None:
+            return None
+        (turn,) = turns.values()
+        made = None
+        if self.stack is not None and not is_pruned:
+            made = self.stack(hidden, *turn)
+        if made is None and self.prompts is not None:
+            made = self.prompts(hidden, *turn, keep if is_pruned else None)
+        return made
 
     def _ended(self, hidden: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
         """What comes after the last layer, of the tokens `keep` i64[Q] or all."""

@@ -35,16 +35,20 @@ class WholePrompts(NamedTuple):
     kernel: PromptKernel
 
     def __call__(
-        self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, count: int
+        self,
+        hidden: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        last: torch.Tensor | None,
     ) -> torch.Tensor | None:
         """None where the step has no prompts, or some of their tokens see others behind them."""
         first = self.layers[0]
         backend = first.step.backend
         found = backend.prompt_keys(first, first.step.plan) if type(backend) is CpuBackend else None
-        if found is None or not count:
+        if found is None:
             return None
-        blocks = [layer.kv_cache[0].both for layer in self.layers[:count]]
-        return self.kernel(hidden, cos, sin, *found, blocks)
+        blocks = [layer.kv_cache[0].both for layer in self.layers]
+        return self.kernel(hidden, cos, sin, *found, blocks, last)
 
 
 class _Attention:
@@ -124,7 +128,7 @@ def prompt_candidates(
         return (made, *first.kept())
 
     def together() -> tuple[torch.Tensor, ...]:
-        made = whole(hidden, cos, sin, len(layers))
+        made = whole(hidden, cos, sin, None)
         if made is None:
             raise RuntimeError("the step of the trial is not for the kernel")
         return (made, *second.kept())
