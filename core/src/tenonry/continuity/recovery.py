@@ -139,7 +139,7 @@ class Recovery:
     @property
     def serves(self) -> bool:
         """Whether engines are left to which streams go."""
-        return bool(self._client.engines)
+        return any(not link.dead for link in self._client.engines.values())
 
     def has(self, index: int) -> bool:
         """Whether this engine is there."""

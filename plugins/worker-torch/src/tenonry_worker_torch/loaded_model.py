@@ -201,8 +201,8 @@ def _seats(model: LoadedModel, adapters: Adapters, found: FoundKernels | None) -
     adapters.is_on_host = model.device.type == "cpu"
     kernels: LowRankKernels | AllLowRank | None = None
     if found is not None:
-        is_invariant = model.is_invariant
-        kernels = AllLowRank(found) if is_invariant else LowRankKernels(found, adapters.max_rank)
+        giver = AllLowRank if model.is_invariant else LowRankKernels
+        kernels = giver(found, adapters.max_rank)
     seats = Seats(adapters, model.module, kernels)
     seats.refuse_inside([mixer.module for mixer in model.mixers])
     return seats

@@ -117,4 +117,4 @@ def test_bits_are_those_that_a_request_gets_alone(module, peft, dtype, way):
 def test_what_has_no_kernel_for_adapters_is_refused():
     layer = LowRank([Part("a", 0, 24)], 4, torch.float32, torch.device("cpu"))
     with pytest.raises(NotInvariantError, match=r"'cpu'.* have none for adapters"):
-        AllLowRank(found(NoAdapters)).give(layer, 32)
+        AllLowRank(found(NoAdapters), 8).give(layer, 32)

@@ -15,6 +15,7 @@ from tenonry_worker_torch.fuse.invariant import refused
 from tenonry_worker_torch.fuse.kernels.trial import Candidates, prefers_kernel, tried
 
 if TYPE_CHECKING:
+    from tenonry_torch_base.low_rank import LowRankKernel, LowRankParts
     from tenonry_worker_torch.fuse.kernels.found import FoundKernels
 
 MOST_SLOTS = 8  # of a trial
@@ -76,18 +77,25 @@ class LowRankKernels:
 class AllLowRank:
     """Gives kernels to all layers, where no token may depend on what is computed beside it."""
 
-    def __init__(self, found: FoundKernels) -> None:
+    def __init__(self, found: FoundKernels, max_rank: int) -> None:
         self._found = found
+        self._max_rank = max_rank
         self._num_used = 0
 
     def give(self, layer: LowRank, in_features: int) -> None:
-        """Raises NotInvariantError where there is none for such a layer."""
+        """Raises NotInvariantError where there is none for such a layer, with adapters of the largest rank."""
+        layer.make_kernel = self._made
         one = LowRank(layer.parts, 1, layer.dtype, torch.device("cpu"))
-        one.make_kernel = layer.make_kernel = self._found.kernels.low_rank
-        one.put(random_weights(layer, 1, in_features, 1), 0)
-        if one.kernel is None:
-            raise refused(f"step kernels {self._found.text} have none for adapters")
+        one.make_kernel = self._made
+        one.put(random_weights(layer, 1, in_features, self._max_rank), 0)
         self._num_used += 1
+
+    def _made(self, parts: LowRankParts) -> LowRankKernel:
+        """Without one, a layer would leave its adapters out."""
+        made = self._found.kernels.low_rank(parts)
+        if made is None:
+            raise refused(f"step kernels {self._found.text} have none for adapters")
+        return made
 
     @property
     def text(self) -> str:
