@@ -86,7 +86,7 @@ PARTS = 2  # of what is pinned beside torch; each pip waits for downloads, too
 TESTERS = AT_A_TIME + 1  # tests wait for processes, too, and leave a part of the cores idle
 # In a clone that is new, one tester compiles the test files, and the others, which begin later, find them compiled.
 HEAD_START_S = 7
-LAST_COMPILED = "tests/architecture/__pycache__/test_rooms.*"
+LAST_COMPILED = "tests/architecture/__pycache__/test_size.*"
 PRINTING = threading.Lock()
 TRIED_AGAIN = 2  # tests, at most; more failures are no race
 # In a process of their own: Ray may end a process whose cluster is lost.

@@ -575,7 +575,7 @@ def test_one_tester_goes_ahead_in_a_new_clone(is_new, dev, tmp_path, monkeypatch
     dev.test([])
     ahead = f"-m ahead: {dev.HEAD_START_S if is_new else ''}"
     assert capfd.readouterr().out.splitlines() == [ahead, "-m ahead: "]
-    assert list((ROOT / dev.LAST_COMPILED).parent.parent.glob("test_rooms.py"))
+    assert list((ROOT / dev.LAST_COMPILED).parent.parent.glob("test_size.py"))
 
 
 @pytest.mark.parametrize(
