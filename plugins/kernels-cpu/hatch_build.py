@@ -126,16 +126,7 @@ def _object(
 ) -> str:
     """The path of what a source becomes for an instruction set."""
     out = folder / f"{source.name}.{name}.o"
-    words = [
-        *compiler,
-        *FLAGS,
-        *flags,
-        f"-DTENONRY_SET={name}",
-        "-c",
-        str(source),
-        "-o",
-        str(out),
-    ]
+    words = [*compiler, *FLAGS, *flags, f"-DTENONRY_SET={name}", "-c", str(source), "-o", str(out)]
     _run(words)
     return str(out)
 

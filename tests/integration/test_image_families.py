@@ -13,11 +13,7 @@ import numpy as np
 import pytest
 import vision_models
 from prepared_images import Prepared
-from transformers import (
-    AutoProcessor,
-    AutoTokenizer,
-    InternVLProcessor,
-)
+from transformers import AutoProcessor, AutoTokenizer, InternVLProcessor
 from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
 from tenonry import LLM, SamplingParams

@@ -80,9 +80,7 @@ def site(tmp_path: Path) -> Iterator[TmpPlugins]:
         plugins.distribution(
             "swift",
             "2.2",
-            entry_points={
-                "acme.samplers": {"fast": "swift:Fast", "stranger": "swift:Stranger"},
-            },
+            entry_points={"acme.samplers": {"fast": "swift:Fast", "stranger": "swift:Stranger"}},
             modules={"swift": FILLER},
         )
         plugins.distribution(

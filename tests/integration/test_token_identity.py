@@ -35,10 +35,7 @@ WAYS = {
         "max_num_batched_tokens": 11,
     },
     "two steps in flight": {"worker": "{deep}:TwoSteps"},
-    "three steps in flight": {
-        "worker": "{deep}:ThreeSteps",
-        "max_num_batched_tokens": 16,
-    },
+    "three steps in flight": {"worker": "{deep}:ThreeSteps", "max_num_batched_tokens": 16},
 }
 # Positions in the input and biases; windows and soft caps; experts; latents as keys; layers that share their K/V.
 EVERY_WAY = {"gpt2", "gemma2", "mixtral", "deepseek_v3", "gemma3n"}

@@ -16,10 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tenonry import LLM, AsyncLLM, EngineConfig, SamplingParams
 from tenonry.errors import TenonryError
 
-pytestmark = [
-    pytest.mark.timeout(120),
-    pytest.mark.usefixtures("one_thread", "forked_children"),
-]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("one_thread", "forked_children")]
 PROMPT = [5, 17, 33, 8]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, detokenize=False)
 SETTINGS = {

@@ -259,8 +259,7 @@ class TestOpenedPoints:
             resolve_point(self.POINT, "slow")
 
     @pytest.mark.parametrize(
-        ("group", "kind"),
-        [("acme.samplers", "sampler"), ("acme.policies", "policy")],
+        ("group", "kind"), [("acme.samplers", "sampler"), ("acme.policies", "policy")]
     )
     def test_the_kind_is_the_singular_of_the_group(self, group, kind):
         assert Point(group).kind == kind

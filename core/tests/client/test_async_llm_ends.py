@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 
 from tenonry.client.async_llm import AsyncLLM
-from tenonry.errors import (
-    EngineDeadError,
-)
+from tenonry.errors import EngineDeadError
 from tenonry_testkit.kernel.roles import is_gone
 from tenonry_testkit.kernel.served import served_config
 from tenonry_testkit.roles import eventually

@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 
 from tenonry.client.admission import Admission
-from tenonry.errors import (
-    EngineGenerateError,
-    QueueFullError,
-    RequestError,
-    TenonryError,
-)
+from tenonry.errors import EngineGenerateError, QueueFullError, RequestError, TenonryError
 from tenonry.sampling_params import StructuredOutput
 from tenonry_testkit.served import LENGTH, collect, params, tokens
 

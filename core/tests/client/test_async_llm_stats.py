@@ -7,10 +7,7 @@ import time
 import pytest
 
 from tenonry.client.admission import Admission
-from tenonry.errors import (
-    RequestError,
-    TenonryError,
-)
+from tenonry.errors import RequestError, TenonryError
 from tenonry.interfaces.stat_logger import StatLoggerContext
 from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.kernel.served import QUICK, served_config

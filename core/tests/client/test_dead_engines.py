@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from tenonry.errors import (
-    EngineDeadError,
-)
+from tenonry.errors import EngineDeadError
 from tenonry.launch.supervise import STOP_SIGNAL
 from tenonry.sampling_params import OutputKind
 from tenonry_testkit.roles import eventually
@@ -120,8 +118,7 @@ class TestDeath:
         served.run(main())
         assert served.engine.errored
         assert re.search(
-            r"engine 0 \(pid \d+\) has sent no heartbeat for 2 s \(--step-timeout\)",
-            caplog.text,
+            r"engine 0 \(pid \d+\) has sent no heartbeat for 2 s \(--step-timeout\)", caplog.text
         )
 
     def test_an_idle_engine_and_one_with_a_long_call_live_on(self, serve):

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from tenonry.errors import (
-    EngineGenerateError,
-)
+from tenonry.errors import EngineGenerateError
 from tenonry_testkit.served import LENGTH
 
 

@@ -11,12 +11,7 @@ from tenonry.errors import EngineDeadError
 from tenonry.messages import ScheduledOutput
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import OutputKind, SamplingParams
-from tenonry_testkit.kernel.output_frames import (
-    EnginelessFrontEnd,
-    end,
-    frame,
-    take,
-)
+from tenonry_testkit.kernel.output_frames import EnginelessFrontEnd, end, frame, take
 
 
 class TestWaiting:

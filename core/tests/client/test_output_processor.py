@@ -7,12 +7,7 @@ from hypothesis import strategies as st
 
 from tenonry.outputs import FinishReason, RequestOutput
 from tenonry.sampling_params import OutputKind
-from tenonry_testkit.kernel.output_frames import (
-    EnginelessFrontEnd,
-    end,
-    take,
-    take_first,
-)
+from tenonry_testkit.kernel.output_frames import EnginelessFrontEnd, end, take, take_first
 
 
 class TestText:

@@ -10,12 +10,7 @@ from typing import Any
 import pytest
 
 from tenonry.client.admission import Admission
-from tenonry.errors import (
-    DrainingError,
-    EngineGenerateError,
-    QueueFullError,
-    RequestError,
-)
+from tenonry.errors import DrainingError, EngineGenerateError, QueueFullError, RequestError
 from tenonry.outputs import RequestOutput
 from tenonry_testkit.served import collect, params, tokens
 

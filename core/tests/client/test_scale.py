@@ -14,12 +14,7 @@ import psutil
 import pytest
 
 from tenonry.client.engines import MAX_ENGINES
-from tenonry.errors import (
-    ConfigError,
-    EngineDeadError,
-    EngineGenerateError,
-    LaunchError,
-)
+from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, LaunchError
 from tenonry.interfaces.stat_logger import StatLoggerContext
 from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.kernel.served import Served, served_config

@@ -62,11 +62,7 @@ def step(step_id: int, *rows: tuple[int, int, bool], new=(), gone=(), blocks=())
 
 
 def make_validator(
-    *,
-    feeds_back: bool = True,
-    groups: int = 1,
-    window: int = 0,
-    max_loras: int = 0,
+    *, feeds_back: bool = True, groups: int = 1, window: int = 0, max_loras: int = 0
 ) -> StepValidator:
     """Three rows of at most 12 tokens, ten blocks of four, eight tokens a step; handles 1 to 9 exist."""
     config = EngineConfig(

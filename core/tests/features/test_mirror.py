@@ -14,12 +14,7 @@ from tenonry.errors import RequestError, WireError
 from tenonry.features.checks import HEADER, check_features
 from tenonry.features.mirror import LOST, MIB, MirrorEncoder, RequestDecoder
 from tenonry.media import DIGESTS, SPANS, media_input
-from tenonry.messages import (
-    EngineCoreOutputs,
-    EngineCoreRequest,
-    FinishedOutput,
-    UtilityCall,
-)
+from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput, UtilityCall
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import SamplingParams
 

@@ -13,18 +13,10 @@ from tenonry.engine import proc
 from tenonry.engine.proc import EngineHandshake
 from tenonry.errors import LaunchError, ModelError
 from tenonry.interfaces.launcher import EngineSpec
-from tenonry.messages import (
-    PROTOCOL_VERSION,
-    EngineHandshakeMessage,
-    FailedMessage,
-)
+from tenonry.messages import PROTOCOL_VERSION, EngineHandshakeMessage, FailedMessage
 from tenonry.transport.folder import RunDirectory
 from tenonry.transport.sockets import close_all, make_socket
-from tenonry_testkit.kernel.handshake import (
-    METADATA,
-    PLAN,
-    hello,
-)
+from tenonry_testkit.kernel.handshake import METADATA, PLAN, hello
 from tenonry_testkit.kernel.peer import Peer
 from tenonry_testkit.roles import eventually
 

@@ -32,11 +32,7 @@ def fleet() -> Iterator[FleetOf]:
     with contextlib.ExitStack() as ends:
 
         def make(
-            on_death: Any = print,
-            *,
-            coordinated: bool = False,
-            facts: Any = None,
-            **values: Any,
+            on_death: Any = print, *, coordinated: bool = False, facts: Any = None, **values: Any
         ) -> EngineFleet:
             config, manager = fake_config(**values), PluginManager(discover=False)
             manager.register(FakeModelHooks(**(facts or {})))

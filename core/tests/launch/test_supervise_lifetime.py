@@ -13,13 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tenonry.launch.supervise import (
-    STOP_SIGNAL,
-    Child,
-    Supervisor,
-    start_child,
-    stop_children,
-)
+from tenonry.launch.supervise import STOP_SIGNAL, Child, Supervisor, start_child, stop_children
 from tenonry_testkit.kernel.exits import Exits
 from tenonry_testkit.kernel.roles import is_gone
 from tenonry_testkit.roles import eventually, read_facts

@@ -11,11 +11,7 @@ import pytest
 
 from tenonry.checks.plugins import load_options, supported_versions
 from tenonry.config import EngineConfig, PluginChoice
-from tenonry.errors import (
-    PluginError,
-    PluginIncompatible,
-    PluginNotFound,
-)
+from tenonry.errors import PluginError, PluginIncompatible, PluginNotFound
 from tenonry.info import PluginRecord
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.plugin import Point

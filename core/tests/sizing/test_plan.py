@@ -202,8 +202,7 @@ class TestStates:
 
     def test_states_that_do_not_fit_name_the_number_that_does(self):
         with pytest.raises(
-            ConfigError,
-            match=r"max_num_seqs=4 .* needs 2048 bytes and 7168 are free; .* at most 3",
+            ConfigError, match=r"max_num_seqs=4 .* needs 2048 bytes and 7168 are free; .* at most 3"
         ):
             self.plan(MemoryReport(7 * KIB))
 

@@ -6,10 +6,7 @@ import pytest
 
 from tenonry_bench.structured import time_per_token
 
-PAIRS = {
-    "grown_ms": ("gap_ms", "gap_compiling_ms"),
-    "later_ms": ("ttft_ms", "ttft_schema_ms"),
-}
+PAIRS = {"grown_ms": ("gap_ms", "gap_compiling_ms"), "later_ms": ("ttft_ms", "ttft_schema_ms")}
 
 
 @pytest.mark.timeout(120)

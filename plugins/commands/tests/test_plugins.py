@@ -192,10 +192,7 @@ class TestShow:
         ("name", "text"),
         [
             ("unknown", "no plugin is called 'unknown'; `tenonry plugins list` shows all names"),
-            (
-                "acmee",
-                r"no plugin is called 'acmee'; did you mean 'acme'\? `tenonry plugins list`",
-            ),
+            ("acmee", r"no plugin is called 'acmee'; did you mean 'acme'\? `tenonry plugins list`"),
             ("stat_logger/acmee", r"no stat logger is called 'acmee'; .*did you mean 'acme'\?"),
             (
                 "nonsense/acme",

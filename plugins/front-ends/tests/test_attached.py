@@ -18,9 +18,7 @@ from tenonry.stats import SchedulerStats
 from tenonry_front_ends.attached import AttachedEngines
 from tenonry_front_ends.channel import ControlLink
 from tenonry_front_ends.hub import Hub
-from tenonry_front_ends.messages import (
-    Attachment,
-)
+from tenonry_front_ends.messages import Attachment
 from tenonry_testkit.roles import eventually
 from tenonry_testkit.served import collect, params, served_config, tokens
 

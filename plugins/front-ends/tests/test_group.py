@@ -31,10 +31,7 @@ from tenonry_testkit.served import FAKES, collect, params, served_config, tokens
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("forked_children")]
 T = TypeVar("T")
 RECORDING = "tenonry_testkit.fakes:RecordingStatLogger"
-SLEEPER = {
-    "name": "tenonry_testkit.kernel.faulty:SleepyWorker",
-    "options": {"delay_s": 0.002},
-}
+SLEEPER = {"name": "tenonry_testkit.kernel.faulty:SleepyWorker", "options": {"delay_s": 0.002}}
 
 
 class Group:

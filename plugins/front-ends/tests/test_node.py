@@ -175,12 +175,7 @@ def test_streams_of_a_node_that_is_gone_go_on_where_they_can(nodes, caplog):
         begun = [asyncio.Event() for _ in ranks]
         running = [
             collect(
-                served.engine,
-                [i + 1],
-                wanted,
-                f"r{i}",
-                has_begun=begun[i],
-                data_parallel_rank=rank,
+                served.engine, [i + 1], wanted, f"r{i}", has_begun=begun[i], data_parallel_rank=rank
             )
             for i, rank in enumerate(ranks)
         ]
@@ -235,10 +230,7 @@ def test_a_node_that_cannot_join_says_so(nodes):
     assert "start the first node anew as well" in nodes.log.read_text()
 
 
-FAULTY = {
-    "name": "tenonry_testkit.kernel.faulty:FaultyScheduler",
-    "options": {"fail": "schedule"},
-}
+FAULTY = {"name": "tenonry_testkit.kernel.faulty:FaultyScheduler", "options": {"fail": "schedule"}}
 REFERENCE = f"{FAKES}:ReferenceScheduler"
 
 

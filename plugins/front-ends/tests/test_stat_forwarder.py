@@ -58,10 +58,7 @@ class TestForwarder:
         (report,) = link.sent
         assert [
             (record.engine_index, record.iteration.num_prompt_tokens) for record in report.records
-        ] == [
-            (0, 4),
-            (1, 3),
-        ]
+        ] == [(0, 4), (1, 3)]
 
     def test_rejections_are_counted_and_other_calls_go_at_once_in_order(self):
         link = FakeLink("x")

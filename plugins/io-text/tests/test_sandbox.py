@@ -6,11 +6,7 @@ import datetime as dt
 from types import SimpleNamespace
 
 import pytest
-from chat_templates import (
-    CHAT,
-    TOOLS,
-    text_of,
-)
+from chat_templates import CHAT, TOOLS, text_of
 
 from tenonry.errors import RequestError
 from tenonry_io_text import sandbox

@@ -5,12 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from chat_templates import (
-    CHAT,
-    CHATML,
-    TOOL,
-    text_of,
-)
+from chat_templates import CHAT, CHATML, TOOL, text_of
 
 from tenonry.errors import ConfigError, ModelError, RequestError
 from tenonry_io_text.chat import find_templates

@@ -281,11 +281,7 @@ class TestAStartOfItsOwnEngine:
         done: list[str] = []
         engines = SimpleNamespace(shutdown=lambda: done.append("engines end"))
         monkeypatch.setattr(lifecycle, "own_engines", lambda _: done.append("engines") or engines)
-        monkeypatch.setattr(
-            lifecycle,
-            "make_front_end",
-            lambda *_: done.append("front end"),
-        )
+        monkeypatch.setattr(lifecycle, "make_front_end", lambda *_: done.append("front end"))
         return done
 
     def test_http_is_answered_before_the_engines_are_ready(self, steps):

@@ -96,8 +96,7 @@ class TestServersOfOneGroup:
             lambda *given: made.append(given) or "engines",
         )
         monkeypatch.setattr(
-            "tenonry.client.engines.OwnedEngines",
-            lambda config, context: (config.model, context),
+            "tenonry.client.engines.OwnedEngines", lambda config, context: (config.model, context)
         )
         config, _ = parse(*self.WORDS, "1")
         assert own_engines(config) == "engines"

@@ -85,10 +85,7 @@ def without_ids(calls):
     return [call["function"] for call in calls]
 
 
-CALLS = [
-    {"name": "add", "arguments": '{"a": 1}'},
-    {"name": "say", "arguments": '{"text": "é🦊"}'},
-]
+CALLS = [{"name": "add", "arguments": '{"a": 1}'}, {"name": "say", "arguments": '{"text": "é🦊"}'}]
 
 
 def test_whole_answer_has_reasoning_text_and_calls(api):
@@ -314,10 +311,7 @@ def test_official_client_reads_calls(make_live):
     assert [
         (call.function.name, json.loads(call.function.arguments))
         for call in final.message.tool_calls
-    ] == [
-        ("add", {"a": 1}),
-        ("say", {"text": "é🦊"}),
-    ]
+    ] == [("add", {"a": 1}), ("say", {"text": "é🦊"})]
 
 
 GRAMMAR_PARSER = """

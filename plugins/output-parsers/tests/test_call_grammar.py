@@ -35,19 +35,12 @@ from tenonry_testkit.grammar import tokens_of
 
 ADD = {
     "type": "object",
-    "properties": {
-        "a": {"type": "integer", "maximum": 99},
-        "b": {"$ref": "#/$defs/b"},
-    },
+    "properties": {"a": {"type": "integer", "maximum": 99}, "b": {"$ref": "#/$defs/b"}},
     "required": ["a", "b"],
     "additionalProperties": False,
     "$defs": {"b": {"type": "string", "maxLength": 6}},
 }
-FLAG = {
-    "type": "object",
-    "properties": {"on": {"type": "boolean"}},
-    "additionalProperties": False,
-}
+FLAG = {"type": "object", "properties": {"on": {"type": "boolean"}}, "additionalProperties": False}
 SAY = {
     "type": "object",
     "properties": {

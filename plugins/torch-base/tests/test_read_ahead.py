@@ -13,10 +13,7 @@ from tenonry_torch_base.read_ahead import Piece, Progress, is_cached, pieces_of,
 
 
 def checkpoint(*tensors):
-    return SimpleNamespace(
-        pieces=list(tensors),
-        files=sorted({tensor.file for tensor in tensors}),
-    )
+    return SimpleNamespace(pieces=list(tensors), files=sorted({tensor.file for tensor in tensors}))
 
 
 @pytest.fixture

@@ -56,19 +56,10 @@ def folders(tmp_path_factory):
 
 def worker(folder, *, options=None, **config):
     info = ModelInfo(
-        name="test",
-        path=str(folder),
-        architecture="Test",
-        max_model_len=48,
-        vocab_size=96,
+        name="test", path=str(folder), architecture="Test", max_model_len=48, vocab_size=96
     )
     settings = EngineConfig(model=str(folder), **({"device": "cpu", "max_num_seqs": 4} | config))
-    context = WorkerContext(
-        settings,
-        info,
-        max_model_len=48,
-        options=options or AutoOptions(),
-    )
+    context = WorkerContext(settings, info, max_model_len=48, options=options or AutoOptions())
     return AutoWorker(context)
 
 

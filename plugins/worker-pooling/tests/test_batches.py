@@ -9,9 +9,7 @@ from tenonry_worker_pooling.batches import LEAST_SHARE, BatchLimits, batch_ends
 
 
 @given(
-    st.lists(st.integers(1, 60), min_size=1, max_size=40),
-    st.integers(1, 300),
-    st.integers(1, 300),
+    st.lists(st.integers(1, 60), min_size=1, max_size=40), st.integers(1, 300), st.integers(1, 300)
 )
 def test_batches_hold_little_padding_and_keep_the_bounds(lengths, places, full):
     lengths.sort(reverse=True)

@@ -53,11 +53,7 @@ FOLDERS = {
 def saved(folders, tmp_path_factory):
     """Name → (folder, SentenceTransformer)."""
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import (
-        Normalize,
-        Pooling,
-        Transformer,
-    )
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
     made = {}
     for name, (base, modes, rest) in FOLDERS.items():

@@ -51,8 +51,7 @@ def layers_run(model, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "compared"),
-    [("llama", [0, 8]), ("gemma2", [0, 1, 8]), ("qwen3_moe", [0, 1, 8])],
+    ("name", "compared"), [("llama", [0, 8]), ("gemma2", [0, 1, 8]), ("qwen3_moe", [0, 1, 8])]
 )
 def test_layers_that_repeat_themselves_run_once_for_their_attention(name, compared, monkeypatch):
     model = build(name)

@@ -25,11 +25,7 @@ def prompts(lengths: tuple[int, ...] = LENGTHS, seed: int = 0) -> list[list[int]
 
 @functools.cache
 def generated(
-    family: str,
-    seed: int = 0,
-    *,
-    lengths: tuple[int, ...] = LENGTHS,
-    max_tokens: int = MAX_TOKENS,
+    family: str, seed: int = 0, *, lengths: tuple[int, ...] = LENGTHS, max_tokens: int = MAX_TOKENS
 ) -> list[list[int]]:
     """Greedy, one prompt at a time, with the model's own generation config."""
     return [answer for answer, _ in _generate(family, seed, lengths, max_tokens)]

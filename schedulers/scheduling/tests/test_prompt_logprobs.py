@@ -139,10 +139,7 @@ def test_every_way_to_run_rows_holds_the_bound(driver):
 
 def test_without_chunked_prefill_one_such_prompt_runs_whole(make_driver):
     driver = make_driver(
-        budget=2048,
-        max_model_len=LENGTH,
-        num_blocks=4 * LENGTH,
-        enable_chunked_prefill=False,
+        budget=2048, max_model_len=LENGTH, num_blocks=4 * LENGTH, enable_chunked_prefill=False
     )
     lengths = (MOST - 1, 900, 900)
     for length in lengths:

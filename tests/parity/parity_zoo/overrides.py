@@ -28,7 +28,7 @@ DOTS3 = {
     ],
     "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
     "per_layer_config": {
-        2: {"num_attention_heads": 2, "num_key_value_heads": 2, "kv_lora_rank": 32},
+        2: {"num_attention_heads": 2, "num_key_value_heads": 2, "kv_lora_rank": 32}
     },
     "head_dim": 24,
 }

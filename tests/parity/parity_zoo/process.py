@@ -55,11 +55,7 @@ def run_all(
 
 
 def _start(
-    work: Callable[[str], bytes],
-    name: str,
-    place: Path,
-    cpu_limit_s: int,
-    time_limit_s: int,
+    work: Callable[[str], bytes], name: str, place: Path, cpu_limit_s: int, time_limit_s: int
 ) -> int:
     sys.stdout.flush()
     sys.stderr.flush()

@@ -261,9 +261,7 @@ def test_a_worker_that_takes_its_time_for_grammars_is_right(monkeypatch):
 def test_defect_is_found_by_the_test_that_names_it(broken, loads_once):
     options = getattr(broken, "suite_options", {})
     suite = type(
-        "Suite",
-        (WorkerContract,),
-        {"worker": broken, "options": options, "loads_once": loads_once},
+        "Suite", (WorkerContract,), {"worker": broken, "options": options, "loads_once": loads_once}
     )
     failure = failing_tests(suite, [broken.caught_by]).get(broken.caught_by)
     assert isinstance(failure, AssertionError | PluginError | pytest.fail.Exception), repr(failure)

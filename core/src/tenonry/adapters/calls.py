@@ -13,11 +13,7 @@ from tenonry.step import Adapter
 class Workers(Protocol):
     """Calls of worker methods by name, on every rank of one engine."""
 
-    def call_workers(
-        self,
-        method: str,
-        args: Sequence[Any] = (),
-    ) -> list[Any]: ...
+    def call_workers(self, method: str, args: Sequence[Any] = ()) -> list[Any]: ...
 
 
 class AdapterCalls:
@@ -28,11 +24,7 @@ class AdapterCalls:
         self._paths: dict[str, str] = {}
         self._changes = asyncio.Lock()  # so that no engine joins in the middle of one
 
-    async def add(
-        self,
-        name: str,
-        path: str,
-    ) -> bool:
+    async def add(self, name: str, path: str) -> bool:
         """Load it into every engine, and into those that are added later."""
         async with self._changes:
             done = await self._calls.all("add_lora", name, path)
@@ -67,11 +59,7 @@ class EngineAdapters:
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
 
-    def add(
-        self,
-        name: str,
-        path: str,
-    ) -> Adapter:
+    def add(self, name: str, path: str) -> Adapter:
         """Load it; returns what requests say to use it."""
         self._workers.call_workers("add_lora", [name, path])
         loaded = {adapter.name: adapter for adapter in self.all()}

@@ -11,11 +11,7 @@ class OffersAdapters:
 
     adapters: AdapterCalls
 
-    async def add_lora(
-        self,
-        name: str,
-        path: str,
-    ) -> bool:
+    async def add_lora(self, name: str, path: str) -> bool:
         """Load the adapter in a folder of peft, in place of one of the same name."""
         return await self.adapters.add(name, path)
 
@@ -37,11 +33,7 @@ class OffersAdaptersBlocking:
 
     adapters: EngineAdapters
 
-    def add_lora(
-        self,
-        name: str,
-        path: str,
-    ) -> Adapter:
+    def add_lora(self, name: str, path: str) -> Adapter:
         """Load the adapter in a folder of peft; returns what `generate` takes as `adapter`."""
         return self.adapters.add(name, path)
 

@@ -72,10 +72,7 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
             )
             self._admission = Admission(config, self._outputs, self._engines)
             self._recovery = recovery = Recovery(
-                self._client,
-                self._outputs,
-                self._stats.record,
-                config.max_num_seqs,
+                self._client, self._outputs, self._stats.record, config.max_num_seqs
             )
             self._scaling = recovery.lock
             self._client.recovers = self._engines.can_restart

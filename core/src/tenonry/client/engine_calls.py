@@ -13,15 +13,7 @@ from tenonry.interfaces.launcher import FIRST_STANDBY
 # An engine answers between two steps, and a long prompt on a CPU takes seconds.
 HEALTH_TIMEOUT_S = 30.0
 # What engines that stand by do with the others. They do not get new weights, and are not used then.
-FOLLOWED = {
-    "add_lora",
-    "remove_lora",
-    "pin_lora",
-    "hold",
-    "release",
-    "sleep",
-    "wake_up",
-}
+FOLLOWED = {"add_lora", "remove_lora", "pin_lora", "hold", "release", "sleep", "wake_up"}
 
 
 class EngineCalls:

@@ -12,12 +12,7 @@ from typing import Any
 
 from tenonry.client.core_client import CoreClient
 from tenonry.client.load_balancer import EngineChooser
-from tenonry.client.start import (
-    announce,
-    describe,
-    engine_info,
-    resolve_front_end,
-)
+from tenonry.client.start import announce, describe, engine_info, resolve_front_end
 from tenonry.config import EngineConfig
 from tenonry.continuity import fallbacks
 from tenonry.continuity.recovery import Recovery

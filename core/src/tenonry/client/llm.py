@@ -43,11 +43,7 @@ class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):
     engine_core: EngineCore
 
     def __init__(
-        self,
-        model: str | None = None,
-        *,
-        config: EngineConfig | None = None,
-        **settings: Any,
+        self, model: str | None = None, *, config: EngineConfig | None = None, **settings: Any
     ) -> None:
         if config is None:
             config = make_config({"model": model, **settings})
@@ -75,11 +71,7 @@ class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):
             self.operations = EngineOperations(self.engine_core)
             facts = self.engine_core.facts()
             self._inputs = InputProcessor(
-                self.model,
-                self.io_processor,
-                facts.max_model_len,
-                config.seed,
-                tasks=facts.tasks,
+                self.model, self.io_processor, facts.max_model_len, config.seed, tasks=facts.tasks
             )
             self._outputs = OutputProcessor(
                 self.io_processor,

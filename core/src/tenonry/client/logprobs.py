@@ -11,11 +11,7 @@ from tenonry.outputs import Logprob
 
 
 def logprob_entry(
-    token_ids: np.ndarray,
-    logprobs: np.ndarray,
-    rank: int,
-    wanted: int,
-    io: IOProcessor | None,
+    token_ids: np.ndarray, logprobs: np.ndarray, rank: int, wanted: int, io: IOProcessor | None
 ) -> dict[int, Logprob]:
     """The entry of one position: the token itself first, whose rank is given, then the `wanted` most likely ones."""
     ids = token_ids[: wanted + 1].tolist()

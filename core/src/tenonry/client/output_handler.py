@@ -37,11 +37,7 @@ class OutputHandler:
     """
 
     def __init__(
-        self,
-        engines: Engines,
-        outputs: OutputProcessor,
-        admission: Admission,
-        recovery: Recovery,
+        self, engines: Engines, outputs: OutputProcessor, admission: Admission, recovery: Recovery
     ) -> None:
         self._engines = engines
         self._client = engines.client

@@ -168,12 +168,7 @@ class OutputProcessor:
 
     def _absorb_logprobs(self, handles: list[int], outputs: EngineCoreOutputs) -> None:
         if (sampled := outputs.logprobs) is not None:
-            lines = zip(
-                sampled.token_ids,
-                sampled.logprobs,
-                sampled.rank.tolist(),
-                strict=True,
-            )
+            lines = zip(sampled.token_ids, sampled.logprobs, sampled.rank.tolist(), strict=True)
             for index, line in zip(sampled.row.tolist(), lines, strict=True):
                 completion = self._completions.get(handles[index])
                 if completion is not None:
@@ -186,21 +181,13 @@ class OutputProcessor:
             if completion is not None and completion.index == 0:
                 stream = completion.stream
                 wanted = stream.request.sampling_params.prompt_logprobs
-                lines = zip(
-                    part.token_ids,
-                    part.logprobs,
-                    part.rank.tolist(),
-                    strict=True,
-                )
+                lines = zip(part.token_ids, part.logprobs, part.rank.tolist(), strict=True)
                 # A preempted request computes them again.
                 known = (stream.prompt_logprobs or [None])[: part.start]
                 stream.prompt_logprobs = [*known, *self._logprobs(completion, wanted, lines)]
 
     def _logprobs(
-        self,
-        completion: Completion,
-        wanted: int | None,
-        lines: Lines,
+        self, completion: Completion, wanted: int | None, lines: Lines
     ) -> list[dict[int, Logprob]]:
         """One dict per line of columns: token ids, log-probabilities, and the rank of the first."""
         if wanted is None:
@@ -312,10 +299,7 @@ class OutputProcessor:
         completion.last_time = now
 
     def _finish(
-        self,
-        completion: Completion,
-        reason: FinishReason,
-        stop_reason: int | str | None,
+        self, completion: Completion, reason: FinishReason, stop_reason: int | str | None
     ) -> None:
         """Terminal outcome of one completion; the stream closes with its last one."""
         stream = completion.stream

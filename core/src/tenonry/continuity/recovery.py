@@ -41,21 +41,11 @@ class OpenCompletion(Protocol):
 class Outputs(Protocol):
     """The open requests of a front end."""
 
-    def completion(
-        self,
-        handle: int,
-    ) -> OpenCompletion | None: ...
+    def completion(self, handle: int) -> OpenCompletion | None: ...
 
-    def get(
-        self,
-        request_id: str,
-    ) -> object: ...
+    def get(self, request_id: str) -> object: ...
 
-    def fail(
-        self,
-        handles: Iterable[int],
-        error: Exception,
-    ) -> list[int]: ...
+    def fail(self, handles: Iterable[int], error: Exception) -> list[int]: ...
 
 
 class Link(Protocol):
@@ -74,21 +64,11 @@ class Links(Protocol):
     @property
     def engines(self) -> Mapping[int, Link]: ...
 
-    def add_requests(
-        self,
-        requests: Sequence[EngineCoreRequest],
-    ) -> None: ...
+    def add_requests(self, requests: Sequence[EngineCoreRequest]) -> None: ...
 
-    def send_requests(
-        self,
-        index: int,
-        requests: Sequence[EngineCoreRequest],
-    ) -> None: ...
+    def send_requests(self, index: int, requests: Sequence[EngineCoreRequest]) -> None: ...
 
-    def abort_requests(
-        self,
-        handles: Sequence[int],
-    ) -> None: ...
+    def abort_requests(self, handles: Sequence[int]) -> None: ...
 
     def take_parked(self) -> list[list[EngineCoreRequest]]: ...
 
@@ -119,12 +99,7 @@ class Recovery:
         self._on_trial = ""  # the id of the request
 
     # ------------------------------------------------------------------ engines
-    def on_death(
-        self,
-        index: int,
-        reason: str,
-        requests: Mapping[int, EngineCoreRequest],
-    ) -> None:
+    def on_death(self, index: int, reason: str, requests: Mapping[int, EngineCoreRequest]) -> None:
         """An engine is gone: its requests go on elsewhere, or wait until it is started again."""
         if self.restarts is not None:
             self.restarts.on_death(index, reason)
@@ -184,17 +159,12 @@ class Recovery:
             lost = by_id.setdefault(stream.request_id, Lost(stream))
             lost.is_known_to_run |= completion.is_scheduled
             again = msgspec.structs.replace(
-                requests[handle],
-                output_token_ids=completion.delivered_ids.tolist(),
+                requests[handle], output_token_ids=completion.delivered_ids.tolist()
             )
             lost.requests.append(again)
         return list(by_id.values())
 
-    def move(
-        self,
-        index: int,
-        requests: Mapping[int, EngineCoreRequest],
-    ) -> None:
+    def move(self, index: int, requests: Mapping[int, EngineCoreRequest]) -> None:
         """An engine took the place of another one, which ran these: they go on there."""
         num_requests = 0
         num_tokens = 0
@@ -230,16 +200,8 @@ class Recovery:
                 self._send(each.requests)
         self._count(index, num_requests, num_tokens)
 
-    def _count(
-        self,
-        index: int,
-        num_requests: int,
-        num_tokens: int,
-    ) -> None:
-        numbers = RecoveryStats(
-            requests_continued=num_requests,
-            tokens_recomputed=num_tokens,
-        )
+    def _count(self, index: int, num_requests: int, num_tokens: int) -> None:
+        numbers = RecoveryStats(requests_continued=num_requests, tokens_recomputed=num_tokens)
         record = StatRecord(engine_index=index, time=time.monotonic(), recovery=numbers)
         self._record(record)
         logger.warning(
@@ -250,12 +212,7 @@ class Recovery:
         )
 
     def _refusal(
-        self,
-        index: int,
-        reason: str,
-        lost: Lost,
-        *,
-        is_suspect: bool,
+        self, index: int, reason: str, lost: Lost, *, is_suspect: bool
     ) -> Exception | None:
         """Why a request cannot go on."""
         try:
@@ -291,11 +248,7 @@ class Recovery:
             ranks = {index, None} if index == min(indexes) else {index}
             await self._try_suspects(index, ranks)
 
-    async def _try_suspects(
-        self,
-        index: int,
-        ranks: Collection[int | None],
-    ) -> None:
+    async def _try_suspects(self, index: int, ranks: Collection[int | None]) -> None:
         """One after the other, each until it has passed the place of the last crash. They stay there then."""
         for request_id, requests in list(self._to_try.items()):
             link = self._client.engines.get(index)
@@ -307,21 +260,14 @@ class Recovery:
                 await self._try(index, link, requests)
                 self._on_trial = ""
 
-    async def _try(
-        self,
-        index: int,
-        link: Link,
-        requests: Sequence[EngineCoreRequest],
-    ) -> None:
+    async def _try(self, index: int, link: Link, requests: Sequence[EngineCoreRequest]) -> None:
         alive = [each for each in map(self._completion, requests) if each is not None]
         if not alive:
             return
         stream = alive[0].stream
         enough = stream.num_generated + MARGIN
         logger.warning(
-            "request %s ran at %d crashes in a row; it is tried alone",
-            self._on_trial,
-            CRASHES,
+            "request %s ran at %d crashes in a row; it is tried alone", self._on_trial, CRASHES
         )
         self._client.send_requests(index, [each for each in requests if self._completion(each)])
         while not link.dead and stream.num_generated < enough:
@@ -344,12 +290,7 @@ def _check_own(lost: Lost, what: str) -> None:
         )
 
 
-def _poisoned(
-    request_id: str,
-    reason: str,
-    *,
-    was_alone: bool = False,
-) -> EngineGenerateError:
+def _poisoned(request_id: str, reason: str, *, was_alone: bool = False) -> EngineGenerateError:
     more = " and one when it ran alone" if was_alone else ""
     return EngineGenerateError(
         f"request {request_id} failed: {KILLER}, {CRASHES} in a row{more}, so it is not tried again; the last one: "

@@ -59,11 +59,7 @@ class Suspects:
         self._crashes: dict[str, _Crashes] = {}  # by request id
 
     def crashed(
-        self,
-        lost: Sequence[Lost],
-        is_open: Callable[[str], object],
-        *,
-        has_stepped: bool,
+        self, lost: Sequence[Lost], is_open: Callable[[str], object], *, has_stepped: bool
     ) -> set[str]:
         """An engine died that ran some of these, if it has stepped; returns the ids of those that are suspects now."""
         self._crashes = {each: past for each, past in self._crashes.items() if is_open(each)}

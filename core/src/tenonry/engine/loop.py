@@ -50,11 +50,7 @@ class EngineLoop:
     """One engine with its sockets. `run` returns the process's exit status: 0 only after an orderly stop."""
 
     def __init__(
-        self,
-        context: Context,
-        spec: EngineSpec,
-        metadata: HandshakeMetadata,
-        heartbeat: Heartbeat,
+        self, context: Context, spec: EngineSpec, metadata: HandshakeMetadata, heartbeat: Heartbeat
     ) -> None:
         self._context = context
         self._heartbeat = heartbeat

@@ -30,11 +30,7 @@ class ClientPorts:
     """
 
     def __init__(
-        self,
-        context: Context,
-        engine_index: int,
-        curve: CurveKeys | None,
-        epoch: int = 1,
+        self, context: Context, engine_index: int, curve: CurveKeys | None, epoch: int = 1
     ) -> None:
         self._context = context
         self.take_place(engine_index, epoch)
@@ -56,18 +52,10 @@ class ClientPorts:
     def attach(self, client: int, input_address: str, output_address: str) -> None:
         """Connect to a new client. The engine sends first on each socket."""
         source = make_socket(
-            self._context,
-            zmq.DEALER,
-            input_address,
-            identity=self._identity,
-            curve=self._curve,
+            self._context, zmq.DEALER, input_address, identity=self._identity, curve=self._curve
         )
         sink = make_socket(
-            self._context,
-            zmq.PUSH,
-            output_address,
-            linger_ms=OUTPUT_LINGER_MS,
-            curve=self._curve,
+            self._context, zmq.PUSH, output_address, linger_ms=OUTPUT_LINGER_MS, curve=self._curve
         )
         self._sockets[client] = source, sink
         self._poller.register(source, zmq.POLLIN)

@@ -104,13 +104,7 @@ class StepValidator:
             self._settle(result)
 
     # ------------------------------------------------------------------ rules
-    def _expect(
-        self,
-        holds: bool | np.bool_,
-        rule: str,
-        detail: str,
-        *values: object,
-    ) -> None:
+    def _expect(self, holds: bool | np.bool_, rule: str, detail: str, *values: object) -> None:
         """`detail % values` says what was found; it is formatted only for a violation."""
         if not holds:
             raise ContractViolation(self._plugin, self._step_id, rule, detail % values)
@@ -138,13 +132,7 @@ class StepValidator:
         for rows in (output.row, output.gone, output.new_block_row):
             self._check_range(rows, self._num_rows, "max_num_seqs", "row")
 
-    def _check_range(
-        self,
-        values: np.ndarray,
-        stop: Any,
-        rule: str,
-        what: str,
-    ) -> None:
+    def _check_range(self, values: np.ndarray, stop: Any, rule: str, what: str) -> None:
         """Each of `values` must be below `stop`, one number for all or one for each."""
         if len(values):
             # Seen as unsigned, a negative number is a large one: one comparison finds both.
@@ -283,12 +271,7 @@ class StepValidator:
             self._expect(is_free, "one writer per block", clash, other, row[i], blocks[i])
         self._writer[blocks] = writer
 
-    def _held(
-        self,
-        group: int,
-        row: int,
-        spans: Spans,
-    ) -> Any:
+    def _held(self, group: int, row: int, spans: Spans) -> Any:
         """The row's blocks in a group, but for those before what it sees in this step."""
         state = self._state
         start = spans.start[spans.row == row].min(initial=state.num_computed[row])

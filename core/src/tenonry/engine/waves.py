@@ -65,11 +65,7 @@ class CoordinatorClient:
         self.orders = make_socket(context, zmq.SUB, addresses.coordinator_input or "", curve=curve)
         self.orders.subscribe(b"")
         self._reports = make_socket(
-            context,
-            zmq.PUSH,
-            addresses.coordinator_output or "",
-            curve=curve,
-            keep="connected",
+            context, zmq.PUSH, addresses.coordinator_output or "", curve=curve, keep="connected"
         )
         if not self._reports.poll(CONNECT_TIMEOUT_MS, zmq.POLLOUT):
             raise LaunchError("the coordinator cannot be reached")

@@ -37,11 +37,7 @@ def check_features(features: dict[str, Any], num_prompt_tokens: int) -> None:
         _check_images(features, names, num_prompt_tokens)
 
 
-def _check_images(
-    features: dict[str, np.ndarray],
-    names: set[str],
-    num_prompt_tokens: int,
-) -> None:
+def _check_images(features: dict[str, np.ndarray], names: set[str], num_prompt_tokens: int) -> None:
     for name in (SPANS, DIGESTS):
         if name not in features:
             raise _refusal(f"feature '{min(names)}' is of an image, but '{name}' is missing")

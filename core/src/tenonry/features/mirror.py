@@ -48,20 +48,13 @@ class Peer(Protocol):
 class SentImages:
     """What one engine keeps of this front end: at most `max_bytes`; images that were sent longest ago go first."""
 
-    def __init__(
-        self,
-        peer: Peer,
-        max_bytes: int,
-    ) -> None:
+    def __init__(self, peer: Peer, max_bytes: int) -> None:
         self.peer = peer
         self.sizes: OrderedDict[bytes, int] = OrderedDict()
         self._max_bytes = max_bytes
         self._generation = secrets.randbits(62)
 
-    def reduced(
-        self,
-        features: dict[str, np.ndarray],
-    ) -> dict[str, np.ndarray]:
+    def reduced(self, features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The features to send: without inputs that the engine has, and with what it is to do."""
         left = dict(features)
         header = [self._generation]
@@ -80,11 +73,7 @@ class SentImages:
         left[DROPPED] = np.frombuffer(dropped, np.uint8).reshape(-1, DIGEST_BYTES)
         return left
 
-    def _use(
-        self,
-        digest: bytes,
-        size: int,
-    ) -> int:
+    def _use(self, digest: bytes, size: int) -> int:
         if digest in self.sizes:
             self.sizes.move_to_end(digest)
             return HELD
@@ -103,11 +92,7 @@ class MirrorEncoder:
         self._sent: dict[int, SentImages] = {}
         self._again: set[int] = set()  # requests that were sent again, by handle
 
-    def encode(
-        self,
-        message: Any,
-        peer: Peer | None = None,
-    ) -> list[Frame]:
+    def encode(self, message: Any, peer: Peer | None = None) -> list[Frame]:
         """Frames of a message, or of a request for the engine behind `peer`, where it runs from now on: without the
         images that this one has, unless the request runs there already.
 
@@ -123,11 +108,7 @@ class MirrorEncoder:
             self._sent.pop(peer.index, None)
             raise RequestError(f"request {message.request_id} cannot be sent: {error}") from error
 
-    def _reduced(
-        self,
-        request: EngineCoreRequest,
-        peer: Peer,
-    ) -> EngineCoreRequest:
+    def _reduced(self, request: EngineCoreRequest, peer: Peer) -> EngineCoreRequest:
         features = request.features
         runs = peer.requests.setdefault(request.handle, request)
         if runs is not request or not features or SPANS not in features or not self._max_bytes:
@@ -170,11 +151,7 @@ class RequestDecoder:
         self._decoder = Decoder(EngineCoreRequest)
         self.kept: dict[int, tuple[int, dict[bytes, dict[str, np.ndarray]]]] = {}
 
-    def decode(
-        self,
-        frames: Sequence[Any],
-        client: int,
-    ) -> EngineCoreRequest:
+    def decode(self, frames: Sequence[Any], client: int) -> EngineCoreRequest:
         """The request with all its features. Raises WireError, with the text `LOST` where an image is not kept."""
         request = self._decoder.decode(frames)
         if request.features and HEADER in request.features:

@@ -169,10 +169,7 @@ class Worker(Plugin[WorkerContext], ABC):
 
 
 def call_worker(
-    worker: Worker,
-    method: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None = None,
+    worker: Worker, method: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
 ) -> Any:
     """`Worker.call`, for executors: a worker written before keyword arguments is called without any.
 

@@ -192,11 +192,7 @@ class EngineFleet:
         return bool(self.engines) or self._nodes.is_running
 
     def _run_handshake(
-        self,
-        socket: Socket,
-        engines: list[CoreEngine],
-        addresses: EngineZmqAddresses,
-        epoch: int,
+        self, socket: Socket, engines: list[CoreEngine], addresses: EngineZmqAddresses, epoch: int
     ) -> list[EngineFacts]:
         if self.coordinator and self.COORDINATOR not in self.dead:
             addresses = msgspec.structs.replace(

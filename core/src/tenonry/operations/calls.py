@@ -52,18 +52,10 @@ class Operations:
         await self.calls.call("profile", is_start)
 
     async def save_sharded_state(
-        self,
-        path: str,
-        pattern: str | None = None,
-        max_size: int | None = None,
+        self, path: str, pattern: str | None = None, max_size: int | None = None
     ) -> None:
         """Each rank writes its weights; of several engines, which have the same ones, each writes them."""
-        await self.calls.call(
-            "save_sharded_state",
-            path,
-            pattern,
-            max_size,
-        )
+        await self.calls.call("save_sharded_state", path, pattern, max_size)
 
     async def sleep(self, level: int = 1) -> None:
         """All engines stop before the first sleeps, since those that share layers wait for one another."""

@@ -30,10 +30,7 @@ class OffersOperations:
         return await self.operations.is_sleeping()
 
     async def update_weights(
-        self,
-        source: str,
-        names: Sequence[str] | None = None,
-        version: str = "",
+        self, source: str, names: Sequence[str] | None = None, version: str = ""
     ) -> None:
         """Replace weights of every engine by those of a safetensors file, a folder of them, or shared memory.
 
@@ -52,10 +49,7 @@ class OffersOperations:
         await self.operations.profile(is_start=False)
 
     async def save_sharded_state(
-        self,
-        path: str,
-        pattern: str | None = None,
-        max_size: int | None = None,
+        self, path: str, pattern: str | None = None, max_size: int | None = None
     ) -> None:
         """Write each rank's weights into `path`; `load_format=sharded` reads them."""
         await self.operations.save_sharded_state(path, pattern, max_size)
@@ -81,11 +75,7 @@ class OffersOperations:
     ) -> list[Any]:
         """Call a method of the workers' allow-list on every rank of every engine; one result per rank."""
         engines = await self.operations.calls.call(
-            "collective_rpc",
-            method,
-            list(args),
-            timeout,
-            dict(kwargs or {}),
+            "collective_rpc", method, list(args), timeout, dict(kwargs or {})
         )
         return [result for ranks in engines for result in ranks]
 
@@ -109,10 +99,7 @@ class OffersBlocking:
         return self.operations.is_sleeping()
 
     def update_weights(
-        self,
-        source: str,
-        names: Sequence[str] | None = None,
-        version: str = "",
+        self, source: str, names: Sequence[str] | None = None, version: str = ""
     ) -> None:
         """As `AsyncLLM.update_weights`."""
         wanted = None if names is None else list(names)
@@ -127,10 +114,7 @@ class OffersBlocking:
         self.operations.profile(is_start=False)
 
     def save_sharded_state(
-        self,
-        path: str,
-        pattern: str | None = None,
-        max_size: int | None = None,
+        self, path: str, pattern: str | None = None, max_size: int | None = None
     ) -> None:
         """Write each rank's weights into `path`; `load_format=sharded` reads them."""
         self.operations.save_sharded_state(path, pattern, max_size)

@@ -20,10 +20,7 @@ class Kind(Point):
 
 def _kind(kind: str, class_name: str, lives_in: str, **provider: str) -> Kind:
     return Kind(
-        f"tenonry.{kind}s",
-        f"tenonry.interfaces.{kind}:{class_name}",
-        provider,
-        lives_in=lives_in,
+        f"tenonry.{kind}s", f"tenonry.interfaces.{kind}:{class_name}", provider, lives_in=lives_in
     )
 
 

@@ -22,11 +22,7 @@ class Fleets:
     current: EngineFleet
 
     def __init__(
-        self,
-        model: ModelInfo,
-        on_death: Callable[[int, str], None],
-        *,
-        coordinated: bool,
+        self, model: ModelInfo, on_death: Callable[[int, str], None], *, coordinated: bool
     ) -> None:
         self._model = model
         self._on_death = on_death

@@ -79,10 +79,7 @@ class Owner(Protocol):
     def num_together(self) -> int: ...
 
     async def start_some(
-        self,
-        fleet: EngineFleet,
-        indexes: Sequence[int],
-        meeting: RunDirectory,
+        self, fleet: EngineFleet, indexes: Sequence[int], meeting: RunDirectory
     ) -> list[EngineFacts]: ...
 
     async def wait_until_connected(self) -> None: ...
@@ -93,11 +90,7 @@ class Owner(Protocol):
 class Replacement:
     """Engines of `fleet` take the places of all that run, or none does."""
 
-    def __init__(
-        self,
-        owner: Owner,
-        fleet: EngineFleet,
-    ) -> None:
+    def __init__(self, owner: Owner, fleet: EngineFleet) -> None:
         self._owner = owner
         self._fleet = fleet
 
@@ -183,11 +176,7 @@ class Replacement:
                 logger.exception("engine %d keeps the changes that others could not get", index)
 
 
-def check_layout(
-    config: EngineConfig,
-    model: ModelInfo,
-    fleets: Fleets,
-) -> None:
+def check_layout(config: EngineConfig, model: ModelInfo, fleets: Fleets) -> None:
     """Raises Unsupported where engines cannot be replaced yet."""
     where = ""
     if model.needs_lockstep and config.expert_rendezvous:

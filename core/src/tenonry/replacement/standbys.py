@@ -35,11 +35,7 @@ class Standbys:
 
     on_built: Callable[[], Awaitable[None]] | None = None
 
-    def __init__(
-        self,
-        owner: Owner,
-        wanted: int,
-    ) -> None:
+    def __init__(self, owner: Owner, wanted: int) -> None:
         self._owner = owner
         self._wanted = wanted
         self._indexes = itertools.cycle(range(FIRST_STANDBY + 1, LAST_INDEX))

@@ -77,10 +77,5 @@ def make_config(values: dict[str, Any], *, use_environment: bool = True) -> Engi
     file = given.pop("config", None)
     if given.get("model", "") is None:
         del given["model"]
-    sources = Sources(
-        given,
-        EngineConfig,
-        file=file,
-        use_environment=use_environment,
-    )
+    sources = Sources(given, EngineConfig, file=file, use_environment=use_environment)
     return sources.make(EngineConfig)

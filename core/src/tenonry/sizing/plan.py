@@ -21,10 +21,7 @@ RankGroups = Sequence[Sequence[KVCacheGroup]]  # for each rank, what its worker 
 
 
 def plan_kv_cache(
-    groups: RankGroups,
-    memory: Sequence[MemoryReport],
-    config: EngineConfig,
-    max_model_len: int,
+    groups: RankGroups, memory: Sequence[MemoryReport], config: EngineConfig, max_model_len: int
 ) -> KVCacheConfig:
     """Size the KV cache: the smallest over all ranks, in blocks.
 

@@ -234,13 +234,7 @@ class RankGroup:
         frames = self._encoder.encode(output)
         num_awaited = 1 if self._transfers is None else len(self.names)
         self._sequence += 1
-        step = RankStep(
-            self.is_answered,
-            self.collect,
-            self._sequence,
-            output,
-            num_awaited,
-        )
+        step = RankStep(self.is_answered, self.collect, self._sequence, output, num_awaited)
         self._steps[step.sequence] = step
         try:
             self._send(Kind.STEP, step.sequence, frames)

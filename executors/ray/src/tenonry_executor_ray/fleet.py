@@ -140,10 +140,7 @@ class Fleet:
     def _environment(self, engine: Engine) -> dict[str, str]:
         """What the engine's process must know of Ray: the cluster, its group, and the GPUs of the group."""
         group = engine.group.group
-        found = {
-            "RAY_ADDRESS": self._session.head,
-            GROUP_VARIABLE: group.id.hex(),
-        }
+        found = {"RAY_ADDRESS": self._session.head, GROUP_VARIABLE: group.id.hex()}
         if self._groups.gpu and not self._groups.ranks_are_actors:
             strategies = (
                 PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)

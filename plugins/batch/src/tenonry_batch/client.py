@@ -55,9 +55,7 @@ class BatchClient:
             wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**attempt)
             try:
                 response = await self._client.post(
-                    request.url,
-                    content=request.body,
-                    headers={"content-type": "application/json"},
+                    request.url, content=request.body, headers={"content-type": "application/json"}
                 )
             except httpx.TransportError as error:
                 self._check()

@@ -133,8 +133,7 @@ async def _ask_all(
     from tenonry_batch.run import BatchRun
 
     transport = httpx.AsyncHTTPTransport(
-        uds=server.socket if server else None,
-        limits=httpx.Limits(max_connections=args.concurrency),
+        uds=server.socket if server else None, limits=httpx.Limits(max_connections=args.concurrency)
     )
     async with httpx.AsyncClient(
         transport=transport,

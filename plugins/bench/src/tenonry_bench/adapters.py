@@ -101,12 +101,7 @@ class AdaptersBench(Command):
         return 0
 
 
-def write_adapter(
-    folder: Path,
-    model: str,
-    rank: int,
-    seed: int,
-) -> None:
+def write_adapter(folder: Path, model: str, rank: int, seed: int) -> None:
     """A folder as peft saves it, for every projection of the model's files. Raises ConfigError if they have none."""
     random = np.random.default_rng(seed)
     tensors: dict[str, np.ndarray] = {}
@@ -144,11 +139,7 @@ def safetensors_of(tensors: dict[str, np.ndarray]) -> bytes:
 
 
 def measure(
-    llm: LLM,
-    runs: int,
-    rows: int,
-    adapters: list[Adapter],
-    vocab_size: int,
+    llm: LLM, runs: int, rows: int, adapters: list[Adapter], vocab_size: int
 ) -> dict[str, list[float]]:
     """The values of each run, by the names of the report; the first of each kind warms up and does not count."""
     prompts = random_prompts(rows, PROMPT_LEN, default_workloads().seed, vocab_size)
@@ -164,11 +155,7 @@ def measure(
     return figures
 
 
-def step_ms(
-    llm: LLM,
-    prompts: list[list[int]],
-    adapters: list[Adapter | None],
-) -> float:
+def step_ms(llm: LLM, prompts: list[list[int]], adapters: list[Adapter | None]) -> float:
     """Of a decoding step: the time of long outputs, less that of outputs of one token."""
     short = _elapsed(llm, prompts, adapters, 1)
     long = _elapsed(llm, prompts, adapters, OUTPUT_LEN)
@@ -176,10 +163,7 @@ def step_ms(
 
 
 def _elapsed(
-    llm: LLM,
-    prompts: list[list[int]],
-    adapters: list[Adapter | None],
-    output_len: int,
+    llm: LLM, prompts: list[list[int]], adapters: list[Adapter | None], output_len: int
 ) -> float:
     params = SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True)
     requests = [

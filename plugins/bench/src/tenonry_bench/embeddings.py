@@ -16,13 +16,7 @@ from tenonry.errors import ConfigError
 from tenonry.interfaces.command import Command
 from tenonry_bench.figures import Spread, spread
 from tenonry_bench.machine import Machine, describe_machine
-from tenonry_bench.settings import (
-    add_count_flags,
-    engine_config,
-    refuse,
-    settings_of,
-    write_report,
-)
+from tenonry_bench.settings import add_count_flags, engine_config, refuse, settings_of, write_report
 from tenonry_bench.throughput import set_threads
 from tenonry_commands.arguments import add_engine_arguments
 

@@ -127,10 +127,7 @@ class LoadingBench(Command):
 
 
 def measure(
-    files: tuple[Path, ...],
-    record: PluginRecord,
-    config: EngineConfig,
-    model: ModelInfo,
+    files: tuple[Path, ...], record: PluginRecord, config: EngineConfig, model: ModelInfo
 ) -> Run:
     """Read the files, map them, load the model."""
     read = timed(partial(read_files, files, room_for(files)))
@@ -174,9 +171,7 @@ def map_files(files: tuple[Path, ...]) -> None:
 
 
 def load(
-    record: PluginRecord,
-    config: EngineConfig,
-    model: ModelInfo,
+    record: PluginRecord, config: EngineConfig, model: ModelInfo
 ) -> tuple[Seconds, dict[str, Seconds]]:
     """Build the worker, load, and let go of it: what `load` took, and its phases where the worker tells them."""
     worker_class = load_class(record)

@@ -99,10 +99,7 @@ class RestoreBench(Command):
 
 
 async def _measure(
-    engine: AsyncLLM,
-    vocab_size: int,
-    runs: int,
-    tokens: int,
+    engine: AsyncLLM, vocab_size: int, runs: int, tokens: int
 ) -> tuple[list[float], list[float], int]:
     """(seconds computed, seconds restored, tokens restored at least)."""
     prompts = random_prompts(runs + 1, tokens + 1, default_workloads().seed, vocab_size)
@@ -120,11 +117,7 @@ async def _measure(
     return computed, restored, brought
 
 
-async def _restored(
-    engine: AsyncLLM,
-    prompt: list[int],
-    name: str,
-) -> tuple[float, int]:
+async def _restored(engine: AsyncLLM, prompt: list[int], name: str) -> tuple[float, int]:
     """The same once the connector has it. Raises ConfigError if it never does."""
     for attempt in range(TRIES):
         seconds, found = await _first_token(engine, prompt, f"{name} {attempt}")
@@ -136,11 +129,7 @@ async def _restored(
     )
 
 
-async def _first_token(
-    engine: AsyncLLM,
-    prompt: list[int],
-    name: str,
-) -> tuple[float, int]:
+async def _first_token(engine: AsyncLLM, prompt: list[int], name: str) -> tuple[float, int]:
     """(seconds to the first token, prompt tokens that were not computed)."""
     params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
     started = time.perf_counter()

@@ -45,11 +45,7 @@ def add_count_flags(parser: argparse.ArgumentParser, *flags: tuple[str, int, str
     """Add flags that take an integer of at least 1: each a name, a default, and what is counted."""
     for flag, default, text in flags:
         parser.add_argument(
-            flag,
-            type=count,
-            default=default,
-            metavar="N",
-            help=f"{text} [default: {default}].",
+            flag, type=count, default=default, metavar="N", help=f"{text} [default: {default}]."
         )
 
 

@@ -186,11 +186,7 @@ class _Client:
     async def _load(self, streams: int) -> dict[str, float]:
         plain = await self._time_per_token(streams, None)
         bound = await self._time_per_token(streams, PEOPLE)
-        return {
-            "tpot_ms": 1e3 * plain,
-            "tpot_schema_ms": 1e3 * bound,
-            "tpot_ratio": bound / plain,
-        }
+        return {"tpot_ms": 1e3 * plain, "tpot_schema_ms": 1e3 * bound, "tpot_ratio": bound / plain}
 
     async def _time_per_token(self, streams: int, spec: StructuredOutput | None) -> float:
         async def one() -> float:
@@ -216,10 +212,7 @@ class _Client:
         return moment - started
 
     async def _tokens(
-        self,
-        spec: StructuredOutput | None,
-        output_len: int,
-        prompt_len: int = PROMPT_LEN,
+        self, spec: StructuredOutput | None, output_len: int, prompt_len: int = PROMPT_LEN
     ) -> AsyncIterator[float]:
         """When each token arrived; those of one output arrive together."""
         number = next(self._numbers)

@@ -143,11 +143,7 @@ class WorkersBench(Command):
         return 0
 
     def _measured(
-        self,
-        args: argparse.Namespace,
-        names: list[str],
-        lengths: list[int],
-        stack: ExitStack,
+        self, args: argparse.Namespace, names: list[str], lengths: list[int], stack: ExitStack
     ) -> WorkersReport:
         from tenonry.client.llm import LLM
 
@@ -156,10 +152,7 @@ class WorkersBench(Command):
         for name in names:
             args.worker = name
             config, facts = engine_config(
-                args,
-                max_num_seqs=args.requests,
-                io_processor="none",
-                enable_prefix_caching=False,
+                args, max_num_seqs=args.requests, io_processor="none", enable_prefix_caching=False
             )
             check_length(config, max(lengths), args.out_len)
             llms[name] = stack.enter_context(LLM(config=config))
@@ -207,11 +200,7 @@ def turn(llm: LLM, prompts: Sequence[list[int]], out_len: int) -> Turn:
     return Turn(short, long, tokens)
 
 
-def timed(
-    llm: LLM,
-    prompts: Sequence[list[int]],
-    out_len: int,
-) -> tuple[Seconds, list[list[int]]]:
+def timed(llm: LLM, prompts: Sequence[list[int]], out_len: int) -> tuple[Seconds, list[list[int]]]:
     """What answers of `out_len` tokens take, and their tokens."""
     params = SamplingParams(temperature=0.0, max_tokens=out_len, ignore_eos=True, detokenize=False)
     wall = time.perf_counter()
@@ -225,11 +214,7 @@ def timed(
     return took, [list(output.outputs[0].token_ids) for output in outputs]
 
 
-def figures(
-    name: str,
-    turns: Sequence[Turn],
-    out_len: int,
-) -> WorkerFigures:
+def figures(name: str, turns: Sequence[Turn], out_len: int) -> WorkerFigures:
     """Sum the turns of a worker up."""
     requests = len(turns[0].tokens)
     decoded = requests * (out_len - SHORT)
@@ -241,12 +226,7 @@ def figures(
     )
 
 
-def ratio(
-    runs: Sequence[dict[str, Turn]],
-    first: str,
-    other: str,
-    field: str,
-) -> Spread:
+def ratio(runs: Sequence[dict[str, Turn]], first: str, other: str, field: str) -> Spread:
     """How much faster `first` decodes than `other`, run by run."""
     return spread([run[other].decoding(field) / run[first].decoding(field) for run in runs])
 

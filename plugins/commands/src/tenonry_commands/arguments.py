@@ -13,12 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 
 from tenonry import config
-from tenonry.config import (
-    PLUGIN_FIELDS,
-    EngineConfig,
-    PluginChoice,
-    plain_type,
-)
+from tenonry.config import PLUGIN_FIELDS, EngineConfig, PluginChoice, plain_type
 from tenonry.errors import ConfigError
 from tenonry.settings.reading import ENV_PREFIX, read_yaml
 from tenonry.settings.sources import Sources
@@ -42,10 +37,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
 FIELDS = EngineConfig.model_fields
 GROUPS: dict[str, tuple[str, ...]] = {
     "plugins": (*PLUGIN_FIELDS, "stat_loggers", "attention_backend", "grammar_backend"),
-    "parallelism": (
-        *(name for name in FIELDS if "parallel" in name),
-        "auth_key_file",
-    ),
+    "parallelism": (*(name for name in FIELDS if "parallel" in name), "auth_key_file"),
 }
 SKIPPED = {"model", "plugins"}  # positional, and spelt --allow-plugin / --disable-plugin
 

@@ -19,10 +19,7 @@ MEANS: dict[str, tuple[str, bool]] = {  # a flag without a value: the field that
     "disable_log_stats": ("log_stats", False),
     "disable_uvicorn_access_log": ("disable_access_log", True),
 }
-SHORT = {
-    "-O": "compilation_config",
-    "-cc": "compilation_config",
-}
+SHORT = {"-O": "compilation_config", "-cc": "compilation_config"}
 _REMEDIES: dict[str, tuple[str, ...]] = {
     "code that comes with a model is never run; leave it out": (
         "trust_remote_code",

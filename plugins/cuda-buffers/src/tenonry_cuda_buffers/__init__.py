@@ -7,9 +7,4 @@ from __future__ import annotations
 from tenonry_cuda_buffers.cpu_gpu_buffer import CpuGpuBuffer, copy_slice, tensor_data
 from tenonry_cuda_buffers.step_buffers import CudaBuffers
 
-__all__ = [
-    "CpuGpuBuffer",
-    "CudaBuffers",
-    "copy_slice",
-    "tensor_data",
-]
+__all__ = ["CpuGpuBuffer", "CudaBuffers", "copy_slice", "tensor_data"]

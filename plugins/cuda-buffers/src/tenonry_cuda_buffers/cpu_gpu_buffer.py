@@ -37,12 +37,7 @@ class CpuGpuBuffer:
             raise ValueError(
                 "dtype=torch.bfloat16 has no numpy type to view it with; pass with_numpy=False and write to .cpu"
             )
-        self.cpu = torch.zeros(
-            *size,
-            dtype=dtype,
-            device="cpu",
-            pin_memory=pin_memory,
-        )
+        self.cpu = torch.zeros(*size, dtype=dtype, device="cpu", pin_memory=pin_memory)
         self.gpu = torch.zeros_like(self.cpu, device=device)
         if with_numpy:
             self.np = self.cpu.numpy()
@@ -59,21 +54,13 @@ class CpuGpuBuffer:
         return _copy(self.gpu, self.cpu, n)
 
 
-def _copy(
-    src: torch.Tensor,
-    dst: torch.Tensor,
-    n: int | None,
-) -> torch.Tensor:
+def _copy(src: torch.Tensor, dst: torch.Tensor, n: int | None) -> torch.Tensor:
     if n is None:
         return dst.copy_(src, non_blocking=True)
     return copy_slice(src, dst, n)
 
 
-def copy_slice(
-    src: torch.Tensor,
-    dst: torch.Tensor,
-    length: int,
-) -> torch.Tensor:
+def copy_slice(src: torch.Tensor, dst: torch.Tensor, length: int) -> torch.Tensor:
     """Start copying `src[:length]` into `dst[:length]`, which is returned."""
     begin = dst[:length]
     return begin.copy_(src[:length], non_blocking=True)

@@ -31,11 +31,7 @@ class CudaBuffers:
     name: ClassVar[str] = "cuda"
     interface_version: ClassVar[int] = 1
 
-    def __init__(
-        self,
-        device: torch.device,
-        steps_in_flight: int,
-    ) -> None:
+    def __init__(self, device: torch.device, steps_in_flight: int) -> None:
         self.device = device
         self.steps_in_flight = steps_in_flight
         self._order = InOrder()
@@ -53,11 +49,7 @@ class CudaBuffers:
         self._used = 0
         self._order.begin_step(self._lane)
 
-    def put(
-        self,
-        label: str,
-        array: NDArray[np.generic],
-    ) -> torch.Tensor:
+    def put(self, label: str, array: NDArray[np.generic]) -> torch.Tensor:
         """`array` as a tensor on the device, valid until its step has run."""
         begin = self._used
         end = self._used + array.nbytes
@@ -70,11 +62,7 @@ class CudaBuffers:
         pinned = lane.np[begin:end].view(array.dtype)
         pinned.reshape(array.shape)[...] = array
         with self._order.copying():
-            moved = copy_slice(
-                lane.cpu[begin:],
-                lane.gpu[begin:],
-                array.nbytes,
-            )
+            moved = copy_slice(lane.cpu[begin:], lane.gpu[begin:], array.nbytes)
         self._order.copied()
         typed = moved.view(self._dtype(array.dtype))
         return typed.view(array.shape)
@@ -91,12 +79,7 @@ class CudaBuffers:
         # A tensor made in inference mode could not be written outside of it, and a lane outlives the first caller.
         with torch.inference_mode(mode=False):
             pinned = self.device.type == "cuda"
-            lane = CpuGpuBuffer(
-                size,
-                dtype=torch.uint8,
-                device=self.device,
-                pin_memory=pinned,
-            )
+            lane = CpuGpuBuffer(size, dtype=torch.uint8, device=self.device, pin_memory=pinned)
         self._order.allocated()
         return lane
 

@@ -66,10 +66,7 @@ class Drafter(Plugin[DrafterContext], ABC):
 
     @abstractmethod
     def propose(
-        self,
-        rows: Sequence[int],
-        histories: Sequence[I32],
-        most: Sequence[int],
+        self, rows: Sequence[int], histories: Sequence[I32], most: Sequence[int]
     ) -> Sequence[I32]:
         """What may come next in each of `rows`: one array i32[n], n ≤ `most[i]`, per row; empty for no guess.
 

@@ -110,10 +110,7 @@ class ModelDrafter(Drafter):
         self._model.leave(row)
 
     def propose(
-        self,
-        rows: Sequence[int],
-        histories: Sequence[I32],
-        most: Sequence[int],
+        self, rows: Sequence[int], histories: Sequence[I32], most: Sequence[int]
     ) -> Sequence[I32]:
         bound = self.options.num_drafts
         texts = [
@@ -128,8 +125,7 @@ class ModelDrafter(Drafter):
     def _continued(self, texts: list[Text]) -> list[Text]:
         """One token more for each; those that want another."""
         found = self._model.next_tokens(
-            [text.row for text in texts],
-            [text.history for text in texts],
+            [text.row for text in texts], [text.history for text in texts]
         )
         going = []
         for text, token_id, probability in zip(

@@ -58,10 +58,7 @@ class NgramDrafter(Drafter):
         self.options = given if isinstance(given, NgramOptions) else NgramOptions()
 
     def propose(
-        self,
-        rows: Sequence[int],
-        histories: Sequence[I32],
-        most: Sequence[int],
+        self, rows: Sequence[int], histories: Sequence[I32], most: Sequence[int]
     ) -> Sequence[I32]:
         return [self._next(tokens, count) for tokens, count in zip(histories, most, strict=True)]
 

@@ -120,10 +120,7 @@ class StatForwarder(StatManager):
             return
         self._unacknowledged += 1
         report = Report(
-            records=records,
-            calls=list(calls.items()),
-            dropped=self._unreported,
-            flush=number,
+            records=records, calls=list(calls.items()), dropped=self._unreported, flush=number
         )
         self._link.send(report)
         self._unreported = 0

@@ -99,10 +99,7 @@ class Hub:
         self._tasks: set[asyncio.Task[None]] = set()
         self._client.recovers = self._engines.can_restart
         self._recovery = SharedRecovery(
-            self._engines,
-            self._serving,
-            self._control.send,
-            on_engine_died,
+            self._engines, self._serving, self._control.send, on_engine_died
         )
 
     def _serving(self) -> dict[bytes, int]:

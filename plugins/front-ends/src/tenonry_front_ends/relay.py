@@ -37,12 +37,7 @@ class HandshakeRelay:
     """
 
     def __init__(
-        self,
-        here: str,
-        address: str,
-        engine: int,
-        keys: CurveKeys,
-        own: EngineZmqAddresses,
+        self, here: str, address: str, engine: int, keys: CurveKeys, own: EngineZmqAddresses
     ) -> None:
         self._engine = engine
         self._address = address

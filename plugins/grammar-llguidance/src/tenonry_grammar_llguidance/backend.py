@@ -15,13 +15,7 @@ import numpy as np
 
 from tenonry.sampling_params import StructuredOutput
 from tenonry_grammar_llguidance.translate import grammar_text
-from tenonry_grammars.base import (
-    Grammar,
-    GrammarBackend,
-    GrammarContext,
-    GrammarError,
-    Matcher,
-)
+from tenonry_grammars.base import Grammar, GrammarBackend, GrammarContext, GrammarError, Matcher
 from tenonry_grammars.bits import I32, NOTHING, allow, forbid, num_words
 
 # Items of the parser that one mask may make; the library's own bound is 50 000, which takes 30 ms.
@@ -74,18 +68,14 @@ class LLGuidance(GrammarBackend):
 
         self._library = llguidance
         self._limits = llguidance.LLParserLimits(
-            step_max_items=MAX_STEP_ITEMS,
-            verbose_errors=False,
+            step_max_items=MAX_STEP_ITEMS, verbose_errors=False
         )
         self._tokenizer = self._load_tokenizer()
         # The tokenizer may have more ids than the model has logits, or fewer.
         self._num_words = num_words(self._tokenizer.vocab_size)
         self._ends: list[int] = self._tokenizer.eos_tokens
         # The model needs the other processors.
-        self._num_threads = min(
-            MAX_THREADS,
-            (os.cpu_count() or 1) // 2,
-        )
+        self._num_threads = min(MAX_THREADS, (os.cpu_count() or 1) // 2)
 
     def _load_tokenizer(self) -> Any:
         context = self.context

@@ -14,10 +14,7 @@ from tenonry_grammars.notation import is_lark
 MAX_GBNF_BYTES = 8192
 # A space, or a line break and its indentation: a model that likes white space could write nothing else for ever.
 WHITESPACE = r"( |\r?\n[ \t]{0,20})"
-JSON_OPTIONS = {
-    "whitespace_pattern": WHITESPACE,
-    "lenient": False,
-}
+JSON_OPTIONS = {"whitespace_pattern": WHITESPACE, "lenient": False}
 ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 
 

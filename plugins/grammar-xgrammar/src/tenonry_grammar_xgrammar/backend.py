@@ -105,9 +105,7 @@ class XGrammar(GrammarBackend):
         if spec.json_object or spec.json is not None:
             schema = ANY_OBJECT if spec.json is None else parse_schema(spec.json)
             return compiler.compile_json_schema(
-                json.dumps(rewritten(schema)),
-                strict_mode=False,
-                max_whitespace_cnt=MAX_WHITESPACE,
+                json.dumps(rewritten(schema)), strict_mode=False, max_whitespace_cnt=MAX_WHITESPACE
             )
         if spec.regex is not None:
             return compiler.compile_regex(written(parsed(spec.regex, whole=True), in_json=False))

@@ -11,15 +11,7 @@ from tenonry_grammars.schema import pointer
 Path = tuple[str, ...]
 Schema = dict[str, Any]
 
-KEYWORDS = frozenset(
-    {
-        "minimum",
-        "maximum",
-        "exclusiveMinimum",
-        "exclusiveMaximum",
-        "multipleOf",
-    }
-)
+KEYWORDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 BOUNDS = KEYWORDS - {"multipleOf"}
 MAX_INTEGER = 2**63 - 1
 # It writes numbers between bounds with six decimals, and where none of these is between them, nothing at all.

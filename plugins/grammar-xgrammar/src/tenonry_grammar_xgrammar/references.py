@@ -13,10 +13,7 @@ Schema = dict[str, Any]
 
 DEFINITIONS = frozenset({"$defs", "definitions"})
 # `uniqueItems: false` says nothing, and `unevaluatedProperties: false` what is assumed anyway.
-EMPTY_CLAIMS = (
-    ("uniqueItems", False),
-    ("unevaluatedProperties", False),
-)
+EMPTY_CLAIMS = (("uniqueItems", False), ("unevaluatedProperties", False))
 
 
 class References:
@@ -43,8 +40,7 @@ class References:
             target, schema = self._found(path, reference)
             if target in seen:
                 raise GrammarError(
-                    f"nothing satisfies it: '{reference}' leads back to itself",
-                    pointer(path),
+                    f"nothing satisfies it: '{reference}' leads back to itself", pointer(path)
                 )
             seen.add(target)
             rules = rules_of(schema) if isinstance(schema, dict) else {}
@@ -74,8 +70,7 @@ class References:
                 schema = schema[int(step)]
             else:
                 raise GrammarError(
-                    f"the reference '{reference}' leads to '{step}', which does not exist",
-                    where,
+                    f"the reference '{reference}' leads to '{step}', which does not exist", where
                 )
         return tuple(steps), schema
 

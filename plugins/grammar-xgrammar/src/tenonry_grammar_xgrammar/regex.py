@@ -15,32 +15,11 @@ from tenonry_grammars.base import GrammarError
 
 MAX_NESTING = 64
 MAX_COUNT = 65_535
-CONTROLS = {
-    "n": "\n",
-    "r": "\r",
-    "t": "\t",
-    "f": "\f",
-    "v": "\v",
-    "0": "\0",
-}
-NUMBERED = {
-    "x": 2,
-    "u": 4,
-    "U": 8,
-}
-GROUPS = (
-    "?:",
-    "?P<",
-    "?<",
-)  # without a meaning for what is matched
+CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "0": "\0"}
+NUMBERED = {"x": 2, "u": 4, "U": 8}
+GROUPS = ("?:", "?P<", "?<")  # without a meaning for what is matched
 # In a class of a language with sets of sets these would mean something else than the characters.
-AMBIGUOUS = (
-    "[",
-    "&&",
-    "--",
-    "~~",
-    "||",
-)
+AMBIGUOUS = ("[", "&&", "--", "~~", "||")
 
 
 @dataclass(frozen=True, slots=True)

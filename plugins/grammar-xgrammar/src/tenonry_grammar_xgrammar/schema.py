@@ -20,24 +20,9 @@ from tenonry_grammars.schema import MAX_DEPTH, pointer
 Path = tuple[str, ...]
 Schema = dict[str, Any]
 
-TYPES = (
-    "null",
-    "boolean",
-    "integer",
-    "number",
-    "string",
-    "array",
-    "object",
-)
+TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 # What xgrammar enforces, by the type of the value of which a keyword says something.
-ARRAYS = frozenset(
-    {
-        "prefixItems",
-        "items",
-        "minItems",
-        "maxItems",
-    }
-)
+ARRAYS = frozenset({"prefixItems", "items", "minItems", "maxItems"})
 OBJECTS = frozenset(
     {
         "properties",
@@ -55,14 +40,7 @@ ENFORCED: dict[str, frozenset[str]] = {
     "object": OBJECTS,
 }
 # Each of these says all of a schema: xgrammar passes over everything beside it.
-ALONE = (
-    "$ref",
-    "const",
-    "enum",
-    "anyOf",
-    "oneOf",
-    "allOf",
-)
+ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
 ANY = {"$ref": "#/$defs/any"}
 TEXT = {"$ref": "#/$defs/text"}
 ANY_TEXT: Schema = {"type": "string", "pattern": ANY_JSON_TEXT}

@@ -16,14 +16,7 @@ from tenonry_grammar_xgrammar.write import ANY_JSON_TEXT, written
 from tenonry_grammars.base import GrammarError
 from tenonry_grammars.schema import pointer
 
-KEYWORDS = frozenset(
-    {
-        "pattern",
-        "format",
-        "minLength",
-        "maxLength",
-    }
-)
+KEYWORDS = frozenset({"pattern", "format", "minLength", "maxLength"})
 
 
 def string(path: tuple[str, ...], rules: dict[str, Any]) -> dict[str, Any]:

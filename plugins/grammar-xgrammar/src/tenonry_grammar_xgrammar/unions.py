@@ -11,14 +11,7 @@ from typing import Any
 
 from tenonry_grammar_xgrammar.numbers import is_of
 
-KINDS = (
-    "null",
-    "boolean",
-    "number",
-    "string",
-    "array",
-    "object",
-)
+KINDS = ("null", "boolean", "number", "string", "array", "object")
 
 
 def overlapping(options: list[Any]) -> tuple[int, int] | None:

@@ -12,15 +12,7 @@ from tenonry_grammars.base import GrammarError
 # Above ASCII: xgrammar drops escapes from an expression for a JSON string that is all in ASCII.
 LAST_CHAR = chr(chars.LAST)
 # How characters are written that a JSON string may not have as they are; other control characters are left out.
-JSON_ESCAPES = {
-    '"': '"',
-    "\\": "\\",
-    "\b": "b",
-    "\f": "f",
-    "\n": "n",
-    "\r": "r",
-    "\t": "t",
-}
+JSON_ESCAPES = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 # Where a character takes a byte more, or the bytes that may follow the first one change.
 UTF8_STEPS = (0x800, 0x1000, 0x10000, 0x40000)
 MAX_JSON_COUNT = (

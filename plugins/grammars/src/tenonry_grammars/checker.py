@@ -35,18 +35,9 @@ class GrammarChecker:
     specification may take.
     """
 
-    def __init__(
-        self,
-        backend: str | None,
-        context: GrammarContext,
-        seconds: float,
-    ) -> None:
+    def __init__(self, backend: str | None, context: GrammarContext, seconds: float) -> None:
         self._setup = Setup(
-            backend,
-            context.tokenizer_json,
-            context.vocab_size,
-            context.end_ids,
-            seconds,
+            backend, context.tokenizer_json, context.vocab_size, context.end_ids, seconds
         )
         self._known: OrderedDict[bytes, Future[str | None]] = OrderedDict()
         self._lock = threading.Lock()

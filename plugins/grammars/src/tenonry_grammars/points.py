@@ -11,10 +11,7 @@ from tenonry.plugin.manager import resolve_point
 GRAMMARS = Point(
     "tenonry.grammars",
     "tenonry_grammars.base:GrammarBackend",
-    {
-        "llguidance": "tenonry-grammar-llguidance",
-        "xgrammar": "tenonry-grammar-xgrammar",
-    },
+    {"llguidance": "tenonry-grammar-llguidance", "xgrammar": "tenonry-grammar-xgrammar"},
 )
 DEFAULT_BACKEND = "llguidance"
 

@@ -47,10 +47,7 @@ def _compiles(backend: GrammarBackend, schema: str) -> bool:
 
 
 def walk(
-    backend: GrammarBackend,
-    grammar: Grammar,
-    walks: int = WALKS,
-    tokens: int = TOKENS_PER_WALK,
+    backend: GrammarBackend, grammar: Grammar, walks: int = WALKS, tokens: int = TOKENS_PER_WALK
 ) -> None:
     """Follow tokens that the grammar allows, chosen by a fixed seed. Raises GrammarError where it leads nowhere."""
     context = backend.context

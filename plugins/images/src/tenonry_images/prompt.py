@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 
 def with_images(
-    token_ids: I32,
-    images: Sequence[ProcessedImage],
-    processor: ImageProcessor,
+    token_ids: I32, images: Sequence[ProcessedImage], processor: ImageProcessor
 ) -> tuple[I32, dict[str, np.ndarray]]:
     """The prompt i32[n] with each image in place of one placeholder, in order, and the features of the request.
 
@@ -63,14 +61,10 @@ def with_surroundings(text: str, images: Sequence[ProcessedImage], placeholder: 
 
 
 def _features(
-    spans: list[tuple[int, int]],
-    images: Sequence[ProcessedImage],
+    spans: list[tuple[int, int]], images: Sequence[ProcessedImage]
 ) -> dict[str, np.ndarray]:
     digests = np.frombuffer(b"".join(image.digest for image in images), np.uint8)
-    features = {
-        SPANS: np.array(spans, np.int64),
-        DIGESTS: digests.reshape(len(images), -1),
-    }
+    features = {SPANS: np.array(spans, np.int64), DIGESTS: digests.reshape(len(images), -1)}
     for number, image in enumerate(images):
         for name, array in image.inputs.items():
             features[media_input(number, name)] = array

@@ -79,11 +79,7 @@ def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
 
 
 def normalise_messages(
-    messages: Any,
-    form: ContentForm,
-    *,
-    max_messages: int,
-    images: ChatImages | None = None,
+    messages: Any, form: ContentForm, *, max_messages: int, images: ChatImages | None = None
 ) -> list[dict[str, Any]]:
     """Fresh messages of plain data; the caller's are not touched. Raises RequestError that names the message.
 
@@ -106,10 +102,7 @@ def normalise_messages(
 
 
 def _normalise(
-    given: Any,
-    form: ContentForm,
-    where: str,
-    images: ChatImages | None,
+    given: Any, form: ContentForm, where: str, images: ChatImages | None
 ) -> dict[str, Any]:
     if not isinstance(given, dict) or not isinstance(given.get("role"), str):
         raise RequestError(f"{where} must be an object with 'role' (a string) and 'content'", where)
@@ -125,12 +118,7 @@ def _normalise(
     return message
 
 
-def _content(
-    content: Any,
-    form: ContentForm,
-    where: str,
-    images: ChatImages | None,
-) -> Any:
+def _content(content: Any, form: ContentForm, where: str, images: ChatImages | None) -> Any:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if form is ContentForm.PARTS else content
     if not isinstance(content, list):

@@ -20,12 +20,7 @@ FIELD = "structured_output"
 class GrammarCheck:
     """For one model; its processes start with the first specification. `seconds`: what compiling one may take."""
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        model: ModelInfo,
-        seconds: float,
-    ) -> None:
+    def __init__(self, config: EngineConfig, model: ModelInfo, seconds: float) -> None:
         self._backend = config.grammar_backend
         self._model = model
         self._seconds = seconds
@@ -65,9 +60,7 @@ class GrammarCheck:
                 FIELD,
             )
         context = GrammarContext(
-            codec.tokenizer.to_str(),
-            self._model.vocab_size,
-            self._model.eos_token_ids,
+            codec.tokenizer.to_str(), self._model.vocab_size, self._model.eos_token_ids
         )
         return GrammarChecker(self._backend, context, self._seconds)
 

@@ -63,11 +63,7 @@ class PromptImages:
         return with_surroundings(text, images, codec.token_text(self._processor.token_id))
 
     def put(
-        self,
-        token_ids: I32,
-        images: list[ProcessedImage],
-        *,
-        is_cut: bool,
+        self, token_ids: I32, images: list[ProcessedImage], *, is_cut: bool
     ) -> tuple[I32, dict[str, np.ndarray]]:
         """The prompt with its images, and the features. Raises RequestError."""
         if is_cut:

@@ -54,11 +54,7 @@ class Attention:
         self._function = function("attention", instruction_set)
 
     def __call__(
-        self,
-        projected: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        held: HeldKeys,
+        self, projected: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, held: HeldKeys
     ) -> torch.Tensor:
         count, columns = projected.shape
         wanted = self.floats(held)

@@ -55,15 +55,7 @@ def prepared_bytes(struct: BlockedStruct, instruction_set: str) -> int:
 class BlockedLinear:
     """See `StepKernels.linear`."""
 
-    __slots__ = (
-        "_address",
-        "_function",
-        "_held",
-        "_inputs",
-        "_outputs",
-        "_row_bytes",
-        "_threads",
-    )
+    __slots__ = ("_address", "_function", "_held", "_inputs", "_outputs", "_row_bytes", "_threads")
 
     def __init__(self, weight: BlockedWeight, instruction_set: str, threads: int) -> None:
         made = blocked_struct(weight)

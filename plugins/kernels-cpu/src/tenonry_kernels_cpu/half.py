@@ -102,11 +102,7 @@ class AttentionHalf:
         self._function = function("attention_half", instruction_set)
 
     def __call__(
-        self,
-        hidden: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        held: HeldKeys,
+        self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, held: HeldKeys
     ) -> torch.Tensor:
         count = len(hidden)
         out = torch.empty_like(hidden)

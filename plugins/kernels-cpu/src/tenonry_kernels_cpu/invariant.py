@@ -82,11 +82,7 @@ class InvariantLinear:
     __slots__ = ("_bias", "_function", "_panels", "_threads", "inputs", "outputs", "struct")
 
     def __init__(
-        self,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        instruction_set: str,
-        threads: int,
+        self, weight: torch.Tensor, bias: torch.Tensor | None, instruction_set: str, threads: int
     ) -> None:
         self.outputs, self.inputs = weight.shape
         self._panels = in_panels(weight)
@@ -129,12 +125,7 @@ class InvariantNorm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(x)
         self._function(
-            len(x),
-            x.shape[1],
-            x.data_ptr(),
-            self._weight.data_ptr(),
-            self._eps,
-            out.data_ptr(),
+            len(x), x.shape[1], x.data_ptr(), self._weight.data_ptr(), self._eps, out.data_ptr()
         )
         return out
 
@@ -170,11 +161,7 @@ class InvariantLayer:
     )
 
     def __init__(
-        self,
-        parts: InvariantLayerParts,
-        instruction_set: str,
-        threads: int,
-        scratch: Scratch,
+        self, parts: InvariantLayerParts, instruction_set: str, threads: int, scratch: Scratch
     ) -> None:
         linears = (parts.projection, parts.out, parts.gate_up, parts.down)
         projection, out, _, down = _own(linears)

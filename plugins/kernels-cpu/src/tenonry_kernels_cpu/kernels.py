@@ -178,11 +178,6 @@ class Norm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         out = x.new_empty(x.shape)
         self._function(
-            len(x),
-            x.shape[1],
-            x.data_ptr(),
-            self._weight.data_ptr(),
-            self._eps,
-            out.data_ptr(),
+            len(x), x.shape[1], x.data_ptr(), self._weight.data_ptr(), self._eps, out.data_ptr()
         )
         return out

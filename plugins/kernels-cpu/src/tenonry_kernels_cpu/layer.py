@@ -190,11 +190,7 @@ class Layer:
         self._scratch = torch.empty(0)
 
     def __call__(
-        self,
-        hidden: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        keys: PagedKeys,
+        self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, keys: PagedKeys
     ) -> torch.Tensor:
         count = len(hidden)
         if count > self._room:

@@ -26,42 +26,21 @@ PARAMETERS: dict[str, tuple[type, ...]] = {
         *(ADDRESS, ADDRESS, COUNT),
         *(ADDRESS, ADDRESS, ADDRESS),
     ),
-    "best_allowed": (
-        *(COUNT, COUNT, ADDRESS, ADDRESS, COUNT),
-        *(ADDRESS, ADDRESS),
-    ),
-    "blocked_linear": (
-        *(ADDRESS, COUNT, COUNT),
-        *(ADDRESS, COUNT, ADDRESS, ADDRESS, ADDRESS),
-    ),
+    "best_allowed": (*(COUNT, COUNT, ADDRESS, ADDRESS, COUNT), *(ADDRESS, ADDRESS)),
+    "blocked_linear": (*(ADDRESS, COUNT, COUNT), *(ADDRESS, COUNT, ADDRESS, ADDRESS, ADDRESS)),
     "prepared_bytes": (ADDRESS,),
-    "few_bits_linear": (
-        *(ADDRESS, COUNT, COUNT),
-        *(ADDRESS, COUNT, ADDRESS, ADDRESS, ADDRESS),
-    ),
-    "paged_attention": (
-        *(ADDRESS, COUNT, COUNT),
-        *(ADDRESS, COUNT, ADDRESS, ADDRESS),
-    ),
-    "chunk_attention": (
-        *(ADDRESS, COUNT, COUNT, ADDRESS, ADDRESS),
-        *(ADDRESS, ADDRESS, ADDRESS),
-    ),
+    "few_bits_linear": (*(ADDRESS, COUNT, COUNT), *(ADDRESS, COUNT, ADDRESS, ADDRESS, ADDRESS)),
+    "paged_attention": (*(ADDRESS, COUNT, COUNT), *(ADDRESS, COUNT, ADDRESS, ADDRESS)),
+    "chunk_attention": (*(ADDRESS, COUNT, COUNT, ADDRESS, ADDRESS), *(ADDRESS, ADDRESS, ADDRESS)),
     "gate": (COUNT, COUNT, COUNT, ADDRESS, ADDRESS),
     "half_norm": (COUNT, COUNT, COUNT, ADDRESS, ADDRESS, REAL, ADDRESS),
-    "turn_heads": (
-        *(ADDRESS, COUNT, COUNT),
-        *(ADDRESS, ADDRESS, ADDRESS, COUNT),
-    ),
+    "turn_heads": (*(ADDRESS, COUNT, COUNT), *(ADDRESS, ADDRESS, ADDRESS, COUNT)),
     "invariant_layer": (
         *(ADDRESS, COUNT, COUNT, COUNT),
         *(ADDRESS, ADDRESS, ADDRESS, COUNT),
         *(ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS),
     ),
-    "invariant_linear": (
-        *(ADDRESS, COUNT, COUNT),
-        *(ADDRESS, ADDRESS, ADDRESS),
-    ),
+    "invariant_linear": (*(ADDRESS, COUNT, COUNT), *(ADDRESS, ADDRESS, ADDRESS)),
     "invariant_norm": (COUNT, COUNT, ADDRESS, ADDRESS, REAL, ADDRESS),
     "layer": (
         *(ADDRESS, COUNT, COUNT),
@@ -95,10 +74,7 @@ PARAMETERS: dict[str, tuple[type, ...]] = {
         *(ADDRESS, ADDRESS, ADDRESS),
     ),
     "experts": (ADDRESS, COUNT, ADDRESS, ADDRESS, ADDRESS, ADDRESS),
-    "low_rank": (
-        *(ADDRESS, ADDRESS, ADDRESS, COUNT),
-        *(ADDRESS, COUNT, ADDRESS, COUNT, ADDRESS),
-    ),
+    "low_rank": (*(ADDRESS, ADDRESS, ADDRESS, COUNT), *(ADDRESS, COUNT, ADDRESS, COUNT, ADDRESS)),
 }
 # Of the others there is none.
 RESULTS: dict[str, type] = dict.fromkeys(("prepared_bytes", "prompts_room", "rounds_room"), COUNT)

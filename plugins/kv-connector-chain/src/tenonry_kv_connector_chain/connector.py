@@ -60,11 +60,7 @@ class ChainConnector(KVConnector):
         for connector in self._connectors:
             connector.name_blocks(digests)
 
-    def match(
-        self,
-        request: Request,
-        num_computed_tokens: int,
-    ) -> tuple[int | None, bool]:
+    def match(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         usable = (request.num_tokens - 1) // self._size * self._size
         wanted = usable - num_computed_tokens
         most = 0
@@ -82,10 +78,7 @@ class ChainConnector(KVConnector):
         return most, is_later
 
     def allocated(
-        self,
-        request: Request,
-        block_ids: Sequence[int],
-        num_external_tokens: int,
+        self, request: Request, block_ids: Sequence[int], num_external_tokens: int
     ) -> None:
         chosen, later = self._chosen.pop(request.handle, (-1, False))
         for number, connector in enumerate(self._connectors):
@@ -104,9 +97,7 @@ class ChainConnector(KVConnector):
         return [parts, expected]
 
     def finished(
-        self,
-        request: Request,
-        block_ids: Sequence[int],
+        self, request: Request, block_ids: Sequence[int]
     ) -> tuple[bool, dict[str, Any] | None]:
         keeping = []
         parameters: dict[str, Any] = {}
@@ -155,17 +146,9 @@ class ChainConnector(KVConnector):
         for number, connector in enumerate(self._connectors):
             done, failed = connector.poll()
             for handle in done:
-                endings.add(
-                    number,
-                    handle,
-                    worked=True,
-                )
+                endings.add(number, handle, worked=True)
             for handle in failed:
-                endings.add(
-                    number,
-                    handle,
-                    worked=False,
-                )
+                endings.add(number, handle, worked=False)
         return endings.take()
 
     # ------------------------------------------------------------------ both

@@ -73,9 +73,4 @@ class DiskConnector(StoreConnector):
             self._options.staging // num_ranks,
             syncs=self._options.sync,
         )
-        return DiskStore(
-            folder,
-            rank,
-            blocks.layout,
-            writer,
-        )
+        return DiskStore(folder, rank, blocks.layout, writer)

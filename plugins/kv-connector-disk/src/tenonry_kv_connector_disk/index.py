@@ -25,11 +25,7 @@ class DiskIndex:
         self._key = hashlib.blake2b(identity, key=folder.epoch(self._model)).digest()
 
     def name(self, digest: bytes) -> bytes:
-        hashed = hashlib.blake2b(
-            digest,
-            key=self._key,
-            digest_size=DIGEST_BYTES,
-        )
+        hashed = hashlib.blake2b(digest, key=self._key, digest_size=DIGEST_BYTES)
         return self._model + hashed.digest()
 
     def has(self, digest: bytes) -> bool:

@@ -14,13 +14,7 @@ from tenonry_kv_connector_disk.writer import DiskWriter, touch
 class DiskStore:
     """Reading counts as use. What is not whole is removed, and counts as missing."""
 
-    def __init__(
-        self,
-        folder: BlockFolder,
-        rank: int,
-        layout: str,
-        writer: DiskWriter,
-    ) -> None:
+    def __init__(self, folder: BlockFolder, rank: int, layout: str, writer: DiskWriter) -> None:
         self._folder = folder
         self._rank = rank
         self._format = BlockFormat(layout)

@@ -37,13 +37,7 @@ class DiskWriter:
     """
 
     def __init__(
-        self,
-        root: Path,
-        rank_name: str,
-        limit: int,
-        max_staged: int,
-        *,
-        syncs: bool,
+        self, root: Path, rank_name: str, limit: int, max_staged: int, *, syncs: bool
     ) -> None:
         self._root = root
         self._rank_name = rank_name
@@ -57,9 +51,7 @@ class DiskWriter:
         self._stopped = False
         self._uncounted = 0
         self._thread = threading.Thread(
-            target=self._run,
-            name="kv-connector-disk-writer",
-            daemon=True,
+            target=self._run, name="kv-connector-disk-writer", daemon=True
         )
         self._thread.start()
 

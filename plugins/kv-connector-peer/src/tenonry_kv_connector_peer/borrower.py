@@ -15,14 +15,7 @@ import zmq
 from tenonry.interfaces.kv_connector import BlockStore
 from tenonry.transport.keys import CurveKeys
 from tenonry.transport.sockets import Context, Socket, make_socket
-from tenonry_kv_connector_peer.protocol import (
-    Ask,
-    Had,
-    Refused,
-    checksum,
-    read_answer,
-    to_text,
-)
+from tenonry_kv_connector_peer.protocol import Ask, Had, Refused, checksum, read_answer, to_text
 
 logger = logging.getLogger("tenonry.kv_connector")
 MAX_PEERS = 64  # connections that are kept while nothing is fetched

@@ -85,10 +85,7 @@ class PeerConnector(KVConnector):
         return self.desk.match(request, num_computed_tokens, self.digests)
 
     def allocated(
-        self,
-        request: Request,
-        block_ids: Sequence[int],
-        num_external_tokens: int,
+        self, request: Request, block_ids: Sequence[int], num_external_tokens: int
     ) -> None:
         if num_external_tokens:
             self.desk.allocated(request, block_ids, num_external_tokens, self.digests)
@@ -97,9 +94,7 @@ class PeerConnector(KVConnector):
         return self.desk.take()
 
     def finished(
-        self,
-        request: Request,
-        block_ids: Sequence[int],
+        self, request: Request, block_ids: Sequence[int]
     ) -> tuple[bool, dict[str, Any] | None]:
         if not request.source.kv_transfer_params:
             return False, None

@@ -52,10 +52,7 @@ class Desk:
 
     # ------------------------------------------------------------------ where the prompt is decoded
     def match(
-        self,
-        request: Request,
-        num_computed_tokens: int,
-        digests: Digests,
+        self, request: Request, num_computed_tokens: int, digests: Digests
     ) -> tuple[int, bool]:
         """As `KVConnector.match`."""
         parameters = request.source.kv_transfer_params or {}
@@ -101,11 +98,7 @@ class Desk:
             )
 
     def allocated(
-        self,
-        request: Request,
-        block_ids: Sequence[int],
-        num_tokens: int,
-        digests: Digests,
+        self, request: Request, block_ids: Sequence[int], num_tokens: int, digests: Digests
     ) -> None:
         """As `KVConnector.allocated`."""
         first, offer = self._first.pop(request.handle)
@@ -117,10 +110,7 @@ class Desk:
 
     # ------------------------------------------------------------------ where it is computed
     def finished(
-        self,
-        request: Request,
-        block_ids: Sequence[int],
-        digests: Digests,
+        self, request: Request, block_ids: Sequence[int], digests: Digests
     ) -> tuple[bool, dict[str, Any] | None]:
         """As `KVConnector.finished`: an offer, for a request that wants one."""
         parameters = request.source.kv_transfer_params or {}

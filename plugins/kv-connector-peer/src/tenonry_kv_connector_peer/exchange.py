@@ -74,23 +74,13 @@ class Exchange:
         self._do(lambda: self._register(registry, rank))
 
     def hold(
-        self,
-        handle: int,
-        token: str,
-        number: int,
-        readers: int,
-        pairs: Sequence[Sequence[Any]],
+        self, handle: int, token: str, number: int, readers: int, pairs: Sequence[Sequence[Any]]
     ) -> None:
         """Copy [digest, block id] each to the shelf."""
         self._do(lambda: self._hold(handle, token, number, readers, pairs))
 
     def pull(
-        self,
-        handle: int,
-        peer: str,
-        token: str,
-        number: int,
-        pairs: Sequence[Sequence[Any]],
+        self, handle: int, peer: str, token: str, number: int, pairs: Sequence[Sequence[Any]]
     ) -> None:
         """Bring [digest, block id] each from a peer."""
         due = time.monotonic() + self._timeout
@@ -179,12 +169,7 @@ class Exchange:
             self._registry.send(to_text((rank, self.address)))
 
     def _hold(
-        self,
-        handle: int,
-        token: str,
-        number: int,
-        readers: int,
-        pairs: Sequence[Sequence[Any]],
+        self, handle: int, token: str, number: int, readers: int, pairs: Sequence[Sequence[Any]]
     ) -> None:
         worked = False
         try:

@@ -10,13 +10,7 @@ import msgspec
 import zmq
 
 from tenonry.transport.keys import CurveKeys
-from tenonry.transport.sockets import (
-    Context,
-    endpoint,
-    make_socket,
-    receive_frames,
-    tcp_address,
-)
+from tenonry.transport.sockets import Context, endpoint, make_socket, receive_frames, tcp_address
 
 read_rank = msgspec.msgpack.Decoder(tuple[int, str]).decode
 

@@ -61,35 +61,21 @@ class StoreConnector(KVConnector):
             raise RuntimeError(f"KV connector '{self.label}': this is the worker half")
         return self._ledger
 
-    def match(
-        self,
-        request: Request,
-        num_computed_tokens: int,
-    ) -> tuple[int | None, bool]:
+    def match(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         digests = self.digests(request, self.ledger.usable(request))
         return self.ledger.match(request, num_computed_tokens, digests)
 
     def allocated(
-        self,
-        request: Request,
-        block_ids: Sequence[int],
-        num_external_tokens: int,
+        self, request: Request, block_ids: Sequence[int], num_external_tokens: int
     ) -> None:
         digests = self.digests(request, self.ledger.usable(request))
-        self.ledger.allocated(
-            request,
-            block_ids,
-            num_external_tokens,
-            digests,
-        )
+        self.ledger.allocated(request, block_ids, num_external_tokens, digests)
 
     def build_metadata(self) -> Any:
         return self.ledger.take()
 
     def finished(
-        self,
-        request: Request,
-        block_ids: Sequence[int],
+        self, request: Request, block_ids: Sequence[int]
     ) -> tuple[bool, dict[str, Any] | None]:
         digests = self.digests(request, len(block_ids))
         return self.ledger.finished(request, block_ids, digests), None

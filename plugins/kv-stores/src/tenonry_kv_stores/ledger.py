@@ -70,10 +70,7 @@ class Ledger:
         return (request.num_tokens - 1) // self._size
 
     def match(
-        self,
-        request: Request,
-        num_computed_tokens: int,
-        digests: Sequence[bytes],
+        self, request: Request, num_computed_tokens: int, digests: Sequence[bytes]
     ) -> tuple[int, bool]:
         """As `KVConnector.match`; `digests` are those of the usable blocks."""
         first = num_computed_tokens // self._size
@@ -86,11 +83,7 @@ class Ledger:
         return (last - first) * self._size, True
 
     def allocated(
-        self,
-        request: Request,
-        block_ids: Sequence[int],
-        num_tokens: int,
-        digests: Sequence[bytes],
+        self, request: Request, block_ids: Sequence[int], num_tokens: int, digests: Sequence[bytes]
     ) -> None:
         """As `KVConnector.allocated`."""
         count = num_tokens // self._size
@@ -104,10 +97,7 @@ class Ledger:
         self._num_loaded += count
 
     def finished(
-        self,
-        request: Request,
-        block_ids: Sequence[int],
-        digests: Sequence[bytes],
+        self, request: Request, block_ids: Sequence[int], digests: Sequence[bytes]
     ) -> bool:
         """Whether some of the request's blocks have to be kept until they are written."""
         stored = {digest for digest in digests if self.index.has(digest)}

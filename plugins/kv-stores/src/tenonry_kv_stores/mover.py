@@ -51,11 +51,7 @@ class Mover:
         self._ended = EndedTransfers()
         self._closing = False
         self._num_failed_loads = 0
-        self._thread = threading.Thread(
-            target=self._run,
-            name=f"kv-connector-{name}",
-            daemon=True,
-        )
+        self._thread = threading.Thread(target=self._run, name=f"kv-connector-{name}", daemon=True)
         self._thread.start()
 
     # ------------------------------------------------------------------ called by the step

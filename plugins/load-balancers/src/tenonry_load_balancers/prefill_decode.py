@@ -23,9 +23,7 @@ class PrefillDecodeOptions(PluginOptions):
     """Options of the load balancer `prefill-decode`."""
 
     prefill_engines: int = Field(
-        1,
-        ge=1,
-        description="Engines that compute prompts: those with the lowest indexes.",
+        1, ge=1, description="Engines that compute prompts: those with the lowest indexes."
     )
     balancer: str = Field(
         "least-loaded",
@@ -33,8 +31,7 @@ class PrefillDecodeOptions(PluginOptions):
         description="Load balancer that chooses among engines of one sort.",
     )
     options: dict[str, Any] = Field(
-        default_factory=dict,
-        description="Options of that load balancer.",
+        default_factory=dict, description="Options of that load balancer."
     )
 
     @property

@@ -114,11 +114,7 @@ def _check_ranks(facts: WorkerFacts, config: EngineConfig) -> None:
         )
 
 
-def _check_tokenizer(
-    manager: PluginManager,
-    config: EngineConfig,
-    model: ModelInfo,
-) -> None:
+def _check_tokenizer(manager: PluginManager, config: EngineConfig, model: ModelInfo) -> None:
     """Raises ModelError when the tokenizer that is there does not fit the model, as a front end would."""
     folder = Path(model.tokenizer_path or model.path)
     if config.skip_tokenizer_init or not (folder / "tokenizer.json").exists():
@@ -170,7 +166,5 @@ def _with_memory(report: Report, config: EngineConfig, memory: MemoryReport) -> 
         group.bytes_per_token for group in facts.groups
     )  # of a block, which is any group's
     return msgspec.structs.replace(
-        report,
-        max_context=kv_cache.max_model_len,
-        kv_cache_bytes=kv_cache.num_slots * per_token,
+        report, max_context=kv_cache.max_model_len, kv_cache_bytes=kv_cache.num_slots * per_token
     )

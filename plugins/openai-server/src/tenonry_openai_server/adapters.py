@@ -52,10 +52,7 @@ class ServedAdapters:
         return self._known
 
     async def of_request(
-        self,
-        engine: AsyncLLM,
-        name: str,
-        scope: MutableMapping[str, Any],
+        self, engine: AsyncLLM, name: str, scope: MutableMapping[str, Any]
     ) -> Adapter | None:
         """The adapter that an HTTP request names; one of the folder is loaded at its first use, and stays for as long
         as the request runs. None for a name that is none's. Raises APIError 400 and 503 for one that cannot be loaded.
@@ -80,11 +77,7 @@ class ServedAdapters:
             self._folder.release(scope)
 
     async def _from_folder(
-        self,
-        folder: AdapterFolder,
-        engine: AsyncLLM,
-        path: Path,
-        scope: MutableMapping[str, Any],
+        self, folder: AdapterFolder, engine: AsyncLLM, path: Path, scope: MutableMapping[str, Any]
     ) -> Adapter:
         name = path.name
         async with self._changes:
@@ -132,13 +125,7 @@ class ServedAdapters:
         logger.info("unloaded adapter %s of the folder", name)
 
     async def load(
-        self,
-        engine: AsyncLLM,
-        name: str,
-        path: str,
-        *,
-        in_place: bool,
-        pinned: bool,
+        self, engine: AsyncLLM, name: str, path: str, *, in_place: bool, pinned: bool
     ) -> Adapter:
         """Load an adapter into every engine. Raises APIError 400 with what is wrong with it; then nothing changed."""
         self._check_served()

@@ -21,14 +21,7 @@ from tenonry_openai_server.errors import APIError, as_api_error, bad_request
 from tenonry_openai_server.guard import REQUEST_ID, Guard
 from tenonry_openai_server.limits import BodyLimit
 from tenonry_openai_server.parsers import check_setting
-from tenonry_openai_server.routes import (
-    adapters,
-    chat,
-    completions,
-    control,
-    operations,
-    tokenize,
-)
+from tenonry_openai_server.routes import adapters, chat, completions, control, operations, tokenize
 from tenonry_openai_server.routes.plugins import mount_plugins
 from tenonry_openai_server.state import ServerState
 

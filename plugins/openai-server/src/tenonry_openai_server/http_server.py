@@ -259,19 +259,14 @@ class HTTPServer(uvicorn.Server):
         await super().startup(sockets=[])
         self._acceptors = [
             Acceptor(
-                sock,
-                self._make_protocol,
-                self.config.ssl,
-                max_per_turn=self._max_accepted_per_turn,
+                sock, self._make_protocol, self.config.ssl, max_per_turn=self._max_accepted_per_turn
             )
             for sock in sockets or ()
         ]
 
     def _make_protocol(self) -> asyncio.Protocol:
         protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
-            config=self.config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
         return protocol
 

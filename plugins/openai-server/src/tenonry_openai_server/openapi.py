@@ -73,8 +73,7 @@ def install(app: FastAPI) -> None:
             )
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
             _, pydantic_part = models_json_schema(
-                [(model, "validation") for model in _models.values()],
-                ref_template=REF + "{model}",
+                [(model, "validation") for model in _models.values()], ref_template=REF + "{model}"
             )
             schemas.update(pydantic_part.get("$defs", {}))
             _, msgspec_part = msgspec.json.schema_components(

@@ -21,11 +21,7 @@ def paired(config: EngineConfig, engines: int) -> EngineConfig:
             "prefill_engines needs all engines on this node; leave out --data-parallel-size-local"
         )
     balancer = config.load_balancer
-    options = {
-        "prefill_engines": engines,
-        "balancer": balancer.name,
-        "options": balancer.options,
-    }
+    options = {"prefill_engines": engines, "balancer": balancer.name, "options": balancer.options}
     return config.replaced(
         kv_connector=_with_peer(config.kv_connector),
         load_balancer=PluginChoice(name=BALANCER, options=options),

@@ -10,12 +10,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import (
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tenonry.config import EngineConfig, PluginChoice, Settings, human_int
 from tenonry.errors import ConfigError

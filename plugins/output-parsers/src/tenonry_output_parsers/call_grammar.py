@@ -120,11 +120,7 @@ class CallFormat:
         """Text, and calls in it; arguments of tools that are not strict may be any object."""
         rest = literal(self.begin.removeprefix(self.mark))
         known = any_arguments(tools)
-        return text_and_calls(
-            self.mark,
-            f"{rest} one {literal(self.end)}",
-            self._objects(known),
-        )
+        return text_and_calls(self.mark, f"{rest} one {literal(self.end)}", self._objects(known))
 
     def _objects(self, tools: Sequence[Tool]) -> list[str]:
         names = [f"call_{place}" for place in range(len(tools))]

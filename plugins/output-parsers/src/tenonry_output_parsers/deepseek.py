@@ -43,10 +43,7 @@ class DeepSeek(ScanningParser):
 
     @classmethod
     def grammar(cls, tools: Sequence[Tool], *, parallel: bool) -> StructuredOutput:
-        return lark(
-            f"start: {literal(CALLS)} calls",
-            *_forms(tools, parallel=parallel),
-        )
+        return lark(f"start: {literal(CALLS)} calls", *_forms(tools, parallel=parallel))
 
     @classmethod
     def strict_grammar(cls, tools: Sequence[Tool]) -> StructuredOutput:

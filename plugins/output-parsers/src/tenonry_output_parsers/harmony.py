@@ -49,10 +49,7 @@ class Harmony(ScanningParser):
     @classmethod
     def grammar(cls, tools: Sequence[Tool], *, parallel: bool) -> StructuredOutput:
         """Reasoning, if the model likes, and one call: a call ends an answer of these models."""
-        return lark(
-            "start: think? call",
-            *_messages(tools),
-        )
+        return lark("start: think? call", *_messages(tools))
 
     @classmethod
     def strict_grammar(cls, tools: Sequence[Tool]) -> StructuredOutput:

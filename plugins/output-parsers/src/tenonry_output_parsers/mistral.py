@@ -52,8 +52,7 @@ class Mistral(ScanningParser):
     def grammar(cls, tools: Sequence[Tool], *, parallel: bool) -> StructuredOutput:
         more = f"({literal(START)} named)*" if parallel else ""
         return lark(
-            f"start: {literal(START)} (list | named {more})",
-            *_forms(tools, parallel=parallel),
+            f"start: {literal(START)} (list | named {more})", *_forms(tools, parallel=parallel)
         )
 
     @classmethod

@@ -37,14 +37,7 @@ QWEN = TaggedFormat(
     PARAMETER_END,
     r"<parameter=|<\/function>|<\/tool_call>",
 )
-GLM = TaggedFormat(
-    TOOL,
-    "{name}\n",
-    TOOL_END,
-    f"{KEY}{{key}}{KEY_END}\n{VALUE}",
-    "",
-    VALUE_END,
-)
+GLM = TaggedFormat(TOOL, "{name}\n", TOOL_END, f"{KEY}{{key}}{KEY_END}\n{VALUE}", "", VALUE_END)
 
 
 class TaggedParser(ScanningParser):

@@ -12,13 +12,7 @@ from typing import Any
 
 from tenonry.sampling_params import StructuredOutput
 from tenonry_output_parsers.base import Tool
-from tenonry_output_parsers.call_grammar import (
-    LAZY,
-    json_rule,
-    lark,
-    literal,
-    text_and_calls,
-)
+from tenonry_output_parsers.call_grammar import LAZY, json_rule, lark, literal, text_and_calls
 from tenonry_output_parsers.json_values import schema_types
 
 NOTES = frozenset({"title", "description", "default", "examples", "deprecated", "$schema"})
@@ -60,11 +54,7 @@ class TaggedFormat:
         if not all(map(_is_held, tools)):
             return None
         more = '("\\n" call)*' if parallel else ""
-        return lark(
-            f"start: call {more}",
-            f"call: {literal(self.mark)} one",
-            *self._calls(tools),
-        )
+        return lark(f"start: call {more}", f"call: {literal(self.mark)} one", *self._calls(tools))
 
     def allowed(self, tools: Sequence[Tool]) -> StructuredOutput | None:
         """Text, and calls in it, whatever their arguments where a tool is not strict; None as `demanded`."""

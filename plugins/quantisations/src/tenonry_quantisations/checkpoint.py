@@ -24,9 +24,6 @@ class CheckpointQuantisation(Quantisation):
         return refusal8(device, dtype)
 
     def linear(
-        self,
-        weight: QuantisedWeight,
-        bias: torch.Tensor | None,
-        dtype: torch.dtype,
+        self, weight: QuantisedWeight, bias: torch.Tensor | None, dtype: torch.dtype
     ) -> QuantisedLinear | None:
         return layer_for(weight, bias, dtype)

@@ -126,10 +126,7 @@ class CompressedTensors(CheckpointQuantisation):
         return 1 if self.group_size == -1 else columns // self.group_size
 
     def _zeros(
-        self,
-        tensors: Mapping[str, torch.Tensor],
-        rows: int,
-        num_groups: int,
+        self, tensors: Mapping[str, torch.Tensor], rows: int, num_groups: int
     ) -> torch.Tensor | None:
         if self.is_symmetric:
             return None
@@ -140,10 +137,7 @@ class CompressedTensors(CheckpointQuantisation):
         return zeros if zeros.any() else None
 
     def _groups(
-        self,
-        name: str,
-        found: torch.Tensor | None,
-        num_groups: int,
+        self, name: str, found: torch.Tensor | None, num_groups: int
     ) -> torch.Tensor | None:
         """The group of each column; None where neighbours share one, in order."""
         if found is None or bool((found == -1).all()):

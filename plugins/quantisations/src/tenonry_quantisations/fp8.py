@@ -69,11 +69,7 @@ class Fp8(CheckpointQuantisation):
         weights = list(_weights_of(config))
         return bool(weights) and all(_is_float8(each) for each in weights)
 
-    def shape(
-        self,
-        name: str,
-        stored: Mapping[str, StoredTensor],
-    ) -> tuple[int, int]:
+    def shape(self, name: str, stored: Mapping[str, StoredTensor]) -> tuple[int, int]:
         parts = Parts(name, stored)
         rows, columns = parts.shape("weight", E4M3)
         ending = next((each for each in SCALES if parts.has(each)), self._usual)
@@ -93,11 +89,7 @@ class Fp8(CheckpointQuantisation):
         is_own = (self.config or {}).get("quant_method") == self.name
         return SCALES[0] if is_own else SCALES[1]
 
-    def weight(
-        self,
-        name: str,
-        tensors: Mapping[str, torch.Tensor],
-    ) -> QuantisedWeight:
+    def weight(self, name: str, tensors: Mapping[str, torch.Tensor]) -> QuantisedWeight:
         values = tensors["weight"]
         rows, columns = values.shape
         ending = next(each for each in SCALES if each in tensors)
@@ -112,25 +104,13 @@ class Fp8(CheckpointQuantisation):
                 group_of = torch.arange(columns) // width
         else:
             scales = scales.reshape(-1, 1).expand(rows, 1)
-        return QuantisedWeight(
-            bits=8,
-            values=values,
-            scales=scales.contiguous(),
-            group_of=group_of,
-        )
+        return QuantisedWeight(bits=8, values=values, scales=scales.contiguous(), group_of=group_of)
 
     def linear(
-        self,
-        weight: QuantisedWeight,
-        bias: torch.Tensor | None,
-        dtype: torch.dtype,
+        self, weight: QuantisedWeight, bias: torch.Tensor | None, dtype: torch.dtype
     ) -> QuantisedLinear | None:
         floats = weight.dequantised()
-        return layer_for(
-            rounded(floats),
-            bias,
-            dtype,
-        )
+        return layer_for(rounded(floats), bias, dtype)
 
 
 def _weights_of(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

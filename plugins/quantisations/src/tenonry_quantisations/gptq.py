@@ -75,11 +75,7 @@ class Gptq(CheckpointQuantisation):
         )
 
     def _groups(
-        self,
-        name: str,
-        found: torch.Tensor | None,
-        columns: int,
-        num_groups: int,
+        self, name: str, found: torch.Tensor | None, columns: int, num_groups: int
     ) -> torch.Tensor | None:
         """The group of each column; None where neighbours share one, in order."""
         if found is None:

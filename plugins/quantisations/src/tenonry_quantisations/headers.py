@@ -27,12 +27,7 @@ class Parts:
     def has(self, ending: str) -> bool:
         return ending in self.stored
 
-    def shape(
-        self,
-        ending: str,
-        types: Sequence[str],
-        num_dims: int = 2,
-    ) -> tuple[int, ...]:
+    def shape(self, ending: str, types: Sequence[str], num_dims: int = 2) -> tuple[int, ...]:
         """Of a tensor that must be there, of one of these types."""
         tensor = self.stored.get(ending)
         if tensor is None:
@@ -51,12 +46,7 @@ class Parts:
             )
         return tensor.shape
 
-    def expect(
-        self,
-        ending: str,
-        types: Sequence[str],
-        shape: tuple[int, ...],
-    ) -> None:
+    def expect(self, ending: str, types: Sequence[str], shape: tuple[int, ...]) -> None:
         """A tensor that must be there and have this shape."""
         found = self.shape(ending, types, len(shape))
         if found != shape:
@@ -77,11 +67,7 @@ class Parts:
 
 
 def entry(
-    config: Mapping[str, Any],
-    key: str,
-    known: Sequence[Any],
-    default: Any,
-    name: str,
+    config: Mapping[str, Any], key: str, known: Sequence[Any], default: Any, name: str
 ) -> Any:
     """An entry of a quantization_config. Raises ModelError with what is known."""
     found = config.get(key, default)
@@ -93,11 +79,7 @@ def entry(
     return found
 
 
-def group_size_of(
-    config: Mapping[str, Any],
-    name: str,
-    default: int,
-) -> int:
+def group_size_of(config: Mapping[str, Any], name: str, default: int) -> int:
     """The columns of a group; −1 for all."""
     found = config.get("group_size", default)
     if not isinstance(found, int) or isinstance(found, bool) or found == 0 or found < -1:

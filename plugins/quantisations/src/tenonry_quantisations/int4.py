@@ -30,9 +30,6 @@ class Int4(Quantisation):
         return rounded(weight) if weight.shape[1] % GROUP else rounded4(weight)
 
     def linear(
-        self,
-        weight: QuantisedWeight,
-        bias: torch.Tensor | None,
-        dtype: torch.dtype,
+        self, weight: QuantisedWeight, bias: torch.Tensor | None, dtype: torch.dtype
     ) -> QuantisedLinear | None:
         return layer_for(weight, bias, dtype)

@@ -30,9 +30,6 @@ class Int8(Quantisation):
         return rounded(weight)
 
     def linear(
-        self,
-        weight: QuantisedWeight,
-        bias: torch.Tensor | None,
-        dtype: torch.dtype,
+        self, weight: QuantisedWeight, bias: torch.Tensor | None, dtype: torch.dtype
     ) -> QuantisedLinear | None:
         return linear8(weight, bias, dtype)

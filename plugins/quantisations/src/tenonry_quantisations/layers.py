@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 def layer_for(
-    weight: QuantisedWeight,
-    bias: torch.Tensor | None,
-    dtype: torch.dtype,
+    weight: QuantisedWeight, bias: torch.Tensor | None, dtype: torch.dtype
 ) -> QuantisedLinear:
     """4 bits stay so for few rows; whatever has not one scale per output is rounded to 8 bits that have.
 

@@ -26,9 +26,7 @@ FEW_ROWS = 2
 
 
 def linear4(
-    weight: QuantisedWeight,
-    bias: torch.Tensor | None,
-    dtype: torch.dtype,
+    weight: QuantisedWeight, bias: torch.Tensor | None, dtype: torch.dtype
 ) -> QuantisedLinear | None:
     """None where the shape or the groups are none that the operation of torch takes."""
     rows, columns = weight.shape

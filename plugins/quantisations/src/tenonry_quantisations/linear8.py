@@ -46,9 +46,7 @@ def multiplies_bytes() -> bool:
 
 
 def linear8(
-    weight: QuantisedWeight,
-    bias: torch.Tensor | None,
-    dtype: torch.dtype,
+    weight: QuantisedWeight, bias: torch.Tensor | None, dtype: torch.dtype
 ) -> QuantisedLinear | None:
     """None where a matrix has other scales than one per output."""
     if weight.num_groups != 1 or weight.zeros is not None:
@@ -62,10 +60,7 @@ class FloatLinear(QuantisedLinear):
     __slots__ = ("bias", "weight")
 
     def __init__(
-        self,
-        weight: QuantisedWeight,
-        bias: torch.Tensor | None,
-        dtype: torch.dtype,
+        self, weight: QuantisedWeight, bias: torch.Tensor | None, dtype: torch.dtype
     ) -> None:
         self.weight = weight.dequantised(dtype)
         self.bias = bias
@@ -80,10 +75,7 @@ class Linear8(QuantisedLinear):
     __slots__ = ("bias", "dtype", "scales", "weight", "zeros")
 
     def __init__(
-        self,
-        weight: QuantisedWeight,
-        bias: torch.Tensor | None,
-        dtype: torch.dtype,
+        self, weight: QuantisedWeight, bias: torch.Tensor | None, dtype: torch.dtype
     ) -> None:
         rows, columns = weight.shape
         self.weight = _ONEDNN.qlinear_prepack(weight.values, [1, columns])
@@ -97,13 +89,7 @@ class Linear8(QuantisedLinear):
             return self._one(x)
         if not len(x):
             return x.new_empty(0, len(self.scales))
-        largest = torch.linalg.vector_norm(
-            x,
-            torch.inf,
-            1,
-            keepdim=True,
-            dtype=torch.float32,
-        )
+        largest = torch.linalg.vector_norm(x, torch.inf, 1, keepdim=True, dtype=torch.float32)
         largest.clamp_min_(TINY)
         bytes_of = torch.mul(x, LARGEST / largest).add_(ZERO + 0.5).to(torch.uint8)
         made = self._product(bytes_of, 1.0, torch.float32).mul_(largest.div_(LARGEST))
@@ -120,12 +106,7 @@ class Linear8(QuantisedLinear):
         made = self._product(bytes_of, largest / LARGEST, self.dtype)
         return made if self.bias is None else made.add_(self.bias)
 
-    def _product(
-        self,
-        bytes_of: torch.Tensor,
-        scale: float,
-        dtype: torch.dtype,
-    ) -> torch.Tensor:
+    def _product(self, bytes_of: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
         return _ONEDNN.qlinear_pointwise.default(
             bytes_of,
             scale,

@@ -20,12 +20,7 @@ def rounded(weight: torch.Tensor) -> QuantisedWeight:
     for begin in range(0, rows, step):
         end = begin + step
         part = weight[begin:end].float()
-        largest = torch.linalg.vector_norm(
-            part,
-            torch.inf,
-            1,
-            keepdim=True,
-        ).clamp_min_(TINY)
+        largest = torch.linalg.vector_norm(part, torch.inf, 1, keepdim=True).clamp_min_(TINY)
         scales[begin:end] = largest / LARGEST
         values[begin:end] = torch.mul(part, LARGEST / largest).round_()
     return QuantisedWeight(bits=8, values=values, scales=scales)

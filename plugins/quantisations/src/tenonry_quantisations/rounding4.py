@@ -31,35 +31,20 @@ def rounded4(weight: torch.Tensor) -> QuantisedWeight:
         found, scale = _rounded(part.view(-1, groups, GROUP))
         values[begin:end] = found.view(-1, columns)
         scales[begin:end] = scale
-    return QuantisedWeight(
-        bits=4,
-        values=values,
-        scales=scales,
-    )
+    return QuantisedWeight(bits=4, values=values, scales=scales)
 
 
 def _rounded(part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """`part` [rows, groups, 32] → its values in 4 bits, and scales [rows, groups]."""
-    low, high = part.aminmax(
-        dim=-1,
-        keepdim=True,
-    )
-    largest = torch.where(
-        high > -low,
-        high,
-        low,
-    )
+    low, high = part.aminmax(dim=-1, keepdim=True)
+    largest = torch.where(high > -low, high, low)
     scale = _in_half(largest / LOWEST)
     values = torch.div(part, scale)
     values.round_().clamp_(LOWEST, HIGHEST)
     products = torch.linalg.vecdot(part, values)
     squares = torch.linalg.vecdot(values, values)
     scale = _in_half((products / squares)[..., None])
-    torch.div(
-        part,
-        scale,
-        out=values,
-    )
+    torch.div(part, scale, out=values)
     values.round_().clamp_(LOWEST, HIGHEST)
     return values, scale[..., 0]
 
@@ -67,8 +52,4 @@ def _rounded(part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def _in_half(scale: torch.Tensor) -> torch.Tensor:
     """As bfloat16 holds it; 1 for a group of zeros, whose values are 0 then."""
     halves = scale.bfloat16().float()
-    return torch.where(
-        halves.abs() > TINY,
-        halves,
-        1.0,
-    )
+    return torch.where(halves.abs() > TINY, halves, 1.0)

@@ -23,10 +23,7 @@ STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
 
 def event(kind: str, **fields: Any) -> bytes:
     """One server-sent event."""
-    return b"event: %s\ndata: %s\n\n" % (
-        kind.encode(),
-        _encode({"type": kind, **fields}),
-    )
+    return b"event: %s\ndata: %s\n\n" % (kind.encode(), _encode({"type": kind, **fields}))
 
 
 def usage_of(part: Any) -> dict[str, int]:
@@ -49,10 +46,7 @@ def ending(part: Any) -> dict[str, str | None]:
     if part.stop_reason is not None and part.finish_reason == "stop":
         return {"stop_reason": "stop_sequence", "stop_sequence": part.stop_reason}
     return {
-        "stop_reason": STOP_REASONS.get(
-            part.finish_reason or "",
-            "end_turn",
-        ),
+        "stop_reason": STOP_REASONS.get(part.finish_reason or "", "end_turn"),
         "stop_sequence": None,
     }
 
@@ -148,12 +142,9 @@ class MessageStream:
 
     def _end(self, part: Any) -> bytes:
         usage = usage_of(part)
-        return event(
-            "message_delta",
-            delta=ending(part),
-            usage=usage,
-            **version_of(part),
-        ) + event("message_stop")
+        return event("message_delta", delta=ending(part), usage=usage, **version_of(part)) + event(
+            "message_stop"
+        )
 
     def _event(self, one: Event) -> bytes:
         if isinstance(one, TextDelta):
@@ -163,11 +154,7 @@ class MessageStream:
             begun = self._begin("thinking")
             return begun + self._delta("thinking_delta", thinking=one.text)
         if isinstance(one, CallStart):
-            block = tool_use(
-                one.name,
-                self._answer.new_call_id(),
-                {},
-            )
+            block = tool_use(one.name, self._answer.new_call_id(), {})
             return self._close() + self._begin("tool_use", block)
         if isinstance(one, CallArguments):
             return self._delta("input_json_delta", partial_json=one.text)
@@ -184,11 +171,7 @@ class MessageStream:
         return closed + event("content_block_start", index=self._index, content_block=shown)
 
     def _delta(self, kind: str, **fields: str) -> bytes:
-        return event(
-            "content_block_delta",
-            index=self._index,
-            delta={"type": kind, **fields},
-        )
+        return event("content_block_delta", index=self._index, delta={"type": kind, **fields})
 
     def _close(self) -> bytes:
         if not self._open:

@@ -51,10 +51,7 @@ def chat_fields(body: Any, *, needs_max_tokens: bool = True) -> dict[str, Any]:
         refuse("stream", "must be true or false")
     if needs_max_tokens or body.get("max_tokens") is not None:
         fields["max_tokens"] = _max_tokens(body.get("max_tokens"))
-    fields["messages"] = [
-        *_system(body.get("system")),
-        *_messages(body.get("messages")),
-    ]
+    fields["messages"] = [*_system(body.get("system")), *_messages(body.get("messages"))]
     stop = body.get("stop_sequences")
     if stop is not None:
         _check_stop(stop)
@@ -108,10 +105,7 @@ def _blocks(value: Any, where: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(block, dict) for block in value):
         refuse(where, "must be a text or a list of content blocks")
     if len(value) > MAX_BLOCKS:
-        refuse(
-            where,
-            f"has {len(value)} blocks; at most {MAX_BLOCKS} are allowed",
-        )
+        refuse(where, f"has {len(value)} blocks; at most {MAX_BLOCKS} are allowed")
     return list(value)
 
 
@@ -139,17 +133,9 @@ def _messages(value: Any) -> list[dict[str, Any]]:
         elif isinstance(content, str):
             chat.append({"role": role, "content": content})
         elif role == "user":
-            chat += _user(
-                _blocks(content, f"{where}.content"),
-                f"{where}.content",
-            )
+            chat += _user(_blocks(content, f"{where}.content"), f"{where}.content")
         else:
-            chat.append(
-                _assistant(
-                    _blocks(content, f"{where}.content"),
-                    f"{where}.content",
-                )
-            )
+            chat.append(_assistant(_blocks(content, f"{where}.content"), f"{where}.content"))
     return chat
 
 
@@ -163,11 +149,7 @@ def _user(blocks: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
             content = block.get("content")
             shown = "" if content is None else _shown(content, f"{at}.content")
             call_id = _text(block, at, "tool_use_id")
-            result = {
-                "role": "tool",
-                "tool_call_id": call_id,
-                "content": shown,
-            }
+            result = {"role": "tool", "tool_call_id": call_id, "content": shown}
             results.append(result)
         else:
             parts.append(_part(block, at, "text, image and tool_result blocks"))
@@ -198,20 +180,11 @@ def _part(block: Mapping[str, Any], where: str, offered: str) -> dict[str, Any]:
     """A block of text, or an image, as chats know it."""
     kind = block.get("type")
     if kind == "text":
-        return {
-            "type": "text",
-            "text": _text(block, where),
-        }
+        return {"type": "text", "text": _text(block, where)}
     if kind != "image":
-        refuse(
-            f"{where}.type",
-            f"{kind!r:.40} is not read here; send {offered}",
-        )
+        refuse(f"{where}.type", f"{kind!r:.40} is not read here; send {offered}")
     url = _url(block.get("source"), f"{where}.source")
-    return {
-        "type": "image_url",
-        "image_url": {"url": url},
-    }
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def _url(source: Any, where: str) -> str:
@@ -220,16 +193,10 @@ def _url(source: Any, where: str) -> str:
     if kind == "url":
         return _text(source, where, "url")
     if kind != "base64":
-        refuse(
-            f"{where}.type",
-            f"{kind!r:.40} is not read here; send base64 or url",
-        )
+        refuse(f"{where}.type", f"{kind!r:.40} is not read here; send base64 or url")
     media_type = _text(source, where, "media_type")
     if not MEDIA_TYPE.fullmatch(media_type):
-        refuse(
-            f"{where}.media_type",
-            f"{media_type!r:.40} is no type of an image, as image/png is",
-        )
+        refuse(f"{where}.media_type", f"{media_type!r:.40} is no type of an image, as image/png is")
     data = _text(source, where, "data")
     return f"data:{media_type};base64,{data}"
 
@@ -250,18 +217,9 @@ def _assistant(blocks: list[dict[str, Any]], where: str) -> dict[str, Any]:
                 "name": _text(block, at, "name"),
                 "arguments": json.dumps(block.get("input") or {}),
             }
-            calls.append(
-                {
-                    "id": _text(block, at, "id"),
-                    "type": "function",
-                    "function": function,
-                }
-            )
+            calls.append({"id": _text(block, at, "id"), "type": "function", "function": function})
         elif kind != "redacted_thinking":  # which only its author can read
-            refuse(
-                f"{at}.type",
-                f"{kind!r:.40} is not read here; send text, thinking and tool_use",
-            )
+            refuse(f"{at}.type", f"{kind!r:.40} is not read here; send text, thinking and tool_use")
     message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
     if reasoning:
         message["reasoning_content"] = "\n".join(reasoning)
@@ -284,10 +242,7 @@ def _add_tools(fields: dict[str, Any], body: Mapping[str, Any]) -> None:
             refuse(
                 f"{where}.type", f"{kind!r:.40} runs on Anthropic's servers; send tools of your own"
             )
-        function = {
-            "name": tool.get("name"),
-            "parameters": tool.get("input_schema") or {},
-        }
+        function = {"name": tool.get("name"), "parameters": tool.get("input_schema") or {}}
         for name in ("description", "strict"):
             if tool.get(name) is not None:
                 function[name] = tool[name]
@@ -329,8 +284,5 @@ def _add_thinking(fields: dict[str, Any], body: Mapping[str, Any]) -> None:
     effort = output.get("effort")
     if effort is not None:
         if effort not in tuple(EFFORT):
-            refuse(
-                "output_config.effort",
-                f"must be one of {', '.join(sorted(EFFORT))}",
-            )
+            refuse("output_config.effort", f"must be one of {', '.join(sorted(EFFORT))}")
         fields["reasoning_effort"] = effort

@@ -46,11 +46,7 @@ class PoolingRoutes:
             found = await pool.encode(asked, params)
         write = _base64 if body.encoding_format == "base64" else _numbers
         answer["data"] = [
-            {
-                "object": "embedding",
-                "index": index,
-                "embedding": write(each.data),
-            }
+            {"object": "embedding", "index": index, "embedding": write(each.data)}
             for index, each in enumerate(found)
         ]
         return self._end(answer, pool)
@@ -81,12 +77,7 @@ class PoolingRoutes:
         async with self._door.watch(request):
             found = await pool.scores(pairs)
         answer["data"] = [
-            {
-                "object": "score",
-                "index": index,
-                "score": score,
-            }
-            for index, score in enumerate(found)
+            {"object": "score", "index": index, "score": score} for index, score in enumerate(found)
         ]
         return self._end(answer, pool)
 
@@ -104,17 +95,11 @@ class PoolingRoutes:
             raise RequestError(f"top_n={body.top_n}: it must be at least 1", "top_n")
         async with self._door.watch(request):
             scores = await pool.scores([(body.query, text) for text in texts])
-        order = sorted(
-            range(len(texts)),
-            key=lambda index: -scores[index],
-        )
+        order = sorted(range(len(texts)), key=lambda index: -scores[index])
         del answer["object"]
         answer["results"] = []
         for index in order[: body.top_n]:
-            result: dict[str, Any] = {
-                "index": index,
-                "relevance_score": scores[index],
-            }
+            result: dict[str, Any] = {"index": index, "relevance_score": scores[index]}
             if body.return_documents:
                 result["document"] = {"text": texts[index]}
             answer["results"].append(result)
@@ -128,20 +113,12 @@ class PoolingRoutes:
         model = await self._door.model(request, body.model)
         request_id = f"{prefix}-{self._door.request_id(request)}"
         pool = Pool(self._context.engine, request_id, body.priority, body.truncate_prompt_tokens)
-        head = {
-            "id": request_id,
-            "object": "list",
-            "created": int(time.time()),
-            "model": model,
-        }
+        head = {"id": request_id, "object": "list", "created": int(time.time()), "model": model}
         return body, pool, head
 
     def _end(self, answer: dict[str, Any], pool: Pool) -> Response:
         count = pool.num_tokens
-        answer["usage"] = {
-            "prompt_tokens": count,
-            "total_tokens": count,
-        }
+        answer["usage"] = {"prompt_tokens": count, "total_tokens": count}
         sent: Response = self._door.answer(answer)
         return sent
 
@@ -181,10 +158,7 @@ def build(context: Any) -> APIRouter:
         ("classify", "Classes of texts", Classify),
     ):
         endpoint = getattr(routes, name)
-        told = context.describe(
-            summary,
-            body,
-        )
+        told = context.describe(summary, body)
         router.post(f"/v1/{name}", **told)(endpoint)
         router.post(f"/{name}", include_in_schema=False)(endpoint)
     return router

@@ -51,10 +51,7 @@ class Items:
 
     def begin(self, kind: str, name: str = "") -> dict[str, Any]:
         """Open an item; none is open."""
-        item: dict[str, Any] = {
-            "id": f"{PREFIXES[kind]}_{secrets.token_hex(16)}",
-            "type": kind,
-        }
+        item: dict[str, Any] = {"id": f"{PREFIXES[kind]}_{secrets.token_hex(16)}", "type": kind}
         item["status"] = "in_progress"
         if kind == "function_call":
             item |= {"call_id": self._new_call_id(), "name": name, "arguments": ""}
@@ -128,31 +125,18 @@ class ResponseWriter:
             data += self.part(part)
             if part.finish_reason is not None:
                 response = self.response(part)
-                data += self._event(
-                    f"response.{response['status']}",
-                    response=response,
-                )
+                data += self._event(f"response.{response['status']}", response=response)
             if data:
                 yield data
 
     def failed(self, code: str | None, message: str) -> bytes:
         """The events of an error after the start."""
-        response = response_of(
-            self._answer,
-            self._body,
-            self.items,
-            "failed",
-        )
+        response = response_of(self._answer, self._body, self.items, "failed")
         response["error"] = {"code": code or "server_error", "message": message}
         return self._event("response.failed", response=response)
 
     def _start(self) -> bytes:
-        response = response_of(
-            self._answer,
-            self._body,
-            self.items,
-            "in_progress",
-        )
+        response = response_of(self._answer, self._body, self.items, "in_progress")
         return self._event("response.created", response=response) + self._event(
             "response.in_progress", response=response
         )
@@ -170,12 +154,7 @@ class ResponseWriter:
         status = "incomplete" if is_cut else "completed"
         if part.finish_reason == "abort":
             status = "failed"
-        response = response_of(
-            self._answer,
-            self._body,
-            self.items,
-            status,
-        )
+        response = response_of(self._answer, self._body, self.items, status)
         if is_cut:
             response["incomplete_details"] = {"reason": "max_output_tokens"}
         if status == "failed":
@@ -216,11 +195,7 @@ class ResponseWriter:
 
     def _begin(self, kind: str, name: str = "") -> bytes:
         item = self.items.begin(kind, name)
-        data = self._event(
-            "response.output_item.added",
-            output_index=self.items.index,
-            item=item,
-        )
+        data = self._event("response.output_item.added", output_index=self.items.index, item=item)
         if kind in CONTENT:
             part = content_part(kind, "")
             data += self._event(

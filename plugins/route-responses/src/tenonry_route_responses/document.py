@@ -68,11 +68,7 @@ ITEM = {
                 "type": {"const": "reasoning"},
                 "content": {
                     "type": ["array", "null"],
-                    "items": {
-                        "type": "object",
-                        "properties": {"text": TEXT},
-                        "required": ["text"],
-                    },
+                    "items": {"type": "object", "properties": {"text": TEXT}, "required": ["text"]},
                 },
             },
             "required": ["type"],

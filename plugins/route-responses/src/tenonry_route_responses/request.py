@@ -60,10 +60,7 @@ def chat_fields(body: Any) -> dict[str, Any]:
     if system is not None and not isinstance(system, str):
         refuse("instructions", "must be a text")
     lead = [{"role": "system", "content": system}] if system else []
-    fields["messages"] = [
-        *lead,
-        *_messages(body.get("input")),
-    ]
+    fields["messages"] = [*lead, *_messages(body.get("input"))]
     if body.get("max_output_tokens") is not None:
         fields["max_tokens"] = _count(body["max_output_tokens"])
     _add_tools(fields, body)
@@ -100,10 +97,7 @@ def _messages(value: Any) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not value:
         refuse("input", "must be a text or a list of at least one item")
     if len(value) > MAX_ITEMS:
-        refuse(
-            "input",
-            f"has {len(value)} items; at most {MAX_ITEMS} are allowed",
-        )
+        refuse("input", f"has {len(value)} items; at most {MAX_ITEMS} are allowed")
     conversation = _Conversation()
     for place, item in enumerate(value):
         where = f"input.{place}"
@@ -204,30 +198,16 @@ def _part(part: Any, where: str, images: bool) -> dict[str, Any]:
         name = "text"
     else:
         what = "text and input_image" if images else "text"
-        refuse(
-            f"{where}.type",
-            f"{kind!r:.40} is not read here; send {what}",
-            "unsupported",
-        )
-    return {
-        "type": "text",
-        "text": _text(part, where, name),
-    }
+        refuse(f"{where}.type", f"{kind!r:.40} is not read here; send {what}", "unsupported")
+    return {"type": "text", "text": _text(part, where, name)}
 
 
 def _image(part: Mapping[str, Any], where: str) -> dict[str, Any]:
     """An image as chats know it; how much of its detail is seen is the image processor's."""
     if part.get("file_id") is not None:
-        refuse(
-            f"{where}.file_id",
-            "there are no files; send image_url",
-            "unsupported",
-        )
+        refuse(f"{where}.file_id", "there are no files; send image_url", "unsupported")
     url = _text(part, where, "image_url")
-    return {
-        "type": "image_url",
-        "image_url": {"url": url},
-    }
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def _add_tools(fields: dict[str, Any], body: Mapping[str, Any]) -> None:

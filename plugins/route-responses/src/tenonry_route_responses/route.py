@@ -27,11 +27,7 @@ def build(context: Any) -> APIRouter:
         """Continue a conversation that comes whole."""
         body = await chats.read(request)
         answer = await chats.chat(request, chat_fields(body))
-        writer = ResponseWriter(
-            answer,
-            body,
-            lambda text: chats.count_text(request, text),
-        )
+        writer = ResponseWriter(answer, body, lambda text: chats.count_text(request, text))
         if not body.get("stream"):
             parts = await chats.whole(request, answer)
             for part in parts:

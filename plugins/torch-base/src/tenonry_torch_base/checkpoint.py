@@ -40,10 +40,7 @@ class Checkpoint:
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        model: PreTrainedModel,
-        quantisation: Quantisation | None = None,
+        self, path: str | Path, model: PreTrainedModel, quantisation: Quantisation | None = None
     ) -> None:
         """`model` may be without storage; `quantisation` reads what is stored in few bits. Raises ModelError as
         `read_headers` does for a file that holds one of its tensors, and when such a file is not there.
@@ -61,8 +58,7 @@ class Checkpoint:
         weight_map = weights.weight_map
         check_present(path, weights, _placed(renaming, weights, weights.absent))
         stored = read_headers(
-            weights,
-            lambda file: weight_map is None or any(_placed(renaming, weights, (file,))),
+            weights, lambda file: weight_map is None or any(_placed(renaming, weights, (file,)))
         )
         readable = {tensor.file.name for tensor in stored.values()}
         absent = []

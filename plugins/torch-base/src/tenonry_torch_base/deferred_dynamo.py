@@ -57,10 +57,7 @@ class _Met(MetaPathFinder):
     """
 
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if not fullname.startswith(f"{NAME}.") or fullname not in sys.modules:
             return None

@@ -17,11 +17,7 @@ IMPORTED_BY = os.getpid()  # another process in engines that are forks
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def choose_device(
-    wanted: str,
-    local_rank: int = 0,
-    world_size: int = 1,
-) -> torch.device:
+def choose_device(wanted: str, local_rank: int = 0, world_size: int = 1) -> torch.device:
     """`auto` is CUDA where there is one. Raises ConfigError when CUDA is asked for and has no device for this rank."""
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
@@ -46,11 +42,7 @@ def choose_device(
     return torch.device(wanted)
 
 
-def choose_dtype(
-    wanted: str,
-    config: Any,
-    device: torch.device,
-) -> torch.dtype:
+def choose_dtype(wanted: str, config: Any, device: torch.device) -> torch.dtype:
     """`auto` is the checkpoint's own type; half precision becomes bfloat16 on CPUs that cannot compute with it."""
     if wanted != "auto":
         return DTYPES[wanted]

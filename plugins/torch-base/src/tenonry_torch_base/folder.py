@@ -12,10 +12,7 @@ UNSAFE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
 def check_folder(
-    path: str,
-    *,
-    needs_weights: bool,
-    reads_quantised: bool = False,
+    path: str, *, needs_weights: bool, reads_quantised: bool = False
 ) -> dict[str, Any]:
     """The folder's config.json. Raises ModelError when it cannot be read, or holds no weights that are read.
 

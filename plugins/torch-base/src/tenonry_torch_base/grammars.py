@@ -34,12 +34,7 @@ STACK_BYTES = 16 << 20  # more than what a grammar was checked with
 class GrammarStore:
     """`compiled` answers at once with a future; what cannot be compiled raises GrammarError from it."""
 
-    def __init__(
-        self,
-        found: type[Any] | None,
-        model: ModelInfo,
-        vocab_size: int,
-    ) -> None:
+    def __init__(self, found: type[Any] | None, model: ModelInfo, vocab_size: int) -> None:
         self._found = found
         self._model = model
         self._vocab_size = vocab_size
@@ -89,9 +84,7 @@ class GrammarStore:
 
 
 def open_grammars(
-    context: WorkerContext,
-    vocab_size: int,
-    resolved: dict[str, str],
+    context: WorkerContext, vocab_size: int, resolved: dict[str, str]
 ) -> GrammarStore:
     """The store of a worker's rank that samples; `resolved` (kind → name) gets the backend, if there is one.
 

@@ -33,10 +33,7 @@ class History:
         return device.type == "cpu"
 
     def inputs(
-        self,
-        output: SchedulerOutput,
-        inputs: StepInputs,
-        buffers: StepBuffers,
+        self, output: SchedulerOutput, inputs: StepInputs, buffers: StepBuffers
     ) -> torch.Tensor:
         """Token ids i64[T] of the step, on the device; call after the step was applied to the state."""
         if self.is_shared:
@@ -46,12 +43,7 @@ class History:
         positions = buffers.put("token_position", inputs.positions.astype(np.int64))
         return self.tokens[rows, positions].long()
 
-    def _copy_new(
-        self,
-        output: SchedulerOutput,
-        inputs: StepInputs,
-        buffers: StepBuffers,
-    ) -> None:
+    def _copy_new(self, output: SchedulerOutput, inputs: StepInputs, buffers: StepBuffers) -> None:
         """Tokens that the host knows first: those of new rows, and ids that came with the step."""
         known = output.next_token >= 0
         rows = []
@@ -75,11 +67,7 @@ class History:
         self.tokens.index_put_(where, tokens)
 
     def record(
-        self,
-        rows: np.ndarray,
-        columns: np.ndarray,
-        token_ids: torch.Tensor,
-        buffers: StepBuffers,
+        self, rows: np.ndarray, columns: np.ndarray, token_ids: torch.Tensor, buffers: StepBuffers
     ) -> None:
         """Keep what `rows` just sampled at `columns`; on the CPU the batch state's own array is written."""
         if self.is_shared:

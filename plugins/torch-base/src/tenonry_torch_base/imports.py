@@ -81,10 +81,7 @@ class _Finder(MetaPathFinder):
     """Finds the modules that are executed in another way; all others are left to the finders behind it."""
 
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         kind = _loader(fullname)
         if kind is None:

@@ -24,10 +24,7 @@ class DeviceOptions(PluginOptions):
         None, description="Step buffers; 'host' on the CPU, 'cuda' on CUDA by default."
     )
     num_threads: int | None = Field(
-        None,
-        description="Threads of torch; its own choice by default.",
-        ge=1,
-        le=4096,
+        None, description="Threads of torch; its own choice by default.", ge=1, le=4096
     )
     logits_processors: tuple[str, ...] = Field(
         (), description="Logits processors, after the built-in ones."

@@ -155,9 +155,6 @@ class Quantisation(ABC):
 
     @abstractmethod
     def linear(
-        self,
-        weight: QuantisedWeight,
-        bias: torch.Tensor | None,
-        dtype: torch.dtype,
+        self, weight: QuantisedWeight, bias: torch.Tensor | None, dtype: torch.dtype
     ) -> QuantisedLinear | None:
         """The layer over a matrix, for inputs of this type; None to leave this one to dequantised floats."""

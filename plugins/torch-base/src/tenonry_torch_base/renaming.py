@@ -29,18 +29,8 @@ class Renaming:
         from transformers.core_model_loading import rename_source_key
 
         name, pattern = rename_source_key(
-            key,
-            self._renamings,
-            self.converters,
-            self._prefix,
-            self.names,
+            key, self._renamings, self.converters, self._prefix, self.names
         )
         if name not in self.names and key in self.names:
-            name, pattern = rename_source_key(
-                key,
-                [],
-                [],
-                self._prefix,
-                self.names,
-            )
+            name, pattern = rename_source_key(key, [], [], self._prefix, self.names)
         return name, None if pattern is None else self._converter_of[pattern]

@@ -21,12 +21,7 @@ class PromptPart:
 
     __slots__ = ("logprobs", "row", "start")
 
-    def __init__(
-        self,
-        row: int,
-        start: int,
-        logprobs: Logprobs,
-    ) -> None:
+    def __init__(self, row: int, start: int, logprobs: Logprobs) -> None:
         self.row = row
         self.start = start
         self.logprobs = logprobs
@@ -92,12 +87,7 @@ class StepResult:
         lines = sampled.logprob_lines
         kept = good[lines]
         ids, values, rank = sampled.logprobs.numpy()
-        return TokenLogprobs(
-            self.rows[lines[kept]],
-            ids[kept],
-            values[kept],
-            rank[kept],
-        )
+        return TokenLogprobs(self.rows[lines[kept]], ids[kept], values[kept], rank[kept])
 
 
 class DeviceFuture:

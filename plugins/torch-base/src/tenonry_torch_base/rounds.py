@@ -105,10 +105,7 @@ class Rounds:
         return going
 
     def ends(
-        self,
-        row: NDArray[np.int32],
-        token_ids: NDArray[np.int32],
-        num_output: NDArray[np.int32],
+        self, row: NDArray[np.int32], token_ids: NDArray[np.int32], num_output: NDArray[np.int32]
     ) -> NDArray[np.bool_]:
         """Which of these tokens, the last of so many outputs of their rows, end them."""
         is_stop_id = (token_ids[:, None] == self._stop_ids[row]).any(axis=1)
@@ -167,8 +164,7 @@ def joined(passes: list[ModelRunnerOutput]) -> ModelRunnerOutput:
 
 
 def joined_logprobs(
-    parts: Sequence[TokenLogprobs | None],
-    failed: NDArray[np.int32],
+    parts: Sequence[TokenLogprobs | None], failed: NDArray[np.int32]
 ) -> TokenLogprobs | None:
     """Those of one pass after another; rows that failed have none."""
     given = [part for part in parts if part is not None]

@@ -99,11 +99,7 @@ class AttentionKernel(Protocol):
     """One token of each of R rows."""
 
     def __call__(
-        self,
-        projected: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        held: HeldKeys,
+        self, projected: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, held: HeldKeys
     ) -> torch.Tensor:
         """`projected` [R, columns] → [R, heads · size]; `cos`, `sin` [R, 1, rotated]; all contiguous float32.
 
@@ -228,11 +224,7 @@ class LayerKernel(Protocol):
     """A layer of R rows with one new token each. For dependent rows it needs a true attribute `writes_first`."""
 
     def __call__(
-        self,
-        hidden: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        keys: PagedKeys,
+        self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, keys: PagedKeys
     ) -> torch.Tensor:
         """`hidden` [R, hidden], which stays, → [R, hidden]; `cos`, `sin` [R, 1, rotated]; all contiguous bfloat16.
 

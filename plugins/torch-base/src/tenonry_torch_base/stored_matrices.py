@@ -77,11 +77,7 @@ class MatrixSlice:
     __slots__ = ("_key", "_matrices", "_shape", "_slices")
 
     def __init__(
-        self,
-        matrices: StoredMatrices,
-        key: str,
-        shape: tuple[int, ...],
-        slices: Mapping[str, Any],
+        self, matrices: StoredMatrices, key: str, shape: tuple[int, ...], slices: Mapping[str, Any]
     ) -> None:
         """`slices`: of its parts, by their endings."""
         self._matrices = matrices

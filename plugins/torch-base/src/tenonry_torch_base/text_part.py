@@ -91,18 +91,10 @@ def set_attention(model: PreTrainedModel, name: str) -> None:
     model.set_attn_implementation({"": name} | chosen if config.sub_configs else name)
 
 
-def text_class(
-    model_class: type[PreTrainedModel],
-    towers: Iterable[str],
-) -> type[PreTrainedModel]:
+def text_class(model_class: type[PreTrainedModel], towers: Iterable[str]) -> type[PreTrainedModel]:
     """The class of `model_class` whose objects leave out what is named. It goes by the same name and module."""
 
-    def build(
-        self: Any,
-        config: PretrainedConfig,
-        *arguments: Any,
-        **options: Any,
-    ) -> None:
+    def build(self: Any, config: PretrainedConfig, *arguments: Any, **options: Any) -> None:
         model_class.__init__(self, config, *arguments, **options)
         leave_out(self, towers)
 

@@ -43,8 +43,7 @@ class RankProfile:
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         running = torch.profiler.profile(
-            activities=activities,
-            with_stack=self._options.profile_stack,
+            activities=activities, with_stack=self._options.profile_stack
         )
         running.start()
         self._running = running

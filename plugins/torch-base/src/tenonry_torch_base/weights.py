@@ -96,11 +96,7 @@ def _places_of(name: Any, config: dict[str, Any], prefix: str = "") -> Iterator[
 
 
 def skeleton(
-    config: PretrainedConfig,
-    architecture: str,
-    path: str,
-    *,
-    towers: bool = False,
+    config: PretrainedConfig, architecture: str, path: str, *, towers: bool = False
 ) -> PreTrainedModel:
     """The model without storage, to look at its layers; of one that also sees or hears, the text part, or with
     `towers` all of it.
@@ -167,11 +163,7 @@ class _Named:
 
 
 def stored_model(
-    path: str,
-    whole: PreTrainedModel,
-    dtype: torch.dtype,
-    architecture: str,
-    checkpoint: Checkpoint,
+    path: str, whole: PreTrainedModel, dtype: torch.dtype, architecture: str, checkpoint: Checkpoint
 ) -> PreTrainedModel:
     """The model `whole`, made by `skeleton`, with its stored weights; tensors of other names are never read.
 
@@ -191,10 +183,7 @@ def stored_model(
             _read_generation_config(model, path)
         else:
             model, info = type(whole).from_pretrained(
-                path,
-                local_files_only=True,
-                use_safetensors=True,
-                **options,
+                path, local_files_only=True, use_safetensors=True, **options
             )
     check_complete(info, path, architecture)
     return model
@@ -221,11 +210,7 @@ def weights_of(architecture: str, path: str) -> Iterator[None]:
         ) from error
 
 
-def check_complete(
-    info: Any,
-    path: str,
-    architecture: str,
-) -> None:
+def check_complete(info: Any, path: str, architecture: str) -> None:
     """Raises ModelError naming weights that are missing or have another shape; `info`: what transformers loaded."""
     for kind in ("missing_keys", "mismatched_keys"):
         if info.get(kind):

@@ -304,11 +304,7 @@ class TestWithOtherProcessors:
         driver.enter(1, params(regex="a+"), bad=((A,),), stop=(END,))
         driver.enter(2, params(allowed_token_ids=[7], logit_bias={7: 1.0}), bad=((7,),))
         _, failed = run(driver, [0, 1, 2], logits(3, A), 2)
-        assert failed == {
-            0: RowFailure.GRAMMAR,
-            1: RowFailure.GRAMMAR,
-            2: RowFailure.SAMPLING,
-        }
+        assert failed == {0: RowFailure.GRAMMAR, 1: RowFailure.GRAMMAR, 2: RowFailure.SAMPLING}
 
     def test_penalties_choose_among_what_is_allowed(self, driver):
         driver.enter(0, params(regex="[ab]+", presence_penalty=2.0), stop=(END,))

@@ -9,11 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenonry_grammars.bits import num_words, unpacked
-from tenonry_torch_base.sampler.token_masks import (
-    best_on_host,
-    forbid_on_device,
-    forbid_on_host,
-)
+from tenonry_torch_base.sampler.token_masks import best_on_host, forbid_on_device, forbid_on_host
 
 ODD = 75  # tokens in three words, of which the last is not full
 

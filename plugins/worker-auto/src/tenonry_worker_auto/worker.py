@@ -169,11 +169,7 @@ class AutoWorker(Worker):
         return self._built[name]
 
     def _choose(
-        self,
-        name: str,
-        record: PluginRecord,
-        worker: Worker,
-        refused: dict[str, str],
+        self, name: str, record: PluginRecord, worker: Worker, refused: dict[str, str]
     ) -> None:
         self._chosen = worker
         self._origin = f"{name} ({record.distribution} {record.version})"
@@ -188,12 +184,7 @@ class AutoWorker(Worker):
             worker.shutdown()
         gc.collect()
 
-    def _explained(
-        self,
-        error: ConfigError,
-        name: str,
-        refused: dict[str, str],
-    ) -> ConfigError:
+    def _explained(self, error: ConfigError, name: str, refused: dict[str, str]) -> ConfigError:
         """Why another candidate than the first was asked, and what it cannot do."""
         if not refused:
             return error
@@ -232,10 +223,7 @@ class AutoWorker(Worker):
         return self.chosen.execute_model(output)
 
     def call(
-        self,
-        method: str,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, method: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if method == "execute_dummy_batch" and "dummy_batch" not in self.chosen.capabilities:
             return None  # it computes nothing together with other engines

@@ -132,10 +132,7 @@ class Dense(torch.nn.Module):
 
 
 def load_dense(
-    specs: tuple[DenseSpec, ...],
-    device: torch.device,
-    *,
-    seed: int | None,
+    specs: tuple[DenseSpec, ...], device: torch.device, *, seed: int | None
 ) -> torch.nn.Sequential:
     """The layers with their weights, or with random ones by `seed`. They compute in float32: one vector per text."""
     layers = []

@@ -9,11 +9,7 @@ import torch
 
 from tenonry.errors import ModelError
 from tenonry_torch_base.seeded import seeded
-from tenonry_torch_base.weights import (
-    check_complete,
-    progress_only_on_a_terminal,
-    weights_of,
-)
+from tenonry_torch_base.weights import check_complete, progress_only_on_a_terminal, weights_of
 from tenonry_worker_pooling.packed import can_pack, pack_linears, put_back
 from tenonry_worker_pooling.pooled import pool
 
@@ -28,11 +24,7 @@ TOLERANCES = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
 
 
 def load_module(
-    found: Outline,
-    path: str,
-    dtype: torch.dtype,
-    device: torch.device,
-    seed: int,
+    found: Outline, path: str, dtype: torch.dtype, device: torch.device, seed: int
 ) -> PreTrainedModel:
     """The model with its weights, in evaluation mode; random ones without a checkpoint. Raises ModelError."""
     kind = type(found.whole)
@@ -59,12 +51,7 @@ def load_module(
 class PoolingModel:
     """Prompts in, one f32 vector of each out: a pooled hidden state, or the numbers of the head."""
 
-    def __init__(
-        self,
-        module: PreTrainedModel,
-        found: Outline,
-        dense: torch.nn.Module,
-    ) -> None:
+    def __init__(self, module: PreTrainedModel, found: Outline, dense: torch.nn.Module) -> None:
         """`dense`: what follows the pooling, f32[N, in] to f32[N, D]."""
         self.module = module
         self.modes = found.modes
@@ -82,10 +69,7 @@ class PoolingModel:
 
     @torch.inference_mode()
     def run(
-        self,
-        token_ids: torch.Tensor,
-        lengths: torch.Tensor,
-        pair_starts: torch.Tensor,
+        self, token_ids: torch.Tensor, lengths: torch.Tensor, pair_starts: torch.Tensor
     ) -> torch.Tensor:
         """f32[N, D] of ids i64[N, L], of which each row's first `lengths` i64[N] are its prompt.
 
@@ -162,12 +146,7 @@ class PoolingModel:
         scale = expected.abs().max().clamp(min=1e-6)
         return bool((found - expected).abs().max() / scale <= TOLERANCES[self.module.dtype])
 
-    def _pack(
-        self,
-        prompts: torch.Tensor,
-        lengths: torch.Tensor,
-        expected: torch.Tensor,
-    ) -> None:
+    def _pack(self, prompts: torch.Tensor, lengths: torch.Tensor, expected: torch.Tensor) -> None:
         """Prepack linear layers, unless the model's own code then fails, or gives something else."""
         linears = pack_linears(self.module)
         try:

@@ -21,10 +21,7 @@ class PoolingOptions(PluginOptions):
         ge=1,
     )
     num_threads: int | None = Field(
-        None,
-        description="Threads of torch; its own choice by default.",
-        ge=1,
-        le=4096,
+        None, description="Threads of torch; its own choice by default.", ge=1, le=4096
     )
     keep_freed_memory: bool = Field(
         True, description="Let the C library keep freed memory for the next step (Linux)."

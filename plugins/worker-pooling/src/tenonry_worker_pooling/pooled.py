@@ -63,10 +63,7 @@ POOLED: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Ten
 
 
 def pool(
-    modes: Sequence[str],
-    states: torch.Tensor,
-    mask: torch.Tensor,
-    lengths: torch.Tensor,
+    modes: Sequence[str], states: torch.Tensor, mask: torch.Tensor, lengths: torch.Tensor
 ) -> torch.Tensor:
     """f32[N, D · modes]: those of all modes, side by side."""
     return torch.cat([POOLED[mode](states, mask, lengths) for mode in modes], -1)

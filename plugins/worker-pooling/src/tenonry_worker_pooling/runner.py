@@ -41,11 +41,7 @@ class PoolingRunner:
         self._normalize = normalize
         self._activation = activation
         self._batch_tokens = batch_tokens
-        self._state = BatchState(
-            max_num_seqs,
-            kv_cache.max_model_len,
-            kv_cache.block_size,
-        )
+        self._state = BatchState(max_num_seqs, kv_cache.max_model_len, kv_cache.block_size)
         self._params: dict[int, PoolingParams] = {}
 
     def execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
@@ -80,9 +76,7 @@ class PoolingRunner:
         )
 
     def _batches(
-        self,
-        rows: NDArray[np.int32],
-        lengths: NDArray[np.int32],
+        self, rows: NDArray[np.int32], lengths: NDArray[np.int32]
     ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
         """(rows, lengths) of each padded batch, longest first."""
         order = np.argsort(-lengths, kind="stable")
@@ -97,9 +91,7 @@ class PoolingRunner:
             start = end
 
     def _vectors(
-        self,
-        rows: NDArray[np.int32],
-        lengths: NDArray[np.int32],
+        self, rows: NDArray[np.int32], lengths: NDArray[np.int32]
     ) -> NDArray[np.float32] | list[NDArray[np.float32]]:
         """One of each row, of one width or of several."""
         asked = [self._params[row] for row in rows.tolist()]

@@ -73,10 +73,7 @@ def tokens_as_rows(batch: AttentionBatch) -> AttentionBatch:
 
 
 def pruned_batch(
-    full: AttentionBatch,
-    full_plan: Any,
-    samples: NDArray[np.bool_],
-    buffers: StepBuffers,
+    full: AttentionBatch, full_plan: Any, samples: NDArray[np.bool_], buffers: StepBuffers
 ) -> AttentionBatch:
     """The last layer's view: all K/V are written, but only the last token of each sampling row goes on."""
     count = int(samples.sum())
@@ -97,11 +94,7 @@ def pruned_batch(
 
 
 def dummy_batch(
-    block: int,
-    block_size: int,
-    count: int,
-    buffers: StepBuffers,
-    num_groups: int = 1,
+    block: int, block_size: int, count: int, buffers: StepBuffers, num_groups: int = 1
 ) -> AttentionBatch:
     """A prompt of `count` tokens in a block that no request has; where exactly its K/V go does not matter."""
     table = np.full((1, 1), block, np.int32)

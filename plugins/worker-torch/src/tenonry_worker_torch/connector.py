@@ -47,10 +47,7 @@ class CacheBlocks:
             if cache.both is not None:
                 tensors[f"layer.{number}"] = cache.both
             else:
-                tensors |= {
-                    f"layer.{number}.key": cache.key,
-                    f"layer.{number}.value": cache.value,
-                }
+                tensors |= {f"layer.{number}.key": cache.key, f"layer.{number}.value": cache.value}
         return tensors
 
     @torch.inference_mode()
@@ -99,12 +96,7 @@ class CacheBlocks:
         pairs = zip(tensors, self._sizes, strict=True)
         return [tensor.view(torch.uint8).view(-1, size).numpy() for tensor, size in pairs if size]
 
-    def _put(
-        self,
-        lines: Sequence[NDArray[np.uint8]],
-        block: int,
-        content: bytes,
-    ) -> None:
+    def _put(self, lines: Sequence[NDArray[np.uint8]], block: int, content: bytes) -> None:
         found = np.frombuffer(content, np.uint8)
         start = 0
         for line in lines:
@@ -142,10 +134,7 @@ class ConnectorHalf:
     """
 
     def __init__(
-        self,
-        context: WorkerContext,
-        kv_cache: KVCacheConfig,
-        runner: ModelRunner,
+        self, context: WorkerContext, kv_cache: KVCacheConfig, runner: ModelRunner
     ) -> None:
         self._entry = entry = context.kv_connector
         self._runner = runner

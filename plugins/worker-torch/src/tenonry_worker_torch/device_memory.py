@@ -13,11 +13,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.loaded_model import LoadedModel
 
 
-def device_memory(
-    model: LoadedModel,
-    num_tokens: int,
-    utilization: float,
-) -> int:
+def device_memory(model: LoadedModel, num_tokens: int, utilization: float) -> int:
     """Bytes of a CUDA device for the KV cache: its share, less what is used and what the largest step needs."""
     torch.cuda.synchronize(model.device)
     torch.cuda.empty_cache()
@@ -26,12 +22,7 @@ def device_memory(
     whole, rest = divmod(num_tokens, model.max_model_len)
     lengths = [*[model.max_model_len] * whole, *([rest] if rest else [])]
     prompts = [model.parallel.link.blank(length) for length in lengths]
-    run = PackedRun(
-        model.backend,
-        model.layers,
-        model.buffers,
-        is_last=model.parallel.link.is_last,
-    )
+    run = PackedRun(model.backend, model.layers, model.buffers, is_last=model.parallel.link.is_last)
     run.last_logits(model.forward, prompts)
     torch.cuda.synchronize(model.device)
     needed = torch.cuda.max_memory_allocated(model.device) - before

@@ -31,10 +31,7 @@ HEAD_ROWS = 7  # the largest matrix of many models, read once for each
 
 
 def require_invariance(
-    forward: LeanForward,
-    run: PackedRun,
-    vocab_size: int,
-    architecture: str,
+    forward: LeanForward, run: PackedRun, vocab_size: int, architecture: str
 ) -> None:
     """Raises NotInvariantError where a token gets other bits in other company."""
     longest = min(len(rope.cos) for rope in forward.ropes.values())

@@ -26,12 +26,7 @@ DTYPE = torch.float32
 FAMILIES = frozenset({"llama", "mistral", "phi3", "qwen2", "qwen3"})
 
 
-def serves_invariant(
-    found: Look,
-    config: EngineConfig,
-    device: torch.device,
-    options: Any,
-) -> bool:
+def serves_invariant(found: Look, config: EngineConfig, device: torch.device, options: Any) -> bool:
     """Whether the model is to be served so, as far as can be said before it is loaded: where that was asked for, or
     nothing is in the way. Raises ConfigError where it was asked for and something is.
     """
@@ -44,22 +39,14 @@ def serves_invariant(
     return config.batch_invariant
 
 
-def check_invariant(
-    found: Look,
-    config: EngineConfig,
-    device: torch.device,
-    options: Any,
-) -> None:
+def check_invariant(found: Look, config: EngineConfig, device: torch.device, options: Any) -> None:
     """Raises ConfigError for the first setting that the promise is not kept with."""
     for reason in _reasons(found, config, device, options):
         raise ConfigError(f"{PROMISE}; {reason}, or leave --batch-invariant out")
 
 
 def _reasons(
-    found: Look,
-    config: EngineConfig,
-    device: torch.device,
-    options: Any,
+    found: Look, config: EngineConfig, device: torch.device, options: Any
 ) -> Iterator[str]:
     """Each a setting, its value, why, and what to type."""
     if device.type != "cpu":

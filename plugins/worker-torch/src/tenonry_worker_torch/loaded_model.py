@@ -320,10 +320,7 @@ def _is_alone(model: LoadedModel) -> bool:
 
 
 def _use_kernels(
-    model: LoadedModel,
-    found: FoundKernels | None,
-    checks: ModelChecks | None,
-    storage: KVStorage,
+    model: LoadedModel, found: FoundKernels | None, checks: ModelChecks | None, storage: KVStorage
 ) -> None:
     """For all parts of a step that are right and quicker with them; none if the whole model then differs. Attention has
     none where kernels cannot read what will be in the cache.

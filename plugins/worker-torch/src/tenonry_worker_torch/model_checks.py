@@ -193,11 +193,7 @@ class ModelChecks:
         if self._at_full_depth is None:
             self.run.release()  # layers with state run as they are, until the next step is planned
             found = reference_of(
-                self.model,
-                self._vocab_size,
-                self.parallel,
-                self.max_model_len,
-                self.probed,
+                self.model, self._vocab_size, self.parallel, self.max_model_len, self.probed
             )
             self._at_full_depth = SelfCheck(self.run, found)
             self._at_full_depth.allowed = self._allowed

@@ -81,11 +81,7 @@ class ModelRunner:
         self._dummy_block = num_blocks
         self.allocate()
         context = ProcessorContext(
-            max_num_seqs,
-            model.vocab_size,
-            self.device,
-            self.history.tokens,
-            self.state.token_ids,
+            max_num_seqs, model.vocab_size, self.device, self.history.tokens, self.state.token_ids
         )
         self.sampler = Sampler(context, seed, processors)
 
@@ -223,12 +219,7 @@ class ModelRunner:
             len(logits.prompts) and parallel.tensor.rank == 0
         ):  # only the first rank's result is read
             prompts = self._prompt_logprobs(inputs, logits.prompts)
-        return StepResult(
-            output.step_id,
-            inputs.row[inputs.samples],
-            sampled,
-            prompts,
-        )
+        return StepResult(output.step_id, inputs.row[inputs.samples], sampled, prompts)
 
     def _leave(self, rows: NDArray[np.int32]) -> None:
         self.model.backend.release(rows)
@@ -279,11 +270,7 @@ class ModelRunner:
         keeps_all = not prompt_tokens and len(last) == len(inputs.token_ids)
         keep = None if keeps_all or verifies else self.buffers.put("keep", wanted)
         batch = attention_batch(
-            inputs,
-            self.state,
-            self.generation,
-            self.buffers,
-            backend.num_groups,
+            inputs, self.state, self.generation, self.buffers, backend.num_groups
         )
         if verifies and backend.splits_rows:
             batch = tokens_as_rows(batch)
@@ -340,11 +327,7 @@ class ModelRunner:
             found.append(np.arange(first, end, dtype=np.int64))
         return found
 
-    def _prompt_logprobs(
-        self,
-        inputs: StepInputs,
-        logits: torch.Tensor,
-    ) -> list[PromptPart]:
+    def _prompt_logprobs(self, inputs: StepInputs, logits: torch.Tensor) -> list[PromptPart]:
         """`logits` of the prompt tokens, rows one after another."""
         parts: list[PromptPart] = []
         begin = 0

@@ -48,23 +48,14 @@ class SmallerParts:
     """
 
     def __init__(
-        self,
-        state: BatchState,
-        compute: Pass,
-        begin: Callable[[NDArray[np.int32]], None],
+        self, state: BatchState, compute: Pass, begin: Callable[[NDArray[np.int32]], None]
     ) -> None:
         self._state = state
         self._compute = compute
         self._begin = begin
         self._times = 0
 
-    def run(
-        self,
-        inputs: StepInputs,
-        given: torch.Tensor,
-        *,
-        cuts_rows: bool,
-    ) -> PartLogits:
+    def run(self, inputs: StepInputs, given: torch.Tensor, *, cuts_rows: bool) -> PartLogits:
         """All passes that it takes. Raises what the smallest one raised, or the first where none may be smaller."""
         found = self._try(inputs, given, cuts_rows)
         return found if isinstance(found, PartLogits) else self._halves(inputs, given, cuts_rows)
@@ -92,8 +83,7 @@ class SmallerParts:
             self._begin(part.row)
             parts.append(self.run(part, given[begin:end], cuts_rows=cuts_rows))
         return PartLogits(
-            torch.cat([part.samples for part in parts]),
-            torch.cat([part.prompts for part in parts]),
+            torch.cat([part.samples for part in parts]), torch.cat([part.prompts for part in parts])
         )
 
     def _note(self, inputs: StepInputs, error: Exception) -> None:

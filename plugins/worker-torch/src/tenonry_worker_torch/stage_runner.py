@@ -33,11 +33,7 @@ class StageRunner(ModelRunner):
         token_ids = self.history.inputs(output, inputs, self.buffers)
         given = link.inputs(token_ids)
         batch = attention_batch(
-            inputs,
-            self.state,
-            self.generation,
-            self.buffers,
-            self.model.backend.num_groups,
+            inputs, self.state, self.generation, self.buffers, self.model.backend.num_groups
         )
         positions = inputs.positions.astype(np.int64)
         hidden = self.model.forward(

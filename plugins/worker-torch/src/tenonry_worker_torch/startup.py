@@ -67,11 +67,7 @@ MIB = 1 << 20
 
 
 def backend_class(
-    config: EngineConfig,
-    device: torch.device,
-    resolved: dict[str, str],
-    *,
-    is_invariant: bool,
+    config: EngineConfig, device: torch.device, resolved: dict[str, str], *, is_invariant: bool
 ) -> type[AttentionBackend]:
     """The attention backend of the settings, or the device's own. Raises PluginError with what there is."""
     if is_invariant:
@@ -362,10 +358,7 @@ def warm_up(runner: ModelRunner) -> None:
 
 
 def _step_of_row_0(
-    step_id: int,
-    new: list[NewRow],
-    num_tokens: int,
-    next_token: int,
+    step_id: int, new: list[NewRow], num_tokens: int, next_token: int
 ) -> SchedulerOutput:
     return SchedulerOutput(
         step_id=step_id,

@@ -43,11 +43,7 @@ class StepCache:
         return query_length, 0
 
     def update(
-        self,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        *_: Any,
-        **__: Any,
+        self, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values as the step made them: attention writes them into the blocks."""
         return key, value

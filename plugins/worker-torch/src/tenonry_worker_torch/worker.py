@@ -235,13 +235,7 @@ class TorchWorker(Worker):
     def initialize_cache(self, kv_cache: KVCacheConfig) -> None:
         from tenonry_worker_torch.startup import make_runner
 
-        self._runner = make_runner(
-            self.model,
-            self.context,
-            self.options,
-            kv_cache,
-            self._resolved,
-        )
+        self._runner = make_runner(self.model, self.context, self.options, kv_cache, self._resolved)
         if self.context.kv_connector is not None:
             from tenonry_worker_torch.connector import ConnectorHalf
 
@@ -296,11 +290,7 @@ class TorchWorker(Worker):
         from tenonry_torch_base.traces import RankProfile
 
         if self._profile is None:
-            self._profile = RankProfile(
-                self.options,
-                self.context.rank,
-                self.context.engine_index,
-            )
+            self._profile = RankProfile(self.options, self.context.rank, self.context.engine_index)
         if is_start:
             self._profile.start()
         else:
@@ -330,10 +320,7 @@ class TorchWorker(Worker):
         self.residency.update(source, names)
 
     def save_sharded_state(
-        self,
-        path: str,
-        pattern: str | None = None,
-        max_size: int | None = None,
+        self, path: str, pattern: str | None = None, max_size: int | None = None
     ) -> None:
         """Write this rank's weights, under the checkpoint's names, for `load_format=sharded`.
 

@@ -68,10 +68,7 @@ def asked(runner, number, handle):
         handle,
         worker_tools.prompts(LENGTHS)[number],
         SamplingParams(
-            temperature=0.0,
-            max_tokens=lora_tools.NUM_TOKENS,
-            ignore_eos=True,
-            logprobs=64,
+            temperature=0.0, max_tokens=lora_tools.NUM_TOKENS, ignore_eos=True, logprobs=64
         ),
         max_tokens=lora_tools.NUM_TOKENS,
     )

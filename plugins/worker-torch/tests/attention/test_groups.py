@@ -75,13 +75,7 @@ class TestGrouping:
         assert self.groups([spec(0, 6), spec(1, 6)]) == [(6, [0, 1])]
 
     @pytest.mark.parametrize(
-        "other",
-        [
-            {"num_kv_heads": 4},
-            {"key_size": 16},
-            {"value_size": 16},
-            {"indexed": True},
-        ],
+        "other", [{"num_kv_heads": 4}, {"key_size": 16}, {"value_size": 16}, {"indexed": True}]
     )
     def test_layers_whose_blocks_differ_stay_together(self, other):
         assert self.groups([spec(0), spec(1, 6, **other)]) == [(0, [0, 1])]

@@ -33,9 +33,7 @@ VOCAB = 96
 MAX_TOKENS = 6
 NUM_LOGPROBS = 64
 EXAMPLES = settings(
-    max_examples=20,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 REQUESTS = st.lists(
     st.tuples(

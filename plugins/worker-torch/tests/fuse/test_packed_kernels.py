@@ -232,11 +232,7 @@ def test_all_kernels_are_taken_back_where_the_whole_model_differs(monkeypatch, c
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(PackedLinear, marks=LAYOUTS["onednn"]),
-        BlockedLinear,
-    ],
+    "kind", [pytest.param(PackedLinear, marks=LAYOUTS["onednn"]), BlockedLinear]
 )
 class TestBlocked:
     @pytest.mark.parametrize(("outputs", "inputs"), [(64, 32), (100, 40), (17, 34), (256, 96)])

@@ -45,10 +45,7 @@ MUTATIONS = {
 @pytest.mark.parametrize("family", MUTATIONS)
 def test_a_model_that_would_be_served_wrongly_does_not_start(family, fuse, monkeypatch):
     MUTATIONS[family](monkeypatch)
-    with pytest.raises(
-        ModelError,
-        match=r"ForCausalLM fails the self check.*--skip-model-check",
-    ):
+    with pytest.raises(ModelError, match=r"ForCausalLM fails the self check.*--skip-model-check"):
         worker_tools.loaded(worker_families.build(family), fuse=fuse)
 
 

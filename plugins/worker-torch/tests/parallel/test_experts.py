@@ -163,10 +163,7 @@ def test_experts_are_divided_among_all_ranks(folders, engines, tp):
 
 def test_the_models_own_code_runs_without_fusing(folders):
     engines = Engines(folders("mixtral"), 2, fuse=False)
-    assert engines.serve(greedy(1), greedy(2, 0)) == [
-        wanted("mixtral", 1),
-        wanted("mixtral", 2, 0),
-    ]
+    assert engines.serve(greedy(1), greedy(2, 0)) == [wanted("mixtral", 1), wanted("mixtral", 2, 0)]
     engines.close()
 
 

@@ -81,10 +81,7 @@ class Prepared:
     __slots__ = ("input_ids", "kwargs", "processors")
 
     def __init__(
-        self,
-        input_ids: torch.Tensor,
-        kwargs: dict[str, Any],
-        processors: LogitsProcessorList,
+        self, input_ids: torch.Tensor, kwargs: dict[str, Any], processors: LogitsProcessorList
     ) -> None:
         self.input_ids = input_ids
         self.kwargs = kwargs
@@ -106,22 +103,14 @@ class GenerateCalls:
         fields = NEUTRAL | ({} if self.is_encoder_decoder else dict.fromkeys(RULES))
         for name, value in fields.items():
             if hasattr(module.generation_config, name):
-                setattr(
-                    module.generation_config,
-                    name,
-                    value,
-                )
+                setattr(module.generation_config, name, value)
 
     @property
     def takes_padding(self) -> bool:
         """Whether padding of what is generated from can be told to the model at all."""
         return self._takes_decoder_mask
 
-    def prepare(
-        self,
-        prompt: torch.Tensor,
-        max_new_tokens: int,
-    ) -> Prepared:
+    def prepare(self, prompt: torch.Tensor, max_new_tokens: int) -> Prepared:
         """`prompt` i64[1, P]. Every token of it counts, the padding token as well."""
         found: list[Prepared] = []
 
@@ -134,58 +123,29 @@ class GenerateCalls:
         ) -> torch.Tensor:
             for name in ENGINES_OWN:
                 kwargs.pop(name, None)
-            found.append(
-                Prepared(
-                    input_ids,
-                    kwargs,
-                    logits_processor,
-                )
-            )
+            found.append(Prepared(input_ids, kwargs, logits_processor))
             return input_ids
 
-        self.generate(
-            prompt,
-            max_new_tokens=max_new_tokens,
-            custom_generate=keep,
-        )
+        self.generate(prompt, max_new_tokens=max_new_tokens, custom_generate=keep)
         return found[0]
 
-    def generate(
-        self,
-        prompt: torch.Tensor,
-        **options: Any,
-    ) -> Any:
+    def generate(self, prompt: torch.Tensor, **options: Any) -> Any:
         """The model's `generate`; it warns of lengths that the engine has checked."""
         self.states.put(None)
         mask = {"attention_mask": torch.ones_like(prompt)} if self._takes_mask else {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return self.module.generate(
-                prompt,
-                **mask,
-                **options,
-            )
+            return self.module.generate(prompt, **mask, **options)
 
     def start(
-        self,
-        prepared: Prepared,
-        count: int,
-        *,
-        all_logits: bool = False,
+        self, prepared: Prepared, count: int, *, all_logits: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
         """The first `count` of the prepared tokens: their ids, their logits [1, K, V], and what to keep."""
         length = prepared.input_ids.shape[1]
         ids = prepared.input_ids[:, :count]
         kwargs = prepared.kwargs
         if count < length:
-            kwargs = {
-                name: _first(
-                    value,
-                    length,
-                    count,
-                )
-                for name, value in kwargs.items()
-            }
+            kwargs = {name: _first(value, length, count) for name, value in kwargs.items()}
         self.states.put(None)
         inputs = self.module.prepare_inputs_for_generation(
             ids,
@@ -194,32 +154,16 @@ class GenerateCalls:
             **self._wanting(kwargs, all_logits=all_logits),
         )
         outputs = self.module(**inputs, return_dict=True)
-        return (
-            ids,
-            outputs.logits,
-            self._after(
-                outputs,
-                kwargs,
-                1,
-            ),
-        )
+        return (ids, outputs.logits, self._after(outputs, kwargs, 1))
 
     def feed(
-        self,
-        piece: Piece,
-        token_ids: torch.Tensor,
-        *,
-        all_logits: bool = False,
+        self, piece: Piece, token_ids: torch.Tensor, *, all_logits: bool = False
     ) -> torch.Tensor:
         """`token_ids` i64[B, N] after what the piece has; logits [B, K, V], the last position's at the end."""
         count = token_ids.shape[1]
         self.states.put(piece.kwargs.get(KEY))
         if count > 1:
-            piece.kwargs = self._after(
-                {},
-                piece.kwargs,
-                count - 1,
-            )
+            piece.kwargs = self._after({}, piece.kwargs, count - 1)
         piece.input_ids = torch.cat([piece.input_ids, token_ids], 1)
         inputs = self.module.prepare_inputs_for_generation(
             piece.input_ids,
@@ -227,47 +171,26 @@ class GenerateCalls:
             **self._wanting(piece.kwargs, all_logits=all_logits),
         )
         outputs = self.module(**inputs, return_dict=True)
-        piece.kwargs = self._after(
-            outputs,
-            piece.kwargs,
-            1,
-        )
+        piece.kwargs = self._after(outputs, piece.kwargs, 1)
         return outputs.logits
 
-    def _wanting(
-        self,
-        kwargs: dict[str, Any],
-        *,
-        all_logits: bool,
-    ) -> dict[str, Any]:
+    def _wanting(self, kwargs: dict[str, Any], *, all_logits: bool) -> dict[str, Any]:
         """As `kwargs`, with logits of every position where the model can leave some out."""
         if self.states.places:
             kwargs = {name: value for name, value in kwargs.items() if name != KEY}
         return kwargs | ALL_LOGITS if all_logits and self._keeps_logits else kwargs
 
-    def _after(
-        self,
-        outputs: Any,
-        kwargs: dict[str, Any],
-        count: int,
-    ) -> dict[str, Any]:
+    def _after(self, outputs: Any, kwargs: dict[str, Any], count: int) -> dict[str, Any]:
         """What goes with the next call, when `count` more tokens will have been chosen."""
         made: dict[str, Any] = self.module._update_model_kwargs_for_generation(  # noqa: SLF001 - as `generate` does after each step
-            outputs,
-            dict(kwargs),
-            is_encoder_decoder=self.is_encoder_decoder,
-            num_new_tokens=count,
+            outputs, dict(kwargs), is_encoder_decoder=self.is_encoder_decoder, num_new_tokens=count
         )
         if self.states.places:
             made[KEY] = self.states.taken()
         return made
 
 
-def _first(
-    value: Any,
-    length: int,
-    count: int,
-) -> Any:
+def _first(value: Any, length: int, count: int) -> Any:
     """Positions, masks and token types of the first `count` of `length` tokens; all else as it is."""
     is_by_token = (
         isinstance(value, torch.Tensor)

@@ -45,11 +45,7 @@ class LoadedModel:
             if not skip_check:
                 return check(self.calls, max_model_len)
             found = Checked()
-            measure(
-                self.calls,
-                found,
-                max_model_len,
-            )
+            measure(self.calls, found, max_model_len)
             return found
         except (ModelError, torch.OutOfMemoryError):
             raise

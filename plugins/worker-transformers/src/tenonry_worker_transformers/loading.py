@@ -32,12 +32,7 @@ class Outline:
 
     __slots__ = ("architecture", "checkpoint", "config", "whole")
 
-    def __init__(
-        self,
-        config: PretrainedConfig,
-        whole: PreTrainedModel,
-        architecture: str,
-    ) -> None:
+    def __init__(self, config: PretrainedConfig, whole: PreTrainedModel, architecture: str) -> None:
         self.config = config
         self.whole = whole
         self.architecture = architecture
@@ -50,11 +45,7 @@ def outline(path: str, *, needs_weights: bool) -> Outline:
     architecture = architecture_of(raw)
     with progress_only_on_a_terminal():
         config = read_model_config(path, architecture)
-        whole = _encoder_decoder(config, architecture) or skeleton(
-            config,
-            architecture,
-            path,
-        )
+        whole = _encoder_decoder(config, architecture) or skeleton(config, architecture, path)
     for reason in refusals(whole):
         raise ModelError(f"{architecture} cannot run on worker 'transformers': {reason}")
     found = Outline(config, whole, architecture)
@@ -95,23 +86,9 @@ def refusals(whole: PreTrainedModel) -> list[str]:
     if not isinstance(whole, GenerationMixin):
         return [f"{kind} cannot generate: it has no `generate`"]
     encoder = whole.get_encoder() if whole.config.is_encoder_decoder else None
-    inputs = {
-        whole.main_input_name,
-        getattr(
-            encoder,
-            "main_input_name",
-            "input_ids",
-        ),
-    }
+    inputs = {whole.main_input_name, getattr(encoder, "main_input_name", "input_ids")}
     found = [f"{kind} reads {name}, not text" for name in sorted(inputs - {"input_ids"})]
-    if (
-        getattr(
-            type(whole),
-            "generate",
-            None,
-        )
-        is not GenerationMixin.generate
-    ):
+    if getattr(type(whole), "generate", None) is not GenerationMixin.generate:
         found.append(
             f"{kind} has a `generate` of its own, whose steps cannot be taken one at a time"
         )
@@ -129,49 +106,25 @@ def _random_reasons(whole: PreTrainedModel) -> list[str]:
 
 
 def load_model(
-    found: Outline,
-    path: str,
-    *,
-    dtype: str,
-    device: torch.device,
-    seed: int,
+    found: Outline, path: str, *, dtype: str, device: torch.device, seed: int
 ) -> PreTrainedModel:
     """The model with its weights on `device`, in evaluation mode. Raises ModelError."""
-    chosen = choose_dtype(
-        dtype,
-        found.config,
-        device,
-    )
+    chosen = choose_dtype(dtype, found.config, device)
     with progress_only_on_a_terminal():
         if found.checkpoint is None:
             model = _random_model(found, path, chosen, seed)
         else:
             with weights_of(found.architecture, path):
                 read_ahead(found.checkpoint)
-            model = stored_model(
-                path,
-                found.whole,
-                chosen,
-                found.architecture,
-                found.checkpoint,
-            )
+            model = stored_model(path, found.whole, chosen, found.architecture, found.checkpoint)
     return model.to(device).eval().requires_grad_(False)
 
 
-def _random_model(
-    found: Outline,
-    path: str,
-    dtype: torch.dtype,
-    seed: int,
-) -> PreTrainedModel:
+def _random_model(found: Outline, path: str, dtype: torch.dtype, seed: int) -> PreTrainedModel:
     weights = random_weights(found.whole, seed)
     with weights_of(found.architecture, path):
         model, info = type(found.whole).from_pretrained(
-            None,
-            state_dict=weights,
-            config=found.config,
-            dtype=dtype,
-            output_loading_info=True,
+            None, state_dict=weights, config=found.config, dtype=dtype, output_loading_info=True
         )
     info["missing_keys"] = set(info["missing_keys"]) & weights.keys()  # buffers are made
     check_complete(info, path, found.architecture)
@@ -182,11 +135,4 @@ def random_weights(whole: PreTrainedModel, seed: int) -> dict[str, RandomSlice]:
     """As the architecture initialises them, each from its own name and the seed."""
     tied = dict(whole.all_tied_weights_keys)
     names = {name for name, _ in whole.named_parameters()} - tied.keys()
-    return {
-        name: RandomSlice(
-            whole,
-            name,
-            seed,
-        )
-        for name in sorted(names)
-    }
+    return {name: RandomSlice(whole, name, seed) for name in sorted(names)}

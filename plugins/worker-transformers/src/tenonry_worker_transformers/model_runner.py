@@ -44,11 +44,7 @@ class ModelRunner:
     ) -> None:
         self.device = model.device
         self.buffers = model.buffers
-        self.state = BatchState(
-            max_num_seqs,
-            kv_cache.max_model_len,
-            kv_cache.block_size,
-        )
+        self.state = BatchState(max_num_seqs, kv_cache.max_model_len, kv_cache.block_size)
         self.history = History(self.state, self.device)
         self.sequences = Sequences(
             model.calls,
@@ -59,20 +55,12 @@ class ModelRunner:
         self._has_prompt_logits = model.checked.prompt_logits
         self._prompt_piece = max(1, PROMPT_LOGITS // model.vocab_size)
         context = ProcessorContext(
-            max_num_seqs,
-            model.vocab_size,
-            self.device,
-            self.history.tokens,
-            self.state.token_ids,
+            max_num_seqs, model.vocab_size, self.device, self.history.tokens, self.state.token_ids
         )
         rules: Any = partial(
             GenerationRules, sequences=self.sequences, is_needed=model.checked.has_rules
         )
-        self.sampler = Sampler(
-            context,
-            seed,
-            [rules, *processors],
-        )
+        self.sampler = Sampler(context, seed, [rules, *processors])
 
     @scoped("tenonry: step")
     def execute(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
@@ -99,62 +87,31 @@ class ModelRunner:
             self.sequences.enter(new)
             self.sampler.enter(new)
         if not len(output.row):
-            return StepResult(
-                output.step_id,
-                output.row,
-                None,
-                [],
-            )
+            return StepResult(output.step_id, output.row, None, [])
         self.buffers.begin_step()
-        token_ids = self.history.inputs(
-            output,
-            inputs,
-            self.buffers,
-        )
+        token_ids = self.history.inputs(output, inputs, self.buffers)
         prompts: list[PromptPart] = []
         if self.sampler.prepares and inputs.samples.any():
             self.sampler.prepare(self._sample_step(inputs))
-        logits = self._forward(
-            inputs,
-            token_ids,
-            prompts,
-        )
+        logits = self._forward(inputs, token_ids, prompts)
         sampled = self._sample(inputs, logits) if logits is not None else None
-        return StepResult(
-            output.step_id,
-            inputs.row[inputs.samples],
-            sampled,
-            prompts,
-        )
+        return StepResult(output.step_id, inputs.row[inputs.samples], sampled, prompts)
 
     @scoped("tenonry: forward")
     def _forward(
-        self,
-        inputs: StepInputs,
-        token_ids: torch.Tensor,
-        prompts: list[PromptPart],
+        self, inputs: StepInputs, token_ids: torch.Tensor, prompts: list[PromptPart]
     ) -> torch.Tensor | None:
         """Logits [N, V] of the rows that sample, in their order; `prompts` gets what they ask of their prompts."""
         rows = inputs.row.tolist()
         ends = inputs.seq_lens.tolist()
         decoding = [
             place
-            for place, (row, end) in enumerate(
-                zip(
-                    rows,
-                    ends,
-                    strict=True,
-                )
-            )
+            for place, (row, end) in enumerate(zip(rows, ends, strict=True))
             if inputs.samples[place] and self.sequences.is_decoding(row, end)
         ]
         found: dict[int, torch.Tensor] = {}
         for place in sorted(set(range(len(rows))) - set(decoding)):
-            last = self._prompt(
-                inputs,
-                place,
-                prompts,
-            )
+            last = self._prompt(inputs, place, prompts)
             if inputs.samples[place]:
                 found[place] = last
         if not decoding:
@@ -164,21 +121,10 @@ class ModelRunner:
         logits = self.sequences.decode([rows[place] for place in decoding], ids)
         if not found:
             return logits
-        found |= dict(
-            zip(
-                decoding,
-                logits,
-                strict=True,
-            )
-        )
+        found |= dict(zip(decoding, logits, strict=True))
         return torch.stack([found[place] for place in sorted(found)])
 
-    def _prompt(
-        self,
-        inputs: StepInputs,
-        place: int,
-        prompts: list[PromptPart],
-    ) -> Any:
+    def _prompt(self, inputs: StepInputs, place: int, prompts: list[PromptPart]) -> Any:
         """The last position's logits [V] of one row's chunk, or None while its prompt is collected."""
         row = int(inputs.row[place])
         begin = self.sequences.num_fed(row)
@@ -209,19 +155,10 @@ class ModelRunner:
         return last
 
     @scoped("tenonry: sample")
-    def _sample(
-        self,
-        inputs: StepInputs,
-        logits: torch.Tensor,
-    ) -> Sampled:
+    def _sample(self, inputs: StepInputs, logits: torch.Tensor) -> Sampled:
         step = self._sample_step(inputs)
         sampled = self.sampler.sample(logits, step)
-        self.history.record(
-            step.row,
-            step.length,
-            sampled.token_ids,
-            self.buffers,
-        )
+        self.history.record(step.row, step.length, sampled.token_ids, self.buffers)
         columns = self.sampler.columns
         if not self._has_prompt_logits and columns.needs_prompt_logprobs(step.row):
             asks = self.buffers.put("asks", columns.prompt_logprobs[step.row] >= 0)
@@ -231,8 +168,4 @@ class ModelRunner:
     def _sample_step(self, inputs: StepInputs) -> SampleStep:
         """The rows that sample."""
         rows = inputs.row[inputs.samples]
-        return SampleStep(
-            rows,
-            self.state.num_output[rows] - 1,
-            inputs.seq_lens[inputs.samples],
-        )
+        return SampleStep(rows, self.state.num_output[rows] - 1, inputs.seq_lens[inputs.samples])

@@ -73,11 +73,7 @@ class Batcher:
         shifts = [longest - piece.length for piece in pieces]
         padding = [
             pad + shift
-            for piece, shift in zip(
-                pieces,
-                shifts,
-                strict=True,
-            )
+            for piece, shift in zip(pieces, shifts, strict=True)
             for pad in piece.padding
         ]
         for piece in pieces:
@@ -86,24 +82,11 @@ class Batcher:
         kwargs = [piece.kwargs for piece in pieces]
         if any(padding) or len({entry.get(self._mask_name) is None for entry in kwargs}) > 1:
             kwargs = [self._with_mask(piece) for piece in pieces]
-        input_ids = padded(
-            [piece.input_ids for piece in pieces],
-            0,
-            "input_ids",
-        )
+        input_ids = padded([piece.input_ids for piece in pieces], 0, "input_ids")
         rows = [row for piece in pieces for row in piece.rows]
-        return Piece(
-            rows,
-            torch.cat(input_ids),
-            self._dimensions.joined(kwargs, shifts),
-            padding,
-        )
+        return Piece(rows, torch.cat(input_ids), self._dimensions.joined(kwargs, shifts), padding)
 
-    def taken(
-        self,
-        piece: Piece,
-        rows: Sequence[int],
-    ) -> Piece:
+    def taken(self, piece: Piece, rows: Sequence[int]) -> Piece:
         """Some rows of a piece. Their padding stays."""
         places = [piece.rows.index(row) for row in rows]
         index = torch.tensor(places, device=piece.input_ids.device)
@@ -119,11 +102,7 @@ class Batcher:
         if piece.kwargs.get(self._mask_name) is not None:
             return piece.kwargs
         ids = piece.input_ids
-        mask = torch.ones(
-            (len(piece.rows), piece.length + 1),
-            dtype=torch.long,
-            device=ids.device,
-        )
+        mask = torch.ones((len(piece.rows), piece.length + 1), dtype=torch.long, device=ids.device)
         self._dimensions.learn({self._mask_name: mask[:1]})
         return piece.kwargs | {self._mask_name: mask}
 

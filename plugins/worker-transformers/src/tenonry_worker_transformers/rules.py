@@ -20,13 +20,7 @@ class GenerationRules(LogitsProcessor):
 
     name = "generation_config"
 
-    def __init__(
-        self,
-        context: ProcessorContext,
-        sequences: Sequences,
-        *,
-        is_needed: bool,
-    ) -> None:
+    def __init__(self, context: ProcessorContext, sequences: Sequences, *, is_needed: bool) -> None:
         super().__init__(context)
         self._sequences = sequences
         self._is_needed = is_needed
@@ -34,11 +28,7 @@ class GenerationRules(LogitsProcessor):
     def enter(self, new: NewRow) -> bool:
         return self._is_needed
 
-    def apply(
-        self,
-        logits: torch.Tensor,
-        step: SampleStep,
-    ) -> None:
+    def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
         for line, row in enumerate(step.row.tolist()):
             processors = self._sequences.processors_of(row)
             if processors:

@@ -59,11 +59,7 @@ class Checked:
 class _Run:
     """One prompt and what `generate` makes of it: `tokens` and `logits` [V] of `NUM_STEPS` steps."""
 
-    def __init__(
-        self,
-        calls: GenerateCalls,
-        prompt: torch.Tensor,
-    ) -> None:
+    def __init__(self, calls: GenerateCalls, prompt: torch.Tensor) -> None:
         self.calls = calls
         self.prompt = prompt
         made = calls.generate(
@@ -76,20 +72,12 @@ class _Run:
         self.tokens: list[int] = made.sequences[0, -NUM_STEPS:].tolist()
         self.logits: list[torch.Tensor] = [step[0] for step in made.logits]
 
-    def start(
-        self,
-        row: int,
-        cut: int = 0,
-    ) -> tuple[Piece, torch.Tensor]:
+    def start(self, row: int, cut: int = 0) -> tuple[Piece, torch.Tensor]:
         """A piece with the prompt, or all but the last `cut` tokens of it, and the last logits [V]."""
         prepared = self.calls.prepare(self.prompt, NUM_STEPS)
         count = prepared.input_ids.shape[1] - cut
         ids, logits, kwargs = self.calls.start(prepared, count)
-        return Piece(
-            [row],
-            ids,
-            kwargs,
-        ), logits[0, -1]
+        return Piece([row], ids, kwargs), logits[0, -1]
 
     def token(self, step: int) -> torch.Tensor:
         return torch.tensor([[self.tokens[step]]], device=self.prompt.device)
@@ -98,11 +86,7 @@ class _Run:
 def check(calls: GenerateCalls, max_model_len: int) -> Checked:
     """Raises ModelError naming the architecture when requests would disturb each other."""
     found = Checked()
-    measure(
-        calls,
-        found,
-        max_model_len,
-    )
+    measure(calls, found, max_model_len)
     lengths = _lengths(calls.module.config, max_model_len)
     runs = [_Run(calls, prompt) for prompt in prompts(calls, lengths)]
     _check_side_by_side(runs)
@@ -118,11 +102,7 @@ def check(calls: GenerateCalls, max_model_len: int) -> Checked:
     return found
 
 
-def measure(
-    calls: GenerateCalls,
-    found: Checked,
-    max_model_len: int,
-) -> None:
+def measure(calls: GenerateCalls, found: Checked, max_model_len: int) -> None:
     """Bytes of one token's K/V, at most, and of what a request takes whatever its length.
 
     What modules keep themselves shows in the first run; then all is measured again, with it.
@@ -140,11 +120,7 @@ def _start(calls: GenerateCalls, prompt: torch.Tensor) -> tuple[torch.Tensor, di
     return ids, kwargs
 
 
-def _measure(
-    calls: GenerateCalls,
-    found: Checked,
-    max_model_len: int,
-) -> None:
+def _measure(calls: GenerateCalls, found: Checked, max_model_len: int) -> None:
     most = max(2, max_model_len - 1)
     lengths = [min(length, most + place - 1) for place, length in enumerate(MEASURED)]
     sizes = []
@@ -152,11 +128,7 @@ def _measure(
         prepared = calls.prepare(prompt, NUM_STEPS)
         found.has_rules = bool(prepared.processors)
         ids, _, kwargs = calls.start(prepared, prepared.input_ids.shape[1])
-        piece = Piece(
-            [0],
-            ids,
-            kwargs,
-        )
+        piece = Piece([0], ids, kwargs)
         before = _bytes_of(piece, calls)
         calls.feed(piece, ids[:, -1:])
         sizes.append((before, _bytes_of(piece, calls) - before))
@@ -199,25 +171,10 @@ def _lengths(config: PretrainedConfig, max_model_len: int) -> list[int]:
     """Of the long prompt, the short one, and a second one as long as the first."""
     text = config.get_text_config()
     windows = [
-        int(
-            getattr(
-                text,
-                name,
-                None,
-            )
-            or 0
-        )
-        for name in ("sliding_window", "attention_chunk_size")
+        int(getattr(text, name, None) or 0) for name in ("sliding_window", "attention_chunk_size")
     ]
     most = max(1, max_model_len - NUM_STEPS)
-    long = min(
-        max(
-            LONG,
-            *(size + 3 for size in windows if size + 3 <= LONGEST),
-            0,
-        ),
-        most,
-    )
+    long = min(max(LONG, *(size + 3 for size in windows if size + 3 <= LONGEST), 0), most)
     return [long, min(SHORT, long), long]
 
 
@@ -229,11 +186,7 @@ def _check_side_by_side(runs: list[_Run]) -> None:
     for step in range(NUM_STEPS - 1):
         for row, run in enumerate(runs):
             got[row].append(run.calls.feed(started[row][0], run.token(step))[0, -1])
-    for run, logits in zip(
-        runs,
-        got,
-        strict=True,
-    ):
+    for run, logits in zip(runs, got, strict=True):
         if not agree(logits, run.logits):
             raise ModelError(
                 f"{type(run.calls.module).__name__} fails the self check of worker 'transformers': two requests whose "
@@ -275,22 +228,14 @@ def _whole_prompt(run: _Run) -> bool:
     return logits.shape[:2] == run.prompt.shape and agree([*logits[0]], [*wanted[0]])
 
 
-def _batched(
-    long: _Run,
-    short: _Run,
-    _equal: _Run,
-) -> bool:
+def _batched(long: _Run, short: _Run, _equal: _Run) -> bool:
     """Rows of different length in one batch, the first of them a step ahead; then each alone again."""
     ahead, _ = long.start(0)
     long.calls.feed(ahead, long.token(0))
     return _together([(long, ahead, 1), (short, short.start(1)[0], 0)])
 
 
-def _batched_equal(
-    long: _Run,
-    short: _Run,
-    equal: _Run,
-) -> bool:
+def _batched_equal(long: _Run, short: _Run, equal: _Run) -> bool:
     other = short if long.calls.is_encoder_decoder else equal
     return _together([(long, long.start(0)[0], 0), (other, other.start(1)[0], 0)])
 
@@ -319,14 +264,7 @@ def _works(trial: object, *runs: _Run) -> bool:
 
 def agree(got: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> bool:
     """Whether the median relative error of the positions (of two, the larger) is within the data type's tolerance."""
-    errors = [
-        _error(one, other)
-        for one, other in zip(
-            got,
-            wanted,
-            strict=True,
-        )
-    ]
+    errors = [_error(one, other) for one, other in zip(got, wanted, strict=True)]
     dtype = got[0].dtype
     return sorted(errors)[len(errors) // 2] <= TOLERANCE.get(dtype, TOLERANCE[torch.float32])
 

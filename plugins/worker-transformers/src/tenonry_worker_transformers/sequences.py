@@ -27,21 +27,9 @@ class Request:
     `encoded` i64[1, P] is the prompt of an encoder-decoder model, whose pieces hold what the decoder has.
     """
 
-    __slots__ = (
-        "encoded",
-        "max_new_tokens",
-        "num_fed",
-        "num_prompt",
-        "piece",
-        "processors",
-        "row",
-    )
+    __slots__ = ("encoded", "max_new_tokens", "num_fed", "num_prompt", "piece", "processors", "row")
 
-    def __init__(
-        self,
-        new: NewRow,
-        max_model_len: int,
-    ) -> None:
+    def __init__(self, new: NewRow, max_model_len: int) -> None:
         self.row = new.row
         self.num_prompt = len(new.token_ids) - new.num_output
         most = max(1, max_model_len - self.num_prompt)
@@ -56,12 +44,7 @@ class Sequences:
     """`chunks`: whether several tokens may follow others in one call. `batching`: what may be decoded together."""
 
     def __init__(
-        self,
-        calls: GenerateCalls,
-        *,
-        chunks: bool,
-        batching: Batching,
-        max_model_len: int,
+        self, calls: GenerateCalls, *, chunks: bool, batching: Batching, max_model_len: int
     ) -> None:
         self._calls = calls
         self._chunks = chunks
@@ -84,11 +67,7 @@ class Sequences:
             piece = request.piece
             piece.rows[piece.rows.index(row)] = GONE
 
-    def is_decoding(
-        self,
-        row: int,
-        end: int,
-    ) -> bool:
+    def is_decoding(self, row: int, end: int) -> bool:
         """Whether only the token before position `end` is missing, and the prompt is not."""
         request = self._requests[row]
         has_prompt = request.piece is not None and request.num_fed >= request.num_prompt
@@ -131,29 +110,17 @@ class Sequences:
             return
         if request.piece is None:
             yield self._start(
-                request,
-                tokens,
-                min(end, most) if cut else end,
-                all_logits=all_logits,
+                request, tokens, min(end, most) if cut else end, all_logits=all_logits
             )
         while request.num_fed < end:
             stop = min(end, request.num_fed + most) if self._chunks else request.num_fed + 1
             ids = tokens[:, request.num_fed : stop]
-            logits = self._calls.feed(
-                request.piece,
-                ids,
-                all_logits=all_logits,
-            )
+            logits = self._calls.feed(request.piece, ids, all_logits=all_logits)
             request.num_fed = stop
             yield logits[0]
 
     def _start(
-        self,
-        request: Request,
-        tokens: torch.Tensor,
-        end: int,
-        *,
-        all_logits: bool,
+        self, request: Request, tokens: torch.Tensor, end: int, *, all_logits: bool
     ) -> torch.Tensor:
         prompt = tokens[:, : request.num_prompt]
         prepared = self._calls.prepare(prompt, request.max_new_tokens)
@@ -164,25 +131,13 @@ class Sequences:
             request.encoded = prompt
         else:
             count = request.num_fed = min(end, request.num_prompt)
-        ids, logits, kwargs = self._calls.start(
-            prepared,
-            count,
-            all_logits=all_logits,
-        )
-        request.piece = Piece(
-            [request.row],
-            ids,
-            kwargs,
-        )
+        ids, logits, kwargs = self._calls.start(prepared, count, all_logits=all_logits)
+        request.piece = Piece([request.row], ids, kwargs)
         return logits[0]
 
     # ------------------------------------------------------------------ decoding
 
-    def decode(
-        self,
-        rows: list[int],
-        token_ids: torch.Tensor,
-    ) -> torch.Tensor:
+    def decode(self, rows: list[int], token_ids: torch.Tensor) -> torch.Tensor:
         """The next token of each of `rows`, i64[B]; logits [B, V] in the same order."""
         place = {row: number for number, row in enumerate(rows)}
         found = []
@@ -243,11 +198,7 @@ class Sequences:
         prepared = self._calls.prepare(start, request.max_new_tokens)
         count = prepared.input_ids.shape[1]
         fed, _, kwargs = self._calls.start(prepared, count)
-        made = Piece(
-            [row],
-            fed,
-            kwargs,
-        )
+        made = Piece([row], fed, kwargs)
         request.piece = made
         rest = ids[:, count:]
         for part in [rest] if self._chunks else rest.split(1, 1):
@@ -265,11 +216,7 @@ class Sequences:
             logger.warning("Rows are decoded apart from now on: %s", error)
             return group
 
-    def _moved(
-        self,
-        piece: Piece,
-        rows: list[int],
-    ) -> Piece:
+    def _moved(self, piece: Piece, rows: list[int]) -> Piece:
         return self._settled(self._batcher.taken(piece, rows))
 
     def _settled(self, piece: Piece) -> Piece:

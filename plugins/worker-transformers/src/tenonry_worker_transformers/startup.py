@@ -54,32 +54,20 @@ def facts_of(found: Outline, context: WorkerContext) -> WorkerFacts:
 
 
 def load(
-    context: WorkerContext,
-    options: TransformersOptions,
-    phases: Phases,
+    context: WorkerContext, options: TransformersOptions, phases: Phases
 ) -> tuple[LoadedModel, dict[str, str], WorkerFacts]:
     """The model, checked, what the extension points resolved to, and the model's facts."""
     config = context.config
     resolved: dict[str, str] = {}
     device = choose_device(config.device, context.local_rank)
-    buffers = resolve_class(
-        BUFFERS,
-        options.buffers or DEFAULT_BUFFERS[device.type],
-        resolved,
-    )
+    buffers = resolve_class(BUFFERS, options.buffers or DEFAULT_BUFFERS[device.type], resolved)
     refuse_sharded(config.load_format)
     prepare_device(device, options)
     path = context.model.path
     with importing(), phases.of("look"):
         found = outline(path, needs_weights=config.load_format != "dummy")
     with phases.of("weights"):
-        module = load_model(
-            found,
-            path,
-            dtype=config.dtype,
-            device=device,
-            seed=config.seed,
-        )
+        module = load_model(found, path, dtype=config.dtype, device=device, seed=config.seed)
     with progress_only_on_a_terminal(), phases.of("check"):
         model = LoadedModel(
             module,
@@ -101,12 +89,7 @@ def make_runner(
 ) -> ModelRunner:
     """The runner, for a cache of the decided size."""
     processors: list[Any] = [
-        resolve_class(
-            LOGITS_PROCESSORS,
-            name,
-            resolved,
-        )
-        for name in options.logits_processors
+        resolve_class(LOGITS_PROCESSORS, name, resolved) for name in options.logits_processors
     ]
     store = open_grammars(context, model.vocab_size, resolved)
     processors.append(partial(GrammarMasks, store=store))

@@ -49,11 +49,7 @@ class _Rebuild:
         self._leaf = leaf
         self._made: dict[tuple[int, ...], Any] = {}
 
-    def node(
-        self,
-        path: Path,
-        nodes: Leaves,
-    ) -> Any:
+    def node(self, path: Path, nodes: Leaves) -> Any:
         first = nodes[0]
         if any(type(other) is not type(first) for other in nodes):
             raise NotBatchable(f"{path}: rows hold {sorted({type(n).__name__ for n in nodes})}")
@@ -67,11 +63,7 @@ class _Rebuild:
             self._made[key] = self._leaf(path, nodes) if is_tensor else self._container(path, nodes)
         return self._made[key]
 
-    def _container(
-        self,
-        path: Path,
-        nodes: Leaves,
-    ) -> Any:
+    def _container(self, path: Path, nodes: Leaves) -> Any:
         first = nodes[0]
         if isinstance(first, Mapping):
             items = self._items(path, [dict(node) for node in nodes])
@@ -90,11 +82,7 @@ class _Rebuild:
         made.__dict__.update(self._items(path, [vars(node) for node in nodes]))
         return made
 
-    def _items(
-        self,
-        path: Path,
-        nodes: list[dict[Any, Any]],
-    ) -> dict[Any, Any]:
+    def _items(self, path: Path, nodes: list[dict[Any, Any]]) -> dict[Any, Any]:
         first = nodes[0]
         if any(node.keys() != first.keys() for node in nodes):
             raise NotBatchable(f"{path}: rows hold different things")
@@ -139,11 +127,7 @@ class RowDimensions:
     def __init__(self) -> None:
         self._known: dict[Path, int] = {}
 
-    def joined(
-        self,
-        trees: Sequence[Any],
-        shifts: Sequence[int],
-    ) -> Any:
+    def joined(self, trees: Sequence[Any], shifts: Sequence[int]) -> Any:
         """One tree for the rows of all; `shifts[i]` places on the left of tree i are padding.
 
         Where a tensor is longer in some trees than in others, the shorter ones get zeros on the left. Numbers must be
@@ -153,19 +137,11 @@ class RowDimensions:
         def leaf(path: Path, leaves: Leaves) -> Any:
             if isinstance(leaves[0], torch.Tensor):
                 return self._joined_tensors(path, leaves)
-            return _joined_values(
-                path,
-                leaves,
-                shifts,
-            )
+            return _joined_values(path, leaves, shifts)
 
         return rebuilt(trees, leaf)
 
-    def taken(
-        self,
-        tree: Any,
-        places: torch.Tensor,
-    ) -> Any:
+    def taken(self, tree: Any, places: torch.Tensor) -> Any:
         """The tree of some of its rows."""
 
         def leaf(path: Path, leaves: Leaves) -> Any:
@@ -187,31 +163,16 @@ class RowDimensions:
 
         rebuilt([tree], leaf)
 
-    def _joined_tensors(
-        self,
-        path: Path,
-        found: list[torch.Tensor],
-    ) -> torch.Tensor:
+    def _joined_tensors(self, path: Path, found: list[torch.Tensor]) -> torch.Tensor:
         dim = self._known.get(path)
         if dim is None:
             if all(torch.equal(found[0], other) for other in found[1:]):
                 return found[0]
             raise NotBatchable(f"{path}: a tensor {tuple(found[0].shape)} without rows")
-        return torch.cat(
-            padded(
-                found,
-                dim,
-                str(path),
-            ),
-            dim,
-        )
+        return torch.cat(padded(found, dim, str(path)), dim)
 
 
-def padded(
-    found: Sequence[torch.Tensor],
-    row_dim: int,
-    name: str,
-) -> list[torch.Tensor]:
+def padded(found: Sequence[torch.Tensor], row_dim: int, name: str) -> list[torch.Tensor]:
     """Tensors that may differ in one dimension besides `row_dim`, with zeros on the left of the shorter ones."""
     sizes = [torch.tensor(tensor.shape) for tensor in found]
     if any(len(size) != len(sizes[0]) for size in sizes):
@@ -235,23 +196,12 @@ def padded(
     ]
 
 
-def _joined_values(
-    path: Path,
-    values: Leaves,
-    shifts: Sequence[int],
-) -> Any:
+def _joined_values(path: Path, values: Leaves, shifts: Sequence[int]) -> Any:
     first = values[0]
     if all(value == first for value in values[1:]):
         return first
     if isinstance(first, int) and not isinstance(first, bool):
-        shifted = {
-            value + shift
-            for value, shift in zip(
-                values,
-                shifts,
-                strict=True,
-            )
-        }
+        shifted = {value + shift for value, shift in zip(values, shifts, strict=True)}
         if len(shifted) == 1:
             return shifted.pop()
     raise NotBatchable(f"{path}: {values[:3]} differ")

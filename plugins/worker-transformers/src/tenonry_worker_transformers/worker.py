@@ -145,23 +145,13 @@ class TransformersWorker(Worker):
         if self.model.checked.chunks:
             longest = min(longest, config.step_token_budget)
         needed = self.model.step_bytes(longest)
-        free = free_device_memory(
-            device,
-            config.gpu_memory_utilization,
-            needed,
-        )
+        free = free_device_memory(device, config.gpu_memory_utilization, needed)
         return MemoryReport(pool_bytes(self.model.checked.batching, free))
 
     def initialize_cache(self, kv_cache: KVCacheConfig) -> None:
         from tenonry_worker_transformers.startup import make_runner
 
-        self._runner = make_runner(
-            self.model,
-            self.context,
-            self.options,
-            kv_cache,
-            self._resolved,
-        )
+        self._runner = make_runner(self.model, self.context, self.options, kv_cache, self._resolved)
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
         return self.runner.execute(output)

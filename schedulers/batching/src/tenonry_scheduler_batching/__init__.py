@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from tenonry_scheduler_batching.policy import (
-    SCHEDULING_POLICIES,
-    AdmissionState,
-    SchedulingPolicy,
-)
+from tenonry_scheduler_batching.policy import SCHEDULING_POLICIES, AdmissionState, SchedulingPolicy
 
 __all__ = ["SCHEDULING_POLICIES", "AdmissionState", "SchedulingPolicy"]

@@ -30,10 +30,7 @@ QUESTIONS = ("order", "admit", "victim")
 # Any object with one of the three methods will do, so there is no base class to check.
 SCHEDULING_POLICIES = Point(
     "tenonry.scheduling_policies",
-    provider={
-        "fcfs": "tenonry-scheduler-batching",
-        "priority": "tenonry-scheduler-batching",
-    },
+    provider={"fcfs": "tenonry-scheduler-batching", "priority": "tenonry-scheduler-batching"},
 )
 
 

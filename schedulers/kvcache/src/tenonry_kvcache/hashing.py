@@ -47,10 +47,7 @@ class BlockHasher:
             self._root = os.urandom(ROOT_BYTES)
         else:
             self._root = sha256(seed.encode()).digest()
-        self._encoder = msgspec.msgpack.Encoder(
-            enc_hook=_plain,
-            order="deterministic",
-        )
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=_plain, order="deterministic")
 
     def seed(self, request: Request) -> bytes:
         """The digest before the first block: cache salt (a tenant's own), content of the adapter, and features that
@@ -94,13 +91,7 @@ class BlockHasher:
             start = stop
         return digests
 
-    def extend(
-        self,
-        chain: Chain,
-        data: memoryview | bytes,
-        first: int,
-        stop: int,
-    ) -> None:
+    def extend(self, chain: Chain, data: memoryview | bytes, first: int, stop: int) -> None:
         """Extend `chain` up to block `stop`, excluded; `data` holds tokens from block `first` on."""
         size = self.block_bytes
         for number in range(len(chain) - 1, stop):
@@ -111,8 +102,4 @@ class BlockHasher:
 
 def _plain(array: np.ndarray) -> Any:
     """What a feature's digest covers; `check_request` lets nothing but arrays of numbers pass."""
-    return (
-        array.dtype.str,
-        array.shape,
-        array.tobytes(),
-    )
+    return (array.dtype.str, array.shape, array.tobytes())

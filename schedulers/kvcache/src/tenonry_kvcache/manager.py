@@ -55,10 +55,7 @@ class KVCacheManager(BlockManager):
         self._pool = BlockPool(kv_cache.num_blocks)
         self._tables = _tables_for(context, self._pool)
         self._prefix = PrefixCache(
-            num_rows,
-            self._size,
-            self._pool,
-            BlockHasher(self._size, seed or _seed_for(context)),
+            num_rows, self._size, self._pool, BlockHasher(self._size, seed or _seed_for(context))
         )
         self._transfers = Transfers(
             context.kv_connector,
@@ -116,13 +113,7 @@ class KVCacheManager(BlockManager):
             self._tables.share(row, hits, num_blocks)
         loaded = self._take_for_load(row, cached, extra)
         if loaded:
-            self._transfers.promise(
-                request,
-                row,
-                cached,
-                loaded,
-                wait=wait,
-            )
+            self._transfers.promise(request, row, cached, loaded, wait=wait)
         num_computed = cached + loaded
         if request.num_preemptions == 0:
             queries = request.num_tokens if self._caching else 0
@@ -142,13 +133,7 @@ class KVCacheManager(BlockManager):
             count = snapshots.longest(chain, hits.lengths)
             if snapshots.is_near(chain, count, num_cached):
                 return None
-            snapshots.enter(
-                row,
-                chain,
-                count,
-                num_cached,
-                request.num_tokens,
-            )
+            snapshots.enter(row, chain, count, num_cached, request.num_tokens)
         self._prefix.enter(row, chain, count)
         return count
 
@@ -183,18 +168,10 @@ class KVCacheManager(BlockManager):
     def register(self, rows: Index, num_known: I32) -> None:
         if len(rows) == 1:
             blocks = self._prefix.offer_row(
-                self._rows,
-                self._tables,
-                int(rows[0]),
-                int(num_known[0]),
+                self._rows, self._tables, int(rows[0]), int(num_known[0])
             )
         else:
-            blocks = self._prefix.offer(
-                self._rows,
-                self._tables,
-                rows,
-                num_known,
-            )
+            blocks = self._prefix.offer(self._rows, self._tables, rows, num_known)
         self._transfers.cached(blocks)
 
     # ------------------------------------------------------------------ snapshots of states
@@ -230,12 +207,7 @@ class KVCacheManager(BlockManager):
 
     # ------------------------------------------------------------------ leaving
     def free(
-        self,
-        request: Request,
-        row: int,
-        *,
-        num_known: int,
-        drop: bool = False,
+        self, request: Request, row: int, *, num_known: int, drop: bool = False
     ) -> dict[str, Any] | None:
         blocks = self._tables.blocks(row).astype(np.intp)
         if drop:
@@ -244,12 +216,7 @@ class KVCacheManager(BlockManager):
             if self._caching:
                 self._tables.forget(self._prefix.chain_of(self._rows, row))
         else:
-            offered = self._prefix.offer_row(
-                self._rows,
-                self._tables,
-                row,
-                num_known,
-            )
+            offered = self._prefix.offer_row(self._rows, self._tables, row, num_known)
             self._transfers.cached(offered)
         if self._snapshots is not None:
             self._snapshots.leave(row, num_known)
@@ -285,13 +252,7 @@ class KVCacheManager(BlockManager):
         _add_distinct(result.lost, self._transfers.overdue())
         return result
 
-    def _end_transfer(
-        self,
-        handle: int,
-        result: Transferred,
-        *,
-        worked: bool,
-    ) -> None:
+    def _end_transfer(self, handle: int, result: Transferred, *, worked: bool) -> None:
         transfers = self._transfers
         if handle in transfers.loading:
             load = transfers.loading.pop(handle)

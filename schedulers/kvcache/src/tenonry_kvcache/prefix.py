@@ -25,22 +25,11 @@ OFFERED_SHARE = 3
 class Tables(Protocol):
     """Where the blocks of rows are."""
 
-    def cache_row(
-        self,
-        row: int,
-        first: int,
-        stop: int,
-        digests: Sequence[bytes],
-    ) -> BlockIds:
+    def cache_row(self, row: int, first: int, stop: int, digests: Sequence[bytes]) -> BlockIds:
         """Let others find the row's blocks [first, stop); returns those that they can find."""
         ...
 
-    def cache_each(
-        self,
-        rows: Index,
-        places: I32,
-        digests: Sequence[bytes],
-    ) -> BlockIds:
+    def cache_each(self, rows: Index, places: I32, digests: Sequence[bytes]) -> BlockIds:
         """As `cache_row`, for the block at `places[i]` of each of the `rows`."""
         ...
 
@@ -53,11 +42,7 @@ class PrefixCache:
     """
 
     def __init__(
-        self,
-        num_rows: int,
-        block_size: int,
-        pool: BlockPool,
-        hasher: BlockHasher,
+        self, num_rows: int, block_size: int, pool: BlockPool, hasher: BlockHasher
     ) -> None:
         self._size = block_size
         self._pool = pool
@@ -69,11 +54,7 @@ class PrefixCache:
         self._chain_of_row: list[Chain] = [[] for _ in range(num_rows)]
         self._offsets = np.arange(block_size)
 
-    def find(
-        self,
-        request: Request,
-        limit: int,
-    ) -> tuple[Chain, BlockIds]:
+    def find(self, request: Request, limit: int) -> tuple[Chain, BlockIds]:
         """The request's digests up to the first miss, and the cached blocks of its longest known prefix.
 
         At most `limit` blocks.
@@ -91,23 +72,14 @@ class PrefixCache:
             found.append(block)
         return chain, np.array(found, np.intp)
 
-    def enter(
-        self,
-        row: int,
-        chain: Chain,
-        count: int,
-    ) -> None:
+    def enter(self, row: int, chain: Chain, count: int) -> None:
         """The row starts with `count` cached blocks of `chain`, and offers what it computes from now on."""
         self._chain_of_row[row] = chain
         self.hits[row] = count
         self._offered[row] = count
         self._due[row] = (count + 1) * self._size
 
-    def digests(
-        self,
-        request: Request,
-        limit: int,
-    ) -> Iterator[bytes]:
+    def digests(self, request: Request, limit: int) -> Iterator[bytes]:
         """Those of the request's first `limit` blocks, made as they are asked for."""
         chain = self.chain(request)
         token_ids = np.ascontiguousarray(request.token_ids, np.int32)
@@ -130,12 +102,7 @@ class PrefixCache:
             self._chain_of_handle[handle] = chain
         return chain
 
-    def chain_of(
-        self,
-        rows: Rows,
-        row: int,
-        num_blocks: int = 0,
-    ) -> Chain:
+    def chain_of(self, rows: Rows, row: int, num_blocks: int = 0) -> Chain:
         """The row's digests, at least those of its first `num_blocks` blocks, whose tokens are known."""
         chain = self._chain_of_row[row]
         hashed = len(chain) - 1
@@ -160,13 +127,7 @@ class PrefixCache:
         return self._pool.clear()
 
     # ------------------------------------------------------------------ offering
-    def offer_row(
-        self,
-        rows: Rows,
-        tables: Tables,
-        row: int,
-        num_known: int,
-    ) -> BlockIds:
+    def offer_row(self, rows: Rows, tables: Tables, row: int, num_known: int) -> BlockIds:
         """Offer the full blocks of one row; returns those that are new."""
         if num_known < self._due[row]:
             return NO_BLOCK_IDS
@@ -179,13 +140,7 @@ class PrefixCache:
         self._due[row] = (stop + 1) * size
         return blocks
 
-    def offer(
-        self,
-        rows: Rows,
-        tables: Tables,
-        which: Index,
-        num_known: I32,
-    ) -> BlockIds:
+    def offer(self, rows: Rows, tables: Tables, which: Index, num_known: I32) -> BlockIds:
         """Offer the full blocks of the rows `which`, or of some of them; returns those that are new."""
         due = (num_known >= self._due[which]).nonzero()[0]
         if len(due) == 0:

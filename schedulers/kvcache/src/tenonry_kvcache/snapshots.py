@@ -36,12 +36,7 @@ class StateSnapshots:
     """
 
     def __init__(
-        self,
-        num_rows: int,
-        num_slots: int,
-        interval: int,
-        block_size: int,
-        prefix: PrefixCache,
+        self, num_rows: int, num_slots: int, interval: int, block_size: int, prefix: PrefixCache
     ) -> None:
         self.num_slots = num_slots
         self._interval = interval
@@ -84,12 +79,7 @@ class StateSnapshots:
         return any(digest in self._filled_now for digest in chain[first + 1 : stop + 1])
 
     def enter(
-        self,
-        row: int,
-        chain: Chain,
-        num_blocks: int,
-        num_cached: int,
-        num_tokens: int,
+        self, row: int, chain: Chain, num_blocks: int, num_cached: int, num_tokens: int
     ) -> None:
         """The row starts after `num_blocks` of `num_cached` cached blocks, and has `num_tokens` tokens."""
         slot = NO_SLOT

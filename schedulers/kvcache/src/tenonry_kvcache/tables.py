@@ -42,12 +42,7 @@ class BlockTables:
     """
 
     def __init__(
-        self,
-        num_rows: int,
-        max_blocks: int,
-        block_size: int,
-        pool: BlockPool,
-        kinds: Sequence[str],
+        self, num_rows: int, max_blocks: int, block_size: int, pool: BlockPool, kinds: Sequence[str]
     ) -> None:
         self._size = block_size
         self._pool = pool
@@ -61,11 +56,7 @@ class BlockTables:
     def attach(self, rows: Rows) -> None:
         """The scheduler's columns hold nothing that is needed here."""
 
-    def grow(
-        self,
-        rows: Index,
-        num_tokens: I32,
-    ) -> NewBlocks | None:
+    def grow(self, rows: Index, num_tokens: I32) -> NewBlocks | None:
         """Blocks for `num_tokens[i]` tokens of each row, or None, and nothing changed, if there are not enough."""
         if len(rows) == 1:
             row = int(rows[0])
@@ -100,11 +91,7 @@ class BlockTables:
         self._capacity[rows] = count * self._size
         return self._new_blocks(owner, blocks)
 
-    def grow_row(
-        self,
-        row: int,
-        num_tokens: int,
-    ) -> BlockIds | None:
+    def grow_row(self, row: int, num_tokens: int) -> BlockIds | None:
         """As `grow`, for one row; returns the ids that were added."""
         want = -(-num_tokens // self._size) - int(self._count[row])
         blocks = self._pool.take(max(want, 0))
@@ -112,11 +99,7 @@ class BlockTables:
             self.add(row, blocks)
         return blocks
 
-    def add(
-        self,
-        row: int,
-        blocks: BlockIds,
-    ) -> None:
+    def add(self, row: int, blocks: BlockIds) -> None:
         """Append blocks that the row holds already."""
         have = int(self._count[row])
         count = have + len(blocks)
@@ -124,28 +107,17 @@ class BlockTables:
         self._count[row] = count
         self._capacity[row] = count * self._size
 
-    def reserve(
-        self,
-        row: int,
-        num_tokens: int,
-        end: int,
-    ) -> bool:
+    def reserve(self, row: int, num_tokens: int, end: int) -> bool:
         """Blocks for all `num_tokens` tokens of the row, or False, and nothing changed."""
         return self.grow_row(row, num_tokens) is not None
 
-    def _new_blocks(
-        self,
-        row: Index,
-        blocks: BlockIds,
-    ) -> NewBlocks:
+    def _new_blocks(self, row: Index, blocks: BlockIds) -> NewBlocks:
         """The blocks as those of the group that has some."""
         count = len(blocks)
         if count == 0 or self._group is None:
             return NO_BLOCKS
         return NewBlocks(
-            row.astype(np.int32),
-            np.full(count, self._group, np.int32),
-            blocks.astype(np.int32),
+            row.astype(np.int32), np.full(count, self._group, np.int32), blocks.astype(np.int32)
         )
 
     def blocks(self, row: int) -> I32:
@@ -167,45 +139,24 @@ class BlockTables:
         self._capacity[row] = 0
 
     # ------------------------------------------------------------------ the prefix cache
-    def find(
-        self,
-        prefix: PrefixCache,
-        request: Request,
-        limit: int,
-    ) -> Hits:
+    def find(self, prefix: PrefixCache, request: Request, limit: int) -> Hits:
         """The cached blocks of the longest known prefix of at most `limit` blocks; every part of it will do."""
         chain, blocks = prefix.find(request, limit)
         return Hits(chain, range(len(blocks), 0, -1), blocks)
 
-    def share(
-        self,
-        row: int,
-        hits: Hits,
-        count: int,
-    ) -> None:
+    def share(self, row: int, hits: Hits, count: int) -> None:
         """The row starts with the first `count` blocks."""
         blocks = hits.blocks[:count]
         self._pool.share(blocks)
         self.add(row, blocks)
 
-    def cache_row(
-        self,
-        row: int,
-        first: int,
-        stop: int,
-        digests: Sequence[bytes],
-    ) -> BlockIds:
+    def cache_row(self, row: int, first: int, stop: int, digests: Sequence[bytes]) -> BlockIds:
         """Let others find the row's blocks [first, stop); returns them."""
         blocks: BlockIds = self.ids[row, first:stop].astype(np.intp)
         self._pool.cache(blocks, digests)
         return blocks
 
-    def cache_each(
-        self,
-        rows: Index,
-        places: I32,
-        digests: Sequence[bytes],
-    ) -> BlockIds:
+    def cache_each(self, rows: Index, places: I32, digests: Sequence[bytes]) -> BlockIds:
         """Let others find one block of each row; returns them."""
         blocks: BlockIds = self.ids[rows, places].astype(np.intp)
         self._pool.cache(blocks, digests)

@@ -103,12 +103,7 @@ class Transfers:
             return True
         return bool(self.kept) and self._clock() < self._kept_until
 
-    def match(
-        self,
-        request: Request,
-        num_computed: int,
-        limit: int,
-    ) -> tuple[int | None, bool]:
+    def match(self, request: Request, num_computed: int, limit: int) -> tuple[int | None, bool]:
         """(tokens that can be loaded beyond `num_computed`, up to `limit` tokens in all; whether the row must wait).
 
         None instead of a number: ask again in a later step.
@@ -121,13 +116,7 @@ class Transfers:
         return extra, takes_steps
 
     def promise(
-        self,
-        request: Request,
-        row: int,
-        num_computed: int,
-        extra: int,
-        *,
-        wait: bool,
+        self, request: Request, row: int, num_computed: int, extra: int, *, wait: bool
     ) -> None:
         """`row` has blocks for `extra` tokens to load beyond `num_computed`."""
         self._promised[row] = (request, extra)
@@ -137,10 +126,7 @@ class Transfers:
         due = self._clock() + self._timeout
         self._kept_until = due
         self.loading[request.handle] = PendingLoad(
-            row,
-            before=num_computed,
-            after=num_computed + extra,
-            due=due,
+            row, before=num_computed, after=num_computed + extra, due=due
         )
 
     def cached(self, blocks: BlockIds) -> None:

@@ -48,12 +48,7 @@ class GroupTable:
         blocks: I32 = self.ids[row, self.past[row] : self.count[row]]
         return blocks
 
-    def append(
-        self,
-        rows: Index,
-        want: I32,
-        blocks: BlockIds,
-    ) -> Index:
+    def append(self, rows: Index, want: I32, blocks: BlockIds) -> Index:
         """Give each row the next `want[i]` of `blocks`; returns the row of each block."""
         owner = np.repeat(rows, want)
         before = np.cumsum(want) - want
@@ -62,11 +57,7 @@ class GroupTable:
         self.count[rows] += want
         return owner
 
-    def take_past(
-        self,
-        rows: Index,
-        first: I32,
-    ) -> BlockIds:
+    def take_past(self, rows: Index, first: I32) -> BlockIds:
         """Blocks before place `first[i]` of each of the distinct `rows`, which no longer hold them."""
         past = self.past[rows]
         count = np.maximum(first - past, 0)
@@ -111,11 +102,7 @@ class WindowTables:
         self._rows = rows
 
     # ------------------------------------------------------------------ growing
-    def grow(
-        self,
-        rows: Index,
-        num_tokens: I32,
-    ) -> NewBlocks | None:
+    def grow(self, rows: Index, num_tokens: I32) -> NewBlocks | None:
         """Blocks for `num_tokens[i]` tokens of each row, or None, and no table grown, if there are not enough."""
         short = (num_tokens > self._capacity[rows]).nonzero()[0]
         if len(short) == 0:
@@ -125,12 +112,7 @@ class WindowTables:
         blocks = -(-num_tokens[short] // self._size)
         return self._extend(rows, [blocks] * len(self._tables))
 
-    def reserve(
-        self,
-        row: int,
-        num_tokens: int,
-        end: int,
-    ) -> bool:
+    def reserve(self, row: int, num_tokens: int, end: int) -> bool:
         """Blocks for all `num_tokens` tokens, but in sliding groups only those up to `end`, for which this step needs
         them; False, and nothing changed, unless blocks for all tokens are free.
         """
@@ -151,12 +133,7 @@ class WindowTables:
             wanted.append(place)
         return self._extend(rows, wanted, spare=later) is not None
 
-    def _extend(
-        self,
-        rows: Index,
-        blocks: Sequence[I32],
-        spare: int = 0,
-    ) -> NewBlocks | None:
+    def _extend(self, rows: Index, blocks: Sequence[I32], spare: int = 0) -> NewBlocks | None:
         """`blocks[g][i]` places of each row in each group; None unless that leaves `spare` blocks."""
         wants = []
         for table, of_group in zip(self._tables, blocks, strict=True):
@@ -194,11 +171,7 @@ class WindowTables:
                 first = self._first_place(start, table.window)
                 self._release(table.take_past(rows, first))
 
-    def _first_place(
-        self,
-        start: I32,
-        window: int,
-    ) -> I32:
+    def _first_place(self, start: I32, window: int) -> I32:
         """The first place that the token at `start` sees through a window."""
         first: I32 = np.maximum(start - window + 1, 0) // self._size
         return first
@@ -206,10 +179,7 @@ class WindowTables:
     def _release(self, blocks: BlockIds) -> None:
         """As `BlockPool.release`, of blocks that may be shared by several of the rows."""
         while len(blocks):
-            distinct, places = np.unique(
-                blocks,
-                return_index=True,
-            )
+            distinct, places = np.unique(blocks, return_index=True)
             if len(distinct) == len(blocks):
                 self._pool.release(blocks)
                 return
@@ -236,12 +206,7 @@ class WindowTables:
             table.past[row] = 0
 
     # ------------------------------------------------------------------ the prefix cache
-    def find(
-        self,
-        prefix: PrefixCache,
-        request: Request,
-        limit: int,
-    ) -> Hits:
+    def find(self, prefix: PrefixCache, request: Request, limit: int) -> Hits:
         """Prefixes of at most `limit` blocks of which everything is cached that their next token can see.
 
         Groups with full attention need all blocks, sliding ones those that the window reaches.
@@ -271,18 +236,9 @@ class WindowTables:
             first = np.minimum(first, lengths)
             is_whole &= before == before[first]
         longest_first = lengths[is_whole][::-1]
-        return Hits(
-            chain,
-            longest_first.tolist(),
-            cached,
-        )
+        return Hits(chain, longest_first.tolist(), cached)
 
-    def share(
-        self,
-        row: int,
-        hits: Hits,
-        count: int,
-    ) -> None:
+    def share(self, row: int, hits: Hits, count: int) -> None:
         """The row starts with the first `count` blocks, as far as it will read them."""
         start = np.array(count * self._size)
         for table, blocks in zip(self._tables, hits.blocks, strict=True):
@@ -298,13 +254,7 @@ class WindowTables:
             table.count[row] = count
         self._capacity[row] = count * self._size
 
-    def cache_row(
-        self,
-        row: int,
-        first: int,
-        stop: int,
-        digests: Sequence[bytes],
-    ) -> BlockIds:
+    def cache_row(self, row: int, first: int, stop: int, digests: Sequence[bytes]) -> BlockIds:
         """Let others find the row's blocks [first, stop), as far as it holds them; returns those."""
         parts = []
         for table in self._tables:
@@ -315,12 +265,7 @@ class WindowTables:
             parts.append(blocks)
         return np.concatenate(parts)
 
-    def cache_each(
-        self,
-        rows: Index,
-        places: I32,
-        digests: Sequence[bytes],
-    ) -> BlockIds:
+    def cache_each(self, rows: Index, places: I32, digests: Sequence[bytes]) -> BlockIds:
         """Let others find one block of each row, if it is held; returns those."""
         parts = []
         for table in self._tables:

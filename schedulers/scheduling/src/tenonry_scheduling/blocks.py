@@ -109,12 +109,7 @@ class BlockManager(ABC):
 
     @abstractmethod
     def free(
-        self,
-        request: Request,
-        row: int,
-        *,
-        num_known: int,
-        drop: bool = False,
+        self, request: Request, row: int, *, num_known: int, drop: bool = False
     ) -> dict[str, Any] | None:
         """Take the row's blocks back and cache the full ones. `drop`: remove all of them from the cache instead.
 

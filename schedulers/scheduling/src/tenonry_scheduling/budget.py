@@ -52,10 +52,7 @@ class StepBudget:
         return _without_empty(rows, count)
 
     def cut_prompt_logprobs(
-        self,
-        rows: Index,
-        wanted: I32,
-        prompt_logprob_rows: Collection[int],
+        self, rows: Index, wanted: I32, prompt_logprob_rows: Collection[int]
     ) -> tuple[Index, I32]:
         """As `cut`, for the share of `prompt_logprob_rows`, earlier rows first; other rows get what they want."""
         has_logprobs = np.isin(rows, list(prompt_logprob_rows))

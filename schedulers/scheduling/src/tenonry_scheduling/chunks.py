@@ -18,11 +18,7 @@ class ChunkLimits:
 
     __slots__ = ("_blocks", "_budget", "_encoder", "_rows", "_snapshots", "_whole")
 
-    def __init__(
-        self,
-        lifecycle: Lifecycle,
-        budget: StepBudget,
-    ) -> None:
+    def __init__(self, lifecycle: Lifecycle, budget: StepBudget) -> None:
         self._rows = lifecycle.rows
         self._blocks = lifecycle.blocks
         self._encoder = lifecycle.encoder
@@ -44,12 +40,7 @@ class ChunkLimits:
             return True
         return bool(self._rows.prompt_logprob_rows)
 
-    def fit(
-        self,
-        row: int,
-        uncomputed: int,
-        wanted: int | None,
-    ) -> int:
+    def fit(self, row: int, uncomputed: int, wanted: int | None) -> int:
         """How many of its uncomputed tokens the row may compute."""
         count = uncomputed if wanted is None else min(uncomputed, wanted)
         if self._snapshots:
@@ -63,12 +54,7 @@ class ChunkLimits:
             count = self._whole.fit(row, start, count, self._budget.tokens_left)
         return count
 
-    def fit_images(
-        self,
-        request: Request,
-        start: int,
-        wanted: int,
-    ) -> tuple[int, bool]:
+    def fit_images(self, request: Request, start: int, wanted: int) -> tuple[int, bool]:
         """How many of `wanted` tokens a request may compute that would start now, and whether an image has to wait."""
         if self._encoder is None or wanted <= 0:
             return wanted, False
@@ -76,11 +62,7 @@ class ChunkLimits:
         count = self._encoder.fit_first(request, start, whole)
         return count, count <= 0
 
-    def cut(
-        self,
-        rows: Index,
-        count: I32,
-    ) -> tuple[Index, I32]:
+    def cut(self, rows: Index, count: I32) -> tuple[Index, I32]:
         """Rows that may compute something, and how many tokens; earlier rows first."""
         if self._snapshots:
             count = self._blocks.cut(rows, count)
@@ -92,12 +74,7 @@ class ChunkLimits:
             rows, count = self._encoder.cut(rows, start, count)
         return self.uncut(rows, count, None)
 
-    def uncut(
-        self,
-        rows: Index,
-        count: I32,
-        spare: int | None,
-    ) -> tuple[Index, I32]:
+    def uncut(self, rows: Index, count: I32, spare: int | None) -> tuple[Index, I32]:
         """Rows whose chunk would end in a piece that no step may cut compute fewer tokens, or more; `spare` bounds how
         many more, of all of them together.
         """
@@ -106,11 +83,7 @@ class ChunkLimits:
         start = self._rows.num_computed[rows]
         return self._whole.fit_rows(rows, start, count, spare)
 
-    def advance(
-        self,
-        rows: list[int],
-        num_tokens: list[int],
-    ) -> None:
+    def advance(self, rows: list[int], num_tokens: list[int]) -> None:
         """These tokens were just scheduled; a row whose prompt is computed no longer counts."""
         columns = self._rows
         for row, count in zip(rows, num_tokens, strict=True):

@@ -37,13 +37,7 @@ class EncoderLimit:
         "tokens_left",
     )
 
-    def __init__(
-        self,
-        most: int,
-        max_passing: int,
-        *,
-        chunked_prefill: bool,
-    ) -> None:
+    def __init__(self, most: int, max_passing: int, *, chunked_prefill: bool) -> None:
         self._most = most
         self._max_passing = max_passing
         self._chunked = chunked_prefill
@@ -63,12 +57,7 @@ class EncoderLimit:
         """Whether nothing more may pass a request that waits."""
         return any(self._passed[handle] >= self._max_passing for handle in self._refused)
 
-    def enter(
-        self,
-        request: Request,
-        row: int,
-        num_computed: int,
-    ) -> None:
+    def enter(self, request: Request, row: int, num_computed: int) -> None:
         """The request starts in `row`; `num_computed` of its tokens have K/V."""
         self.forget(request.handle)
         for handle in self._passed:
@@ -77,27 +66,16 @@ class EncoderLimit:
         if images:
             self.to_encode[row] = images
 
-    def forget(
-        self,
-        handle: int,
-    ) -> None:
+    def forget(self, handle: int) -> None:
         """The request does not wait any more."""
         self._passed.pop(handle, None)
         self._refused.discard(handle)
 
-    def leave(
-        self,
-        row: int,
-    ) -> None:
+    def leave(self, row: int) -> None:
         """The row is free."""
         self.to_encode.pop(row, None)
 
-    def fit_first(
-        self,
-        request: Request,
-        start: int,
-        wanted: int,
-    ) -> int:
+    def fit_first(self, request: Request, start: int, wanted: int) -> int:
         """How many of `wanted` tokens from `start` on a request may compute that would start now."""
         count = self._fit(images_after(request, start), start, wanted, self.tokens_left)
         if count <= 0:
@@ -105,21 +83,11 @@ class EncoderLimit:
             self._refused.add(request.handle)
         return count
 
-    def fit(
-        self,
-        row: int,
-        start: int,
-        wanted: int,
-    ) -> int:
+    def fit(self, row: int, start: int, wanted: int) -> int:
         """How many of `wanted` tokens from `start` on the row may compute."""
         return self._fit(self.to_encode.get(row, ()), start, wanted, self.tokens_left)
 
-    def cut(
-        self,
-        rows: Index,
-        start: I32,
-        wanted: I32,
-    ) -> tuple[Index, I32]:
+    def cut(self, rows: Index, start: I32, wanted: I32) -> tuple[Index, I32]:
         """Rows that may compute something, and how many tokens; earlier rows first."""
         count = wanted.copy()
         left = self.tokens_left
@@ -133,11 +101,7 @@ class EncoderLimit:
         keep = count.nonzero()[0]
         return rows[keep], count[keep]
 
-    def advance(
-        self,
-        row: int,
-        end: int,
-    ) -> None:
+    def advance(self, row: int, end: int) -> None:
         """The row computes its tokens up to `end` in this step."""
         images = self.to_encode.get(row)
         if images is None:
@@ -149,13 +113,7 @@ class EncoderLimit:
         else:
             del self.to_encode[row]
 
-    def _fit(
-        self,
-        images: Sequence[Image],
-        start: int,
-        wanted: int,
-        left: int,
-    ) -> int:
+    def _fit(self, images: Sequence[Image], start: int, wanted: int, left: int) -> int:
         """As far as its images fit into `left`; all or nothing where prompts are not cut."""
         end = start + wanted
         if not self._chunked:

@@ -45,10 +45,7 @@ class Lifecycle:
     """
 
     def __init__(
-        self,
-        context: SchedulerContext,
-        blocks: BlockManager,
-        hooks: LifecycleHooks,
+        self, context: SchedulerContext, blocks: BlockManager, hooks: LifecycleHooks
     ) -> None:
         self.context = context
         self.rows = Rows(context.config.max_num_seqs, context.max_model_len)
@@ -81,13 +78,7 @@ class Lifecycle:
         if self.adapters is not None:
             self.adapters.begin(request)
 
-    def start(
-        self,
-        request: Request,
-        row: int,
-        num_computed: int,
-        now: float,
-    ) -> None:
+    def start(self, request: Request, row: int, num_computed: int, now: float) -> None:
         """The request, already in `row` with its blocks, runs from now on."""
         self.waiting.discard(request)
         if self.adapters is not None:
@@ -99,13 +90,7 @@ class Lifecycle:
         self._hooks.started(request, row, num_computed, now)
         self.rows.activate(row)
 
-    def announce(
-        self,
-        request: Request,
-        row: int,
-        num_computed: int,
-        now: float,
-    ) -> NewRow:
+    def announce(self, request: Request, row: int, num_computed: int, now: float) -> NewRow:
         """What the workers need to run the row, with all blocks that it has now; the client learns of the first run."""
         self.rows.announced[row] = True
         if request.num_cached_tokens < 0:
@@ -216,12 +201,7 @@ class Lifecycle:
         was_running = row in rows.active
         rows.save(row)  # a KV connector may read the request's tokens
         known = min(request.num_tokens, int(rows.num_computed[row]))
-        parameters = self.blocks.free(
-            request,
-            row,
-            num_known=known,
-            drop=drop,
-        )
+        parameters = self.blocks.free(request, row, num_known=known, drop=drop)
         rows.leave(row)
         if self.adapters is not None:
             self.adapters.leave(request)

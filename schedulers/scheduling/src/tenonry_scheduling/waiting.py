@@ -36,12 +36,7 @@ class WaitingQueue:
         if request.key is None:
             request.key = self._order(request)
         self._entries += 1
-        item = (
-            request.key,
-            request.arrival,
-            self._entries,
-            request,
-        )
+        item = (request.key, request.arrival, self._entries, request)
         self._members[request.handle] = item
         heapq.heappush(self._heap, item)
 

@@ -27,29 +27,17 @@ class WholePieces:
     def __init__(self) -> None:
         self.by_row: dict[int, list[Piece]] = {}
 
-    def enter(
-        self,
-        request: Request,
-        row: int,
-        num_computed: int,
-    ) -> None:
+    def enter(self, request: Request, row: int, num_computed: int) -> None:
         """The request starts in `row`; `num_computed` of its tokens have K/V."""
         pieces = pieces_after(request, num_computed)
         if pieces:
             self.by_row[row] = pieces
 
-    def leave(
-        self,
-        row: int,
-    ) -> None:
+    def leave(self, row: int) -> None:
         """The row is free."""
         self.by_row.pop(row, None)
 
-    def advance(
-        self,
-        row: int,
-        end: int,
-    ) -> None:
+    def advance(self, row: int, end: int) -> None:
         """The row computes its tokens up to `end` in this step."""
         pieces = self.by_row.get(row)
         if pieces is None or pieces[0][1] > end:
@@ -60,22 +48,12 @@ class WholePieces:
         else:
             del self.by_row[row]
 
-    def fit(
-        self,
-        row: int,
-        start: int,
-        count: int,
-        left: int,
-    ) -> int:
+    def fit(self, row: int, start: int, count: int, left: int) -> int:
         """How many tokens the row may compute from `start` on in place of `count`, at most `left`."""
         return uncut(self.by_row.get(row, ()), start, count, left)
 
     def fit_rows(
-        self,
-        rows: Index,
-        start: I32,
-        wanted: I32,
-        spare: int | None,
+        self, rows: Index, start: I32, wanted: I32, spare: int | None
     ) -> tuple[Index, I32]:
         """Rows that may compute something, and how many tokens, earlier rows first. `spare`: how many more than they
         want all of them may have; None for any number.
@@ -95,12 +73,7 @@ class WholePieces:
         return rows[keep], count[keep]
 
 
-def uncut(
-    pieces: Sequence[Piece],
-    start: int,
-    count: int,
-    left: int,
-) -> int:
+def uncut(pieces: Sequence[Piece], start: int, count: int, left: int) -> int:
     """`count` tokens from `start` on, or fewer, up to the piece in which they would end; all of that piece where they
     begin with it, or in it, if `left` tokens suffice, else none.
     """

@@ -23,12 +23,7 @@ MAX_EXTRAS = 8  # more of a scheduler author's own numbers would make the line u
 class ConsoleOptions(PluginOptions):
     """Options of the console stat logger."""
 
-    interval_s: float = Field(
-        5.0,
-        gt=0,
-        le=3600,
-        description="Seconds between two lines.",
-    )
+    interval_s: float = Field(5.0, gt=0, le=3600, description="Seconds between two lines.")
     per_engine: bool = Field(False, description="One line for each engine instead of one for all.")
 
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from tenonry.stats import (
-    FinishedRequestStats,
-    IterationStats,
-    RecoveryStats,
-    SchedulerStats,
-)
+from tenonry.stats import FinishedRequestStats, IterationStats, RecoveryStats, SchedulerStats
 from tenonry_stat_logger_prometheus.adapters import AdapterSeries
 from tenonry_stat_logger_prometheus.catalog import (
     FINISH_REASONS,

@@ -74,12 +74,7 @@ TEXTS = (*map(repeating, range(8)), *map(scattered, range(4)), single(0), single
 class Played:
     """One row of a run: its text, and how many of its tokens are there."""
 
-    def __init__(
-        self,
-        drafter: Drafter,
-        row: int,
-        text: Text,
-    ) -> None:
+    def __init__(self, drafter: Drafter, row: int, text: Text) -> None:
         self.drafter = drafter
         self.row = row
         self.tokens = [*text.prompt, *text.output]
@@ -154,12 +149,7 @@ class DrafterContract:
         """What opens draft models."""
         return FakeDraftModels(VOCAB_SIZE, MAX_MODEL_LEN)
 
-    def propose(
-        self,
-        drafter: Drafter,
-        played: Sequence[Played],
-        most: int,
-    ) -> list[I32]:
+    def propose(self, drafter: Drafter, played: Sequence[Played], most: int) -> list[I32]:
         """Ask as a worker does, and check the answer's shape."""
         histories = [each.history for each in played]
         before = [history.copy() for history in histories]
@@ -181,11 +171,7 @@ class DrafterContract:
             assert not outside, f"ids {outside} are not in the vocabulary of {VOCAB_SIZE}"
         return [np.asarray(ids, np.int32).copy() for ids in found]
 
-    def alone(
-        self,
-        text: Text,
-        row: int = 0,
-    ) -> list[list[int]]:
+    def alone(self, text: Text, row: int = 0) -> list[list[int]]:
         """What a fresh drafter guesses for one text, turn by turn."""
         drafter = self.build()
         played = Played(drafter, row, text)
@@ -195,11 +181,7 @@ class DrafterContract:
             if played.length + MAX_DRAFTS + 1 >= len(played.tokens):
                 break
             most = 1 + turn % MAX_DRAFTS
-            (guess,) = self.propose(
-                drafter,
-                [played],
-                most,
-            )
+            (guess,) = self.propose(drafter, [played], most)
             guesses.append(guess.tolist())
             played.take(guess)
         drafter.leave(row)
@@ -243,11 +225,7 @@ class DrafterContract:
                 break
             most = 1 + turn % MAX_DRAFTS
             asked = [played[row] for row in going]
-            guesses = self.propose(
-                drafter,
-                asked,
-                most,
-            )
+            guesses = self.propose(drafter, asked, most)
             for row, guess in zip(going, guesses, strict=True):
                 found[row].append(guess.tolist())
                 played[row].take(guess)
@@ -271,11 +249,7 @@ class DrafterContract:
         found = []
         for turn in range(len(expected)):
             most = 1 + turn % MAX_DRAFTS
-            (guess,) = self.propose(
-                drafter,
-                [played],
-                most,
-            )
+            (guess,) = self.propose(drafter, [played], most)
             found.append(guess.tolist())
             played.take(guess)
         assert found == expected, "what a former request said was guessed for another"
@@ -289,11 +263,7 @@ class DrafterContract:
         draw = random.Random(number)
         while played.length + 4 * MAX_DRAFTS < len(played.tokens):
             most = 1 + draw.randrange(MAX_DRAFTS)
-            (guess,) = self.propose(
-                drafter,
-                [played],
-                most,
-            )
+            (guess,) = self.propose(drafter, [played], most)
             played.take(guess)
             played.length += draw.randrange(2 * MAX_DRAFTS)
             if draw.random() < 0.2:

@@ -29,14 +29,7 @@ class EncoderChecker:
     def begin_step(self) -> None:
         self._by_row = []
 
-    def ran(
-        self,
-        source: EngineCoreRequest,
-        start: int,
-        end: int,
-        *,
-        is_first: bool,
-    ) -> None:
+    def ran(self, source: EngineCoreRequest, start: int, end: int, *, is_first: bool) -> None:
         """A row computed its tokens from `start` up to `end`; `is_first`: for the first time since it entered."""
         for begin, count in _spans(source, WHOLE):
             detail = f"a row ends at {end}, and {begin} to {begin + count} must stay whole"

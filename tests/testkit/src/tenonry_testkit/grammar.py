@@ -19,13 +19,7 @@ import pytest
 
 from tenonry.plugin.manager import resolve_point
 from tenonry.sampling_params import StructuredOutput
-from tenonry_grammars.base import (
-    Grammar,
-    GrammarBackend,
-    GrammarContext,
-    GrammarError,
-    Matcher,
-)
+from tenonry_grammars.base import Grammar, GrammarBackend, GrammarContext, GrammarError, Matcher
 from tenonry_grammars.bits import allowed_ids, num_words
 from tenonry_grammars.points import GRAMMARS
 from tenonry_testkit.fakes.tokenizer import END, OTHER_END, PIECES, TOKENIZER_JSON
@@ -73,45 +67,23 @@ PERSON = json.dumps(
         "additionalProperties": False,
     }
 )
-CHOICES = (
-    "ab",
-    "abc",
-    'no "way"\n',
-    "naïve",
-)
+CHOICES = ("ab", "abc", 'no "way"\n', "naïve")
 CASES = {
     "json": Case(
-        StructuredOutput(json=PERSON),
-        ['{"name":"a","age":7}', '{"name":"","age":120}'],
-        _is_person,
+        StructuredOutput(json=PERSON), ['{"name":"a","age":7}', '{"name":"","age":120}'], _is_person
     ),
-    "json_object": Case(
-        StructuredOutput(json_object=True),
-        ["{}", '{"a":[1,true]}'],
-        _is_object,
-    ),
+    "json_object": Case(StructuredOutput(json_object=True), ["{}", '{"a":[1,true]}'], _is_object),
     "regex": Case(
         StructuredOutput(regex=r"[a-c]{2,5}-\d\d?"),
-        [
-            "ab-1",
-            "abcab-12",
-        ],
+        ["ab-1", "abcab-12"],
         lambda text: bool(re.fullmatch(r"[a-c]{2,5}-\d\d?", text)),
     ),
-    "choice": Case(
-        StructuredOutput(choice=CHOICES),
-        CHOICES,
-        lambda text: text in CHOICES,
-    ),
+    "choice": Case(StructuredOutput(choice=CHOICES), CHOICES, lambda text: text in CHOICES),
     "lark": Case(
-        StructuredOutput(grammar='start: "(" start ")" | "x"'),
-        ["x", "((x))"],
-        _is_nested,
+        StructuredOutput(grammar='start: "(" start ")" | "x"'), ["x", "((x))"], _is_nested
     ),
     "gbnf": Case(
-        StructuredOutput(grammar='root ::= "(" root ")" | "x"'),
-        ["x", "((x))"],
-        _is_nested,
+        StructuredOutput(grammar='root ::= "(" root ")" | "x"'), ["x", "((x))"], _is_nested
     ),
 }
 WRONG = {
@@ -171,20 +143,10 @@ class GrammarContract:
 
     def compiled(self, backend: GrammarBackend) -> list[tuple[str, Case, Grammar]]:
         """Every case with its grammar."""
-        return [
-            (
-                name,
-                case,
-                backend.compile(case.spec),
-            )
-            for name, case in self.cases.items()
-        ]
+        return [(name, case, backend.compile(case.spec)) for name, case in self.cases.items()]
 
     def walk(
-        self,
-        backend: GrammarBackend,
-        grammar: Grammar,
-        seed: int,
+        self, backend: GrammarBackend, grammar: Grammar, seed: int
     ) -> tuple[list[int], list[set[int]], bool]:
         """Tokens along a random way, the masks on it, and whether it came to an end."""
         chance = random.Random(seed)
@@ -281,11 +243,7 @@ class GrammarContract:
             assert matcher.accept(tokens_of("a")) == 1
         masks = self.masks(backend, both, other, usual)
         found = [mask & ends for mask in masks]
-        assert found == [
-            ends,
-            {OTHER_END},
-            {END},
-        ]
+        assert found == [ends, {OTHER_END}, {END}]
 
     # ------------------------------------------------------------------ moving
     def test_accept_stops_before_the_first_wrong_token(self):
@@ -300,12 +258,7 @@ class GrammarContract:
         backend = self.open()
         for name, _, grammar in self.compiled(backend):
             tokens, seen, _ = self.walk(backend, grammar, 2)
-            lengths = {
-                0,
-                1,
-                len(tokens) // 2,
-                len(tokens) - 1,
-            }
+            lengths = {0, 1, len(tokens) // 2, len(tokens) - 1}
             for length in lengths:
                 if 0 <= length < len(seen):
                     fresh = grammar.matcher(self.end_ids)
@@ -335,10 +288,7 @@ class GrammarContract:
         one = grammar.matcher(self.end_ids)
         other = grammar.matcher(self.end_ids)
         one.accept([PIECES[b"a"]])
-        assert self.masks(backend, one, other) == [
-            {PIECES[b"x"]},
-            {PIECES[b"a"], PIECES[b"b"]},
-        ]
+        assert self.masks(backend, one, other) == [{PIECES[b"x"]}, {PIECES[b"a"], PIECES[b"b"]}]
 
     def test_many_masks_are_those_of_each(self):
         backend = self.open()
@@ -361,10 +311,7 @@ class GrammarContract:
         answers = backend.accept_each(matchers, [a, b, z] * 16)
         assert list(answers) == [True, True, False] * 16
         after_a = {PIECES[b"x"]}
-        after_b = {
-            PIECES[b"y"],
-            PIECES[b"z"],
-        }
+        after_b = {PIECES[b"y"], PIECES[b"z"]}
         masks_of_a = self.masks(backend, *matchers[0::3])
         masks_of_b = self.masks(backend, *matchers[1::3])
         assert masks_of_a == [after_a] * 16

@@ -91,10 +91,7 @@ class SchedulerHarness:
         self.ledger = Ledger()
         self.step_checker = StepChecker(self.spec, self.kv_cache, self.ledger)
         self.state_checker = StateChecker(
-            self.scheduler,
-            self.ledger,
-            self.step_checker,
-            self.spec.max_num_seqs,
+            self.scheduler, self.ledger, self.step_checker, self.spec.max_num_seqs
         )
         self.in_flight: deque[tuple[SchedulerOutput, StepFuture]] = deque()
         self.outputs: list[SchedulerOutput] = []
@@ -205,8 +202,7 @@ class SchedulerHarness:
                 self.scheduler.add_request(entry.request)
         except RequestError as error:
             self.ledger.end(
-                entry,
-                FinishedOutput(entry.handle, FinishReason.ERROR, error=str(error)),
+                entry, FinishedOutput(entry.handle, FinishReason.ERROR, error=str(error))
             )
             self.validator.ended(entry.handle)
         else:
@@ -214,9 +210,7 @@ class SchedulerHarness:
         self.state_checker.check_counts()
 
     def abort(
-        self,
-        handles: Iterable[int] | None,
-        reason: FinishReason = FinishReason.ABORT,
+        self, handles: Iterable[int] | None, reason: FinishReason = FinishReason.ABORT
     ) -> list[Request]:
         """End requests from outside, None for all. Checks that exactly the live ones among them are said to end."""
         asked = None if handles is None else list(handles)

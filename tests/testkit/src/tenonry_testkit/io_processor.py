@@ -66,9 +66,7 @@ class IOProcessorContract:
             plugin, options, _ = resolve_target("io_processor", self.io_processor, self.options)
             cls._processor = plugin(
                 IOProcessorContext(
-                    EngineConfig(model="fake", **self.config),
-                    self.model(),
-                    options=options,
+                    EngineConfig(model="fake", **self.config), self.model(), options=options
                 )
             )
         return cls._processor
@@ -88,10 +86,7 @@ class IOProcessorContract:
         return st.tuples(st.sampled_from(self.texts), st.lists(st.integers(1, 4), max_size=40))
 
     def stream(
-        self,
-        text: str,
-        sizes: Sequence[int],
-        params: SamplingParams = PLAIN,
+        self, text: str, sizes: Sequence[int], params: SamplingParams = PLAIN
     ) -> tuple[list[str], Detokenizer]:
         """(pieces as they come out when the text's tokens arrive so many at a time, the detokenizer)."""
         ids = self.processor.encode(text, add_special_tokens=False)
@@ -300,11 +295,7 @@ class IOProcessorContract:
     def test_outputs_are_handed_on(self) -> None:
         """`post_process` returns an output of the same request."""
         output = RequestOutput(
-            "r1",
-            "prompt",
-            [1],
-            [CompletionOutput(0, "text", [2], "stop")],
-            finished=True,
+            "r1", "prompt", [1], [CompletionOutput(0, "text", [2], "stop")], finished=True
         )
         processed = self.processor.post_process(output)
         assert isinstance(processed, RequestOutput)

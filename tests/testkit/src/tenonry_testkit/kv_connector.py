@@ -95,10 +95,7 @@ class KVConnectorContract:
             self._built.pop().shutdown()
 
     def build(
-        self,
-        role: KVConnectorRole,
-        folder: Path,
-        spec: HarnessSpec | None = None,
+        self, role: KVConnectorRole, folder: Path, spec: HarnessSpec | None = None
     ) -> KVConnector:
         """One half; it is shut down at the end of the test."""
         spec = dataclasses.replace(spec or self.spec, config=tuple(self.config.items()))

@@ -223,9 +223,7 @@ class Ledger:
         entry.queued_s = event.queued_s
         fits = 0 <= event.num_cached_tokens < entry.num_before
         expect(
-            fits,
-            RIGHT_TOKENS,
-            f"{entry} is said to have {event.num_cached_tokens} cached tokens",
+            fits, RIGHT_TOKENS, f"{entry} is said to have {event.num_cached_tokens} cached tokens"
         )
         expect(
             entry.started_at is not None,

@@ -100,10 +100,7 @@ class LoadBalancerContract:
         return [self.pick(balancer, number, ask) for number, ask in enumerate(calls)]
 
     def _search(
-        self,
-        strategy: st.SearchStrategy[Any],
-        check: Callable[[Any], object],
-        examples: int = 40,
+        self, strategy: st.SearchStrategy[Any], check: Callable[[Any], object], examples: int = 40
     ) -> None:
         search(strategy, check, max(1, round(examples * self.effort)), self.phases)
 

@@ -40,10 +40,7 @@ POINT = Point("tenonry.output_parsers", OutputParser)
 TOOLS = (
     Tool(
         "add",
-        {
-            "type": "object",
-            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
-        },
+        {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
     ),
     Tool("say", {"type": "object", "properties": {"text": {"type": "string"}}}),
 )

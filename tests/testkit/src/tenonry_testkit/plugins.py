@@ -113,10 +113,7 @@ class TmpPlugins:
 
     # ------------------------------------------------------------------ resolving
     def manager(
-        self,
-        policy: PluginPolicy | None = None,
-        *,
-        discover: bool = True,
+        self, policy: PluginPolicy | None = None, *, discover: bool = True
     ) -> PluginManager:
         """A plugin manager that knows only what this test installed; `discover`: with its hook modules."""
         return PluginManager(policy, discover=discover)

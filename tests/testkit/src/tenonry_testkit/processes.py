@@ -165,9 +165,7 @@ class Running:
     def wait_for_output(self, pattern: str, timeout: float = 25.0) -> re.Match[str]:
         """The first match of `pattern` in what it writes."""
         found = self.wait_for(
-            lambda: re.search(pattern, self.stdout + self.stderr),
-            timeout,
-            f"output {pattern!r}",
+            lambda: re.search(pattern, self.stdout + self.stderr), timeout, f"output {pattern!r}"
         )
         assert isinstance(found, re.Match)
         return found
@@ -216,10 +214,7 @@ class Server(Running):
     url = ""
 
     def wait_ready(
-        self,
-        ready_path: str = "/ready",
-        timeout: float = 25.0,
-        url_pattern: str = URL,
+        self, ready_path: str = "/ready", timeout: float = 25.0, url_pattern: str = URL
     ) -> Server:
         """Wait until it has printed its address and answers `ready_path` with 200.
 

@@ -28,9 +28,7 @@ from tenonry_torch_base.points import QUANTISATIONS
 from tenonry_torch_base.quantisations import Quantisation, QuantisedWeight
 
 EXAMPLES = settings(
-    max_examples=12,
-    deadline=None,
-    suppress_health_check=[HealthCheck.differing_executors],
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.differing_executors]
 )
 DTYPES = (torch.float32, torch.bfloat16)
 CPU = torch.device("cpu")
@@ -92,12 +90,7 @@ class QuantisationContract:
             pytest.skip(reason)
         return self.made()
 
-    def weight(
-        self,
-        seed: int,
-        rows: int = 32,
-        columns: int = 64,
-    ) -> QuantisedWeight:
+    def weight(self, seed: int, rows: int = 32, columns: int = 64) -> QuantisedWeight:
         """The example's, or one of random floats."""
         example = self.stored()
         if example is not None:
@@ -129,12 +122,7 @@ class QuantisationContract:
         assert tuple(made.shape(MODULE, headers(example.tensors))) == tuple(example.floats.shape)
         weight = made.weight(MODULE, example.tensors)
         assert weight.shape == tuple(example.floats.shape)
-        torch.testing.assert_close(
-            weight.dequantised(),
-            example.floats,
-            rtol=1e-3,
-            atol=1e-5,
-        )
+        torch.testing.assert_close(weight.dequantised(), example.floats, rtol=1e-3, atol=1e-5)
 
     def test_a_part_that_is_missing_is_named(self):
         example = self.example()
@@ -155,17 +143,8 @@ class QuantisationContract:
                     self.made().shape(MODULE, changed)
 
     @EXAMPLES
-    @given(
-        st.integers(0, 2**31),
-        st.integers(1, 40),
-        st.integers(1, 90),
-    )
-    def test_floats_are_quantised_within_the_tolerance(
-        self,
-        seed: int,
-        rows: int,
-        columns: int,
-    ):
+    @given(st.integers(0, 2**31), st.integers(1, 40), st.integers(1, 90))
+    def test_floats_are_quantised_within_the_tolerance(self, seed: int, rows: int, columns: int):
         if self.stored() is not None:
             pytest.skip("it reads checkpoints")
         torch.manual_seed(seed)
@@ -177,22 +156,14 @@ class QuantisationContract:
         assert weight.shape == (rows, columns)
         assert weight.values.dtype == torch.int8
         assert weight.scales.dtype == torch.float32
-        near(
-            weight.dequantised(),
-            floats,
-            self.found().tolerance,
-        )
+        near(weight.dequantised(), floats, self.found().tolerance)
 
     # ------------------------------------------------------------------ layers
     @pytest.mark.parametrize("dtype", DTYPES)
     @EXAMPLES
     @given(st.integers(0, 2**31), st.sampled_from([0, 1, 2, 3, 4, 9, 65]), st.booleans())
     def test_a_layer_is_the_product_with_its_matrix(
-        self,
-        dtype: torch.dtype,
-        seed: int,
-        count: int,
-        has_bias: bool,
+        self, dtype: torch.dtype, seed: int, count: int, has_bias: bool
     ):
         made = self.computing(dtype)
         weight = self.weight(seed)
@@ -210,37 +181,21 @@ class QuantisationContract:
         if bias is not None:
             wanted += bias.float()
         assert got.dtype == dtype
-        near(
-            got,
-            wanted,
-            made.tolerance + ROUNDING,
-        )
-        near(
-            layer.add(x, other),
-            wanted + other.float(),
-            made.tolerance + ROUNDING,
-        )
+        near(got, wanted, made.tolerance + ROUNDING)
+        near(layer.add(x, other), wanted + other.float(), made.tolerance + ROUNDING)
         assert torch.equal(x, given_x)
         assert torch.equal(other, given_other)
 
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("count", [2, 3, 9])
-    def test_a_row_depends_on_no_other(
-        self,
-        dtype: torch.dtype,
-        count: int,
-    ):
+    def test_a_row_depends_on_no_other(self, dtype: torch.dtype, count: int):
         layer = self.computing(dtype).linear(self.weight(3), None, dtype)
         if layer is None:
             pytest.skip("left to floats")
         columns = self.weight(3).shape[1]
         x = torch.randn(count, columns).to(dtype)
         alone = layer(x)[0]
-        for others in (
-            x[1:] * 1000,
-            torch.full_like(x[1:], torch.nan),
-            torch.zeros_like(x[1:]),
-        ):
+        for others in (x[1:] * 1000, torch.full_like(x[1:], torch.nan), torch.zeros_like(x[1:])):
             assert torch.equal(layer(torch.cat([x[:1], others]))[0], alone)
 
     @pytest.mark.parametrize("dtype", DTYPES)
@@ -252,20 +207,11 @@ class QuantisationContract:
             pytest.skip("left to floats")
         for count in (1, 5):
             got = layer(torch.zeros(count, weight.shape[1], dtype=dtype))
-            torch.testing.assert_close(
-                got,
-                bias.expand(count, -1),
-                rtol=1e-2,
-                atol=1e-2,
-            )
+            torch.testing.assert_close(got, bias.expand(count, -1), rtol=1e-2, atol=1e-2)
 
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("count", [1, 4])
-    def test_what_is_not_a_number_does_not_become_one(
-        self,
-        dtype: torch.dtype,
-        count: int,
-    ):
+    def test_what_is_not_a_number_does_not_become_one(self, dtype: torch.dtype, count: int):
         weight = self.weight(5)
         layer = self.computing(dtype).linear(weight, None, dtype)
         if layer is None:
@@ -279,22 +225,12 @@ def headers(tensors: dict[str, torch.Tensor]) -> dict[str, StoredTensor]:
     """As a file would say of them."""
     file = Path("model.safetensors")
     return {
-        ending: StoredTensor(
-            file,
-            NAMES[tensor.dtype],
-            tuple(tensor.shape),
-            0,
-            tensor.nbytes,
-        )
+        ending: StoredTensor(file, NAMES[tensor.dtype], tuple(tensor.shape), 0, tensor.nbytes)
         for ending, tensor in tensors.items()
     }
 
 
-def near(
-    got: torch.Tensor,
-    wanted: torch.Tensor,
-    tolerance: float,
-) -> None:
+def near(got: torch.Tensor, wanted: torch.Tensor, tolerance: float) -> None:
     """Relative error (L2) over all."""
     assert got.shape == wanted.shape
     error = (got.float() - wanted.float()).norm()

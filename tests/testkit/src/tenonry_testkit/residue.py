@@ -225,7 +225,7 @@ def _listening() -> list[Thing]:
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as copy:
             if copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                 found.append(
-                    Thing("socket", inode, f"a socket that listens on {copy.getsockname()!r}"),
+                    Thing("socket", inode, f"a socket that listens on {copy.getsockname()!r}")
                 )
     return found
 

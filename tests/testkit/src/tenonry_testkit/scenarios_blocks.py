@@ -23,8 +23,7 @@ def the_pool_is_whole(make_harness: MakeHarness, depth: int, ops: Sequence[Op]) 
     for _ in range(2):
         play_out(harness, ops)
         largest = send(
-            harness,
-            Send(family=7, length=harness.spec.max_model_len - 4, max_tokens=99),
+            harness, Send(family=7, length=harness.spec.max_model_len - 4, max_tokens=99)
         )
         harness.drain()
         whole = largest.finished is not None and largest.finished.reason is FinishReason.LENGTH
@@ -71,10 +70,7 @@ def the_cache_is_private(make_harness: MakeHarness, spec: HarnessSpec) -> None:
 
 
 def blocks_come_from_elsewhere(
-    make_harness: MakeHarness,
-    how: str,
-    depth: int,
-    ops: Sequence[Op],
+    make_harness: MakeHarness, how: str, depth: int, ops: Sequence[Op]
 ) -> None:
     """One engine fills the store; a second one, whose cache is empty, loads from it."""
     spec = HarnessSpec(depth=depth, num_blocks=24, max_num_batched_tokens=12)

@@ -10,12 +10,7 @@ import numpy as np
 from tenonry.outputs import FinishReason
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.ledger import Entry
-from tenonry_testkit.rules import (
-    COUNTS,
-    GONE_IS_SENT,
-    RIGHT_ENDING,
-    expect,
-)
+from tenonry_testkit.rules import COUNTS, GONE_IS_SENT, RIGHT_ENDING, expect
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.traffic import Op, Send, play, send
 
@@ -98,7 +93,7 @@ def a_row_fails(make_harness: MakeHarness, depths: Sequence[int] = (1, 2, 3), **
     for turns in (0, 1, 3, 5):
         for depth in depths:
             harness = make_harness(
-                HarnessSpec(depth=depth, max_num_batched_tokens=8, num_blocks=24, **model),
+                HarnessSpec(depth=depth, max_num_batched_tokens=8, num_blocks=24, **model)
             )
             broken = send(harness, Send(family=1, length=17, max_tokens=8))
             send(harness, Send(family=1, length=17, max_tokens=8, tail=1))
@@ -133,9 +128,7 @@ def statistics_hold(harness: SchedulerHarness, ops: Sequence[Op]) -> None:
         hits = 0 <= stats.prefix_cache_hits <= stats.prefix_cache_queries
         expect(hits, COUNTS, f"{stats.prefix_cache_hits} hits of {stats.prefix_cache_queries}")
         expect(
-            stats.num_preemptions >= 0 <= stats.num_steps,
-            COUNTS,
-            f"a counter went down: {stats}",
+            stats.num_preemptions >= 0 <= stats.num_steps, COUNTS, f"a counter went down: {stats}"
         )
         numbers = all(isinstance(value, int | float) for value in stats.extra.values())
         expect(numbers, COUNTS, f"extra holds something that is no number: {stats.extra}")

@@ -40,14 +40,11 @@ def streams() -> st.SearchStrategy[tuple[int, Send, list[Send]]]:
 
 
 def a_stream_goes_by(
-    make_harness: MakeHarness,
-    depth: int,
-    patient: Send,
-    hasty: list[Send],
+    make_harness: MakeHarness, depth: int, patient: Send, hasty: list[Send]
 ) -> None:
     """Add new requests until the patient one has run, or has been overtaken far too often."""
     harness = make_harness(
-        HarnessSpec(depth=depth, max_num_seqs=3, max_num_batched_tokens=8, num_blocks=12),
+        HarnessSpec(depth=depth, max_num_seqs=3, max_num_batched_tokens=8, num_blocks=12)
     )
     for ask in hasty:
         send(harness, ask)
@@ -66,8 +63,7 @@ def a_stream_goes_by(
     harness.drain()
     if not starvation_free:
         own_order_is_kept(
-            make_harness(HarnessSpec(depth=depth, max_num_seqs=2, num_blocks=20)),
-            hasty,
+            make_harness(HarnessSpec(depth=depth, max_num_seqs=2, num_blocks=20)), hasty
         )
 
 

@@ -88,9 +88,7 @@ def a_row_fails_alone(harness: SchedulerHarness, prompt_ids: Sequence[int]) -> N
 
 
 def rows_end_in_rounds(
-    harness: SchedulerHarness,
-    prompt_ids: Sequence[int],
-    vocab_size: int,
+    harness: SchedulerHarness, prompt_ids: Sequence[int], vocab_size: int
 ) -> int:
     """Of requests that run together one is ended by its limit, one by a stop id, and one not before min_tokens.
 
@@ -111,11 +109,7 @@ def rows_end_in_rounds(
         while harness.scheduler.has_requests() and harness.launch():
             output, future = harness.in_flight[-1]
             result = future.result()
-            check_shapes(
-                output,
-                result,
-                vocab_size,
-            )
+            check_shapes(output, result, vocab_size)
             sampled += len(result.token_ids)
             counts = np.diff(result.offsets)
             most = max(most, counts.max(initial=0))

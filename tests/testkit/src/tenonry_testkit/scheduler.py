@@ -72,12 +72,7 @@ class SchedulerContract:
             fields["scheduling_policy"] = PluginChoice.model_validate(self.policy)
         spec = dataclasses.replace(spec, config=tuple(fields.items()))
         return SchedulerHarness(
-            self.build,
-            spec,
-            plugin_name=name,
-            options=options,
-            resolve=self._resolve,
-            **parts,
+            self.build, spec, plugin_name=name, options=options, resolve=self._resolve, **parts
         )
 
     @classmethod
@@ -98,18 +93,12 @@ class SchedulerContract:
         return cls._points[key]
 
     def _search(
-        self,
-        strategy: st.SearchStrategy[Any],
-        check: Callable[[Any], object],
-        examples: int = 12,
+        self, strategy: st.SearchStrategy[Any], check: Callable[[Any], object], examples: int = 12
     ) -> None:
         search(strategy, check, max(1, round(examples * self.effort)), self.phases)
 
     def _storm(
-        self,
-        spec: HarnessSpec,
-        programs: st.SearchStrategy[list[Op]],
-        examples: int = 12,
+        self, spec: HarnessSpec, programs: st.SearchStrategy[list[Op]], examples: int = 12
     ) -> None:
         """Play programs at all depths and drain; the harness checks every rule."""
 
@@ -146,11 +135,7 @@ class SchedulerContract:
     @pytest.mark.parametrize("chunked", [True, False])
     def test_a_step_encodes_at_most_max_encoder_tokens(self, chunked: bool) -> None:
         """Images of more tokens than `max_encoder_tokens` are encoded over several steps, and all get their turn."""
-        config = (
-            ("max_images", 4),
-            ("max_encoder_tokens", 6),
-            ("enable_chunked_prefill", chunked),
-        )
+        config = (("max_images", 4), ("max_encoder_tokens", 6), ("enable_chunked_prefill", chunked))
         spec = dataclasses.replace(
             ROOMY, max_num_batched_tokens=16 if chunked else 32, config=config
         )
@@ -174,9 +159,7 @@ class SchedulerContract:
     def test_a_block_has_one_writer(self) -> None:
         """Shared prefixes, reused blocks, steps in flight: no row writes where another one does."""
         self._storm(
-            dataclasses.replace(CRAMPED, max_num_seqs=4),
-            storms(sends(families=1), aborts=True),
-            16,
+            dataclasses.replace(CRAMPED, max_num_seqs=4), storms(sends(families=1), aborts=True), 16
         )
 
     @pytest.mark.parametrize("block_size, windows", [(1, (0,)), (4, (0, 6)), (8, (0,))])
@@ -262,9 +245,7 @@ class SchedulerContract:
     def test_delivered_tokens_count_as_output(self) -> None:
         """A request that was partly answered elsewhere goes on where it was: limits, stop ids, min_tokens."""
         asked = st.builds(
-            dataclasses.replace,
-            sends(max_output=12),
-            num_delivered=st.integers(1, 9),
+            dataclasses.replace, sends(max_output=12), num_delivered=st.integers(1, 9)
         )
         self._storm(CRAMPED, storms(asked))
 

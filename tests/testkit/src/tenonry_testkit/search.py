@@ -48,10 +48,7 @@ def brief_shrinking() -> Iterator[None]:
 
 
 def search_settings(
-    examples: int,
-    *,
-    steps: int = 30,
-    phases: Sequence[Phase] = PHASES,
+    examples: int, *, steps: int = 30, phases: Sequence[Phase] = PHASES
 ) -> settings:
     """Settings for `examples` examples at effort 1; deterministic there and below, random above."""
     times = effort()
@@ -94,6 +91,5 @@ def search_machine(
     """Run a state machine."""
     with brief_shrinking():
         run_state_machine_as_test(
-            machine,
-            settings=search_settings(examples, steps=steps, phases=phases),
+            machine, settings=search_settings(examples, steps=steps, phases=phases)
         )

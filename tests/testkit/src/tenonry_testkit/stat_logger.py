@@ -38,9 +38,7 @@ TRACES = st.dictionaries(
 def scheduler_stats() -> st.SearchStrategy[SchedulerStats]:
     """What an engine may report; a scheduler's own numbers may have any name."""
     extra = st.dictionaries(
-        TEXTS,
-        st.floats(allow_nan=True, allow_infinity=True) | COUNTS.map(float),
-        max_size=3,
+        TEXTS, st.floats(allow_nan=True, allow_infinity=True) | COUNTS.map(float), max_size=3
     )
     return st.builds(
         SchedulerStats,
@@ -148,7 +146,7 @@ class StatLoggerContract:
             (None, IterationStats()),
         ):
             logger.record(
-                StatRecord(engine_index=0, time=0.0, scheduler=scheduler, iteration=iteration),
+                StatRecord(engine_index=0, time=0.0, scheduler=scheduler, iteration=iteration)
             )
             logger.log()
         for _ in range(2):  # at the same time as the one before
@@ -199,9 +197,7 @@ class StatLoggerContract:
                 if call == "record":
                     logger.record(
                         StatRecord(
-                            engine_index=number % 3,
-                            time=float(number),
-                            scheduler=SchedulerStats(),
+                            engine_index=number % 3, time=float(number), scheduler=SchedulerStats()
                         )
                     )
                 elif call == "ready":
@@ -239,7 +235,7 @@ class StatLoggerContract:
             nonlocal num_recorded
             for number in range(MANY_RECORDS):
                 logger.record(
-                    StatRecord(engine_index=0, time=float(number), scheduler=SchedulerStats()),
+                    StatRecord(engine_index=0, time=float(number), scheduler=SchedulerStats())
                 )
                 num_recorded += 1
 
@@ -260,11 +256,11 @@ class StatLoggerContract:
         for logger in (first, second):
             logger.log_engine_initialized(engine_info())
             logger.record(
-                StatRecord(engine_index=0, time=1.0, scheduler=SchedulerStats(num_running=1)),
+                StatRecord(engine_index=0, time=1.0, scheduler=SchedulerStats(num_running=1))
             )
         first.shutdown()
         second.record(
-            StatRecord(engine_index=0, time=2.0, iteration=IterationStats(num_generation_tokens=3)),
+            StatRecord(engine_index=0, time=2.0, iteration=IterationStats(num_generation_tokens=3))
         )
         second.log()
         second.shutdown()

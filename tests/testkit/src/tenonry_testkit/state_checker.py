@@ -13,11 +13,7 @@ class StateChecker:
     """Compares what a scheduler reports about itself with the ledger and with the rows of its steps."""
 
     def __init__(
-        self,
-        scheduler: Scheduler,
-        ledger: Ledger,
-        step_checker: StepChecker,
-        max_num_seqs: int,
+        self, scheduler: Scheduler, ledger: Ledger, step_checker: StepChecker, max_num_seqs: int
     ) -> None:
         self._scheduler = scheduler
         self._ledger = ledger
@@ -63,12 +59,7 @@ class StateChecker:
         live = self._ledger.live
         rows = self._step_checker.rows
         expect(not live, ONE_OUTCOME, "these requests never ended: {}", live)
-        expect(
-            not rows,
-            GONE_IS_SENT,
-            "no step has removed rows {} from the workers",
-            sorted(rows),
-        )
+        expect(not rows, GONE_IS_SENT, "no step has removed rows {} from the workers", sorted(rows))
         stats = self._scheduler.make_stats()
         expect(
             stats.num_running == 0 and stats.num_waiting == 0,
@@ -85,10 +76,4 @@ class StateChecker:
         blocks = getattr(self._scheduler, "blocks", None)
         if isinstance(blocks, BlockManager):
             lost = blocks.num_total - blocks.num_free
-            expect(
-                lost == 0,
-                NOTHING_LEAKS,
-                "{} of {} blocks are not free",
-                lost,
-                blocks.num_total,
-            )
+            expect(lost == 0, NOTHING_LEAKS, "{} of {} blocks are not free", lost, blocks.num_total)

@@ -40,15 +40,7 @@ class BetweenSuite(KernelSuite):
         assert_close(kernel(x.clone()), functional.silu(gate) * up)
 
     @EXAMPLES
-    @given(
-        SEEDS,
-        TOKENS,
-        st.integers(1, 3),
-        st.integers(1, 3),
-        HEADS,
-        st.booleans(),
-        st.booleans(),
-    )
+    @given(SEEDS, TOKENS, st.integers(1, 3), st.integers(1, 3), HEADS, st.booleans(), st.booleans())
     def test_turn_heads_is_its_formula(
         self,
         seed: int,
@@ -61,11 +53,7 @@ class BetweenSuite(KernelSuite):
     ):
         torch.manual_seed(seed)
         parts = attention_parts(
-            kv_heads,
-            sharing,
-            size,
-            is_gated=False,
-            is_normalised=is_normalised,
+            kv_heads, sharing, size, is_gated=False, is_normalised=is_normalised
         )
         rotated = size // 2 // 2 * 2 if is_cut and size >= 4 else size
         projected = torch.randn(count, parts.columns).bfloat16()
@@ -82,13 +70,7 @@ class BetweenSuite(KernelSuite):
     def test_what_is_not_a_number_stays_in_its_row(self):
         torch.manual_seed(1)
         size = 32
-        parts = attention_parts(
-            2,
-            2,
-            size,
-            is_gated=False,
-            is_normalised=True,
-        )
+        parts = attention_parts(2, 2, size, is_gated=False, is_normalised=True)
         x = torch.randn(20, parts.columns).bfloat16()
         cos, sin = torch.randn(2, 20, 1, size).bfloat16()
         others = torch.arange(20) != 11

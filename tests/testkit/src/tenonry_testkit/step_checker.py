@@ -96,11 +96,7 @@ class StepChecker:
             return
         counts = np.diff(result.offsets)
         missing_of_each = output.round_tokens - counts
-        pairs = zip(
-            result.row.tolist(),
-            missing_of_each.tolist(),
-            strict=True,
-        )
+        pairs = zip(result.row.tolist(), missing_of_each.tolist(), strict=True)
         for row, missing in pairs:
             stay = self.rows[row]
             stay.num_computed -= missing
@@ -130,23 +126,16 @@ class StepChecker:
         total = sum(output.num_tokens.tolist())
         budget = self._spec.max_num_batched_tokens
         expect(
-            total <= budget,
-            LIMITS,
-            f"step {output.step_id} computes {total} tokens of {budget}",
+            total <= budget, LIMITS, f"step {output.step_id} computes {total} tokens of {budget}"
         )
         expect(
-            len(self.rows) <= self._spec.max_num_seqs,
-            LIMITS,
-            f"{len(self.rows)} rows are in use",
+            len(self.rows) <= self._spec.max_num_seqs, LIMITS, f"{len(self.rows)} rows are in use"
         )
         for stay in self.rows.values():
             stay.start = stay.num_computed
         written: dict[int, Stay] = {}
         for row, count, samples in zip(
-            output.row.tolist(),
-            output.num_tokens.tolist(),
-            output.samples.tolist(),
-            strict=True,
+            output.row.tolist(), output.num_tokens.tolist(), output.samples.tolist(), strict=True
         ):
             expect(
                 row in self.rows,
@@ -203,9 +192,7 @@ class StepChecker:
         expect(entry.is_live, KNOWN_AND_UNFINISHED, f"{entry} runs in step {step_id}")
         twice = [stay.row for stay in self.rows.values() if stay.entry is entry]
         expect(
-            not twice,
-            KNOWN_AND_UNFINISHED,
-            f"{entry} is in row {twice} and enters row {new.row}",
+            not twice, KNOWN_AND_UNFINISHED, f"{entry} is in row {twice} and enters row {new.row}"
         )
         expect(
             new.row not in self.rows,
@@ -231,13 +218,7 @@ class StepChecker:
             self.rows[row].blocks[group].append(block)
 
     def _compute(
-        self,
-        stay: Stay,
-        count: int,
-        *,
-        samples: bool,
-        ahead: int,
-        written: dict[int, Stay],
+        self, stay: Stay, count: int, *, samples: bool, ahead: int, written: dict[int, Stay]
     ) -> None:
         start = stay.num_computed
         stay.num_pending += ahead  # of a round: each but its last token is computed in it
@@ -293,12 +274,7 @@ class StepChecker:
             )
         else:
             expect(
-                self._chunked,
-                NO_CHUNKS,
-                "{} computes tokens up to {} of {}",
-                entry,
-                end,
-                length,
+                self._chunked, NO_CHUNKS, "{} computes tokens up to {} of {}", entry, end, length
             )
         if not self._spec.feeds_back or entry.wants.structured_output is not None:
             known = entry.num_before + len(entry.token_ids)

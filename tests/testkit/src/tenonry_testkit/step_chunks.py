@@ -39,10 +39,7 @@ def chunks_of(keys: PagedKeys) -> Chunks:
 
 
 def chunk_formula(
-    parts: AttentionParts,
-    query: torch.Tensor,
-    chunks: Chunks,
-    keys: PagedKeys,
+    parts: AttentionParts, query: torch.Tensor, chunks: Chunks, keys: PagedKeys
 ) -> torch.Tensor:
     """In float64; 7 where no row has a query."""
     out = torch.full_like(query.double(), 7.0)
@@ -66,23 +63,13 @@ def chunk_formula(
     return out
 
 
-def assert_chunks(
-    kernel: Any,
-    parts: AttentionParts,
-    keys: PagedKeys,
-    exact: PagedKeys,
-) -> None:
+def assert_chunks(kernel: Any, parts: AttentionParts, keys: PagedKeys, exact: PagedKeys) -> None:
     """A kernel over `keys` is the formula over `exact`, and leaves queries of somebody else alone."""
     chunks = chunks_of(keys)
     count = int(chunks.counts.sum()) + len(keys.lengths) + 3
     query = torch.randn(count, parts.heads, parts.size).bfloat16()
     out = torch.full_like(query, 7.0)
-    kernel(
-        query,
-        chunks,
-        keys,
-        out,
-    )
+    kernel(query, chunks, keys, out)
     assert_close(out, chunk_formula(parts, query, chunks, exact))
 
 
@@ -99,38 +86,17 @@ class ChunkSuite(KernelSuite):
 
     def test_chunk_attention_keeps_what_is_not_a_number_to_its_row(self):
         torch.manual_seed(1)
-        parts = attention_parts(
-            2,
-            2,
-            16,
-            is_gated=False,
-            is_normalised=False,
-        )
+        parts = attention_parts(2, 2, 16, is_gated=False, is_normalised=False)
         kernel = self.offered("chunk_attention", parts)
-        keys = paged_keys(
-            parts,
-            3,
-            20,
-            4,
-        )
+        keys = paged_keys(parts, 3, 20, 4)
         chunks = chunks_of(keys)
         query = torch.randn(int(chunks.counts.sum()) + 3, parts.heads, 16).bfloat16()
-        wanted = chunk_formula(
-            parts,
-            query,
-            chunks,
-            keys,
-        )
+        wanted = chunk_formula(parts, query, chunks, keys)
         first = int(chunks.begins[1])
         wrong = slice(first, first + int(chunks.counts[1]))
         query[wrong] = float("nan")
         out = torch.full_like(query, 7.0)
-        kernel(
-            query,
-            chunks,
-            keys,
-            out,
-        )
+        kernel(query, chunks, keys, out)
         assert out[wrong].isnan().all()
         out[wrong] = 7.0
         wanted[wrong] = 7.0

@@ -89,12 +89,7 @@ class FewBitsSuite(KernelSuite):
         if groups > 1:
             inputs = groups * WIDTH * (1 + inputs % 3)
         weight = random_matrix(
-            bits,
-            outputs,
-            inputs,
-            groups,
-            has_zeros=has_zeros,
-            has_half_scales=has_bias,
+            bits, outputs, inputs, groups, has_zeros=has_zeros, has_half_scales=has_bias
         )
         bias = torch.randn(outputs).to(dtype) if has_bias else None
         kernel = self.offered("few_bits_linear", known(weight, bias))
@@ -137,12 +132,7 @@ class FewBitsSuite(KernelSuite):
         kernel = self.offered("few_bits_linear", known(weight))
         x = exact_rows(3, 128, torch.float32)
         wanted = x @ weight.dequantised().t()
-        torch.testing.assert_close(
-            kernel(x),
-            wanted,
-            rtol=1e-4,
-            atol=1e-3 * wanted.abs().max(),
-        )
+        torch.testing.assert_close(kernel(x), wanted, rtol=1e-4, atol=1e-3 * wanted.abs().max())
 
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
@@ -171,51 +161,23 @@ class FewBitsSuite(KernelSuite):
     @pytest.mark.parametrize("count", [1, 2, 9])
     def test_layer_of_few_bits_is_its_formula(self, bits: int, count: int):
         torch.manual_seed(bits + count)
-        attention = attention_parts(
-            2,
-            2,
-            32,
-            is_gated=False,
-            is_normalised=True,
-        )
-        parts, _ = layer_parts(
-            attention,
-            128,
-            192,
-            has_bias=True,
-        )
+        attention = attention_parts(2, 2, 32, is_gated=False, is_normalised=True)
+        parts, _ = layer_parts(attention, 128, 192, has_bias=True)
         weights = {}
         for name in ("projection", "out", "gate_up", "down"):
             own = getattr(parts, name)
-            matrix = random_matrix(
-                bits,
-                own.outputs,
-                own.inputs,
-                own.inputs // WIDTH,
-            )
+            matrix = random_matrix(bits, own.outputs, own.inputs, own.inputs // WIDTH)
             size = matrix.dequantised().std() * own.inputs**0.5
             matrix = dataclasses.replace(matrix, scales=matrix.scales / size)
             weights[name] = matrix.dequantised(torch.float64)
             parts = dataclasses.replace(parts, **{name: known(matrix, own.bias)})
         kernel = self.offered("layer", parts)
-        keys = paged_keys(
-            attention,
-            count,
-            20,
-            4,
-        )
+        keys = paged_keys(attention, count, 20, 4)
         exact = keys._replace(blocks=keys.blocks.clone())
         hidden = torch.randn(count, 128).bfloat16()
         angles = torch.rand(count, 1, 32) * 6
         cos = angles.cos().bfloat16()
         sin = angles.sin().bfloat16()
         made = kernel(hidden, cos, sin, keys)
-        wanted = layer_formula(
-            parts,
-            weights,
-            hidden,
-            cos.double(),
-            sin.double(),
-            exact,
-        )
+        wanted = layer_formula(parts, weights, hidden, cos.double(), sin.double(), exact)
         assert float((made.double() - wanted).norm() / wanted.norm()) < ROUNDING

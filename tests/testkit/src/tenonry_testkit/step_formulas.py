@@ -20,20 +20,14 @@ if TYPE_CHECKING:
     )
 
 
-def rms_norm(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    eps: float,
-) -> torch.Tensor:
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Over the last dimension."""
     x = x.double()
     return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight.double()
 
 
 def half(
-    parts: HalfParts,
-    hidden: torch.Tensor,
-    between: Callable[[torch.Tensor], torch.Tensor],
+    parts: HalfParts, hidden: torch.Tensor, between: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
     """The first half of a layer; `between` is the part, from projected rows to those that `out` takes."""
     normed = rms_norm(hidden, parts.norm_weight, parts.norm_eps)
@@ -74,10 +68,7 @@ def attention(
 
 
 def turned_heads(
-    parts: AttentionParts,
-    projected: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
+    parts: AttentionParts, projected: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries and keys, normed and rotated, and values: [R, heads, size] each. `projected` has no gates."""
     heads = projected.double().unflatten(1, (-1, parts.size))
@@ -94,10 +85,7 @@ def turned_heads(
 
 
 def delta_rule(
-    parts: DeltaRuleParts,
-    projected: torch.Tensor,
-    window: torch.Tensor,
-    matrix: torch.Tensor,
+    parts: DeltaRuleParts, projected: torch.Tensor, window: torch.Tensor, matrix: torch.Tensor
 ) -> torch.Tensor:
     """One token of each row; `window` and `matrix` are float64 and are changed."""
     rows = projected.double()
@@ -125,20 +113,14 @@ def delta_rule(
     return made.flatten(1) * functional.silu(gate)
 
 
-def _unit(
-    vectors: torch.Tensor,
-    parts: DeltaRuleParts,
-) -> torch.Tensor:
+def _unit(vectors: torch.Tensor, parts: DeltaRuleParts) -> torch.Tensor:
     """[R, heads, key_size], each key head as often as value heads share it."""
     heads = vectors.unflatten(1, (parts.key_heads, -1))
     heads = heads / (heads.square().sum(-1, keepdim=True) + parts.unit_eps).sqrt()
     return heads.repeat_interleave(parts.heads // parts.key_heads, 1)
 
 
-def experts(
-    parts: ExpertParts,
-    hidden: torch.Tensor,
-) -> torch.Tensor:
+def experts(parts: ExpertParts, hidden: torch.Tensor) -> torch.Tensor:
     """`hidden` and what the experts make of it."""
     x = rms_norm(hidden, parts.norm_weight, parts.norm_eps)
     scores = (x @ parts.router.double().t()).softmax(1)
@@ -158,19 +140,12 @@ def experts(
     return out
 
 
-def _gated(
-    x: torch.Tensor,
-    gate_up: torch.Tensor,
-    down: torch.Tensor,
-) -> torch.Tensor:
+def _gated(x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
     gate, up = (x @ gate_up.double().t()).chunk(2, -1)
     return (functional.silu(gate) * up) @ down.double().t()
 
 
-def best_allowed(
-    logits: torch.Tensor,
-    masks: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def best_allowed(logits: torch.Tensor, masks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The first largest logit of each row that has a bit, and that logit."""
     shifts = torch.arange(32)
     bits = (masks.long()[:, :, None] >> shifts) & 1
@@ -181,10 +156,7 @@ def best_allowed(
 
 
 def low_rank(
-    parts: LowRankParts,
-    x: torch.Tensor,
-    out: torch.Tensor,
-    tokens: SlotTokens,
+    parts: LowRankParts, x: torch.Tensor, out: torch.Tensor, tokens: SlotTokens
 ) -> torch.Tensor:
     """`out` and what the adapters make of `x`."""
     made = out.double()

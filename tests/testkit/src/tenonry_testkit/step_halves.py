@@ -22,15 +22,7 @@ class HalfSuite(KernelSuite):
     """Kernels of first halves, against their formulas."""
 
     @EXAMPLES
-    @given(
-        SEEDS,
-        COUNTS,
-        SIZES,
-        st.integers(1, 3),
-        SIZES,
-        SIZES,
-        st.booleans(),
-    )
+    @given(SEEDS, COUNTS, SIZES, st.integers(1, 3), SIZES, SIZES, st.booleans())
     def test_delta_rule_half_is_its_formula_over_several_tokens(
         self,
         seed: int,
@@ -60,15 +52,7 @@ class HalfSuite(KernelSuite):
         assert torch.equal(matrix[others], before[others])
 
     @EXAMPLES
-    @given(
-        SEEDS,
-        COUNTS,
-        SIZES,
-        st.integers(1, 3),
-        SIZES,
-        st.integers(1, 40),
-        st.booleans(),
-    )
+    @given(SEEDS, COUNTS, SIZES, st.integers(1, 3), SIZES, st.integers(1, 40), st.booleans())
     def test_attention_half_is_its_formula(
         self,
         seed: int,

@@ -21,11 +21,7 @@ HEADS = st.sampled_from([2, 6, 16, 24, 32, 40, 64, 128])
 WINDOWS = st.sampled_from([0, 0, 1, 3, 17])
 BLOCKS = st.sampled_from([1, 4, 16, 80])
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16])  # of weights, and of K and V
-NEW_TOKENS = st.lists(
-    st.integers(1, 20),
-    min_size=1,
-    max_size=4,
-)
+NEW_TOKENS = st.lists(st.integers(1, 20), min_size=1, max_size=4)
 
 
 def same_bits(got: torch.Tensor, wanted: torch.Tensor) -> bool:
@@ -65,54 +61,27 @@ class InvariantSuite(KernelSuite):
         other = torch.randn(count, outputs) if has_other else None
         made = kernel(x, other)
         wanted = functional.linear(
-            x.double(),
-            weight.double(),
-            None if bias is None else bias.double(),
+            x.double(), weight.double(), None if bias is None else bias.double()
         )
         assert_near(made, wanted if other is None else wanted + other.double())
         begin = int(torch.randint(count, ()))
-        end = (
-            int(
-                torch.randint(
-                    begin,
-                    count,
-                    (),
-                )
-            )
-            + 1
-        )
+        end = int(torch.randint(begin, count, ())) + 1
         span = slice(begin, end)
         part = kernel(x[span].clone(), None if other is None else other[span].clone())
         assert torch.equal(part, made[span])
         assert kernel(x[:0]).shape == (0, outputs)
 
     @EXAMPLES
-    @given(
-        SEEDS,
-        st.integers(1, 40),
-        st.integers(1, 200),
-        DTYPES,
-    )
+    @given(SEEDS, st.integers(1, 40), st.integers(1, 200), DTYPES)
     def test_invariant_norm_is_its_formula_and_the_same_for_a_row_in_any_company(
-        self,
-        seed: int,
-        count: int,
-        size: int,
-        dtype: torch.dtype,
+        self, seed: int, count: int, size: int, dtype: torch.dtype
     ):
         torch.manual_seed(seed)
         weight = torch.randn(size).to(dtype)
         kernel = self.offered("invariant").norm(weight, 1e-6)
         x = torch.randn(count, size) * 3
         made = kernel(x)
-        assert_near(
-            made,
-            rms_norm(
-                x,
-                weight,
-                1e-6,
-            ),
-        )
+        assert_near(made, rms_norm(x, weight, 1e-6))
         for row in range(count):
             assert torch.equal(kernel(x[row : row + 1].clone())[0], made[row])
 
@@ -151,53 +120,20 @@ class InvariantSuite(KernelSuite):
         torch.manual_seed(seed)
         drawn = np.random.default_rng(seed)
         attention = attention_parts(
-            kv_heads,
-            sharing,
-            size,
-            is_gated=False,
-            is_normalised=is_normalised,
-            window=window,
+            kv_heads, sharing, size, is_gated=False, is_normalised=is_normalised, window=window
         )
         parts, weights = layer_of(
-            self.offered("invariant"),
-            attention,
-            hidden,
-            inner,
-            has_bias=has_bias,
-            dtype=dtype,
+            self.offered("invariant"), attention, hidden, inner, has_bias=has_bias, dtype=dtype
         )
         kernel = self.offered("invariant").layer(parts)
-        known = drawn.integers(
-            0,
-            most_known + 1,
-            len(new),
-        ).tolist()
-        sequences = Sequences(
-            attention,
-            hidden,
-            known,
-            new,
-            block_size,
-            dtype,
-        )
+        known = drawn.integers(0, most_known + 1, len(new)).tolist()
+        sequences = Sequences(attention, hidden, known, new, block_size, dtype)
         before = sequences.blocks.clone()
         kept = sequences.hidden.clone()
         made = sequences.run(kernel, sequences.pieces())
-        wanted = [
-            layer_formula(
-                parts,
-                weights,
-                sequences,
-                number,
-            )
-            for number in range(len(new))
-        ]
+        wanted = [layer_formula(parts, weights, sequences, number) for number in range(len(new))]
         assert torch.equal(sequences.hidden, kept)
-        for got, exact in zip(
-            made,
-            wanted,
-            strict=True,
-        ):
+        for got, exact in zip(made, wanted, strict=True):
             assert_near(got, exact)
         written = sequences.blocks.clone()
         slots = sequences.keys(sequences.pieces()).slots
@@ -207,22 +143,10 @@ class InvariantSuite(KernelSuite):
         assert same_bits(written, before)  # and nothing else there
         written = sequences.blocks.clone()
         sequences.blocks.copy_(before)
-        for whole, got in zip(
-            sequences.pieces(),
-            made,
-            strict=True,
-        ):
+        for whole, got in zip(sequences.pieces(), made, strict=True):
             cuts = [whole.begin, int(drawn.integers(whole.begin, whole.end)), whole.end]
             bounds = itertools.pairwise(cuts)
-            steps = [
-                Piece(
-                    whole.sequence,
-                    begin,
-                    end,
-                )
-                for begin, end in bounds
-                if begin < end
-            ]
+            steps = [Piece(whole.sequence, begin, end) for begin, end in bounds if begin < end]
             alone = [sequences.run(kernel, [step])[0] for step in steps]
             assert torch.equal(torch.cat(alone), got)
         assert same_bits(sequences.blocks, written)
@@ -249,28 +173,10 @@ class InvariantSuite(KernelSuite):
 
     def test_invariant_layer_goes_on_with_the_queries_that_it_is_told(self):
         torch.manual_seed(0)
-        attention = attention_parts(
-            2,
-            2,
-            16,
-            is_gated=False,
-            is_normalised=True,
-        )
-        parts, _ = layer_of(
-            self.offered("invariant"),
-            attention,
-            32,
-            48,
-            has_bias=True,
-        )
+        attention = attention_parts(2, 2, 16, is_gated=False, is_normalised=True)
+        parts, _ = layer_of(self.offered("invariant"), attention, 32, 48, has_bias=True)
         kernel = self.offered("invariant").layer(parts)
-        sequences = Sequences(
-            attention,
-            32,
-            [3, 0, 40],
-            [9, 5, 1],
-            4,
-        )
+        sequences = Sequences(attention, 32, [3, 0, 40], [9, 5, 1], 4)
         pieces = sequences.pieces()
         before = sequences.blocks.clone()
         made = sequences.run(kernel, pieces)
@@ -280,56 +186,21 @@ class InvariantSuite(KernelSuite):
         cos = torch.cat([sequences.cos[part.begin : part.end] for part in pieces])
         sin = torch.cat([sequences.sin[part.begin : part.end] for part in pieces])
         ends = torch.tensor([9, 14, 15]) - 1
-        got = kernel(
-            hidden,
-            cos,
-            sin,
-            sequences.keys(pieces, last_only=True),
-            ends,
-        )
+        got = kernel(hidden, cos, sin, sequences.keys(pieces, last_only=True), ends)
         assert torch.equal(got, torch.stack([part[-1] for part in made]))
         written = sequences.blocks.clone()
         sequences.blocks.copy_(before)
         none = torch.zeros(0, dtype=torch.int64)
-        keys = sequences.keys(pieces)._replace(
-            positions=none,
-            begins=none,
-            counts=none,
-            lines=none,
-        )
-        assert kernel(
-            hidden,
-            cos,
-            sin,
-            keys,
-            none,
-        ).shape == (0, 32)
+        keys = sequences.keys(pieces)._replace(positions=none, begins=none, counts=none, lines=none)
+        assert kernel(hidden, cos, sin, keys, none).shape == (0, 32)
         assert same_bits(sequences.blocks, written)  # all keys and values, without any query
 
     def test_invariant_layer_keeps_what_is_not_a_number_to_its_sequence(self):
         torch.manual_seed(1)
-        attention = attention_parts(
-            2,
-            2,
-            16,
-            is_gated=False,
-            is_normalised=True,
-        )
-        parts, _ = layer_of(
-            self.offered("invariant"),
-            attention,
-            32,
-            48,
-            has_bias=False,
-        )
+        attention = attention_parts(2, 2, 16, is_gated=False, is_normalised=True)
+        parts, _ = layer_of(self.offered("invariant"), attention, 32, 48, has_bias=False)
         kernel = self.offered("invariant").layer(parts)
-        sequences = Sequences(
-            attention,
-            32,
-            [3, 7, 0],
-            [2, 1, 20],
-            4,
-        )
+        sequences = Sequences(attention, 32, [3, 7, 0], [2, 1, 20], 4)
         before = sequences.blocks.clone()
         wanted = sequences.run(kernel, sequences.pieces())
         sequences.blocks.copy_(before)

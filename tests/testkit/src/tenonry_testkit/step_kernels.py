@@ -68,17 +68,8 @@ class StepKernelsContract(
         assert isinstance(made.description, str)
 
     @EXAMPLES
-    @given(
-        SEEDS,
-        COUNTS,
-        st.integers(1, 200),
-    )
-    def test_rms_norm_is_its_formula(
-        self,
-        seed: int,
-        count: int,
-        size: int,
-    ):
+    @given(SEEDS, COUNTS, st.integers(1, 200))
+    def test_rms_norm_is_its_formula(self, seed: int, count: int, size: int):
         torch.manual_seed(seed)
         weight = torch.randn(size)
         x = torch.randn(count, size) * 3
@@ -120,23 +111,10 @@ class StepKernelsContract(
             assert_near(matrix, exact[1])
 
     @EXAMPLES
-    @given(
-        SEEDS,
-        COUNTS,
-    )
-    def test_delta_rule_changes_the_states_of_its_rows_only(
-        self,
-        seed: int,
-        count: int,
-    ):
+    @given(SEEDS, COUNTS)
+    def test_delta_rule_changes_the_states_of_its_rows_only(self, seed: int, count: int):
         torch.manual_seed(seed)
-        parts = delta_rule_parts(
-            2,
-            2,
-            (8, 24),
-            4,
-            is_ordered=True,
-        )
+        parts = delta_rule_parts(2, 2, (8, 24), 4, is_ordered=True)
         kernel = self.offered("delta_rule", parts)
         rows = torch.randperm(count + 4)[:count]
         window, matrix = states_of(parts, count + 4)
@@ -152,13 +130,7 @@ class StepKernelsContract(
         assert torch.equal(matrix[others], before[1][others])
 
     def test_delta_rule_keeps_what_is_not_a_number_to_its_row(self):
-        parts = delta_rule_parts(
-            1,
-            2,
-            (16, 16),
-            4,
-            is_ordered=False,
-        )
+        parts = delta_rule_parts(1, 2, (16, 16), 4, is_ordered=False)
         kernel = self.offered("delta_rule", parts)
         window, matrix = states_of(parts, 3)
         exact = (window.double(), matrix.double())
@@ -195,11 +167,7 @@ class StepKernelsContract(
     ):
         torch.manual_seed(seed)
         parts = attention_parts(
-            kv_heads,
-            sharing,
-            size,
-            is_gated=is_gated,
-            is_normalised=is_normalised,
+            kv_heads, sharing, size, is_gated=is_gated, is_normalised=is_normalised
         )
         kernel = self.offered("attention", parts)
         held = held_keys(parts, count, capacity)
@@ -231,15 +199,7 @@ class StepKernelsContract(
         assert_near(made[[0, 2]], wanted[[0, 2]])
 
     @EXAMPLES
-    @given(
-        SEEDS,
-        COUNTS,
-        SIZES,
-        st.integers(1, 9),
-        SIZES,
-        st.integers(0, 40),
-        st.booleans(),
-    )
+    @given(SEEDS, COUNTS, SIZES, st.integers(1, 9), SIZES, st.integers(0, 40), st.booleans())
     def test_experts_are_their_formula(
         self,
         seed: int,
@@ -293,14 +253,7 @@ class StepKernelsContract(
         dtype: torch.dtype,
     ):
         torch.manual_seed(seed)
-        parts = low_rank_parts(
-            slots,
-            inputs,
-            sizes,
-            rank,
-            gap,
-            dtype,
-        )
+        parts = low_rank_parts(slots, inputs, sizes, rank, gap, dtype)
         kernel = self.offered("low_rank", parts)
         columns = sum(sizes) + gap * (len(sizes) + 1)
         for _ in range(2):
@@ -328,10 +281,7 @@ class StepKernelsContract(
             x = torch.randn(6, 24).to(dtype)
             x[2, 3] = float("nan")
             out = torch.randn(6, 39).to(dtype)
-            tokens = SlotTokens(
-                torch.tensor([5, 2, 0, 1]),
-                torch.tensor([1, 4]),
-            )
+            tokens = SlotTokens(torch.tensor([5, 2, 0, 1]), torch.tensor([1, 4]))
             before = out.clone()
             kernel(x, out, tokens)
             assert out[2].isnan().all()
@@ -347,12 +297,7 @@ class StepKernelsContract(
         st.sampled_from([torch.float32, torch.bfloat16]),
     )
     def test_best_allowed_is_the_first_maximum_of_what_has_a_bit(
-        self,
-        seed: int,
-        count: int,
-        words: int,
-        most_bits: int,
-        dtype: torch.dtype,
+        self, seed: int, count: int, words: int, most_bits: int, dtype: torch.dtype
     ):
         torch.manual_seed(seed)
         kernel = self.offered("best_allowed")
@@ -377,11 +322,7 @@ class StepKernelsContract(
         for dtype in (torch.float32, torch.bfloat16):
             logits = torch.arange(4 * 64).view(4, 64)
             logits = logits.to(dtype)
-            masks = torch.full(
-                (4, 2),
-                -1,
-                dtype=torch.int32,
-            )
+            masks = torch.full((4, 2), -1, dtype=torch.int32)
             masks[2] = 0
             logits[1, 3] = float("nan")
             logits[2, 40] = float("nan")

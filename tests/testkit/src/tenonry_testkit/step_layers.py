@@ -53,10 +53,7 @@ def paged_shapes(sizes: st.SearchStrategy[int]) -> st.SearchStrategy[PagedShape]
     )
 
 
-def assert_close(
-    got: torch.Tensor,
-    wanted: torch.Tensor,
-) -> None:
+def assert_close(got: torch.Tensor, wanted: torch.Tensor) -> None:
     """But for rounding to bfloat16, on the way as well."""
     assert got.shape == wanted.shape
     assert got.dtype == torch.bfloat16
@@ -64,11 +61,7 @@ def assert_close(
     torch.testing.assert_close(got.double(), wanted, rtol=3e-2, atol=2e-2 * largest)
 
 
-def paged_formula(
-    parts: AttentionParts,
-    query: torch.Tensor,
-    keys: PagedKeys,
-) -> torch.Tensor:
+def paged_formula(parts: AttentionParts, query: torch.Tensor, keys: PagedKeys) -> torch.Tensor:
     """`query` [R, heads, size] in float64, over what the blocks hold."""
     block_size = keys.blocks.shape[2]
     out = torch.empty_like(query)
@@ -99,14 +92,7 @@ def layer_formula(
     """In float64; the new keys and values are written, rounded."""
     attention = parts.attention
     x = hidden.double()
-    projected = (
-        rms_norm(
-            x,
-            parts.norm_weight,
-            parts.norm_eps,
-        )
-        @ weights["projection"].t()
-    )
+    projected = rms_norm(x, parts.norm_weight, parts.norm_eps) @ weights["projection"].t()
     if parts.projection.bias is not None:
         projected = projected + parts.projection.bias.double()
     query, key, value = turned_heads(attention, projected, cos, sin)
@@ -115,17 +101,9 @@ def layer_formula(
         block = int(keys.table[row, (length - 1) // block_size])
         new = torch.cat([key[row], value[row]])
         keys.blocks[block, :, (length - 1) % block_size] = new.bfloat16()
-    made = paged_formula(
-        attention,
-        query,
-        keys,
-    ).flatten(1)
+    made = paged_formula(attention, query, keys).flatten(1)
     middle = x + made @ weights["out"].t()
-    normed = rms_norm(
-        middle,
-        parts.second_norm_weight,
-        parts.second_norm_eps,
-    )
+    normed = rms_norm(middle, parts.second_norm_weight, parts.second_norm_eps)
     gate, up = (normed @ weights["gate_up"].t()).chunk(2, -1)
     return middle + (functional.silu(gate) * up) @ weights["down"].t()
 
@@ -134,29 +112,12 @@ class LayerSuite(KernelSuite):
     """Kernels for bfloat16, against their formulas."""
 
     @EXAMPLES
-    @given(
-        SEEDS,
-        st.integers(1, 70),
-        PAIRS,
-        st.integers(1, 200),
-        st.booleans(),
-        st.booleans(),
-    )
+    @given(SEEDS, st.integers(1, 70), PAIRS, st.integers(1, 200), st.booleans(), st.booleans())
     def test_linear_is_its_formula(
-        self,
-        seed: int,
-        count: int,
-        pairs: int,
-        outputs: int,
-        has_bias: bool,
-        has_other: bool,
+        self, seed: int, count: int, pairs: int, outputs: int, has_bias: bool, has_other: bool
     ):
         torch.manual_seed(seed)
-        made, exact = blocked_weight(
-            outputs,
-            2 * pairs,
-            has_bias=has_bias,
-        )
+        made, exact = blocked_weight(outputs, 2 * pairs, has_bias=has_bias)
         kernel = self.offered("linear", made)
         x = torch.randn(count, 2 * pairs).bfloat16()
         other = torch.randn(count, outputs).bfloat16()
@@ -169,11 +130,7 @@ class LayerSuite(KernelSuite):
 
     def test_linear_of_much_work_is_its_formula(self):
         torch.manual_seed(0)
-        made, exact = blocked_weight(
-            4000,
-            1024,
-            has_bias=True,
-        )
+        made, exact = blocked_weight(4000, 1024, has_bias=True)
         kernel = self.offered("linear", made)
         for count in (1, 7, 65):
             x = torch.randn(count, 1024).bfloat16()
@@ -187,11 +144,7 @@ class LayerSuite(KernelSuite):
         assert found.shape == (0, 100)
 
     def test_linear_keeps_what_is_not_a_number_to_its_row(self):
-        made, exact = blocked_weight(
-            100,
-            64,
-            has_bias=False,
-        )
+        made, exact = blocked_weight(100, 64, has_bias=False)
         kernel = self.offered("linear", made)
         x = torch.randn(9, 64).bfloat16()
         x[4, 5] = float("nan")
@@ -240,26 +193,11 @@ class LayerSuite(KernelSuite):
     ):
         torch.manual_seed(seed)
         attention = attention_parts(
-            kv_heads,
-            sharing,
-            size,
-            is_gated=False,
-            is_normalised=is_normalised,
-            window=window,
+            kv_heads, sharing, size, is_gated=False, is_normalised=is_normalised, window=window
         )
-        parts, weights = layer_parts(
-            attention,
-            2 * pairs,
-            64 * inner,
-            has_bias=has_bias,
-        )
+        parts, weights = layer_parts(attention, 2 * pairs, 64 * inner, has_bias=has_bias)
         kernel = self.offered("layer", parts)
-        keys = paged_keys(
-            attention,
-            count,
-            longest,
-            4,
-        )
+        keys = paged_keys(attention, count, longest, 4)
         before = keys.blocks.clone()
         exact = keys._replace(blocks=keys.blocks.clone())
         hidden = torch.randn(count, 2 * pairs).bfloat16()
@@ -270,10 +208,7 @@ class LayerSuite(KernelSuite):
         sin = angles.sin().bfloat16()
         made = kernel(hidden, cos, sin, keys)
         wanted = layer_formula(parts, weights, hidden, cos.double(), sin.double(), exact)
-        assert_close(
-            made,
-            wanted,
-        )
+        assert_close(made, wanted)
         assert torch.equal(hidden, kept)
         # The new keys and values, rounded, and all else as it was.
         for row, length in enumerate(keys.lengths.tolist()):
@@ -290,12 +225,7 @@ class LayerSuite(KernelSuite):
         exact = case.keys._replace(blocks=case.keys.blocks.clone())
         made = kernel(case.hidden, case.cos, case.sin, case.keys)
         wanted = layer_formula(
-            case.parts,
-            case.weights,
-            case.hidden,
-            case.cos.double(),
-            case.sin.double(),
-            exact,
+            case.parts, case.weights, case.hidden, case.cos.double(), case.sin.double(), exact
         )
         assert not made[1].isfinite().all()
         assert_close(made[[0, 2]], wanted[[0, 2]])
@@ -325,27 +255,12 @@ class LayerSuite(KernelSuite):
         layers = []
         for window in windows[:num_layers]:
             attention = attention_parts(
-                2,
-                2,
-                size,
-                is_gated=False,
-                is_normalised=True,
-                window=window,
+                2, 2, size, is_gated=False, is_normalised=True, window=window
             )
-            parts, _ = layer_parts(
-                attention,
-                2 * pairs,
-                64,
-                has_bias=False,
-            )
+            parts, _ = layer_parts(attention, 2 * pairs, 64, has_bias=False)
             layers.append(self.offered("layer", parts))
         kernel = self.offered("stack", layers)
-        keys = paged_keys(
-            attention,
-            count,
-            longest,
-            4,
-        )
+        keys = paged_keys(attention, count, longest, 4)
         blocks = [torch.randn_like(keys.blocks) for _ in layers]
         singly = [each.clone() for each in blocks]
         hidden = torch.randn(count, 2 * pairs).bfloat16()

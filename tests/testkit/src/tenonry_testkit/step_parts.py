@@ -27,12 +27,7 @@ def random_order(columns: int) -> torch.Tensor:
 
 
 def delta_rule_parts(
-    key_heads: int,
-    sharing: int,
-    sizes: tuple[int, int],
-    taps: int,
-    *,
-    is_ordered: bool,
+    key_heads: int, sharing: int, sizes: tuple[int, int], taps: int, *, is_ordered: bool
 ) -> DeltaRuleParts:
     """Of these shapes, with random weights."""
     heads = key_heads * sharing
@@ -55,23 +50,14 @@ def delta_rule_parts(
     )
 
 
-def states_of(
-    parts: DeltaRuleParts,
-    count: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def states_of(parts: DeltaRuleParts, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Windows whose channels are neighbours in memory, and matrices."""
     window = torch.randn(count, len(parts.window_weight), parts.channels).transpose(1, 2)
     return window, torch.randn(count, parts.heads, parts.key_size, parts.value_size)
 
 
 def attention_parts(
-    kv_heads: int,
-    sharing: int,
-    size: int,
-    *,
-    is_gated: bool,
-    is_normalised: bool,
-    window: int = 0,
+    kv_heads: int, sharing: int, size: int, *, is_gated: bool, is_normalised: bool, window: int = 0
 ) -> AttentionParts:
     """Of these shapes, with random weights."""
     heads = kv_heads * sharing
@@ -87,11 +73,7 @@ def attention_parts(
     )
 
 
-def held_keys(
-    parts: AttentionParts,
-    count: int,
-    capacity: int,
-) -> HeldKeys:
+def held_keys(parts: AttentionParts, count: int, capacity: int) -> HeldKeys:
     """Random keys and values of `count` rows in any order, and NaN behind each row's own."""
     block_size = 4
     slab = torch.randn(2, count + 2, parts.kv_heads, capacity, parts.size)
@@ -126,13 +108,7 @@ def half_parts(hidden: int, parts: DeltaRuleParts | AttentionParts) -> HalfParts
 
 
 def expert_parts(
-    hidden: int,
-    num_experts: int,
-    chosen: int,
-    inner: int,
-    shared: int,
-    *,
-    has_gate: bool,
+    hidden: int, num_experts: int, chosen: int, inner: int, shared: int, *, has_gate: bool
 ) -> ExpertParts:
     """Of these shapes, with random weights; `shared` 0: no shared expert."""
     scale = hidden**-0.5
@@ -151,12 +127,7 @@ def expert_parts(
 
 
 def low_rank_parts(
-    slots: int,
-    inputs: int,
-    sizes: list[int],
-    rank: int,
-    gap: int,
-    dtype: torch.dtype,
+    slots: int, inputs: int, sizes: list[int], rank: int, gap: int, dtype: torch.dtype
 ) -> LowRankParts:
     """Of layers with so many outputs each, `gap` columns of other layers between them; with random weights."""
     width = -(-rank * len(sizes) // 16) * 16
@@ -184,11 +155,7 @@ def slot_tokens(slots: int, count: int) -> SlotTokens:
     return SlotTokens(order, ends)
 
 
-def random_masks(
-    rows: int,
-    words: int,
-    share: float,
-) -> torch.Tensor:
+def random_masks(rows: int, words: int, share: float) -> torch.Tensor:
     """Masks i32[rows, words] in which each token has a bit with this probability."""
     bits = torch.rand(rows, words, 32) < share
     places = torch.arange(32)
@@ -210,12 +177,7 @@ def blocked_weight(
     return made, weight.double()
 
 
-def paged_keys(
-    parts: AttentionParts,
-    count: int,
-    longest: int,
-    block_size: int,
-) -> PagedKeys:
+def paged_keys(parts: AttentionParts, count: int, longest: int, block_size: int) -> PagedKeys:
     """Random keys and values of `count` rows, which share full blocks where they may; NaN where there are none."""
     width = -(-longest // block_size)
     lengths = torch.randint(1, longest + 1, (count,))
@@ -257,11 +219,7 @@ def paged_case(shape: PagedShape) -> tuple[AttentionParts, PagedKeys]:
 
 
 def layer_parts(
-    attention: AttentionParts,
-    hidden: int,
-    inner: int,
-    *,
-    has_bias: bool,
+    attention: AttentionParts, hidden: int, inner: int, *, has_bias: bool
 ) -> tuple[LayerParts, dict[str, torch.Tensor]]:
     """A layer with random weights, and these in rows by their names, in float64."""
     made = attention.heads * attention.size

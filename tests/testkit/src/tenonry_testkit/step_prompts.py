@@ -75,20 +75,10 @@ def prompt_case(shape: PromptShape, num_layers: int) -> PromptCase:
             is_normalised=shape.is_normalised,
             window=shape.window if number == 0 else 0,
         )
-        parts, exact = layer_parts(
-            attention,
-            shape.hidden,
-            64,
-            has_bias=shape.has_bias,
-        )
+        parts, exact = layer_parts(attention, shape.hidden, 64, has_bias=shape.has_bias)
         layers.append(parts)
         weights.append(exact)
-    keys = paged_keys(
-        attention,
-        shape.count,
-        shape.longest,
-        shape.block_size,
-    )
+    keys = paged_keys(attention, shape.count, shape.longest, shape.block_size)
     shared = (int(keys.lengths.min()) - 1) // shape.block_size * shape.block_size
     most = keys.lengths - shared
     counts = (torch.rand(shape.count) * most).long() + 1
@@ -102,11 +92,7 @@ def prompt_case(shape: PromptShape, num_layers: int) -> PromptCase:
         Chunks(counts.cumsum(0) - counts, counts),
         keys,
         [
-            torch.where(
-                keys.blocks.isnan(),
-                keys.blocks,
-                torch.randn_like(keys.blocks),
-            )
+            torch.where(keys.blocks.isnan(), keys.blocks, torch.randn_like(keys.blocks))
             for _ in layers
         ],
         torch.randn(tokens, shape.hidden).bfloat16(),
@@ -131,14 +117,7 @@ def prompt_formula(case: PromptCase) -> torch.Tensor:
                     lengths=torch.tensor([length - count + number + 1]),
                 )
                 cos, sin = (each[token].double() for each in (case.cos, case.sin))
-                made[token] = layer_formula(
-                    parts,
-                    weights,
-                    hidden[token],
-                    cos,
-                    sin,
-                    keys,
-                )
+                made[token] = layer_formula(parts, weights, hidden[token], cos, sin, keys)
         hidden = made.bfloat16()
     return made
 
@@ -153,18 +132,8 @@ class PromptSuite(KernelSuite):
         case = prompt_case(shape, num_layers)
         exact = case._replace(blocks=[each.clone() for each in case.blocks])
         kept = case.hidden.clone()
-        kernel = self.offered(
-            "prompts",
-            [self.offered("layer", each) for each in case.layers],
-        )
-        made = kernel(
-            case.hidden,
-            case.cos,
-            case.sin,
-            case.chunks,
-            case.keys,
-            case.blocks,
-        )
+        kernel = self.offered("prompts", [self.offered("layer", each) for each in case.layers])
+        made = kernel(case.hidden, case.cos, case.sin, case.chunks, case.keys, case.blocks)
         assert_close(made, prompt_formula(exact))
         assert torch.equal(case.hidden, kept)
         for got, wanted in zip(case.blocks, exact.blocks, strict=True):
@@ -173,39 +142,14 @@ class PromptSuite(KernelSuite):
 
     def test_prompts_pass_so_many_layers_as_have_blocks(self):
         torch.manual_seed(2)
-        shape = PromptShape(
-            3,
-            40,
-            16,
-            2,
-            2,
-            32,
-            64,
-            0,
-            is_normalised=True,
-            has_bias=False,
-        )
+        shape = PromptShape(3, 40, 16, 2, 2, 32, 64, 0, is_normalised=True, has_bias=False)
         case = prompt_case(shape, 2)
         layers = [self.offered("layer", each) for each in case.layers]
         both = self.offered("prompts", layers)
         one = self.offered("prompts", layers[:1])
         others = [each.clone() for each in case.blocks]
-        wanted = one(
-            case.hidden,
-            case.cos,
-            case.sin,
-            case.chunks,
-            case.keys,
-            others[:1],
-        )
-        made = both(
-            case.hidden,
-            case.cos,
-            case.sin,
-            case.chunks,
-            case.keys,
-            case.blocks[:1],
-        )
+        wanted = one(case.hidden, case.cos, case.sin, case.chunks, case.keys, others[:1])
+        made = both(case.hidden, case.cos, case.sin, case.chunks, case.keys, case.blocks[:1])
         assert torch.equal(made, wanted)
         assert torch.equal(case.blocks[1].view(torch.int16), others[1].view(torch.int16))
 
@@ -217,10 +161,7 @@ class PromptSuite(KernelSuite):
         torch.manual_seed(seed)
         case = prompt_case(shape, num_layers)
         others = [each.clone() for each in case.blocks]
-        kernel = self.offered(
-            "prompts",
-            [self.offered("layer", each) for each in case.layers],
-        )
+        kernel = self.offered("prompts", [self.offered("layer", each) for each in case.layers])
         given = (case.hidden, case.cos, case.sin, case.chunks, case.keys)
         wanted = kernel(*given, others)
         ends = case.chunks.begins + case.chunks.counts - 1
@@ -235,63 +176,24 @@ class PromptSuite(KernelSuite):
     @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
     def test_prompts_keep_what_is_not_a_number_to_its_row(self, bad: float):
         torch.manual_seed(3)
-        shape = PromptShape(
-            4,
-            70,
-            16,
-            2,
-            2,
-            32,
-            64,
-            0,
-            is_normalised=True,
-            has_bias=False,
-        )
+        shape = PromptShape(4, 70, 16, 2, 2, 32, 64, 0, is_normalised=True, has_bias=False)
         case = prompt_case(shape, 2)
-        kernel = self.offered(
-            "prompts",
-            [self.offered("layer", each) for each in case.layers],
-        )
+        kernel = self.offered("prompts", [self.offered("layer", each) for each in case.layers])
         others = [each.clone() for each in case.blocks]
-        wanted = kernel(
-            case.hidden,
-            case.cos,
-            case.sin,
-            case.chunks,
-            case.keys,
-            others,
-        )
+        wanted = kernel(case.hidden, case.cos, case.sin, case.chunks, case.keys, others)
         begin = int(case.chunks.begins[1])
         spoilt = torch.zeros(len(case.hidden), dtype=torch.bool)
         spoilt[begin : begin + int(case.chunks.counts[1])] = True
         hidden = case.hidden.clone()
         hidden[begin, 5] = bad
-        made = kernel(
-            hidden,
-            case.cos,
-            case.sin,
-            case.chunks,
-            case.keys,
-            case.blocks,
-        )
+        made = kernel(hidden, case.cos, case.sin, case.chunks, case.keys, case.blocks)
         assert torch.equal(made[~spoilt], wanted[~spoilt])
         assert not made[spoilt].isfinite().all()
 
     def test_prompts_of_many_tokens_are_those_of_few(self):
         """Of one row, in one step and in several: more than a kernel may take through a layer at once."""
         torch.manual_seed(4)
-        shape = PromptShape(
-            1,
-            700,
-            16,
-            2,
-            2,
-            32,
-            64,
-            0,
-            is_normalised=True,
-            has_bias=False,
-        )
+        shape = PromptShape(1, 700, 16, 2, 2, 32, 64, 0, is_normalised=True, has_bias=False)
         case = prompt_case(shape, 2)
         count = 600
         keys = case.keys._replace(
@@ -300,27 +202,15 @@ class PromptSuite(KernelSuite):
         hidden = torch.randn(count, shape.hidden).bfloat16()
         angles = torch.rand(count, 1, 32) * 6
         cos, sin = angles.cos().bfloat16(), angles.sin().bfloat16()
-        kernel = self.offered(
-            "prompts",
-            [self.offered("layer", each) for each in case.layers],
-        )
+        kernel = self.offered("prompts", [self.offered("layer", each) for each in case.layers])
         blocks = [torch.zeros_like(each) for each in case.blocks]
         others = [each.clone() for each in blocks]
         whole = Chunks(torch.tensor([0]), torch.tensor([count]))
-        made = kernel(
-            hidden,
-            cos,
-            sin,
-            whole,
-            keys,
-            blocks,
-        )
+        made = kernel(hidden, cos, sin, whole, keys, blocks)
         parts = []
         for begin in range(0, count, 150):
             chunk = slice(begin, begin + 150)
             seen = keys._replace(lengths=torch.tensor([begin + 150]))
             one = Chunks(torch.tensor([0]), torch.tensor([150]))
-            parts.append(
-                kernel(hidden[chunk], cos[chunk], sin[chunk], one, seen, others),
-            )
+            parts.append(kernel(hidden[chunk], cos[chunk], sin[chunk], one, seen, others))
         assert_close(made, torch.cat(parts).double())

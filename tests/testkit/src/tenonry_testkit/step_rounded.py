@@ -39,9 +39,7 @@ SCALE_BYTES = 2
 SIZES = st.one_of(HEADS, st.sampled_from([7, 33]))
 
 
-def kept(
-    vectors: torch.Tensor,
-) -> torch.Tensor:
+def kept(vectors: torch.Tensor) -> torch.Tensor:
     """Vectors [..., size] as blocks hold them in 8 bits: u8[..., size + size % 2 + 2]."""
     size = vectors.shape[-1]
     scale = (vectors.float().abs().amax(-1, keepdim=True) / NUMBERS).bfloat16()
@@ -53,10 +51,7 @@ def kept(
     return made
 
 
-def seen(
-    blocks: torch.Tensor,
-    size: int,
-) -> torch.Tensor:
+def seen(blocks: torch.Tensor, size: int) -> torch.Tensor:
     """What attention sees of them, in bfloat16."""
     numbers = blocks[..., :size].view(torch.int8).double()
     scale = blocks[..., -SCALE_BYTES:].contiguous().view(torch.bfloat16).double()
@@ -73,11 +68,7 @@ def rounded(keys: PagedKeys) -> tuple[PagedKeys, PagedKeys]:
 class RoundedSuite(KernelSuite):
     """Kernels that say they read K/V in 8 bits, against the formula over what these stand for."""
 
-    def offered(
-        self,
-        method: str,
-        *arguments: Any,
-    ) -> Any:
+    def offered(self, method: str, *arguments: Any) -> Any:
         if "int8" not in self.made().kept:
             pytest.skip("no kernel reads K and V in 8 bits")
         return super().offered(method, *arguments)
@@ -123,51 +114,19 @@ class RoundedSuite(KernelSuite):
     ):
         torch.manual_seed(seed)
         attention = attention_parts(
-            kv_heads,
-            sharing,
-            size,
-            is_gated=False,
-            is_normalised=True,
-            window=window,
+            kv_heads, sharing, size, is_gated=False, is_normalised=True, window=window
         )
-        parts, weights = layer_parts(
-            attention,
-            32,
-            64,
-            has_bias=False,
-        )
+        parts, weights = layer_parts(attention, 32, 64, has_bias=False)
         kernel = self.offered("layer", parts)
-        given, exact = rounded(
-            paged_keys(
-                attention,
-                count,
-                longest,
-                4,
-            )
-        )
+        given, exact = rounded(paged_keys(attention, count, longest, 4))
         before = given.blocks.clone()
         hidden = torch.randn(count, 32).bfloat16()
         angles = torch.rand(count, 1, size // 2 * 2) * 6
         cos = angles.cos().bfloat16()
         sin = angles.sin().bfloat16()
-        made = kernel(
-            hidden,
-            cos,
-            sin,
-            given,
-        )
-        wanted = layer_formula(
-            parts,
-            weights,
-            hidden,
-            cos.double(),
-            sin.double(),
-            exact,
-        )
-        assert_close(
-            made,
-            wanted,
-        )
+        made = kernel(hidden, cos, sin, given)
+        wanted = layer_formula(parts, weights, hidden, cos.double(), sin.double(), exact)
+        assert_close(made, wanted)
         for row, length in enumerate(given.lengths.tolist()):
             new = (int(given.table[row, (length - 1) // 4]), slice(None), (length - 1) % 4)
             assert_close(seen(given.blocks[new], size), exact.blocks[new].double())
@@ -184,12 +143,7 @@ class RoundedSuite(KernelSuite):
         given, exact = rounded(case.keys)
         made = kernel(case.hidden, case.cos, case.sin, given)
         wanted = layer_formula(
-            case.parts,
-            case.weights,
-            case.hidden,
-            case.cos.double(),
-            case.sin.double(),
-            exact,
+            case.parts, case.weights, case.hidden, case.cos.double(), case.sin.double(), exact
         )
         assert not made[1].isfinite().any()
         assert_close(made[[0, 2]], wanted[[0, 2]])

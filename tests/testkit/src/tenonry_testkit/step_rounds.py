@@ -46,44 +46,21 @@ def round_case(count: int, num_layers: int) -> RoundCase:
     layers = []
     weights = []
     for _ in range(num_layers):
-        attention = attention_parts(
-            2,
-            2,
-            SIZE,
-            is_gated=False,
-            is_normalised=True,
-        )
-        made, exact = layer_parts(
-            attention,
-            HIDDEN,
-            64,
-            has_bias=False,
-        )
+        attention = attention_parts(2, 2, SIZE, is_gated=False, is_normalised=True)
+        made, exact = layer_parts(attention, HIDDEN, 64, has_bias=False)
         layers.append(made)
         weights.append(exact)
     width = -(-(LONGEST + MOST) // BLOCK_SIZE)
-    lengths = torch.randint(
-        1,
-        LONGEST + 1,
-        (count,),
-    )
+    lengths = torch.randint(1, LONGEST + 1, (count,))
     table = torch.randperm(count * width).view(count, width)
     shape = paged_keys(attention, 1, width * BLOCK_SIZE, BLOCK_SIZE).blocks.shape
     blocks = [torch.full((count * width, *shape[1:]), float("nan")).bfloat16() for _ in layers]
     for row, length in enumerate(lengths.tolist()):
         for token in range(length):
-            place = (
-                int(table[row, token // BLOCK_SIZE]),
-                slice(None),
-                token % BLOCK_SIZE,
-            )
+            place = (int(table[row, token // BLOCK_SIZE]), slice(None), token % BLOCK_SIZE)
             for each in blocks:
                 each[place] = torch.randn(4, SIZE).bfloat16()
-    head, exact = blocked_weight(
-        VOCABULARY,
-        HIDDEN,
-        has_bias=False,
-    )
+    head, exact = blocked_weight(VOCABULARY, HIDDEN, has_bias=False)
     angles = torch.rand(LONGEST + MOST, SIZE) * 6
     parts = RoundParts(
         [],
@@ -94,21 +71,9 @@ def round_case(count: int, num_layers: int) -> RoundCase:
         1e-6,
         head,
     )
-    keys = PagedKeys(
-        blocks[0],
-        table.int().contiguous(),
-        lengths,
-    )
+    keys = PagedKeys(blocks[0], table.int().contiguous(), lengths)
     token_ids = torch.randint(0, VOCABULARY, (count,)).int()
-    return RoundCase(
-        layers,
-        weights,
-        parts,
-        exact,
-        keys,
-        blocks,
-        token_ids,
-    )
+    return RoundCase(layers, weights, parts, exact, keys, blocks, token_ids)
 
 
 def logits_formula(case: RoundCase, row: int, token: int, length: int) -> torch.Tensor:
@@ -118,17 +83,9 @@ def logits_formula(case: RoundCase, row: int, token: int, length: int) -> torch.
         each[length - 1].view(1, 1, -1).double() for each in (case.parts.cos, case.parts.sin)
     )
     for parts, weights, blocks in zip(case.layers, case.weights, case.blocks, strict=True):
-        keys = PagedKeys(
-            blocks,
-            case.keys.table[row : row + 1],
-            torch.tensor([length]),
-        )
+        keys = PagedKeys(blocks, case.keys.table[row : row + 1], torch.tensor([length]))
         hidden = layer_formula(parts, weights, hidden, cos, sin, keys).bfloat16()
-    normed = rms_norm(
-        hidden.double(),
-        case.parts.norm_weight,
-        case.parts.norm_eps,
-    )
+    normed = rms_norm(hidden.double(), case.parts.norm_weight, case.parts.norm_eps)
     logits: torch.Tensor = (normed @ case.head.t())[0]
     return logits
 
@@ -138,12 +95,7 @@ def assert_chosen(case: RoundCase, made: RoundTokens, row: int) -> None:
     token = int(case.token_ids[row])
     length = int(case.keys.lengths[row])
     for number in range(int(made.counts[row])):
-        logits = logits_formula(
-            case,
-            row,
-            token,
-            length + number,
-        )
+        logits = logits_formula(case, row, token, length + number)
         token = int(made.token_ids[row, number])
         assert logits[token] >= logits.max() - NEAR * logits.abs().max()
 
@@ -157,10 +109,7 @@ class RoundSuite(KernelSuite):
 
     def run_round(self, case: RoundCase, ends: RoundEnds) -> RoundTokens:
         layers = [self.offered("layer", each) for each in case.layers]
-        kernel = self.offered(
-            "rounds",
-            dataclasses.replace(case.parts, layers=layers),
-        )
+        kernel = self.offered("rounds", dataclasses.replace(case.parts, layers=layers))
         made: RoundTokens = kernel(case.token_ids, case.keys, case.blocks, ends)
         return made
 
@@ -172,10 +121,7 @@ class RoundSuite(KernelSuite):
         torch.manual_seed(seed)
         case = round_case(count, num_layers)
         exact = case.copied()
-        made = self.run_round(
-            case,
-            open_ends(count, most),
-        )
+        made = self.run_round(case, open_ends(count, most))
         assert made.counts.tolist() == [most] * count
         assert not made.failed.any()
         for row in range(count):
@@ -187,24 +133,13 @@ class RoundSuite(KernelSuite):
     def test_rounds_end_with_the_tokens_that_end_rows(self):
         torch.manual_seed(1)
         case = round_case(4, 2)
-        free = self.run_round(
-            case.copied(),
-            open_ends(4, MOST),
-        )
-        stop_ids = torch.full(
-            (4, 2),
-            -1,
-        )
+        free = self.run_round(case.copied(), open_ends(4, MOST))
+        stop_ids = torch.full((4, 2), -1)
         stop_ids[0, 1] = free.token_ids[0, 6]
         stop_ids[2, 0] = free.token_ids[2, 0]
         stop_ids[3] = free.token_ids[3, 3]
-        least = torch.tensor(
-            [0, 0, 1, 9],
-        )
-        made = self.run_round(
-            case.copied(),
-            RoundEnds(MOST, stop_ids, least),
-        )
+        least = torch.tensor([0, 0, 1, 9])
+        made = self.run_round(case.copied(), RoundEnds(MOST, stop_ids, least))
         for row in range(4):
             ids = free.token_ids[row].tolist()
             ends = [
@@ -219,16 +154,10 @@ class RoundSuite(KernelSuite):
     def test_rounds_fail_rows_without_numbers_alone(self):
         torch.manual_seed(2)
         case = round_case(3, 1)
-        free = self.run_round(
-            case.copied(),
-            open_ends(3, 6),
-        )
+        free = self.run_round(case.copied(), open_ends(3, 6))
         first = int(case.keys.table[1, 0])
         case.blocks[0][first] = float("nan")
-        made = self.run_round(
-            case,
-            open_ends(3, 6),
-        )
+        made = self.run_round(case, open_ends(3, 6))
         assert made.failed.tolist() == [0, 1, 0]
         assert made.counts.tolist() == [6, 0, 6]
         assert torch.equal(made.token_ids[[0, 2]], free.token_ids[[0, 2]])
@@ -236,11 +165,7 @@ class RoundSuite(KernelSuite):
     def test_rounds_take_the_first_of_equal_logits_and_negative_ones(self):
         torch.manual_seed(3)
         case = round_case(2, 1)
-        equal, _ = blocked_weight(
-            VOCABULARY,
-            HIDDEN,
-            has_bias=False,
-        )
+        equal, _ = blocked_weight(VOCABULARY, HIDDEN, has_bias=False)
         equal.blocks.zero_()
         for biases, wanted in (
             ([1.0, 2.0, 2.0], 1),
@@ -248,17 +173,11 @@ class RoundSuite(KernelSuite):
             ([0.0, -0.0, 0.0], 0),
             ([-1.0, 0.0, 0.0], 1),
         ):
-            bias = torch.full(
-                (VOCABULARY,),
-                -9.0,
-            )
+            bias = torch.full((VOCABULARY,), -9.0)
             bias[:3] = torch.tensor(biases)
             parts = dataclasses.replace(
                 case.parts,
                 head=type(equal)(outputs=VOCABULARY, inputs=HIDDEN, blocks=equal.blocks, bias=bias),
             )
-            made = self.run_round(
-                case._replace(parts=parts).copied(),
-                open_ends(2, 3),
-            )
+            made = self.run_round(case._replace(parts=parts).copied(), open_ends(2, 3))
             assert made.token_ids.tolist() == [[wanted] * 3] * 2

@@ -56,14 +56,7 @@ class Sequences:
     ) -> None:
         """`dtype`: of the blocks."""
         self.known = known
-        self.lengths = [
-            before + after
-            for before, after in zip(
-                known,
-                new,
-                strict=True,
-            )
-        ]
+        self.lengths = [before + after for before, after in zip(known, new, strict=True)]
         width = -(-max(self.lengths) // block_size)
         count = len(new)
         self.table = torch.randperm(count * width).int().view(count, width)
@@ -74,45 +67,18 @@ class Sequences:
                 block = self.table[sequence, token // block_size]
                 self.blocks[block, :, token % block_size] = torch.randn(shape[1], shape[3])
         longest = max(self.lengths)
-        self.hidden = torch.randn(
-            count,
-            longest,
-            hidden_size,
-        )
+        self.hidden = torch.randn(count, longest, hidden_size)
         rotated = 2 * int(torch.randint(parts.size // 2 + 1, ()))
-        angles = (
-            torch.rand(
-                longest,
-                1,
-                rotated,
-            )
-            * 6
-        )
+        angles = torch.rand(longest, 1, rotated) * 6
         self.cos = angles.cos()
         self.sin = angles.sin()
 
     def pieces(self) -> list[Piece]:
         """All new tokens, in one piece each."""
-        bounds = zip(
-            self.known,
-            self.lengths,
-            strict=True,
-        )
-        return [
-            Piece(
-                sequence,
-                begin,
-                end,
-            )
-            for sequence, (begin, end) in enumerate(bounds)
-        ]
+        bounds = zip(self.known, self.lengths, strict=True)
+        return [Piece(sequence, begin, end) for sequence, (begin, end) in enumerate(bounds)]
 
-    def keys(
-        self,
-        pieces: Sequence[Piece],
-        *,
-        last_only: bool = False,
-    ) -> StepKeys:
+    def keys(self, pieces: Sequence[Piece], *, last_only: bool = False) -> StepKeys:
         """Of a step with these pieces; with `last_only` the last token of each is the only query."""
         block_size = self.blocks.shape[2]
         slots: list[int] = []
@@ -125,11 +91,7 @@ class Sequences:
                 for token in range(begin, end)
             ]
             asked = range(end - 1 if last_only else begin, end)
-            firsts = range(
-                0,
-                len(asked),
-                GROUP,
-            )
+            firsts = range(0, len(asked), GROUP)
             begun = len(positions)
             groups += [(begun + first, min(GROUP, len(asked) - first), line) for first in firsts]
             positions += asked
@@ -155,10 +117,7 @@ class Sequences:
         return hidden, cos, sin
 
     def run(
-        self,
-        kernel: InvariantLayer,
-        pieces: Sequence[Piece],
-        adapters: LayerAdapters | None = None,
+        self, kernel: InvariantLayer, pieces: Sequence[Piece], adapters: LayerAdapters | None = None
     ) -> list[torch.Tensor]:
         """What a step makes of each piece."""
         made = kernel(*self.inputs(pieces), self.keys(pieces), adapters=adapters)
@@ -199,10 +158,7 @@ def layer_of(
 
 
 def layer_formula(
-    parts: InvariantLayerParts,
-    weights: Weights,
-    sequences: Sequences,
-    sequence: int,
+    parts: InvariantLayerParts, weights: Weights, sequences: Sequences, sequence: int
 ) -> torch.Tensor:
     """What a layer makes of the new tokens of a sequence, in float64. Where it keeps K and V in bfloat16, these are as
     it wrote them before, if that is near to what they should be.
@@ -212,24 +168,12 @@ def layer_formula(
     begin = sequences.known[sequence]
     end = sequences.lengths[sequence]
     x = sequences.hidden[sequence, begin:end].double()
-    projected = (
-        rms_norm(
-            x,
-            parts.norm_weight,
-            parts.norm_eps,
-        )
-        @ weights.projection.double().t()
-    )
+    projected = rms_norm(x, parts.norm_weight, parts.norm_eps) @ weights.projection.double().t()
     if weights.bias is not None:
         projected = projected + weights.bias.double()
     cos = sequences.cos[begin:end].double()
     sin = sequences.sin[begin:end].double()
-    query, key, value = turned_heads(
-        attention,
-        projected,
-        cos,
-        sin,
-    )
+    query, key, value = turned_heads(attention, projected, cos, sin)
     both = torch.cat([key, value], 1)
     table = sequences.table[sequence].tolist()
     places = [(table[token // block_size], token % block_size) for token in range(end)]
@@ -241,30 +185,15 @@ def layer_formula(
         every = torch.cat([held[:begin], both])  # [end, 2 * kv_heads, size]
     sharing = attention.heads // attention.kv_heads
     keys, values = (part.repeat_interleave(sharing, 1) for part in every.chunk(2, 1))
-    scores = (
-        torch.einsum(
-            "qhd,thd->hqt",
-            query,
-            keys,
-        )
-        * attention.scaling
-    )
+    scores = torch.einsum("qhd,thd->hqt", query, keys) * attention.scaling
     positions = torch.arange(begin, end)[:, None]
     tokens = torch.arange(end)
     hidden = tokens > positions
     if attention.window:
         hidden |= tokens <= positions - attention.window
     shown = scores.masked_fill(hidden, float("-inf")).softmax(-1)
-    made = torch.einsum(
-        "hqt,thd->qhd",
-        shown,
-        values,
-    ).flatten(1)
+    made = torch.einsum("hqt,thd->qhd", shown, values).flatten(1)
     middle = x + made @ weights.out.double().t()
-    normed = rms_norm(
-        middle,
-        parts.second_norm_weight,
-        parts.second_norm_eps,
-    )
+    normed = rms_norm(middle, parts.second_norm_weight, parts.second_norm_eps)
     gate, up = (normed @ weights.gate_up.double().t()).chunk(2, -1)
     return middle + (functional.silu(gate) * up) @ weights.down.double().t()

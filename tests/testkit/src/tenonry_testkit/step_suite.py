@@ -24,19 +24,11 @@ COUNTS = st.integers(1, 9)
 TOLERANCE = 2e-4
 
 
-def assert_near(
-    got: torch.Tensor,
-    wanted: torch.Tensor,
-) -> None:
+def assert_near(got: torch.Tensor, wanted: torch.Tensor) -> None:
     """But for rounding in float32."""
     assert got.shape == wanted.shape
     assert got.dtype == torch.float32
-    torch.testing.assert_close(
-        got.double(),
-        wanted,
-        rtol=TOLERANCE,
-        atol=TOLERANCE,
-    )
+    torch.testing.assert_close(got.double(), wanted, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 class KernelSuite:
@@ -54,11 +46,7 @@ class KernelSuite:
         made: StepKernels = found()
         return made
 
-    def offered(
-        self,
-        method: str,
-        *arguments: Any,
-    ) -> Any:
+    def offered(self, method: str, *arguments: Any) -> Any:
         """The kernel for these parts; the test ends here where there is none."""
         found = getattr(self.made(), method)(*arguments)
         if found is None:

@@ -134,10 +134,7 @@ def send(harness: SchedulerHarness, ask: Send) -> Entry:
 
 
 def features_of(
-    sizes: Sequence[int],
-    num_tokens: int,
-    *,
-    whole: bool = False,
+    sizes: Sequence[int], num_tokens: int, *, whole: bool = False
 ) -> dict[str, np.ndarray] | None:
     """The features of images that a prompt of so many tokens has places for; None without any.
 
@@ -166,10 +163,7 @@ def _stop_ids(harness: SchedulerHarness, ask: Send, prompt: list[int]) -> tuple[
         return ()
     params = SamplingParams(max_tokens=ask.max_tokens)
     free = harness.oracle.complete(
-        prompt,
-        params,
-        max_model_len=harness.spec.max_model_len,
-        adapter=ask.adapter,
+        prompt, params, max_model_len=harness.spec.max_model_len, adapter=ask.adapter
     )
     return (free.token_ids[ask.stop_after % len(free.token_ids)],)
 

@@ -154,10 +154,7 @@ class TransferLog:
 
     # ------------------------------------------------------------------ scheduler half
     def _match(
-        self,
-        call: Callable[..., Any],
-        request: Request,
-        num_computed: int,
+        self, call: Callable[..., Any], request: Request, num_computed: int
     ) -> tuple[int | None, bool]:
         extra, later = call(request, num_computed)
         self._matched[request.handle] = (num_computed, later)
@@ -176,11 +173,7 @@ class TransferLog:
         return extra, later
 
     def _allocated(
-        self,
-        call: Callable[..., Any],
-        request: Request,
-        block_ids: Sequence[int],
-        count: int,
+        self, call: Callable[..., Any], request: Request, block_ids: Sequence[int], count: int
     ) -> None:
         first, later = self._matched.get(request.handle, (0, False))
         if count and self._store is not None:
@@ -197,10 +190,7 @@ class TransferLog:
         call(request, block_ids, count)
 
     def _finished(
-        self,
-        call: Callable[..., Any],
-        request: Request,
-        block_ids: Sequence[int],
+        self, call: Callable[..., Any], request: Request, block_ids: Sequence[int]
     ) -> tuple[bool, dict[str, Any] | None]:
         keep, parameters = call(request, block_ids)
         if keep:

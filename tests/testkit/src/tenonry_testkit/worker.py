@@ -77,9 +77,7 @@ class WorkerContract:
     options: ClassVar[dict[str, Any]] = {}
     config: ClassVar[dict[str, Any]] = {}
     spec: ClassVar[HarnessSpec] = HarnessSpec(
-        num_blocks=40,
-        max_num_batched_tokens=64,
-        max_model_len=48,
+        num_blocks=40, max_num_batched_tokens=64, max_model_len=48
     )
     prompt_ids: ClassVar[tuple[int, ...]] = tuple(range(3, 60, 7))
     loads_once: ClassVar[bool] = False
@@ -96,10 +94,7 @@ class WorkerContract:
         _, options, _ = resolve_target("worker", self.worker, self.options)
         config = dataclasses.replace(self.spec, config=tuple(self.config.items())).engine_config()
         context = WorkerContext(
-            config,
-            self.model(),
-            max_model_len=self.spec.max_model_len,
-            options=options,
+            config, self.model(), max_model_len=self.spec.max_model_len, options=options
         )
         return dataclasses.replace(context, **changes)
 
@@ -173,11 +168,7 @@ class WorkerContract:
             del cls._shared
 
     def _mixed(
-        self,
-        harness: SchedulerHarness,
-        count: int = 6,
-        max_tokens: int = 9,
-        **fields: Any,
+        self, harness: SchedulerHarness, count: int = 6, max_tokens: int = 9, **fields: Any
     ) -> None:
         """Requests of mixed length, added together and run to their end."""
         for number in range(count):
@@ -302,11 +293,7 @@ class WorkerContract:
             harness.drain()
             for delivered in (1, 4):
                 rest = harness.add(
-                    prompt,
-                    9,
-                    num_delivered=delivered,
-                    temperature=temperature,
-                    seed=seed,
+                    prompt, 9, num_delivered=delivered, temperature=temperature, seed=seed
                 )
                 harness.drain()
                 assert rest.token_ids == whole.token_ids[delivered:]

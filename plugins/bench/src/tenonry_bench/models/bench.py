@@ -15,14 +15,7 @@ from tenonry.errors import ConfigError
 from tenonry.interfaces.command import Command
 from tenonry_bench.machine import Machine, describe_machine, physical_cores
 from tenonry_bench.models.checkpoints import default_folder, find_model
-from tenonry_bench.models.engines import (
-    PEERS,
-    Engine,
-    chosen_peers,
-    find_peers,
-    ours,
-    read_pythons,
-)
+from tenonry_bench.models.engines import PEERS, Engine, chosen_peers, find_peers, ours, read_pythons
 from tenonry_bench.models.measure import ModelBench
 from tenonry_bench.models.plot import draw
 from tenonry_bench.models.results import Result

@@ -185,10 +185,7 @@ class _Reader:
 
 
 def _placed(
-    path: Path,
-    rows: list[tuple[str, tuple[int, ...], int, int]],
-    start: int,
-    there: int,
+    path: Path, rows: list[tuple[str, tuple[int, ...], int, int]], start: int, there: int
 ) -> dict[str, TensorEntry]:
     """Where each tensor is. Raises ModelError naming the first that is not wholly in the file."""
     found: dict[str, TensorEntry] = {}

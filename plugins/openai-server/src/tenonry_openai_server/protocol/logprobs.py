@@ -67,10 +67,7 @@ def _token_logprob(
         for (other_id, logprob), data in zip(best, best_bytes, strict=True)
     ]
     return TokenLogprob(
-        texts(token_id, own),
-        _value(own) if own else LOWEST,
-        list(own_bytes),
-        alternatives,
+        texts(token_id, own), _value(own) if own else LOWEST, list(own_bytes), alternatives
     )
 
 

@@ -59,10 +59,7 @@ class Body(BaseModel):
     """Base of all request bodies: exact JSON types, no surprises."""
 
     model_config = ConfigDict(
-        strict=True,
-        extra="ignore",
-        protected_namespaces=(),
-        json_schema_extra=_name_all_fields,
+        strict=True, extra="ignore", protected_namespaces=(), json_schema_extra=_name_all_fields
     )
 
     # of the fields that may be large

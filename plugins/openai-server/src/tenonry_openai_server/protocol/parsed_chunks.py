@@ -14,13 +14,7 @@ from tenonry_openai_server.protocol.options import ResponseContext
 from tenonry_openai_server.protocol.reader import AnswerForm, CompletionReader
 from tenonry_openai_server.protocol.responses import Usage
 from tenonry_openai_server.protocol.views import shown_chat_logprobs
-from tenonry_output_parsers.events import (
-    CallArguments,
-    CallStart,
-    Event,
-    ReasoningDelta,
-    TextDelta,
-)
+from tenonry_output_parsers.events import CallArguments, CallStart, Event, ReasoningDelta, TextDelta
 
 _encode = msgspec.json.Encoder().encode
 
@@ -119,16 +113,7 @@ class ParsedChatChunks(ChatChunks):
             usage = b',"usage":' + _encode(Usage.of(prompt.tokens, prompt.generated, prompt.cached))
         rest = _encode(fields)[1:-1]
         return b"".join(
-            (
-                self._heads[index],
-                _encode(delta),
-                b",",
-                rest,
-                b"}]",
-                usage,
-                prompt.version,
-                b"}\n\n",
-            )
+            (self._heads[index], _encode(delta), b",", rest, b"}]", usage, prompt.version, b"}\n\n")
         )
 
     def _extras(self, completion: CompletionOutput) -> dict[str, Any]:

@@ -15,13 +15,7 @@ from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry_openai_server.parsers import OutputParsers
 from tenonry_output_parsers.base import Tool
 from tenonry_output_parsers.chain import Chain
-from tenonry_output_parsers.events import (
-    CallArguments,
-    CallEnd,
-    CallStart,
-    Event,
-    ReasoningDelta,
-)
+from tenonry_output_parsers.events import CallArguments, CallEnd, CallStart, Event, ReasoningDelta
 
 
 @dataclass(frozen=True, slots=True)

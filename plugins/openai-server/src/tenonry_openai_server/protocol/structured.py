@@ -34,17 +34,11 @@ def _few(value: Any) -> Any:
 
 Text = Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR_BYTES)]
 Schema = Annotated[
-    Text,
-    BeforeValidator(_schema_text, json_schema_input_type=dict[str, Any] | bool | str),
+    Text, BeforeValidator(_schema_text, json_schema_input_type=dict[str, Any] | bool | str)
 ]
-Choice = Annotated[
-    list[Text],
-    Field(min_length=1, fail_fast=True),
-    BeforeValidator(_few),
-]
+Choice = Annotated[list[Text], Field(min_length=1, fail_fast=True), BeforeValidator(_few)]
 TokenIds = Annotated[
-    list[Annotated[int, Field(ge=0, lt=2**31)]],
-    Field(max_length=MAX_START_AFTER, fail_fast=True),
+    list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=MAX_START_AFTER, fail_fast=True)
 ]
 
 

@@ -68,10 +68,7 @@ class CompletionView:
         if echoed is not None:
             prompt_ids = echoed.prompt_token_ids
             all_ids = [*prompt_ids, *all_ids]
-            all_positions = [
-                *(echoed.prompt_logprobs or [None] * len(prompt_ids)),
-                *all_positions,
-            ]
+            all_positions = [*(echoed.prompt_logprobs or [None] * len(prompt_ids)), *all_positions]
             offsets += [self._offsets.advance(data) for data in texts.prompt_bytes(echoed)]
             self._offsets.move_to(len(texts.prompt(echoed)))
         offsets += [self._offsets.advance(data) for data in texts.token_bytes(token_ids)]

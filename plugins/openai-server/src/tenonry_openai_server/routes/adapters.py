@@ -34,11 +34,7 @@ async def load(request: Request) -> Response:
     if body.lora_name in state.model_names:
         raise bad_request(f"'{body.lora_name}' is a name of the model itself", "lora_name")
     adapter = await state.adapters.load(
-        engine,
-        body.lora_name,
-        body.lora_path,
-        in_place=body.load_inplace,
-        pinned=body.pinned,
+        engine, body.lora_name, body.lora_path, in_place=body.load_inplace, pinned=body.pinned
     )
     logger.info("loaded adapter %s", adapter.name)
     return answer(AdapterResponse(status="loaded", lora_name=adapter.name, digest=adapter.digest))

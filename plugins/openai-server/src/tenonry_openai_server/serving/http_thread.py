@@ -128,9 +128,7 @@ class HTTPThread:
         if not self._opens_when_ready:
             self._opened.set()
         self._server = make_server(
-            create_app(self.state),
-            self.state.settings,
-            is_shared=self._is_shared,
+            create_app(self.state), self.state.settings, is_shared=self._is_shared
         )
         self._loop = asyncio.get_running_loop()
         if self.is_stopping:  # since before there was a loop to call: nothing runs yet

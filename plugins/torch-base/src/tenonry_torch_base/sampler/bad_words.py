@@ -59,11 +59,7 @@ class BadWords(LogitsProcessor):
             prefix[i, begin:] = word[:-1]
         self._prefix = self.context.put(prefix)
 
-    def apply(
-        self,
-        logits: torch.Tensor,
-        step: SampleStep,
-    ) -> None:
+    def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
         if self._is_stale:
             self._rebuild()
         put = self.context.put
@@ -71,11 +67,7 @@ class BadWords(LogitsProcessor):
         # The sequences whose row samples, i64[M]. Only output tokens count: a sequence longer than the output so far
         # cannot be completed now.
         lines = step.place_of(self._row, self.context.max_num_seqs)
-        num_output = np.where(
-            lines >= 0,
-            step.num_output[lines],
-            -1,
-        )
+        num_output = np.where(lines >= 0, step.num_output[lines], -1)
         may_match = (lines >= 0) & (self._size <= num_output)
         which = np.flatnonzero(may_match)
         if not len(which):
@@ -95,10 +87,6 @@ class BadWords(LogitsProcessor):
         matches = (is_equal | ~put(counts)).all(1)
 
         # Added, not assigned: several sequences of a row may end with the same token.
-        change = torch.where(
-            matches,
-            float("-inf"),
-            0.0,
-        )
+        change = torch.where(matches, float("-inf"), 0.0)
         where = (put(lines[which]), put(self._last[which]))
         logits.index_put_(where, change, accumulate=True)

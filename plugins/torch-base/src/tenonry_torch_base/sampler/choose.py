@@ -56,10 +56,7 @@ def _greedy_by_bits(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def truncated_weights(
-    logits: torch.Tensor,
-    top_k: torch.Tensor,
-    top_p: torch.Tensor,
-    min_p: torch.Tensor,
+    logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
 ) -> torch.Tensor:
     """Unnormalised probabilities f32[N, V] of `logits` (already over temperature), 0 where truncated.
 
@@ -77,33 +74,19 @@ def truncated_weights(
     elif bool(wants.any()):
         rows = wants.nonzero()[:, 0]
         limit = weights.new_zeros(len(weights))
-        limit[rows] = _thresholds(
-            weights[rows],
-            top_k[rows],
-            top_p[rows],
-        )
+        limit[rows] = _thresholds(weights[rows], top_k[rows], top_p[rows])
         _keep(weights, limit)
     return weights
 
 
-def _keep(
-    weights: torch.Tensor,
-    limit: torch.Tensor,
-) -> None:
+def _keep(weights: torch.Tensor, limit: torch.Tensor) -> None:
     """Zero what is below a row's limit. The mask is made of floats: mixing types costs the CPU eight times as much."""
     stays = torch.empty_like(weights)
-    torch.ge(
-        weights,
-        limit[:, None],
-        out=stays,
-    )
+    torch.ge(weights, limit[:, None], out=stays)
     weights.mul_(stays)
 
 
-def largest(
-    values: torch.Tensor,
-    count: int,
-) -> torch.Tensor:
+def largest(values: torch.Tensor, count: int) -> torch.Tensor:
     """The `count` largest of each row of [N, V], falling.
 
     Where that is few of many, they are looked for in the chunks with the largest maxima, which must hold them.
@@ -122,11 +105,7 @@ def largest(
     return found.topk(count, sorted=True).values
 
 
-def _thresholds(
-    weights: torch.Tensor,
-    top_k: torch.Tensor,
-    top_p: torch.Tensor,
-) -> torch.Tensor:
+def _thresholds(weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     """The smallest weight that stays, f32[N]; tries the largest `CANDIDATES` before it sorts whole rows."""
     vocab_size = weights.shape[1]
     wants_nucleus = bool((top_p < 1).any())
@@ -137,12 +116,7 @@ def _thresholds(
     if not bool(is_known.all()):
         rest = (~is_known).nonzero()[:, 0]
         some = weights[rest]
-        limit[rest], _ = _thresholds_among(
-            _sorted(some),
-            some,
-            top_k[rest],
-            top_p[rest],
-        )
+        limit[rest], _ = _thresholds_among(_sorted(some), some, top_k[rest], top_p[rest])
     return limit
 
 
@@ -155,10 +129,7 @@ def _sorted(values: torch.Tensor) -> torch.Tensor:
 
 
 def _thresholds_among(
-    falling: torch.Tensor,
-    weights: torch.Tensor,
-    top_k: torch.Tensor,
-    top_p: torch.Tensor,
+    falling: torch.Tensor, weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Thresholds [N] from the largest weights `falling` [N, n], and for which rows these suffice, bool[N]."""
     width = falling.shape[1]
@@ -185,11 +156,7 @@ def _thresholds_among(
     is_needed = before < goal[:, None]
     in_p = is_needed | (ranks == 0) | has_no_top_p[:, None]
     stays = in_k & in_p
-    limit = torch.where(
-        stays,
-        falling,
-        float("inf"),
-    ).amin(-1)
+    limit = torch.where(stays, falling, float("inf")).amin(-1)
 
     # The candidates suffice where they hold the top k, where the last one falls out, or where they are all there is.
     holds_top_k = has_top_k & (top_k <= width)
@@ -215,10 +182,7 @@ def _chunk_sums(values: torch.Tensor) -> torch.Tensor:
     return sums
 
 
-def draw(
-    weights: torch.Tensor,
-    uniform: torch.Tensor,
-) -> torch.Tensor:
+def draw(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     """The inverse of the cumulative distribution: `weights` f32[N, V] ≥ 0, `uniform` f64[N] in (0, 1) → i64[N].
 
     Two levels, both accumulated in float64: over chunks of `CHUNK` tokens, then within one chunk.
@@ -233,11 +197,7 @@ def draw(
 
     # The token in it: inside [N, CHUNK], zero beyond the vocabulary.
     previous = (chunk - 1).clamp_min_(0)
-    below = torch.where(
-        chunk > 0,
-        upper.gather(1, previous),
-        0.0,
-    )
+    below = torch.where(chunk > 0, upper.gather(1, previous), 0.0)
     places = chunk * CHUNK + torch.arange(CHUNK, device=weights.device)
     inside = weights.gather(1, places.clamp(max=vocab_size - 1))
     inside = inside * (places < vocab_size)
@@ -247,19 +207,11 @@ def draw(
     return token_ids.clamp_(max=vocab_size - 1)
 
 
-def _first_beyond(
-    sums: torch.Tensor,
-    parts: torch.Tensor,
-    goal: torch.Tensor,
-) -> torch.Tensor:
+def _first_beyond(sums: torch.Tensor, parts: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
     """The first place [N, 1] where the running `sums` exceed `goal`; never one behind the last part that is not zero,
     where rounding at the very end of a sum would point.
     """
     places = torch.arange(parts.shape[1], device=parts.device)
-    last = torch.where(
-        parts > 0,
-        places,
-        0,
-    ).amax(-1, keepdim=True)
+    last = torch.where(parts > 0, places, 0).amax(-1, keepdim=True)
     found = torch.searchsorted(sums, goal, right=True)
     return torch.minimum(found, last)

@@ -25,12 +25,7 @@ class SamplingColumns:
     the processor of rows that need that one, an argmax after it and nothing else; −1 for other rows.
     """
 
-    def __init__(
-        self,
-        max_num_seqs: int,
-        vocab_size: int,
-        engine_seed: int = 0,
-    ) -> None:
+    def __init__(self, max_num_seqs: int, vocab_size: int, engine_seed: int = 0) -> None:
         self.vocab_size = vocab_size
         self._engine_seed = engine_seed
         self.temperature = np.zeros(max_num_seqs, np.float32)
@@ -46,11 +41,7 @@ class SamplingColumns:
         self.is_plain = np.ones(max_num_seqs, np.bool_)
         self.sole = np.full(max_num_seqs, NONE, np.int32)
 
-    def enter(
-        self,
-        new: NewRow,
-        processors: list[int],
-    ) -> None:
+    def enter(self, new: NewRow, processors: list[int]) -> None:
         """Write the columns of a row that starts or comes back; `processors`: the places of those that it needs."""
         is_processed = bool(processors)
         row = new.row

@@ -78,11 +78,7 @@ class GrammarMasks(LogitsProcessor):
         self._is_host = context.device.type == "cpu"
         self._is_beside = leaves_a_processor(context.device)
 
-    def compile(
-        self,
-        asked: Mapping[int, StructuredOutput | None],
-        patience: float,
-    ) -> list[int]:
+    def compile(self, asked: Mapping[int, StructuredOutput | None], patience: float) -> list[int]:
         for handle, spec in asked.items():
             if spec is not None:
                 self._asked[handle] = self._store.compiled(spec)
@@ -101,12 +97,7 @@ class GrammarMasks(LogitsProcessor):
         if spec is None:
             return False
         compiled = self._asked.pop(new.handle, None) or self._store.compiled(spec)
-        self._rows[new.row] = GrammarRow(
-            new,
-            spec.start_after,
-            compiled,
-            self.context.vocab_size,
-        )
+        self._rows[new.row] = GrammarRow(new, spec.start_after, compiled, self.context.vocab_size)
         self._made[new.row] = NOT_MADE
         return True
 
@@ -116,11 +107,7 @@ class GrammarMasks(LogitsProcessor):
 
     # ------------------------------------------------------------------ when masks are made
 
-    def accept(
-        self,
-        row: NDArray[np.int32],
-        token_ids: torch.Tensor,
-    ) -> None:
+    def accept(self, row: NDArray[np.int32], token_ids: torch.Tensor) -> None:
         """Begin with the masks of the next step, or note what they need, if the tokens are known and there are many."""
         if not self._is_host or len(row) < ROWS_FOR_A_THREAD:
             return
@@ -144,11 +131,7 @@ class GrammarMasks(LogitsProcessor):
         if not self._is_beside:
             self._finish()
 
-    def _prepare(
-        self,
-        step: SampleStep,
-        is_missing: NDArray[np.bool_],
-    ) -> None:
+    def _prepare(self, step: SampleStep, is_missing: NDArray[np.bool_]) -> None:
         missing = step.row[is_missing]
         rows = [self._rows[row] for row in missing.tolist()]
         lengths = step.length[is_missing].tolist()
@@ -156,20 +139,13 @@ class GrammarMasks(LogitsProcessor):
         work = partial(self._catch_up, rows, lengths)
         self._begin(work, len(rows))
 
-    def _begin(
-        self,
-        work: Callable[[], None],
-        num_rows: int,
-    ) -> None:
+    def _begin(self, work: Callable[[], None], num_rows: int) -> None:
         """In the thread, one after another; or by what waits for them, which is quicker for a few rows."""
         if num_rows < ROWS_FOR_A_THREAD or not self._is_beside:
             self._unfinished.append(work)
             return
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(
-                1,
-                thread_name_prefix="grammar-masks",
-            )
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-masks")
         future = self._thread.submit(work)
         self._unfinished.append(future.result)
 
@@ -267,11 +243,7 @@ class GrammarMasks(LogitsProcessor):
 
     # ------------------------------------------------------------------ using them
 
-    def apply(
-        self,
-        logits: torch.Tensor,
-        step: SampleStep,
-    ) -> None:
+    def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
         self._finish()
         masks = self._masks[step.row]
         if self._is_host:
@@ -280,9 +252,7 @@ class GrammarMasks(LogitsProcessor):
             forbid_on_device(logits, self.context.put(masks))
 
     def best(
-        self,
-        logits: torch.Tensor,
-        step: SampleStep,
+        self, logits: torch.Tensor, step: SampleStep
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
         fits = logits.is_contiguous() and logits.shape[1] == WORD_BITS * self._words
         if not (self._is_host and fits):

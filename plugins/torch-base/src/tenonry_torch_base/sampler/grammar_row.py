@@ -33,11 +33,7 @@ class GrammarRow:
     )
 
     def __init__(
-        self,
-        new: NewRow,
-        start_after: tuple[int, ...],
-        compiled: Future[Grammar],
-        vocab_size: int,
+        self, new: NewRow, start_after: tuple[int, ...], compiled: Future[Grammar], vocab_size: int
     ) -> None:
         self.handle = new.handle
         self.index = new.row

@@ -16,12 +16,7 @@ class Logprobs:
 
     __slots__ = ("logprobs", "rank", "token_ids")
 
-    def __init__(
-        self,
-        token_ids: torch.Tensor,
-        logprobs: torch.Tensor,
-        rank: torch.Tensor,
-    ) -> None:
+    def __init__(self, token_ids: torch.Tensor, logprobs: torch.Tensor, rank: torch.Tensor) -> None:
         self.token_ids = token_ids
         self.logprobs = logprobs
         self.rank = rank
@@ -42,11 +37,7 @@ class Logprobs:
         )
 
 
-def logprobs_of(
-    logits: torch.Tensor,
-    chosen: torch.Tensor,
-    count: int,
-) -> Logprobs:
+def logprobs_of(logits: torch.Tensor, chosen: torch.Tensor, count: int) -> Logprobs:
     """`logits` [N, V], `chosen` i64[N], the `count` most likely tokens beside the chosen one.
 
     The rank of a token is one more than the number of tokens with a larger logit.
@@ -59,31 +50,17 @@ def logprobs_of(
     if count:
         best = values.topk(count, sorted=True).indices
         ids = torch.cat([ids, best], 1)  # [N, count + 1]
-    return Logprobs(
-        ids,
-        logprobs.gather(1, ids),
-        rank,
-    )
+    return Logprobs(ids, logprobs.gather(1, ids), rank)
 
 
-def prompt_logprobs_of(
-    logits: torch.Tensor,
-    chosen: torch.Tensor,
-    count: int,
-) -> Logprobs:
+def prompt_logprobs_of(logits: torch.Tensor, chosen: torch.Tensor, count: int) -> Logprobs:
     """As `logprobs_of`, in pieces: a prompt has many positions."""
     length = logits.shape[0]
     piece = max(1, PIECE_ELEMENTS // logits.shape[1])
     parts = []
     for begin in range(0, length, piece):
         end = begin + piece
-        parts.append(
-            logprobs_of(
-                logits[begin:end],
-                chosen[begin:end],
-                count,
-            )
-        )
+        parts.append(logprobs_of(logits[begin:end], chosen[begin:end], count))
     return concatenated(parts)
 
 
@@ -93,17 +70,10 @@ def concatenated(parts: list[Logprobs]) -> Logprobs:
     token_ids = [_widened(part.token_ids, width) for part in parts]
     logprobs = [_widened(part.logprobs, width) for part in parts]
     ranks = [part.rank for part in parts]
-    return Logprobs(
-        torch.cat(token_ids),
-        torch.cat(logprobs),
-        torch.cat(ranks),
-    )
+    return Logprobs(torch.cat(token_ids), torch.cat(logprobs), torch.cat(ranks))
 
 
-def _widened(
-    table: torch.Tensor,
-    width: int,
-) -> torch.Tensor:
+def _widened(table: torch.Tensor, width: int) -> torch.Tensor:
     missing = width - table.shape[1]
     if not missing:
         return table

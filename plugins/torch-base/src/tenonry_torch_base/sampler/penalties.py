@@ -42,10 +42,7 @@ class RowTables:
             self.line[row] = -1
 
 
-def grown(
-    table: torch.Tensor,
-    lines: int,
-) -> torch.Tensor:
+def grown(table: torch.Tensor, lines: int) -> torch.Tensor:
     """`table` with at least `lines` lines; new ones are zero, and the size doubles."""
     size, width = table.shape
     if size >= lines:
@@ -63,12 +60,7 @@ class Penalties(LogitsProcessor):
     def __init__(self, context: ProcessorContext) -> None:
         super().__init__(context)
         self._tables = RowTables(context.max_num_seqs)
-        self._counts = torch.zeros(
-            0,
-            context.vocab_size,
-            dtype=torch.int32,
-            device=context.device,
-        )
+        self._counts = torch.zeros(0, context.vocab_size, dtype=torch.int32, device=context.device)
         # Presence, frequency and repetition penalty by row.
         self._amounts = np.zeros((context.max_num_seqs, 3), np.float32)
 
@@ -94,11 +86,7 @@ class Penalties(LogitsProcessor):
     def leave(self, row: int) -> None:
         self._tables.give_back(row)
 
-    def apply(
-        self,
-        logits: torch.Tensor,
-        step: SampleStep,
-    ) -> None:
+    def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
         put = self.context.put
 
         # One entry per token that a row has seen, repeats included, i64[M]: its line of the logits, and its column of
@@ -116,20 +104,12 @@ class Penalties(LogitsProcessor):
 
         where = (put(lines), tokens)
         old = logits[where]
-        factor = torch.where(
-            old > 0,
-            1.0 / repetition,
-            repetition,
-        )
+        factor = torch.where(old > 0, 1.0 / repetition, repetition)
         new = old * factor
         new = new - frequency * counts
         new = new - presence * (counts > 0)
         logits.index_put_(where, new)  # repeats of a token write the same value
 
-    def accept(
-        self,
-        row: NDArray[np.int32],
-        token_ids: torch.Tensor,
-    ) -> None:
+    def accept(self, row: NDArray[np.int32], token_ids: torch.Tensor) -> None:
         lines = self.context.put(self._tables.line[row])
         self._counts[lines, token_ids] += 1

@@ -56,10 +56,7 @@ class SampleStep:
     __slots__ = ("length", "num_output", "row")
 
     def __init__(
-        self,
-        row: NDArray[np.int32],
-        num_output: NDArray[np.int32],
-        length: NDArray[np.int32],
+        self, row: NDArray[np.int32], num_output: NDArray[np.int32], length: NDArray[np.int32]
     ) -> None:
         self.row = row
         self.num_output = num_output
@@ -68,16 +65,10 @@ class SampleStep:
     def select(self, wanted: NDArray[np.bool_] | slice) -> SampleStep:
         """The same for some of the rows."""
         return SampleStep(
-            row=self.row[wanted],
-            num_output=self.num_output[wanted],
-            length=self.length[wanted],
+            row=self.row[wanted], num_output=self.num_output[wanted], length=self.length[wanted]
         )
 
-    def place_of(
-        self,
-        rows: NDArray[np.int64],
-        max_num_seqs: int,
-    ) -> NDArray[np.int64]:
+    def place_of(self, rows: NDArray[np.int64], max_num_seqs: int) -> NDArray[np.int64]:
         """The place of each of `rows` in this step, −1 for those that do not sample."""
         place = np.full(max_num_seqs, -1, np.int64)
         place[self.row] = np.arange(len(self.row))
@@ -99,9 +90,7 @@ class LogitsProcessor(ABC):
         """A row starts, or comes back with its outputs; whether it needs this processor."""
 
     def compile(
-        self,
-        asked: Mapping[int, StructuredOutput | None],
-        patience: float,
+        self, asked: Mapping[int, StructuredOutput | None], patience: float
     ) -> Iterable[int]:
         """Begin what these requests, by handle, need before they may start; which of them are ready.
 
@@ -123,17 +112,11 @@ class LogitsProcessor(ABC):
         return len(token_ids)
 
     @abstractmethod
-    def apply(
-        self,
-        logits: torch.Tensor,
-        step: SampleStep,
-    ) -> None:
+    def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
         """Change `logits` f32[N, vocabulary] in place; every row of the step is active."""
 
     def best(
-        self,
-        logits: torch.Tensor,
-        step: SampleStep,
+        self, logits: torch.Tensor, step: SampleStep
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Where the largest logit of each row is after `apply`, i64[N], and that logit, f32[N], without changing any.
 
@@ -142,9 +125,7 @@ class LogitsProcessor(ABC):
         return None
 
     def accept(  # noqa: B027 - few depend on it
-        self,
-        row: NDArray[np.int32],
-        token_ids: torch.Tensor,
+        self, row: NDArray[np.int32], token_ids: torch.Tensor
     ) -> None:
         """`token_ids` i64[N] were chosen for active rows; called after every sampling."""
 

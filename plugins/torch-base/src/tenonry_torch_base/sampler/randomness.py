@@ -30,9 +30,7 @@ def mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def uniforms(
-    seed: NDArray[np.uint64],
-    position: NDArray[np.int32],
-    draw: int = 0,
+    seed: NDArray[np.uint64], position: NDArray[np.int32], draw: int = 0
 ) -> NDArray[np.float64]:
     """One number in (0, 1) per row: 53 random bits, never 0 and never 1."""
     with np.errstate(over="ignore"):

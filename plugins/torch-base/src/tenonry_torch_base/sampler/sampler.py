@@ -44,11 +44,7 @@ class Sampled:
 
     __slots__ = ("failure", "logprob_lines", "logprobs", "token_ids")
 
-    def __init__(
-        self,
-        token_ids: torch.Tensor,
-        failure: torch.Tensor,
-    ) -> None:
+    def __init__(self, token_ids: torch.Tensor, failure: torch.Tensor) -> None:
         self.token_ids = token_ids
         self.failure = failure
         self.logprobs: Logprobs | None = None
@@ -68,11 +64,7 @@ class Sampler:
         extra: Sequence[type[LogitsProcessor]] = (),
     ) -> None:
         self.context = context
-        self.columns = SamplingColumns(
-            context.max_num_seqs,
-            context.vocab_size,
-            engine_seed,
-        )
+        self.columns = SamplingColumns(context.max_num_seqs, context.vocab_size, engine_seed)
         self.processors = [kind(context) for kind in (*BUILT_IN, *extra)]
         self._ahead = [
             processor
@@ -141,11 +133,7 @@ class Sampler:
             if active.any():
                 processor.prepare(step.select(active))
 
-    def sample(
-        self,
-        logits: torch.Tensor,
-        step: SampleStep,
-    ) -> Sampled:
+    def sample(self, logits: torch.Tensor, step: SampleStep) -> Sampled:
         """`logits` [N, V] as the model gave them."""
         plain = self.columns.is_plain[step.row]
         if plain.all():
@@ -163,22 +151,13 @@ class Sampler:
             self._accept(step, sampled.token_ids)
         return sampled
 
-    def _apart(
-        self,
-        logits: torch.Tensor,
-        step: SampleStep,
-        plain: NDArray[np.bool_],
-    ) -> Sampled:
+    def _apart(self, logits: torch.Tensor, step: SampleStep, plain: NDArray[np.bool_]) -> Sampled:
         """Plain rows by argmax, the others with all of their parameters."""
         put = self.context.put
         plain_lines = np.flatnonzero(plain)
         other_lines = np.flatnonzero(~plain)
         first = _greedy(logits[put(plain_lines)])
-        second = self._not_plain(
-            logits[put(other_lines)],
-            step.select(~plain),
-            other_lines,
-        )
+        second = self._not_plain(logits[put(other_lines)], step.select(~plain), other_lines)
         lines = np.concatenate([plain_lines, other_lines])
         order = put(np.argsort(lines, kind="stable"))
         sampled = Sampled(
@@ -190,10 +169,7 @@ class Sampler:
         return sampled
 
     def _not_plain(
-        self,
-        logits: torch.Tensor,
-        step: SampleStep,
-        lines: NDArray[np.int64],
+        self, logits: torch.Tensor, step: SampleStep, lines: NDArray[np.int64]
     ) -> Sampled:
         """Rows that are not plain; `lines` are their places in the step."""
         sole = self.columns.sole[step.row]
@@ -203,24 +179,14 @@ class Sampler:
             if found is not None:
                 ids, best = found
                 if self._is_host and np.isfinite(best.numpy()).all():
-                    sound = torch.zeros(
-                        len(ids),
-                        dtype=torch.int32,
-                    )
+                    sound = torch.zeros(len(ids), dtype=torch.int32)
                     return Sampled(ids, sound)
-                failure = self._failures(
-                    best,
-                    best.isnan(),
-                    step,
-                )
+                failure = self._failures(best, best.isnan(), step)
                 return Sampled(ids, failure)
         return self._in_tiles(logits, step, lines)
 
     def _in_tiles(
-        self,
-        logits: torch.Tensor,
-        step: SampleStep,
-        lines: NDArray[np.int64],
+        self, logits: torch.Tensor, step: SampleStep, lines: NDArray[np.int64]
     ) -> Sampled:
         """With all of their parameters. On the CPU a few at a time: a tile of float32 logits stays in the cache, and
         all of them at once would not.
@@ -232,48 +198,25 @@ class Sampler:
         parts = []
         for begin in range(0, rows, tile):
             span = slice(begin, begin + tile)
-            part = self._tile(
-                logits[span],
-                step.select(span),
-                lines[span],
-            )
+            part = self._tile(logits[span], step.select(span), lines[span])
             parts.append(part)
         return parts[0] if len(parts) == 1 else joined(parts)
 
-    def _tile(
-        self,
-        logits: torch.Tensor,
-        step: SampleStep,
-        lines: NDArray[np.int64],
-    ) -> Sampled:
+    def _tile(self, logits: torch.Tensor, step: SampleStep, lines: NDArray[np.int64]) -> Sampled:
         raw = logits.float()
         is_nan = raw.amax(-1).isnan()  # the maximum is NaN if any element is
         wanted = self.columns.logprobs[step.row]
         asks = wanted >= 0
-        values = self._processed(
-            raw,
-            step,
-            is_shared=raw is logits or bool(asks.any()),
-        )
+        values = self._processed(raw, step, is_shared=raw is logits or bool(asks.any()))
         sampled = self._choose(values, step, is_nan)
         if asks.any():
             places = self.context.put(np.flatnonzero(asks))
             mine = raw if asks.all() else raw[places]
             sampled.logprob_lines = lines[asks]
-            sampled.logprobs = logprobs_of(
-                mine,
-                sampled.token_ids[places],
-                int(wanted.max()),
-            )
+            sampled.logprobs = logprobs_of(mine, sampled.token_ids[places], int(wanted.max()))
         return sampled
 
-    def _processed(
-        self,
-        raw: torch.Tensor,
-        step: SampleStep,
-        *,
-        is_shared: bool,
-    ) -> torch.Tensor:
+    def _processed(self, raw: torch.Tensor, step: SampleStep, *, is_shared: bool) -> torch.Tensor:
         """The logits after all processors, in a tensor of their own if others still need the raw ones."""
         if not self.columns.is_processed[step.row].any():
             return raw
@@ -289,11 +232,7 @@ class Sampler:
                 values[places] = part
         return values
 
-    def _accept(
-        self,
-        step: SampleStep,
-        token_ids: torch.Tensor,
-    ) -> None:
+    def _accept(self, step: SampleStep, token_ids: torch.Tensor) -> None:
         for processor in self.processors:
             active = processor.active[step.row]
             if active.all():
@@ -302,12 +241,7 @@ class Sampler:
                 places = self.context.put(np.flatnonzero(active))
                 processor.accept(step.row[active], token_ids[places])
 
-    def _choose(
-        self,
-        values: torch.Tensor,
-        step: SampleStep,
-        is_nan: torch.Tensor,
-    ) -> Sampled:
+    def _choose(self, values: torch.Tensor, step: SampleStep, is_nan: torch.Tensor) -> Sampled:
         ids, _ = greedy(values)
         best = values.gather(1, ids[:, None])[:, 0]
         failure = self._failures(best, is_nan, step)
@@ -321,23 +255,10 @@ class Sampler:
             ids = ids.index_copy(0, places, drawn)
         return Sampled(ids, failure)
 
-    def _failures(
-        self,
-        best: torch.Tensor,
-        is_nan: torch.Tensor,
-        step: SampleStep,
-    ) -> torch.Tensor:
+    def _failures(self, best: torch.Tensor, is_nan: torch.Tensor, step: SampleStep) -> torch.Tensor:
         """The failure code of each row, i32[N], by its largest logit."""
-        failure = torch.where(
-            torch.isneginf(best),
-            self._no_token_left(step),
-            0,
-        )
-        failure = torch.where(
-            is_nan | torch.isposinf(best),
-            RowFailure.NUMERICAL,
-            failure,
-        )
+        failure = torch.where(torch.isneginf(best), self._no_token_left(step), 0)
+        failure = torch.where(is_nan | torch.isposinf(best), RowFailure.NUMERICAL, failure)
         return failure.to(torch.int32)
 
     def _no_token_left(self, step: SampleStep) -> torch.Tensor | int:
@@ -348,11 +269,7 @@ class Sampler:
         codes = np.where(constrained, RowFailure.GRAMMAR, RowFailure.SAMPLING)
         return self.context.put(codes)
 
-    def _draw(
-        self,
-        values: torch.Tensor,
-        step: SampleStep,
-    ) -> torch.Tensor:
+    def _draw(self, values: torch.Tensor, step: SampleStep) -> torch.Tensor:
         columns = self.columns
         rows = step.row
         put = self.context.put

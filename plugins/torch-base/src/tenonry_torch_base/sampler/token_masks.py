@@ -27,10 +27,7 @@ def limits_by_byte() -> NDArray[np.float32]:
 LIMITS = limits_by_byte()
 
 
-def forbid_on_host(
-    logits: torch.Tensor,
-    masks: I32,
-) -> None:
+def forbid_on_host(logits: torch.Tensor, masks: I32) -> None:
     """Set f32[N, V] `logits` to −∞ where i32[N, words] `masks` have no bit; a NaN stays."""
     values = logits.numpy()
     width = values.shape[1]
@@ -39,10 +36,7 @@ def forbid_on_host(
     np.minimum(values, limits[:, :width], out=values)
 
 
-def best_on_host(
-    logits: torch.Tensor,
-    masks: I32,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def best_on_host(logits: torch.Tensor, masks: I32) -> tuple[torch.Tensor, torch.Tensor]:
     """The place of the first largest allowed logit of each row, i64[N], and that logit, f32[N]; `logits` [N, V] stay.
 
     V is a multiple of `WORD_BITS`. The logit is −∞ where a row allows none that is larger, and NaN where the row holds
@@ -64,9 +58,7 @@ def best_on_host(
 
 
 def _best_of_few(
-    logits: torch.Tensor,
-    masks: I32,
-    lines: NDArray[np.intp],
+    logits: torch.Tensor, masks: I32, lines: NDArray[np.intp]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """As `best_on_host`, of some rows, without their NaN. Only logits of words with a bit are looked at."""
     best = np.full(len(lines), FORBIDDEN, np.float32)
@@ -103,16 +95,9 @@ def _limits(masks: I32) -> NDArray[np.float32]:
     return LIMITS.take(masks.reshape(-1).view(np.uint8), axis=0)
 
 
-def forbid_on_device(
-    logits: torch.Tensor,
-    masks: torch.Tensor,
-) -> None:
+def forbid_on_device(logits: torch.Tensor, masks: torch.Tensor) -> None:
     """The same where numpy does not reach."""
-    shifts = torch.arange(
-        WORD_BITS,
-        dtype=torch.int32,
-        device=masks.device,
-    )
+    shifts = torch.arange(WORD_BITS, dtype=torch.int32, device=masks.device)
     bits = (masks[:, :, None] >> shifts) & 1
     forbidden = (bits == 0).flatten(1)
     logits.masked_fill_(forbidden[:, : logits.shape[1]], FORBIDDEN)

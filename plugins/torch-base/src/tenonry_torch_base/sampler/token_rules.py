@@ -48,11 +48,7 @@ class AllowedTokens(LogitsProcessor):
     def leave(self, row: int) -> None:
         self._tables.give_back(row)
 
-    def apply(
-        self,
-        logits: torch.Tensor,
-        step: SampleStep,
-    ) -> None:
+    def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
         lines = self.context.put(self._tables.line[step.row])
         logits.masked_fill_(self._forbidden[lines], FORBIDDEN)
 
@@ -65,12 +61,7 @@ class PairRules(LogitsProcessor):
         self._of_row: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._is_stale = True
 
-    def add(
-        self,
-        row: int,
-        tokens: list[int],
-        values: list[float],
-    ) -> bool:
+    def add(self, row: int, tokens: list[int], values: list[float]) -> bool:
         """Keep the rules of a row; ids beyond the vocabulary have no logit. Whether any is left."""
         kept = [
             (token, value)
@@ -80,10 +71,7 @@ class PairRules(LogitsProcessor):
         if not kept:
             return False
         ids, amounts = zip(*kept, strict=True)
-        self._of_row[row] = (
-            np.array(ids, np.int64),
-            np.array(amounts, np.float32),
-        )
+        self._of_row[row] = (np.array(ids, np.int64), np.array(amounts, np.float32))
         self._is_stale = True
         return True
 
@@ -109,9 +97,7 @@ class PairRules(LogitsProcessor):
         return lines, np.flatnonzero(lines >= 0)
 
     def indices(
-        self,
-        lines: NDArray[np.int64],
-        which: NDArray[np.int64],
+        self, lines: NDArray[np.int64], which: NDArray[np.int64]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Where the pairs `which` stand in the logits: lines and tokens."""
         put = self.context.put
@@ -128,17 +114,9 @@ class LogitBias(PairRules):
         if not bias:
             return False
         amounts = [float(value) for value in bias.values()]
-        return self.add(
-            new.row,
-            list(bias),
-            amounts,
-        )
+        return self.add(new.row, list(bias), amounts)
 
-    def apply(
-        self,
-        logits: torch.Tensor,
-        step: SampleStep,
-    ) -> None:
+    def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
         lines, which = self.pairs(step)
         where = self.indices(lines, which)
         amounts = self.context.put(self._value[which])
@@ -155,17 +133,9 @@ class MinTokens(PairRules):
         stops = list(new.stop_token_ids)
         if limit <= new.num_output or not stops:
             return False
-        return self.add(
-            new.row,
-            stops,
-            [float(limit)] * len(stops),
-        )
+        return self.add(new.row, stops, [float(limit)] * len(stops))
 
-    def apply(
-        self,
-        logits: torch.Tensor,
-        step: SampleStep,
-    ) -> None:
+    def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
         lines, which = self.pairs(step)
         is_early = step.num_output[lines[which]] < self._value[which]
         where = self.indices(lines, which[is_early])

@@ -38,12 +38,7 @@ class AdapterBatch:
     are `segments`, one per slot. `sorted`: for a kernel, where the tokens are few.
     """
 
-    def __init__(
-        self,
-        slots: NDArray[np.int32],
-        put: Put,
-        label: str,
-    ) -> None:
+    def __init__(self, slots: NDArray[np.int32], put: Put, label: str) -> None:
         self.num_tokens = len(slots)
         self.slots = torch.from_numpy(slots)
         tokens = np.flatnonzero(slots >= 0)

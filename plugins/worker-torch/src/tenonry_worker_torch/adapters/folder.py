@@ -56,12 +56,7 @@ class LoraModule(msgspec.Struct, forbid_unknown_fields=True):
 class AdapterFolder:
     """A checked folder. Raises ModelError, in one sentence, for one that cannot be served as it is."""
 
-    def __init__(
-        self,
-        path: str,
-        places: Places,
-        max_rank: int,
-    ) -> None:
+    def __init__(self, path: str, places: Places, max_rank: int) -> None:
         folder = checked_folder(path)
         config = _file(folder, CONFIG_FILE)
         weights = _file(folder, WEIGHT_FILE)
@@ -146,10 +141,7 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def _pairs(
-    stored: Mapping[str, StoredTensor],
-    options: LoraOptions,
-    places: Places,
-    max_rank: int,
+    stored: Mapping[str, StoredTensor], options: LoraOptions, places: Places, max_rank: int
 ) -> list[Pair]:
     """Every tensor is half of one pair; raises ModelError with the name of one that is not used."""
     sides: dict[str, dict[str, str]] = {}
@@ -186,10 +178,7 @@ def _pairs(
 
 
 def _check_shape(
-    name: str,
-    stored: Mapping[str, StoredTensor],
-    wanted: list[int],
-    place: Place,
+    name: str, stored: Mapping[str, StoredTensor], wanted: list[int], place: Place
 ) -> None:
     shape = list(stored[name].shape)
     if shape != wanted:

@@ -134,7 +134,5 @@ def candidates(own: LowRank, other: LowRank, in_features: int, count: int) -> Ca
         return (out.float(),)
 
     return Candidates(
-        lambda: run(own, outputs[0]),
-        lambda: run(other, outputs[1]),
-        TOLERANCES[own.dtype],
+        lambda: run(own, outputs[0]), lambda: run(other, outputs[1]), TOLERANCES[own.dtype]
     )

@@ -44,11 +44,7 @@ class LowRank:
     """The slots of one layer, or of several that were merged. Takes memory once an adapter adds to one of them."""
 
     def __init__(
-        self,
-        parts: Sequence[Part],
-        num_slots: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, parts: Sequence[Part], num_slots: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.parts = tuple(parts)
         self.num_slots = num_slots
@@ -66,11 +62,7 @@ class LowRank:
         """For steps of few tokens; None without one, or before an adapter adds to a part."""
         return self._kernel
 
-    def put(
-        self,
-        slots: Sequence[Weights | None],
-        changed: int,
-    ) -> None:
+    def put(self, slots: Sequence[Weights | None], changed: int) -> None:
         """The adapter in slot `changed` is another one."""
         weights = slots[changed] or {}
         mine = [part for part in self.parts if part.name in weights]
@@ -144,11 +136,7 @@ class LowRank:
             self._add_segment(x, out, segment, group)
 
     def _add_padded(
-        self,
-        x: torch.Tensor,
-        out: torch.Tensor,
-        batch: AdapterBatch,
-        group: TensorGroup | None,
+        self, x: torch.Tensor, out: torch.Tensor, batch: AdapterBatch, group: TensorGroup | None
     ) -> None:
         """All slots with one product for A, and one for B per part."""
         assert self._down is not None  # noqa: S101 - `add` looked
@@ -169,11 +157,7 @@ class LowRank:
                 target.index_add_(0, batch.rows, made)
 
     def _add_segment(
-        self,
-        x: torch.Tensor,
-        out: torch.Tensor,
-        segment: Segment,
-        group: TensorGroup | None,
+        self, x: torch.Tensor, out: torch.Tensor, segment: Segment, group: TensorGroup | None
     ) -> None:
         """One slot, whose tokens may be neighbours."""
         assert self._down is not None  # noqa: S101 - `add` looked
@@ -197,12 +181,7 @@ class AdaptedLinear:
 
     __slots__ = ("inner", "low_rank", "step")
 
-    def __init__(
-        self,
-        inner: Linear,
-        low_rank: LowRank,
-        step: StepAdapters,
-    ) -> None:
+    def __init__(self, inner: Linear, low_rank: LowRank, step: StepAdapters) -> None:
         self.inner = inner
         self.low_rank = low_rank
         self.step = step
@@ -214,11 +193,7 @@ class AdaptedLinear:
             self.low_rank.add(x, out, batch)
         return out
 
-    def add(
-        self,
-        x: torch.Tensor,
-        other: torch.Tensor,
-    ) -> torch.Tensor:
+    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         out = self.inner.add(x, other)
         batch = self.step.of(len(x))
         if batch is not None:
@@ -257,10 +232,7 @@ class AddAfter:
         self.step = step
 
     def __call__(
-        self,
-        module: nn.Module,
-        inputs: tuple[torch.Tensor, ...],
-        output: torch.Tensor,
+        self, module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor
     ) -> None:
         x = inputs[0].reshape(-1, inputs[0].shape[-1])
         batch = self.step.of(len(x))
@@ -281,11 +253,7 @@ def sources_of(linear: Linear) -> Sequence[nn.Linear]:
     return linear.sources if isinstance(linear, DenseLinear | PartedLinear) else ()
 
 
-def adapted(
-    linear: Linear,
-    low_rank: LowRank,
-    step: StepAdapters,
-) -> Linear:
+def adapted(linear: Linear, low_rank: LowRank, step: StepAdapters) -> Linear:
     """`linear` with adapters. Partial sums get partial additions: Σ (Wᵢ + B Aᵢ) xᵢ over the ranks i."""
     if isinstance(linear, SummedLinear):
         piece = AdaptedLinear(linear.piece, low_rank, step)

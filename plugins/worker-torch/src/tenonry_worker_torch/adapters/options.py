@@ -102,11 +102,7 @@ class LoraOptions:
                 raise ModelError(f"{name}={value!r:.64} is not supported in adapters")
 
 
-def _integer(
-    config: dict[str, Any],
-    name: str,
-    most: int,
-) -> int:
+def _integer(config: dict[str, Any], name: str, most: int) -> int:
     value = config.get(name)
     if type(value) is not int or not 1 <= value <= most:
         raise ModelError(f"{name}={value!r:.64} must be an integer from 1 to {most}")
@@ -134,11 +130,7 @@ def _pattern(config: dict[str, Any], name: str) -> dict[str, float]:
     return {key: float(value) for key, value in found.items()}
 
 
-def _matching(
-    pattern: dict[str, float],
-    module: str,
-    default: float,
-) -> float:
+def _matching(pattern: dict[str, float], module: str, default: float) -> float:
     """The value of the first key that is the name of the layer, or the end of it."""
     for key, value in pattern.items():
         if module == key or module.endswith(f".{key}"):

@@ -35,11 +35,7 @@ class Place:
     out_features: int
     shard: Shard | None = None
 
-    def cut(
-        self,
-        down: torch.Tensor,
-        up: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def cut(self, down: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """This rank's part of `down` [rank, in] and `up` [out, rank]: inputs are cut as the weight's, or outputs."""
         if self.shard is None:
             return down, up
@@ -51,11 +47,7 @@ class Place:
 class Places:
     """All places of one model. `calls` of a run over prompts say which layers see each token once, in order."""
 
-    def __init__(
-        self,
-        whole: PreTrainedModel,
-        part: PreTrainedModel,
-    ) -> None:
+    def __init__(self, whole: PreTrainedModel, part: PreTrainedModel) -> None:
         """`whole`: the model, maybe without storage; `part`: what this rank runs of it."""
         self.architecture = type(whole).__name__
         self._renaming = Renaming(whole)
@@ -96,11 +88,7 @@ class Calls:
     def __init__(self) -> None:
         self.counts: dict[str, list[int]] = {}
 
-    def check(
-        self,
-        places: Places,
-        lengths: Sequence[int],
-    ) -> None:
+    def check(self, places: Places, lengths: Sequence[int]) -> None:
         """Take layers out of `places` that did not see every token of prompts of these lengths once."""
         wanted = list(lengths)
         for name in list(places.by_name):

@@ -56,11 +56,7 @@ class Adapters:
     """
 
     def __init__(
-        self,
-        places: Places,
-        max_loras: int,
-        max_rank: int,
-        max_kept: int | None = None,
+        self, places: Places, max_loras: int, max_rank: int, max_kept: int | None = None
     ) -> None:
         self.places = places
         self._max_kept = max_kept
@@ -223,13 +219,7 @@ class Adapters:
             if new.adapter is not None:
                 self._enter(new.row, new.adapter.digest)
 
-    def begin_step(
-        self,
-        inputs: StepInputs,
-        buffers: StepBuffers,
-        *,
-        is_pruned: bool,
-    ) -> None:
+    def begin_step(self, inputs: StepInputs, buffers: StepBuffers, *, is_pruned: bool) -> None:
         """Work out which tokens run through which slot. `is_pruned`: only rows that sample go on in the last layer."""
         numbers = self._row_number[inputs.row]
         only_decodes = len(inputs.token_ids) == len(numbers)

@@ -86,10 +86,7 @@ class LayerCache:
     __slots__ = ("both", "key", "value")
 
     def __init__(
-        self,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        both: torch.Tensor | None = None,
+        self, key: torch.Tensor, value: torch.Tensor, both: torch.Tensor | None = None
     ) -> None:
         self.key = key
         self.value = value
@@ -195,9 +192,7 @@ def refusal_of(
 
 
 def _refusal_of_storage(
-    known: frozenset[str],
-    layers: Sequence[LayerSpec],
-    storage: type[KVStorage],
+    known: frozenset[str], layers: Sequence[LayerSpec], storage: type[KVStorage]
 ) -> str | None:
     """Why the K and V of these layers cannot be kept so by a backend that knows these features."""
     if storage.tolerance == 0:
@@ -241,10 +236,7 @@ class AttentionBackend(ABC):
 
     @classmethod
     def refusal(
-        cls,
-        layers: Sequence[LayerSpec],
-        dtype: torch.dtype,
-        device: torch.device,
+        cls, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device
     ) -> str | None:
         """Why this backend cannot run these layers on this device, in words; None if it can."""
         return None
@@ -255,10 +247,7 @@ class AttentionBackend(ABC):
         return ()
 
     def __init__(
-        self,
-        layers: Sequence[LayerSpec],
-        dtype: torch.dtype,
-        device: torch.device,
+        self, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device
     ) -> None:
         self.layers = tuple(layers)
         self.dtype = dtype

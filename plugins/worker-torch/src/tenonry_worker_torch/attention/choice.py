@@ -6,10 +6,7 @@ import torch
 
 
 def selection(
-    chosen: torch.Tensor,
-    num_keys: int,
-    dtype: torch.dtype,
-    first_key: int = 0,
+    chosen: torch.Tensor, num_keys: int, dtype: torch.dtype, first_key: int = 0
 ) -> torch.Tensor:
     """Additive mask [..., num_keys] that hides all keys but the `chosen` positions i64[..., K]; key 0 stands at
     position `first_key`.

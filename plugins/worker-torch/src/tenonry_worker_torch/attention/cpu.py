@@ -49,10 +49,7 @@ class CpuBackend(SdpaBackend):
     cache_sizes: tuple[int, ...] = (1, 4)  # without room for slabs, and with one for every row
 
     def __init__(
-        self,
-        layers: Sequence[LayerSpec],
-        dtype: torch.dtype,
-        device: torch.device,
+        self, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device
     ) -> None:
         super().__init__(layers, dtype, device)
         self.slabs: Slabs | None = None
@@ -63,28 +60,17 @@ class CpuBackend(SdpaBackend):
 
     @classmethod
     def refusal(
-        cls,
-        layers: Sequence[LayerSpec],
-        dtype: torch.dtype,
-        device: torch.device,
+        cls, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device
     ) -> str | None:
         if device.type == "cpu":
             return None
         return f"it runs on the CPU, and the model is on {device}; use 'sdpa'"
 
-    def allocate(
-        self,
-        num_blocks: int,
-        block_size: int,
-    ) -> dict[str, LayerCache]:
+    def allocate(self, num_blocks: int, block_size: int) -> dict[str, LayerCache]:
         self._make_slabs(num_blocks, block_size)
         return super().allocate(num_blocks, block_size)
 
-    def adopt(
-        self,
-        other: SdpaBackend,
-        caches: Sequence[LayerCache],
-    ) -> dict[str, LayerCache]:
+    def adopt(self, other: SdpaBackend, caches: Sequence[LayerCache]) -> dict[str, LayerCache]:
         self._make_slabs(other.num_blocks, other.block_size)
         return super().adopt(other, caches)
 
@@ -105,11 +91,7 @@ class CpuBackend(SdpaBackend):
     def splits_rows(self) -> bool:  # type: ignore[override] - where kernels attend over blocks
         return bool(self._paged)
 
-    def _make_slabs(
-        self,
-        num_blocks: int,
-        block_size: int,
-    ) -> None:
+    def _make_slabs(self, num_blocks: int, block_size: int) -> None:
         self.slabs = self._planner = None
         if self._paged:
             return
@@ -156,13 +138,7 @@ class CpuBackend(SdpaBackend):
     ) -> torch.Tensor:
         if not isinstance(plan, CpuPlan) or not plan.slab_groups:
             return super().forward(layer, query, key, value, plan, both)
-        key, value, both = self.write(
-            layer.kv_cache[0],
-            key,
-            value,
-            plan,
-            both,
-        )
+        key, value, both = self.write(layer.kv_cache[0], key, value, plan, both)
         spec = layer.spec
         number = self._number[spec.name]
         for group in plan.slab_groups:
@@ -173,12 +149,7 @@ class CpuBackend(SdpaBackend):
         out = query.new_empty(plan.num_queries, spec.num_heads, spec.value_size)
         for group in plan.slab_groups:
             if group.queries is not None and len(group.queries):
-                attended = self._attend(
-                    layer,
-                    query[group.queries],
-                    group,
-                    number,
-                )
+                attended = self._attend(layer, query[group.queries], group, number)
                 out.index_copy_(0, group.queries, attended)
         self.prefill(layer, query, key, value, plan, out)
         self.decode_gathered(layer, query, plan, out)
@@ -225,36 +196,18 @@ class CpuBackend(SdpaBackend):
         if kernel is not None and both is not None and isinstance(plan, PagedPlan):
             chunks = plan.chunks(both)
         if kernel is None or chunks is None:
-            super().prefill(
-                layer,
-                query,
-                key,
-                value,
-                plan,
-                out,
-            )
+            super().prefill(layer, query, key, value, plan, out)
         else:
             kernel(query.contiguous(), *chunks, out)
 
-    def _decode(
-        self,
-        layer: CachedLayer,
-        query: torch.Tensor,
-        plan: SdpaPlan,
-    ) -> torch.Tensor:
+    def _decode(self, layer: CachedLayer, query: torch.Tensor, plan: SdpaPlan) -> torch.Tensor:
         both = layer.kv_cache[0].both
         if both is None or not isinstance(plan, PagedPlan):
             return super()._decode(layer, query, plan)
         kernel = self._paged[layer.spec.name]
         return kernel(query.contiguous(), plan.keys(both))
 
-    def _fill(
-        self,
-        group: SlabGroup,
-        cache: LayerCache,
-        number: int,
-        both: torch.Tensor,
-    ) -> None:
+    def _fill(self, group: SlabGroup, cache: LayerCache, number: int, both: torch.Tensor) -> None:
         """Copy all blocks of the rows that enter; then add this step's token of every row."""
         slab = group.placement.slab
         tensor = slab.tensors[number]  # [2, slots, num_kv_heads, capacity, size]
@@ -268,11 +221,7 @@ class CpuBackend(SdpaBackend):
         tensor.view(-1, size).index_copy_(0, group.append, new.reshape(-1, size))
 
     def _attend(
-        self,
-        layer: CachedLayer,
-        query: torch.Tensor,
-        group: SlabGroup,
-        number: int,
+        self, layer: CachedLayer, query: torch.Tensor, group: SlabGroup, number: int
     ) -> torch.Tensor:
         """`query` [Q, H, D] of the rows of a group → [Q, H, D]."""
         spec = layer.spec
@@ -286,21 +235,10 @@ class CpuBackend(SdpaBackend):
         if query.dtype == torch.float32 or key.numel() < MATRIX_WORK:
             shown = group.longest
             out = self._fused(
-                layer,
-                query,
-                key.narrow(2, 0, shown),
-                value.narrow(2, 0, shown),
-                group,
+                layer, query, key.narrow(2, 0, shown), value.narrow(2, 0, shown), group
             )
         else:
-            out = _products(
-                spec,
-                query,
-                key,
-                value,
-                group.mask_for(spec),
-                layer.sinks,
-            )
+            out = _products(spec, query, key, value, group.mask_for(spec), layer.sinks)
         out = out.reshape(count, spec.num_heads, spec.value_size)
         return out if group.slots is None else out.index_select(0, group.slots)
 

@@ -42,10 +42,7 @@ class LayerGroup:
 
 
 def layer_groups(
-    specs: Sequence[LayerSpec],
-    backend: type[AttentionBackend],
-    *,
-    by_window: bool,
+    specs: Sequence[LayerSpec], backend: type[AttentionBackend], *, by_window: bool
 ) -> list[LayerGroup]:
     """The groups of a model's layers, the first with the most layers; one group of all where they cannot share.
 
@@ -111,11 +108,7 @@ class GroupedBackend(AttentionBackend):
     def block_sizes(self) -> tuple[int, ...]:  # type: ignore[override] - those of these parts
         return self.parts[0].block_sizes()
 
-    def allocate(
-        self,
-        num_blocks: int,
-        block_size: int,
-    ) -> dict[str, LayerCache]:
+    def allocate(self, num_blocks: int, block_size: int) -> dict[str, LayerCache]:
         first, *others = self.parts
         caches = first.allocate(num_blocks, block_size)
         shared = [caches[layer.name] for layer in first.layers]
@@ -165,8 +158,7 @@ class GroupedBackend(AttentionBackend):
 
 
 def _labelled(
-    put: Callable[[str, NDArray[Any]], torch.Tensor],
-    number: int,
+    put: Callable[[str, NDArray[Any]], torch.Tensor], number: int
 ) -> Callable[[str, NDArray[Any]], torch.Tensor]:
     """Labels are unique within a step, over all groups."""
     return lambda label, array: put(f"group_{number}_{label}", array)

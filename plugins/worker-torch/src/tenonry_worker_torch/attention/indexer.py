@@ -143,10 +143,7 @@ class RowIndexer:
         return result[None]
 
     def _of_decoding_rows(
-        self,
-        layer: AttentionLayer,
-        plan: SdpaPlan,
-        given: dict[str, Any],
+        self, layer: AttentionLayer, plan: SdpaPlan, given: dict[str, Any]
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Which tokens decode, and what is chosen for them [R, 1, chosen], group by group."""
         backend: Any = layer.step.backend
@@ -162,10 +159,7 @@ class RowIndexer:
             yield tokens, self._run(given, tokens[:, None], keys, group.mask[:, 0])
 
     def _of_prompts(
-        self,
-        layer: AttentionLayer,
-        plan: SdpaPlan,
-        given: dict[str, Any],
+        self, layer: AttentionLayer, plan: SdpaPlan, given: dict[str, Any]
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The same for prompts [sequences, length, chosen], in pieces whose scores stay within bounds."""
         device = given["hidden_states"].device
@@ -179,21 +173,11 @@ class RowIndexer:
             for begin in range(0, segment.length, piece):
                 part = tokens[:, begin : begin + piece]
                 mask = causal_mask(
-                    part.shape[1],
-                    segment.start + begin,
-                    num_keys,
-                    0,
-                    torch.float32,
-                    device,
+                    part.shape[1], segment.start + begin, num_keys, 0, torch.float32, device
                 )
                 yield part.reshape(-1), self._run(given, part, keys, mask[None])
 
-    def _keys_of(
-        self,
-        layer: AttentionLayer,
-        plan: SdpaPlan,
-        segment: Segment,
-    ) -> torch.Tensor:
+    def _keys_of(self, layer: AttentionLayer, plan: SdpaPlan, segment: Segment) -> torch.Tensor:
         """The keys [sequences, L, size] that a segment of prompts sees."""
         backend: Any = layer.step.backend
         end = segment.start + segment.length
@@ -203,11 +187,7 @@ class RowIndexer:
         return keys[:, :end]
 
     def _run(
-        self,
-        given: dict[str, Any],
-        tokens: torch.Tensor,
-        keys: torch.Tensor,
-        mask: torch.Tensor,
+        self, given: dict[str, Any], tokens: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor
     ) -> torch.Tensor:
         """The indexer's own code over `tokens` i64[B, S] of the step, with `keys` [B, L, size] and an additive `mask`
         [B, S, L].

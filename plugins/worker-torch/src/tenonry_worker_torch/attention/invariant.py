@@ -30,27 +30,16 @@ class InvariantPlan:
 
     __slots__ = ("_keys", "batch", "block_size", "reference")
 
-    def __init__(
-        self,
-        batch: AttentionBatch,
-        block_size: int,
-    ) -> None:
+    def __init__(self, batch: AttentionBatch, block_size: int) -> None:
         self.batch = batch
         self.block_size = block_size
         self.reference: SdpaPlan | None = None
         self._keys: StepKeys | None = None
 
-    def keys(
-        self,
-        blocks: torch.Tensor,
-    ) -> StepKeys:
+    def keys(self, blocks: torch.Tensor) -> StepKeys:
         """In the cache `blocks` of a layer."""
         if self._keys is None:
-            self._keys = step_keys(
-                self.batch,
-                self.block_size,
-                blocks,
-            )
+            self._keys = step_keys(self.batch, self.block_size, blocks)
         return self._keys._replace(blocks=blocks)
 
 
@@ -60,14 +49,8 @@ class InvariantBackend(SdpaBackend):
     name: ClassVar[str] = "invariant"
     features: ClassVar[frozenset[str]] = SdpaBackend.features - {STORAGE}
 
-    def plan(
-        self,
-        batch: AttentionBatch,
-    ) -> InvariantPlan:  # type: ignore[override] - its own
-        return InvariantPlan(
-            batch,
-            self.block_size,
-        )
+    def plan(self, batch: AttentionBatch) -> InvariantPlan:  # type: ignore[override] - its own
+        return InvariantPlan(batch, self.block_size)
 
     def forward(
         self,
@@ -80,47 +63,23 @@ class InvariantBackend(SdpaBackend):
     ) -> torch.Tensor:
         if plan.reference is None:
             plan.reference = super().plan(plan.batch)
-        return super().forward(
-            layer,
-            query,
-            key,
-            value,
-            plan.reference,
-            both,
-        )
+        return super().forward(layer, query, key, value, plan.reference, both)
 
-    def step_keys(
-        self,
-        layer: CachedLayer,
-        plan: InvariantPlan,
-    ) -> StepKeys | None:
+    def step_keys(self, layer: CachedLayer, plan: InvariantPlan) -> StepKeys | None:
         both = layer.kv_cache[0].both
         return None if both is None else plan.keys(both)
 
 
-def step_keys(
-    batch: AttentionBatch,
-    block_size: int,
-    blocks: torch.Tensor,
-) -> StepKeys:
+def step_keys(batch: AttentionBatch, block_size: int, blocks: torch.Tensor) -> StepKeys:
     """Where K/V of a step go, and what its queries see."""
     counts = batch.num_tokens.astype(np.int64)
     ends = counts.cumsum()
     begins = ends - counts
     first = batch.start.astype(np.int64) - begins
-    positions = np.repeat(
-        first,
-        counts,
-    ) + np.arange(counts.sum())
-    lines, group_begins, group_counts = _groups(
-        begins,
-        counts,
-    )
+    positions = np.repeat(first, counts) + np.arange(counts.sum())
+    lines, group_begins, group_counts = _groups(begins, counts)
     width = -(-int(batch.seq_lens.max(initial=1)) // block_size)
-    table = np.ascontiguousarray(
-        batch.block_table[batch.row, :width],
-        np.int32,
-    )
+    table = np.ascontiguousarray(batch.block_table[batch.row, :width], np.int32)
     return StepKeys(
         blocks,
         torch.from_numpy(batch.slot_mapping),
@@ -133,24 +92,14 @@ def step_keys(
 
 
 def _groups(
-    begins: NDArray[np.int64],
-    counts: NDArray[np.int64],
+    begins: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Of rows with `counts` queries from `begins` on, groups of at most `GROUP_QUERIES`: row, first query, how many."""
     if len(counts) == counts.sum():
         return np.arange(len(counts)), begins, counts
     per_row = -(-counts // GROUP_QUERIES)
-    rows = np.repeat(
-        np.arange(len(counts)),
-        per_row,
-    )
-    number = np.arange(len(rows)) - np.repeat(
-        per_row.cumsum() - per_row,
-        per_row,
-    )  # within a row
+    rows = np.repeat(np.arange(len(counts)), per_row)
+    number = np.arange(len(rows)) - np.repeat(per_row.cumsum() - per_row, per_row)  # within a row
     done = number * GROUP_QUERIES
-    some = np.minimum(
-        counts[rows] - done,
-        GROUP_QUERIES,
-    )
+    some = np.minimum(counts[rows] - done, GROUP_QUERIES)
     return rows, begins[rows] + done, some

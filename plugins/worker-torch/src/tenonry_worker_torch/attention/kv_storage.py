@@ -46,12 +46,7 @@ class KVStorage(ABC):
         """Elements of a kept vector of `size` numbers."""
 
     @abstractmethod
-    def write(
-        self,
-        kept: torch.Tensor,
-        lines: torch.Tensor,
-        new: torch.Tensor,
-    ) -> torch.Tensor:
+    def write(self, kept: torch.Tensor, lines: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         """Vectors `new` [T, C, size] to `lines` i64[T · C] of `kept`, seen as lines of one vector; returns what is read
         back, [T, C, size].
         """
@@ -85,12 +80,7 @@ class Floats(KVStorage):
     def width(self, size: int) -> int:
         return size
 
-    def write(
-        self,
-        kept: torch.Tensor,
-        lines: torch.Tensor,
-        new: torch.Tensor,
-    ) -> torch.Tensor:
+    def write(self, kept: torch.Tensor, lines: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         size = new.shape[-1]
         kept.view(-1, size).index_copy_(0, lines, new.reshape(-1, size))
         return new
@@ -125,12 +115,7 @@ class EightBits(KVStorage):
         """The scale stands on an even byte."""
         return size + size % SCALE.itemsize + SCALE.itemsize
 
-    def write(
-        self,
-        kept: torch.Tensor,
-        lines: torch.Tensor,
-        new: torch.Tensor,
-    ) -> torch.Tensor:
+    def write(self, kept: torch.Tensor, lines: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         size = new.shape[-1]
         width = self.width(size)
         made = self.packed(new)
@@ -167,11 +152,7 @@ class EightBits(KVStorage):
         scales.copy_(scale)
         return made
 
-    def unpacked(
-        self,
-        kept: torch.Tensor,
-        out: torch.Tensor,
-    ) -> torch.Tensor:
+    def unpacked(self, kept: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """u8[..., width] as vectors, into `out` [..., size]."""
         numbers, scales = self._parts(kept, out.shape[-1])
         return torch.mul(numbers.to(self.dtype), scales, out=out)

@@ -162,10 +162,7 @@ class Probe:
         return out
 
     def add(
-        self,
-        module: torch.nn.Module,
-        spec: LayerSpec,
-        sinks: torch.Tensor | None = None,
+        self, module: torch.nn.Module, spec: LayerSpec, sinks: torch.Tensor | None = None
     ) -> None:
         """A layer with a cache, as its module shows it."""
         call = self._calls.get(id(module), 0)
@@ -244,9 +241,7 @@ def _index_of(module: torch.nn.Module) -> int:
 
 
 def _known_reach(
-    module: torch.nn.Module,
-    mask: torch.Tensor | None,
-    other: dict[str, Any],
+    module: torch.nn.Module, mask: torch.Tensor | None, other: dict[str, Any]
 ) -> Reach:
     """What the layer's queries see. Raises ModelError for position biases, bidirectional layers: anything that
     paged attention would get wrong.

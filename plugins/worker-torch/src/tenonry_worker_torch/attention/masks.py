@@ -133,10 +133,7 @@ def read_reach(
 
 
 def _is_rule(
-    mask_function: MaskFunction,
-    reach: Reach,
-    num_positions: int,
-    device: torch.device | None,
+    mask_function: MaskFunction, reach: Reach, num_positions: int, device: torch.device | None
 ) -> bool:
     """Whether rows near every edge are as the rule says, and one key beyond the query."""
     size = reach.window or reach.chunk or num_positions // 2
@@ -167,9 +164,7 @@ def _vmapped(mask_function: MaskFunction) -> MaskFunction:
 
 
 def _evaluate(
-    mask_function: MaskFunction,
-    queries: torch.Tensor,
-    keys: torch.Tensor,
+    mask_function: MaskFunction, queries: torch.Tensor, keys: torch.Tensor
 ) -> torch.Tensor:
     """Whether query i sees key i: bool[N]."""
     zero = torch.zeros((), dtype=torch.long, device=keys.device)

@@ -22,15 +22,7 @@ def causal_attention(
 ) -> torch.Tensor:
     """One sequence on its own, no cache: `query` [S, H, D], `key`, `value` [S, K, D] → [S, H, D]."""
     length = query.shape[0]
-    mask = causal_mask(
-        length,
-        0,
-        length,
-        spec.window,
-        query.dtype,
-        query.device,
-        chunk=spec.chunk,
-    )
+    mask = causal_mask(length, 0, length, spec.window, query.dtype, query.device, chunk=spec.chunk)
     q = query.transpose(0, 1)[None]  # [1, H, S, D]
     k = key.transpose(0, 1)[None]
     v = value.transpose(0, 1)[None]
@@ -70,10 +62,7 @@ def causal_mask(
 
 
 def show_later(
-    mask: torch.Tensor,
-    start: int,
-    first_key: int,
-    last_seen: NDArray[np.int64],
+    mask: torch.Tensor, start: int, first_key: int, last_seen: NDArray[np.int64]
 ) -> None:
     """In a causal mask [S, L], let the query at position `start + i` see also the keys up to `last_seen[i]`.
 
@@ -105,12 +94,7 @@ def masked_attention(
     if mask.dim() == 2:
         mask = mask[None, None]
     return functional.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=mask,
-        scale=spec.scaling,
-        enable_gqa=grouped,
+        query, key, value, attn_mask=mask, scale=spec.scaling, enable_gqa=grouped
     )
 
 
@@ -141,9 +125,7 @@ def scored_attention(
 
 
 def softmax_with_sinks(
-    scores: torch.Tensor,
-    sinks: torch.Tensor | None,
-    dtype: torch.dtype | None = None,
+    scores: torch.Tensor, sinks: torch.Tensor | None, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     """Softmax of `scores` [..., L]; with `sinks` [..., 1], what is left of the weights after theirs."""
     if sinks is None:

@@ -49,8 +49,7 @@ class PagedPlan(SdpaPlan):
             order = np.flatnonzero(num_tokens > 1)
             begins = np.cumsum(num_tokens) - num_tokens
             self._chunks = Chunks(
-                torch.from_numpy(begins[order]),
-                torch.from_numpy(num_tokens[order]),
+                torch.from_numpy(begins[order]), torch.from_numpy(num_tokens[order])
             )
             self._chunked = self._looked_up(order)
         lengths, table = self._chunked
@@ -80,10 +79,7 @@ class PagedPlan(SdpaPlan):
             and len(self.decode_order) == self.num_queries
         )
 
-    def _looked_up(
-        self,
-        order: NDArray[np.int64],
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _looked_up(self, order: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
         """Lengths of the rows `order`, and the blocks that they reach into."""
         batch = self.batch
         lengths = batch.seq_lens[order]

@@ -11,12 +11,7 @@ import numpy as np
 import torch
 
 from tenonry_worker_torch.attention.choice import selection
-from tenonry_worker_torch.attention.math import (
-    causal_mask,
-    masked_attention,
-    per_head,
-    show_later,
-)
+from tenonry_worker_torch.attention.math import causal_mask, masked_attention, per_head, show_later
 
 if TYPE_CHECKING:
     from tenonry_worker_torch.attention.base import CachedLayer, LayerSpec
@@ -52,10 +47,7 @@ def attend_in_pieces(
         if segment.last_seen is not None:
             last_seen = segment.last_seen[begin : begin + count]
             end = int(last_seen.max()) + 1
-        seen = slice(
-            max(first_seen(spec, position) - first_key, 0),
-            end - first_key,
-        )
+        seen = slice(max(first_seen(spec, position) - first_key, 0), end - first_key)
         queries = slice(begin, begin + count)
         mask = causal_mask(
             count,

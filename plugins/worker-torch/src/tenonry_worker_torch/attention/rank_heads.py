@@ -26,12 +26,7 @@ class RankHeads:
 
     __slots__ = ("kv", "num_heads", "query")
 
-    def __init__(
-        self,
-        num_heads: int,
-        query: slice,
-        kv: slice,
-    ) -> None:
+    def __init__(self, num_heads: int, query: slice, kv: slice) -> None:
         self.num_heads = num_heads
         self.query = query
         self.kv = kv
@@ -55,11 +50,7 @@ class RankHeads:
         of other ranks.
         """
         out = query.new_zeros(query.shape[0], self.num_heads, value.shape[2])
-        out[:, self.query] = layer(
-            query[:, self.query],
-            key[:, self.kv],
-            value[:, self.kv],
-        )
+        out[:, self.query] = layer(query[:, self.query], key[:, self.kv], value[:, self.kv])
         return out
 
 

@@ -24,9 +24,7 @@ from tenonry_worker_torch.attention.base import (
     LayerSpec,
 )
 from tenonry_worker_torch.attention.choice import selection
-from tenonry_worker_torch.attention.math import (
-    scored_attention,
-)
+from tenonry_worker_torch.attention.math import scored_attention
 from tenonry_worker_torch.attention.pieces import attend_in_pieces, first_seen
 from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan, entered_blocks
 from tenonry_worker_torch.attention.segments import Segment
@@ -46,11 +44,7 @@ class SdpaBackend(AttentionBackend):
         {"chunk", "sinks", "indexed", "spans", GROUPS, STORAGE}
     )
 
-    def allocate(
-        self,
-        num_blocks: int,
-        block_size: int,
-    ) -> dict[str, LayerCache]:
+    def allocate(self, num_blocks: int, block_size: int) -> dict[str, LayerCache]:
         self.num_blocks = num_blocks
         self.block_size = block_size
         # [layers, blocks, heads, slots, size], of layers of one shape.
@@ -64,11 +58,7 @@ class SdpaBackend(AttentionBackend):
             caches |= self._allocate_alike(layers)
         return caches
 
-    def adopt(
-        self,
-        other: SdpaBackend,
-        caches: Sequence[LayerCache],
-    ) -> dict[str, LayerCache]:
+    def adopt(self, other: SdpaBackend, caches: Sequence[LayerCache]) -> dict[str, LayerCache]:
         self.num_blocks = other.num_blocks
         self.block_size = other.block_size
         count = len(self.layers)
@@ -92,12 +82,7 @@ class SdpaBackend(AttentionBackend):
             for layer, key, value in zip(layers, keys, values, strict=True)
         }
 
-    def _pool(
-        self,
-        num_layers: int,
-        heads: int,
-        size: int,
-    ) -> torch.Tensor:
+    def _pool(self, num_layers: int, heads: int, size: int) -> torch.Tensor:
         width = self.storage.width(size)
         shape = (num_layers, self.num_blocks, heads, self.block_size, width)
         pool = zeros(shape, self.storage.kept_dtype, self.device)
@@ -131,13 +116,7 @@ class SdpaBackend(AttentionBackend):
         plan: SdpaPlan,
         both: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        key, value, _ = self.write(
-            layer.kv_cache[0],
-            key,
-            value,
-            plan,
-            both,
-        )
+        key, value, _ = self.write(layer.kv_cache[0], key, value, plan, both)
         if not plan.num_queries:  # a pruned last layer of a step in which no row samples
             return query.new_empty(0, layer.spec.num_heads, layer.spec.value_size)
         if plan.decode_tokens is None:
@@ -167,23 +146,14 @@ class SdpaBackend(AttentionBackend):
         both = self._write_lines(cache.both, both, plan)
         return *both.chunk(2, 1), both
 
-    def _write_lines(
-        self,
-        cache: torch.Tensor,
-        new: torch.Tensor,
-        plan: SdpaPlan,
-    ) -> torch.Tensor:
+    def _write_lines(self, cache: torch.Tensor, new: torch.Tensor, plan: SdpaPlan) -> torch.Tensor:
         """`new` [T, C, size] into `cache` [blocks, C, block_size, width]; returns what is read back."""
         return self.storage.write(cache, plan.lines(new.shape[1]), new)
 
     # ------------------------------------------------------------------ decode: one query per row, rows padded together
 
     def decode_gathered(
-        self,
-        layer: CachedLayer,
-        query: torch.Tensor,
-        plan: SdpaPlan,
-        out: torch.Tensor,
+        self, layer: CachedLayer, query: torch.Tensor, plan: SdpaPlan, out: torch.Tensor
     ) -> None:
         """The decoding rows of a mixed step, into their places in `out`."""
         tokens = plan.decode_tokens
@@ -191,12 +161,7 @@ class SdpaBackend(AttentionBackend):
             decoded = self._decode(layer, query[tokens], plan)
             out.index_copy_(0, tokens, decoded)
 
-    def _decode(
-        self,
-        layer: CachedLayer,
-        query: torch.Tensor,
-        plan: SdpaPlan,
-    ) -> torch.Tensor:
+    def _decode(self, layer: CachedLayer, query: torch.Tensor, plan: SdpaPlan) -> torch.Tensor:
         """`query` [R, H, D] in decode order → [R, H, D]."""
         parts = []
         chosen = layer.chosen if layer.spec.indexed else None
@@ -244,19 +209,11 @@ class SdpaBackend(AttentionBackend):
                 sinks = sinks.view(spec.num_kv_heads, spec.group_size, 1)
             return scored_attention(query, key, value, mask, spec, sinks)
         return functional.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=mask,
-            scale=spec.scaling,
+            query, key, value, attn_mask=mask, scale=spec.scaling
         )
 
     def gather(
-        self,
-        cache: LayerCache,
-        index: torch.Tensor,
-        rows: int,
-        spec: LayerSpec,
+        self, cache: LayerCache, index: torch.Tensor, rows: int, spec: LayerSpec
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [R, K, L, size] of the blocks that `block_index` names."""
         heads = spec.num_kv_heads
@@ -274,21 +231,11 @@ class SdpaBackend(AttentionBackend):
 
     # ------------------------------------------------------------------ keys alone, by which models choose
 
-    def write_keys(
-        self,
-        layer: CachedLayer,
-        key: torch.Tensor,
-        plan: SdpaPlan,
-    ) -> None:
+    def write_keys(self, layer: CachedLayer, key: torch.Tensor, plan: SdpaPlan) -> None:
         """`key` [T, num_kv_heads, size] of the whole step into their slots."""
         self._write_lines(layer.kv_cache[0].key, key, plan)
 
-    def gather_keys(
-        self,
-        layer: CachedLayer,
-        index: torch.Tensor,
-        rows: int,
-    ) -> torch.Tensor:
+    def gather_keys(self, layer: CachedLayer, index: torch.Tensor, rows: int) -> torch.Tensor:
         """Keys [R, L, size] of a layer with one KV head, of the blocks that `block_index` names."""
         size = layer.spec.key_size
         found = self.storage.read(layer.kv_cache[0].key, index, self.block_size, size)
@@ -309,14 +256,7 @@ class SdpaBackend(AttentionBackend):
         for segment in plan.prefill:
             end = segment.token + segment.count * segment.length
             span = slice(segment.token, end)
-            out[span] = self._prefill(
-                layer,
-                segment,
-                plan,
-                query[span],
-                key[span],
-                value[span],
-            )
+            out[span] = self._prefill(layer, segment, plan, query[span], key[span], value[span])
 
     def _prefill(
         self,
@@ -340,21 +280,12 @@ class SdpaBackend(AttentionBackend):
             out = attend_in_pieces(layer, q, k, v, segment, 0)
         else:
             out = functional.scaled_dot_product_attention(
-                q,
-                k,
-                v,
-                is_causal=True,
-                scale=spec.scaling,
-                enable_gqa=spec.group_size > 1,
+                q, k, v, is_causal=True, scale=spec.scaling, enable_gqa=spec.group_size > 1
             )
         return out.transpose(1, 2).flatten(0, 1)
 
     def _prefill_with_context(
-        self,
-        layer: CachedLayer,
-        segment: Segment,
-        plan: SdpaPlan,
-        query: torch.Tensor,
+        self, layer: CachedLayer, segment: Segment, plan: SdpaPlan, query: torch.Tensor
     ) -> torch.Tensor:
         """One chunk of a prompt whose earlier tokens are in the cache."""
         spec = layer.spec

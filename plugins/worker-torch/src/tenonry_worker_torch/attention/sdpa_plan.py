@@ -25,13 +25,7 @@ class DecodeGroup:
 
     __slots__ = ("begin", "end", "index", "mask")
 
-    def __init__(
-        self,
-        begin: int,
-        end: int,
-        index: torch.Tensor,
-        mask: torch.Tensor,
-    ) -> None:
+    def __init__(self, begin: int, end: int, index: torch.Tensor, mask: torch.Tensor) -> None:
         self.begin = begin
         self.end = end
         self.index = index
@@ -95,11 +89,7 @@ class SdpaPlan:
         self._lines.clear()
 
     def context_index(
-        self,
-        segment: Segment,
-        spec: LayerSpec,
-        begin: int,
-        end: int,
+        self, segment: Segment, spec: LayerSpec, begin: int, end: int
     ) -> torch.Tensor:
         """The block index of a segment's blocks [begin, end)."""
         has_one_size = spec.key_size == spec.value_size
@@ -110,12 +100,7 @@ class SdpaPlan:
             self._context[wanted] = self.batch.put(label, block_index(blocks, spec))
         return self._context[wanted]
 
-    def first_context_index(
-        self,
-        segment: Segment,
-        spec: LayerSpec,
-        end: int,
-    ) -> torch.Tensor:
+    def first_context_index(self, segment: Segment, spec: LayerSpec, end: int) -> torch.Tensor:
         """The block index of the first `end` blocks of every sequence of a segment."""
         batch = self.batch
         first_token = np.cumsum(batch.num_tokens) - batch.num_tokens
@@ -125,11 +110,7 @@ class SdpaPlan:
         label = f"first_context_{segment.token}_{spec.num_kv_heads}_{spec.value_size}"
         return batch.put(label, block_index(blocks, spec))
 
-    def decode_groups(
-        self,
-        spec: LayerSpec,
-        dtype: torch.dtype,
-    ) -> list[DecodeGroup]:
+    def decode_groups(self, spec: LayerSpec, dtype: torch.dtype) -> list[DecodeGroup]:
         """Decoding rows in groups of like length whose gathered K/V stay within bounds."""
         has_one_size = spec.key_size == spec.value_size
         wanted = (spec.window, spec.chunk, spec.num_kv_heads, has_one_size)
@@ -141,24 +122,13 @@ class SdpaPlan:
             seen = lengths - first * self.block_size
             budget = MAX_GATHER_BYTES // spec.bytes_per_token(dtype)
             self._groups[wanted] = [
-                self._make_group(
-                    spec,
-                    dtype,
-                    first[begin:end, None],
-                    begin,
-                    end,
-                )
+                self._make_group(spec, dtype, first[begin:end, None], begin, end)
                 for begin, end in length_groups(seen, budget)
             ]
         return self._groups[wanted]
 
     def _make_group(
-        self,
-        spec: LayerSpec,
-        dtype: torch.dtype,
-        first: NDArray[np.int64],
-        begin: int,
-        end: int,
+        self, spec: LayerSpec, dtype: torch.dtype, first: NDArray[np.int64], begin: int, end: int
     ) -> DecodeGroup:
         """`first` i64[R, 1]: the first block that each row still sees."""
         batch = self.batch
@@ -197,10 +167,7 @@ def entered_blocks(batch: AttentionBatch, block_size: int) -> NDArray[np.int64]:
     return batch.block_table[rows, last].astype(np.int64)
 
 
-def longest_first(
-    order: NDArray[np.int64],
-    seq_lens: NDArray[np.int32],
-) -> NDArray[np.int64]:
+def longest_first(order: NDArray[np.int64], seq_lens: NDArray[np.int32]) -> NDArray[np.int64]:
     """The rows `order`, sorted where lengths differ enough to matter; rows that decode in step stay in order."""
     if not len(order):
         return order
@@ -210,10 +177,7 @@ def longest_first(
     return order[np.argsort(-lengths, kind="stable")]
 
 
-def block_index(
-    blocks: NDArray[np.int32],
-    spec: LayerSpec,
-) -> NDArray[np.int64]:
+def block_index(blocks: NDArray[np.int32], spec: LayerSpec) -> NDArray[np.int64]:
     """Where the blocks [R, n] lie in a cache seen as lines of one block and one head.
 
     For each of keys and values (or once, where they have a tensor each): row, head and block, flattened.

@@ -26,14 +26,7 @@ class Segment:
 
     __slots__ = ("count", "last_seen", "length", "row", "start", "token")
 
-    def __init__(
-        self,
-        token: int,
-        count: int,
-        length: int,
-        row: int,
-        start: int,
-    ) -> None:
+    def __init__(self, token: int, count: int, length: int, row: int, start: int) -> None:
         self.token = token
         self.count = count
         self.length = length
@@ -70,15 +63,7 @@ def prefill_segments(
         ):
             last.count += 1
         else:
-            segments.append(
-                Segment(
-                    token,
-                    1,
-                    length,
-                    int(row[i]),
-                    begin,
-                )
-            )
+            segments.append(Segment(token, 1, length, int(row[i]), begin))
             segments[-1].last_seen = later
     return segments
 

@@ -63,11 +63,7 @@ class SlabGroup:
     )
 
     def __init__(
-        self,
-        placement: Placement,
-        append: torch.Tensor,
-        mask: torch.Tensor,
-        column: torch.Tensor,
+        self, placement: Placement, append: torch.Tensor, mask: torch.Tensor, column: torch.Tensor
     ) -> None:
         self.placement = placement
         self.append = append
@@ -102,11 +98,7 @@ class SlabGroup:
         self.column += 1
         self.mask.view(-1)[self.column] = 0
 
-    def for_queries(
-        self,
-        queries: NDArray[np.int64],
-        slots: NDArray[np.int64],
-    ) -> SlabGroup:
+    def for_queries(self, queries: NDArray[np.int64], slots: NDArray[np.int64]) -> SlabGroup:
         """The same rows and writes, with only some of the rows attending."""
         narrowed = SlabGroup(self.placement, self.append, self.mask, self.column)
         narrowed.longest = self.longest
@@ -124,11 +116,7 @@ class CpuPlan(SdpaPlan):
     sorts: ClassVar[bool] = False  # rows in slabs are best left where they are
     __slots__ = ("slab_groups",)
 
-    def __init__(
-        self,
-        batch: AttentionBatch,
-        block_size: int,
-    ) -> None:
+    def __init__(self, batch: AttentionBatch, block_size: int) -> None:
         super().__init__(batch, block_size)
         self.slab_groups: list[SlabGroup] = []
 
@@ -188,10 +176,7 @@ class SlabPlanner:
             seen = np.maximum(lengths - self.window, 0)
             first = seen // self.block_size * self.block_size
         placed, unplaced = self.slabs.place(
-            batch.row[order].astype(np.int64),
-            batch.generation[order],
-            lengths,
-            first,
+            batch.row[order].astype(np.int64), batch.generation[order], lengths, first
         )
         plan.slab_groups = [
             self._group(plan, order[which], placement) for which, placement in placed
@@ -200,23 +185,14 @@ class SlabPlanner:
         if not plan.prefill and not len(unplaced):
             self._steady = plan
 
-    def _move_on(
-        self,
-        plan: CpuPlan,
-        batch: AttentionBatch,
-    ) -> CpuPlan:
+    def _move_on(self, plan: CpuPlan, batch: AttentionBatch) -> CpuPlan:
         plan.write_elsewhere(batch)
         for group in plan.slab_groups:
             group.move_on()
             self.slabs.advance(group.placement.rows)
         return plan
 
-    def _group(
-        self,
-        plan: CpuPlan,
-        places: NDArray[np.int64],
-        placement: Placement,
-    ) -> SlabGroup:
+    def _group(self, plan: CpuPlan, places: NDArray[np.int64], placement: Placement) -> SlabGroup:
         """The group of the rows at `places` of the batch."""
         batch = plan.batch
         slab = placement.slab
@@ -282,9 +258,7 @@ class SlabPlanner:
         index = index * (block_size // tokens) + within
         slots = placement.slots[run]
         return Entry(
-            slice(int(slots[0]), int(slots[-1]) + 1),
-            torch.from_numpy(index.reshape(2, -1)),
-            tokens,
+            slice(int(slots[0]), int(slots[-1]) + 1), torch.from_numpy(index.reshape(2, -1)), tokens
         )
 
 
@@ -293,20 +267,14 @@ def first_tokens(batch: AttentionBatch) -> NDArray[np.int64]:
     return np.cumsum(batch.num_tokens, dtype=np.int64) - batch.num_tokens
 
 
-def is_range(
-    numbers: NDArray[np.int64],
-    count: int,
-) -> bool:
+def is_range(numbers: NDArray[np.int64], count: int) -> bool:
     """Whether they are 0, 1, …, count − 1."""
     if len(numbers) != count:
         return False
     return bool((numbers == np.arange(count)).all())
 
 
-def _continues(
-    plan: CpuPlan,
-    batch: AttentionBatch,
-) -> bool:
+def _continues(plan: CpuPlan, batch: AttentionBatch) -> bool:
     """Same rows, same requests, one more token each, and room for it in every slab."""
     last = plan.batch
     return (
@@ -319,10 +287,7 @@ def _continues(
     )
 
 
-def _follow(
-    plan: CpuPlan,
-    full: CpuPlan,
-) -> None:
+def _follow(plan: CpuPlan, full: CpuPlan) -> None:
     """A pruned last layer: rows in slabs stay there, and gain their token even if they do not sample."""
     batch = plan.batch
     in_slab = np.zeros(len(batch.row), np.bool_)

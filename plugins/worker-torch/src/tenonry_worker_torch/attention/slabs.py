@@ -69,12 +69,7 @@ class Slabs:
     """
 
     def __init__(
-        self,
-        num_layers: int,
-        num_kv_heads: int,
-        size: int,
-        dtype: torch.dtype,
-        budget_bytes: int,
+        self, num_layers: int, num_kv_heads: int, size: int, dtype: torch.dtype, budget_bytes: int
     ) -> None:
         self.num_layers = num_layers
         self.num_kv_heads = num_kv_heads
@@ -164,10 +159,7 @@ class Slabs:
         self._slab[rows] = NOWHERE
 
     def _place_in(
-        self,
-        number: int,
-        rows: NDArray[np.int64],
-        resident: NDArray[np.bool_],
+        self, number: int, rows: NDArray[np.int64], resident: NDArray[np.bool_]
     ) -> Placement | None:
         """Slots for `rows` in slab `number`. Packs them anew when it is mostly holes, grows it when it is full."""
         empty = Slab(int(self._capacities[number]))
@@ -195,19 +187,11 @@ class Slabs:
             slab.owner[found] = rows[missing]
         return Placement(slab, rows, slots, ~resident)
 
-    def _evict(
-        self,
-        slab: Slab,
-        rows: NDArray[np.int64],
-    ) -> None:
+    def _evict(self, slab: Slab, rows: NDArray[np.int64]) -> None:
         slab.owner[self._slot[rows]] = NOWHERE
         self._slab[rows] = NOWHERE
 
-    def _grow(
-        self,
-        slab: Slab,
-        num_slots: int,
-    ) -> bool:
+    def _grow(self, slab: Slab, num_slots: int) -> bool:
         """More slots, if the budget has room; all rows of the slab must enter again."""
         for wanted in (1 << (num_slots - 1).bit_length(), num_slots):
             held = self._bytes(slab.capacity, len(slab.owner))
@@ -237,11 +221,7 @@ class Slabs:
         slab.tensors = []
         slab.owner = np.empty(0, np.int64)
 
-    def _bytes(
-        self,
-        capacity: int,
-        num_slots: int,
-    ) -> int:
+    def _bytes(self, capacity: int, num_slots: int) -> int:
         """K and V of all layers."""
         elements = 2 * num_slots * self.num_kv_heads * capacity * self.size
         return elements * self.dtype.itemsize * self.num_layers

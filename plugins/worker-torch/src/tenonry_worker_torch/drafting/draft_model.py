@@ -118,11 +118,7 @@ class TorchDraftModel:
         buffers = self.model.buffers
         backend = self.model.backend
         batch = attention_batch(
-            inputs,
-            self.seats.state,
-            self.seats.generation,
-            buffers,
-            backend.num_groups,
+            inputs, self.seats.state, self.seats.generation, buffers, backend.num_groups
         )
         has_few = prunes and inputs.samples.all() and len(inputs.token_ids) <= MAX_SPLIT
         if has_few and backend.splits_rows:

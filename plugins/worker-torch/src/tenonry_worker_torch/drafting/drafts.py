@@ -76,12 +76,7 @@ class Drafts:
         return self.drafter is None or len(numbers) > MAX_ROWS or not self.pace.may_pay(numbers)
 
     def propose(
-        self,
-        rows: I32,
-        numbers: list[int],
-        left: I32,
-        *,
-        is_over: bool,
+        self, rows: I32, numbers: list[int], left: I32, *, is_over: bool
     ) -> Proposal | None:
         """Drafts for `rows`, in a list `numbers`, of which each has `left[row]` slots; None where the first rank's
         clock says `is_over`.
@@ -103,12 +98,7 @@ class Drafts:
         count = (token_ids != NONE).sum(axis=1, dtype=np.int32)
         return Proposal(count, token_ids, int(count.sum()))
 
-    def _ask(
-        self,
-        rows: I32,
-        numbers: list[int],
-        left: I32,
-    ) -> Proposal:
+    def _ask(self, rows: I32, numbers: list[int], left: I32) -> Proposal:
         """What is drafted on this rank."""
         if self.drafter is None or not self.pace.may_pay(numbers):
             return NOTHING
@@ -131,11 +121,7 @@ class Drafts:
             token_ids[place, : len(ids)] = ids
         return Proposal(count, token_ids, int(count.sum()))
 
-    def _proposed(
-        self,
-        rows: list[int],
-        most: list[int],
-    ) -> list[I32]:
+    def _proposed(self, rows: list[int], most: list[int]) -> list[I32]:
         """What the drafter says, checked and cut; nothing from one that fails."""
         nothing = [np.empty(0, np.int32)] * len(rows)
         drafter = self.drafter
@@ -159,11 +145,7 @@ class Drafts:
             kept.append(ids[:count])
         return kept
 
-    def _check(
-        self,
-        found: list[I32],
-        most: list[int],
-    ) -> None:
+    def _check(self, found: list[I32], most: list[int]) -> None:
         if len(found) != len(most):
             raise ValueError(f"it proposed for {len(found)} rows, and was asked about {len(most)}")
         for ids, limit in zip(found, most, strict=True):
@@ -174,13 +156,7 @@ class Drafts:
                     f"it proposed ids {ids.tolist()}, and the vocabulary ends before {self._vocab_size}"
                 )
 
-    def verified(
-        self,
-        rows: I32,
-        proposal: Proposal,
-        accepted: I32,
-        seconds: float,
-    ) -> None:
+    def verified(self, rows: I32, proposal: Proposal, accepted: I32, seconds: float) -> None:
         """Of the drafts for `rows[i]`, the first `accepted[i]` were right; the pass took so long."""
         if self.drafter is None:
             return

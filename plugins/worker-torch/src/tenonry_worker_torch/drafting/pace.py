@@ -60,10 +60,7 @@ class Pace:
     """The rows of one worker. In each pass: `most`; `asked`, if the drafter was; then `plain` or `verified`."""
 
     def __init__(
-        self,
-        max_num_seqs: int,
-        max_drafts: int,
-        clock: Callable[[], float] = time.perf_counter,
+        self, max_num_seqs: int, max_drafts: int, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self.max_drafts = max_drafts
         self._clock = clock
@@ -88,12 +85,7 @@ class Pace:
                 return True
         return False
 
-    def most(
-        self,
-        rows: list[int],
-        left: list[int],
-        lengths: list[int],
-    ) -> list[int]:
+    def most(self, rows: list[int], left: list[int], lengths: list[int]) -> list[int]:
         """How many tokens may be drafted for each row in the next pass.
 
         Each has `left[i]` slots, one for its own next token, and `lengths[i]` tokens so far.
@@ -133,11 +125,7 @@ class Pace:
             self._unseen_s = _followed(self._unseen_s, reading_s / unseen)
         self._asked = Asked(rows, seconds, unseen)
 
-    def plain(
-        self,
-        rows: list[int],
-        seconds: float,
-    ) -> None:
+    def plain(self, rows: list[int], seconds: float) -> None:
         """A pass without drafts took so long, not counting what the drafter took."""
         count = len(rows)
         asked = self._take_asked()
@@ -155,12 +143,7 @@ class Pace:
         for row in asked.rows:
             self._rows[row].credit -= cost * delayed
 
-    def verified(
-        self,
-        num_rows: int,
-        seconds: float,
-        found: dict[int, tuple[int, int]],
-    ) -> None:
+    def verified(self, num_rows: int, seconds: float, found: dict[int, tuple[int, int]]) -> None:
         """A pass of `num_rows` took so long; by row, how many drafts were verified, and how many of them were right."""
         asked = self._take_asked()
         self._num_drafted[num_rows] += 1

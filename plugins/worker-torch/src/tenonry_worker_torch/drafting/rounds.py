@@ -18,14 +18,7 @@ from tenonry_torch_base.rounds import Rounds, joined, next_pass
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenonry.step import (
-        I32,
-        BatchState,
-        ModelRunnerOutput,
-        NewRow,
-        SchedulerOutput,
-        StepFuture,
-    )
+    from tenonry.step import I32, BatchState, ModelRunnerOutput, NewRow, SchedulerOutput, StepFuture
     from tenonry_torch_base.rounds import SeveralPasses
     from tenonry_worker_torch.drafting.drafts import Drafts, Proposal
 
@@ -158,11 +151,7 @@ class DraftedRounds(Rounds):
         state = self._state
         state.token_ids[rows, state.num_computed[rows]] = output.next_token[known]
 
-    def _verified(
-        self,
-        step: SchedulerOutput,
-        proposal: Proposal,
-    ) -> ModelRunnerOutput:
+    def _verified(self, step: SchedulerOutput, proposal: Proposal) -> ModelRunnerOutput:
         state = self._state
         first = state.num_computed[step.row] + 1
         for place in np.flatnonzero(proposal.count).tolist():

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 GIVEN = frozenset({MODELS})  # of `Drafter.needs`, what this worker gives
 
 
-def check_drafter(
-    context: WorkerContext,
-    drafter: PluginChoice,
-    device: torch.device,
-) -> None:
+def check_drafter(context: WorkerContext, drafter: PluginChoice, device: torch.device) -> None:
     """Raises ConfigError where no pass of the model could ever verify drafts."""
     config = context.config
     obstacles = {

@@ -40,11 +40,7 @@ class Position(NamedTuple):
 class Verification:
     """One step: `token_ids` i64[R, W + 1], −1 behind what a row got; the last column is its failure code, or 0."""
 
-    def __init__(
-        self,
-        inputs: StepInputs,
-        state: BatchState,
-    ) -> None:
+    def __init__(self, inputs: StepInputs, state: BatchState) -> None:
         self.row = inputs.row
         self.first = inputs.query_start_loc[:-1].astype(np.int64)  # of each row's lines
         self.num_tokens = inputs.num_tokens
@@ -61,11 +57,7 @@ class Verification:
         count: I32 = (self.token_ids[:, :-1] != UNKNOWN).sum(axis=1, dtype=np.int32)
         return count
 
-    def at(
-        self,
-        places: NDArray[np.intp],
-        number: int,
-    ) -> SampleStep:
+    def at(self, places: NDArray[np.intp], number: int) -> SampleStep:
         """The sampling of position `number` of some rows."""
         return SampleStep(
             self.row[places],
@@ -77,12 +69,7 @@ class Verification:
 class Verifier:
     """`ends(rows, token_ids, num_output)`: which of these tokens end their rows."""
 
-    def __init__(
-        self,
-        sampler: Sampler,
-        state: BatchState,
-        ends: Ends,
-    ) -> None:
+    def __init__(self, sampler: Sampler, state: BatchState, ends: Ends) -> None:
         self._sampler = sampler
         self._state = state
         self._ends = ends
@@ -93,11 +80,7 @@ class Verifier:
             step = Verification(inputs, self._state)
             self._sampler.prepare(step.at(np.arange(len(step.row)), 0))
 
-    def sample(
-        self,
-        logits: torch.Tensor,
-        inputs: StepInputs,
-    ) -> Verification:
+    def sample(self, logits: torch.Tensor, inputs: StepInputs) -> Verification:
         """`logits` [T, vocabulary] of all tokens of the step."""
         step = Verification(inputs, self._state)
         plain = self._sampler.columns.is_plain[step.row]
@@ -109,12 +92,7 @@ class Verifier:
             self._in_turn(logits, step, others)
         return step
 
-    def _at_once(
-        self,
-        logits: torch.Tensor,
-        step: Verification,
-        places: NDArray[np.intp],
-    ) -> None:
+    def _at_once(self, logits: torch.Tensor, step: Verification, places: NDArray[np.intp]) -> None:
         put = self._sampler.context.put
         counts = step.num_tokens[places]
         of_line = np.repeat(places, counts)
@@ -136,11 +114,7 @@ class Verifier:
             begin = end
 
     def _keep_right(
-        self,
-        step: Verification,
-        place: int,
-        ids: NDArray[np.int64],
-        failure: I32,
+        self, step: Verification, place: int, ids: NDArray[np.int64], failure: I32
     ) -> None:
         """Of one row: the tokens up to the first that is no draft, ends the row, or failed."""
         row = step.row[place]
@@ -158,12 +132,7 @@ class Verifier:
         step.failure[place] = failure[kept - 1]
         self._state.token_ids[row, begin : begin + kept] = ids[:kept]
 
-    def _in_turn(
-        self,
-        logits: torch.Tensor,
-        step: Verification,
-        places: NDArray[np.intp],
-    ) -> None:
+    def _in_turn(self, logits: torch.Tensor, step: Verification, places: NDArray[np.intp]) -> None:
         put = self._sampler.context.put
         state = self._state
         number = 0
@@ -201,11 +170,7 @@ class Verifier:
         state.num_computed[rows] = step.start + count
         state.num_output[rows] = step.num_output + count
 
-    def answer(
-        self,
-        step_id: int,
-        step: Verification,
-    ) -> ModelRunnerOutput:
+    def answer(self, step_id: int, step: Verification) -> ModelRunnerOutput:
         """Rows that failed have no tokens."""
         sound = step.failure == 0
         count = step.count[sound]

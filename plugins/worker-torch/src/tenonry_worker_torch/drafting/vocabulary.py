@@ -15,10 +15,7 @@ FILE = "tokenizer.json"
 
 
 def vocabulary_difference(
-    served: Path,
-    num_served: int,
-    drafting: Path,
-    num_drafting: int,
+    served: Path, num_served: int, drafting: Path, num_drafting: int
 ) -> str | None:
     """How the vocabularies differ of the model that is served and of the one that drafts; None where they are alike.
 

@@ -37,18 +37,9 @@ class HeadNorm:
 
     __slots__ = ("norm", "weight")
 
-    def __init__(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        eps: float,
-        spec: LayerSpec,
-    ) -> None:
+    def __init__(self, query: torch.Tensor, key: torch.Tensor, eps: float, spec: LayerSpec) -> None:
         self.norm = RMSNorm(None, spec.key_size, eps)
-        weights = [
-            query.expand(spec.num_heads, -1),
-            key.expand(spec.num_kv_heads, -1),
-        ]
+        weights = [query.expand(spec.num_heads, -1), key.expand(spec.num_kv_heads, -1)]
         self.weight = torch.cat(weights).contiguous()  # float32 where it is an offset from 1
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -99,11 +90,7 @@ class FusedAttention:
         num_heads = spec.num_heads
         num_kv_heads = spec.num_kv_heads
         # Per token the heads of query, key and value lie side by side: [T, num_heads + 2 · num_kv_heads, size].
-        every = projected.view(
-            projected.shape[0],
-            -1,
-            spec.key_size,
-        )
+        every = projected.view(projected.shape[0], -1, spec.key_size)
         if self.gate_order is not None:
             every = every.index_select(1, self.gate_order)
         self.turn(every, cos, sin)
@@ -121,24 +108,14 @@ class FusedAttention:
             attended = attended * gate.sigmoid()
         return attended.flatten(1)
 
-    def turn(
-        self,
-        every: torch.Tensor,
-        cos: torch.Tensor | None,
-        sin: torch.Tensor | None,
-    ) -> None:
+    def turn(self, every: torch.Tensor, cos: torch.Tensor | None, sin: torch.Tensor | None) -> None:
         """Norm and rotation, in place, of the first num_heads + num_kv_heads heads of `every` [T, heads, size]."""
         if self.turn_kernel is not None:
             self.turn_kernel(every.flatten(1), cos, sin)
             return
         query_key = every.narrow(1, 0, self.spec.num_heads + self.spec.num_kv_heads)
         normed = query_key if self.head_norm is None else self.head_norm(query_key)
-        rotate(
-            normed,
-            cos,
-            sin,
-            out=query_key,
-        )
+        rotate(normed, cos, sin, out=query_key)
 
     def pack(self, packing: Packing) -> None:
         """Lay both weights out anew, and free those of the modules they came from."""
@@ -150,10 +127,7 @@ class FusedMLP:
     """Gated feed-forward with one projection for gate and up."""
 
     def __init__(
-        self,
-        gate_up: Linear,
-        down: Linear,
-        activation: Callable[[torch.Tensor], torch.Tensor],
+        self, gate_up: Linear, down: Linear, activation: Callable[[torch.Tensor], torch.Tensor]
     ) -> None:
         self.gate_up = gate_up
         self.down = down
@@ -200,11 +174,7 @@ def is_output(module: object) -> bool:
     return is_linear(module)
 
 
-def fused_attention(
-    module: nn.Module,
-    spec: LayerSpec,
-    attend: Attend,
-) -> FusedAttention | None:
+def fused_attention(module: nn.Module, spec: LayerSpec, attend: Attend) -> FusedAttention | None:
     """From a module with q_proj/k_proj/v_proj or qkv_proj, o_proj and, maybe, q_norm and k_norm per head. Where q_proj
     makes twice as much as is needed, its other half are taken for gates of the output.
     """
@@ -234,14 +204,7 @@ def fused_attention(
             return None
     if out.in_features != query_size:
         return None
-    return FusedAttention(
-        side_by_side(parts),
-        output_of(out),
-        spec,
-        head_norm,
-        attend,
-        gate_order,
-    )
+    return FusedAttention(side_by_side(parts), output_of(out), spec, head_norm, attend, gate_order)
 
 
 def _gates_last(spec: LayerSpec) -> torch.Tensor:

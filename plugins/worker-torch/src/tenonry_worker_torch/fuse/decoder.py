@@ -168,12 +168,7 @@ class LeanHead:
 
     __slots__ = ("head", "norm", "softcap")
 
-    def __init__(
-        self,
-        norm: RMSNorm,
-        head: Linear,
-        softcap: float,
-    ) -> None:
+    def __init__(self, norm: RMSNorm, head: Linear, softcap: float) -> None:
         self.norm = norm
         self.head = head
         self.softcap = softcap
@@ -192,10 +187,7 @@ class LeanHead:
 
 
 def lean_forward(
-    model: PreTrainedModel,
-    layers: dict[str, AttentionLayer],
-    step: StepPlan,
-    num_positions: int,
+    model: PreTrainedModel, layers: dict[str, AttentionLayer], step: StepPlan, num_positions: int
 ) -> LeanForward | None:
     """For positions below `num_positions`. Build it, or None when the model is put together differently."""
     _, inner = text_stack(model)
@@ -218,18 +210,11 @@ def lean_forward(
     }
     if any(table is None for table in ropes.values()):
         return None
-    return LeanForward(
-        inner.embed_tokens if stage.is_first else None,
-        lean,
-        ropes,
-        end,
-        step,
-    )
+    return LeanForward(inner.embed_tokens if stage.is_first else None, lean, ropes, end, step)
 
 
 def _lean_layers(
-    model: PreTrainedModel,
-    layers: dict[str, AttentionLayer],
+    model: PreTrainedModel, layers: dict[str, AttentionLayer]
 ) -> list[LeanLayer] | None:
     """Those of the stage, in order; None when one of them is of another kind."""
     blocks = blocks_of(model, layers.values())
@@ -251,12 +236,7 @@ def lean_block(block: Block) -> LeanLayer | None:
     attention = block.attention
     if attention is None:
         return None
-    return lean_layer(
-        block.module,
-        attention.spec,
-        attention,
-        block.layer_type,
-    )
+    return lean_layer(block.module, attention.spec, attention, block.layer_type)
 
 
 def lean_head(model: PreTrainedModel) -> LeanHead | None:
@@ -269,9 +249,7 @@ def lean_head(model: PreTrainedModel) -> LeanHead | None:
     softcap = getattr(config, "final_logit_softcapping", None) or 0.0
     is_tied = head.weight is getattr(model.get_input_embeddings(), "weight", None)
     projection: Linear = DenseLinear(
-        head.weight.detach(),
-        detached_bias(head),
-        sources=() if is_tied else (head,),
+        head.weight.detach(), detached_bias(head), sources=() if is_tied else (head,)
     )
     if isinstance(head, GatherLinear):
         projection = GatheredLinear(projection, head.group, head.out_features)

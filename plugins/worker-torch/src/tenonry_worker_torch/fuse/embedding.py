@@ -44,11 +44,7 @@ def _named_tokens(model: PreTrainedModel) -> Iterator[int]:
                 yield int(token)
 
 
-def _fed(
-    model: PreTrainedModel,
-    stack: nn.Module,
-    ids: torch.Tensor,
-) -> torch.Tensor | None:
+def _fed(model: PreTrainedModel, stack: nn.Module, ids: torch.Tensor) -> torch.Tensor | None:
     """The embeddings [1, T, H] that the text model is given for `ids` [T]; None if it is given the ids."""
     seen: list[Any] = []
 

@@ -39,10 +39,7 @@ class DenseExperts:
         self.down = module.down_proj.detach().transpose(0, 1).flatten(1)
 
     def __call__(
-        self,
-        hidden_states: torch.Tensor,
-        top_k_index: torch.Tensor,
-        top_k_weights: torch.Tensor,
+        self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
     ) -> torch.Tensor:
         """`hidden_states` [T, H]; the experts of each token and their weights [T, k] → [T, H]."""
         num_tokens, chosen = top_k_index.shape

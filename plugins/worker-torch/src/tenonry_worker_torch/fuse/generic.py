@@ -74,11 +74,7 @@ class WidenedModule(nn.Linear):
         self.bias = linear.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return widened_linear(
-            x,
-            self.weight,
-            self.bias,
-        )
+        return widened_linear(x, self.weight, self.bias)
 
 
 def pack_linears(model: nn.Module) -> int:

@@ -120,10 +120,7 @@ class InvariantLayer:
 
 
 def make_invariant(
-    lean: LeanForward,
-    kernels: InvariantKernels,
-    architecture: str,
-    added: Sequence[Added] = (),
+    lean: LeanForward, kernels: InvariantKernels, architecture: str, added: Sequence[Added] = ()
 ) -> None:
     """Let kernels compute all layers of a lean forward pass that was verified. Raises NotInvariantError.
 

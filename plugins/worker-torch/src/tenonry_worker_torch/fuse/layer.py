@@ -60,11 +60,7 @@ class HalfKernel(Protocol):
     """The first half of a layer in one, or all of it."""
 
     def __call__(
-        self,
-        hidden: torch.Tensor,
-        cos: torch.Tensor | None,
-        sin: torch.Tensor | None,
-        /,
+        self, hidden: torch.Tensor, cos: torch.Tensor | None, sin: torch.Tensor | None, /
     ) -> torch.Tensor | None:
         """`hidden` [T, H] → [T, H], in a tensor of its own; None where the step is not for it."""
         ...
@@ -143,10 +139,7 @@ class LeanLayer:
 
 
 def lean_layer(
-    module: nn.Module,
-    spec: LayerSpec,
-    attend: Attend,
-    layer_type: str,
+    module: nn.Module, spec: LayerSpec, attend: Attend, layer_type: str
 ) -> LeanLayer | None:
     """A layer with `self_attn`, `mlp` and norms under known names; None if it looks different."""
     attention = getattr(module, "self_attn", None)
@@ -156,20 +149,13 @@ def lean_layer(
     return None if fused is None else _around(fused, module, "self_attn", layer_type)
 
 
-def lean_mixer_layer(
-    module: nn.Module,
-    mixer: FusedMixer,
-    layer_type: str,
-) -> LeanLayer | None:
+def lean_mixer_layer(module: nn.Module, mixer: FusedMixer, layer_type: str) -> LeanLayer | None:
     """As `lean_layer`, of a module whose child `mixer.name` is a layer with state."""
     return _around(mixer, module, mixer.name, layer_type)
 
 
 def _around(
-    part: FusedAttention | FusedMixer,
-    module: nn.Module,
-    part_name: str,
-    layer_type: str,
+    part: FusedAttention | FusedMixer, module: nn.Module, part_name: str, layer_type: str
 ) -> LeanLayer | None:
     mlp = getattr(module, "mlp", None)
     norms = _norms(module)

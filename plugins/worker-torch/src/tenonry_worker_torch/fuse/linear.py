@@ -38,11 +38,7 @@ class Linear(Protocol):
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
-    def add(
-        self,
-        x: torch.Tensor,
-        other: torch.Tensor,
-    ) -> torch.Tensor: ...
+    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor: ...
 
     def packed(self, packing: Packing, /) -> Linear: ...
 
@@ -71,10 +67,7 @@ class DenseLinear:
     __slots__ = ("bias", "sources", "weight")
 
     def __init__(
-        self,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        sources: Sequence[nn.Linear] = (),
+        self, weight: torch.Tensor, bias: torch.Tensor | None, sources: Sequence[nn.Linear] = ()
     ) -> None:
         self.weight = weight
         self.bias = bias
@@ -83,11 +76,7 @@ class DenseLinear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return functional.linear(x, self.weight, self.bias)
 
-    def add(
-        self,
-        x: torch.Tensor,
-        other: torch.Tensor,
-    ) -> torch.Tensor:
+    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return functional.linear(x, self.weight, self.bias).add_(other)
 
     def packed(self, packing: Packing) -> Linear:
@@ -108,11 +97,7 @@ class PartedLinear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cat([functional.linear(x, part.weight, part.bias) for part in self.sources], 1)
 
-    def add(
-        self,
-        x: torch.Tensor,
-        other: torch.Tensor,
-    ) -> torch.Tensor:
+    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return self(x).add_(other)
 
     def packed(self, packing: Packing) -> Linear:
@@ -124,23 +109,14 @@ class PackedLinear:
 
     __slots__ = ("bias", "out_features", "weight")
 
-    def __init__(
-        self,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-    ) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self.out_features = weight.shape[0]
         self.weight = _ONEDNN._reorder_linear_weight(weight.contiguous(), PACK_ROWS)  # noqa: SLF001
         self.bias = bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return _ONEDNN._linear_pointwise.default(  # noqa: SLF001
-            x,
-            self.weight,
-            self.bias,
-            "none",
-            [],
-            "",
+            x, self.weight, self.bias, "none", [], ""
         )
 
     @property
@@ -152,11 +128,7 @@ class PackedLinear:
     def packed(self, _packing: Packing) -> PackedLinear:
         return self
 
-    def add(
-        self,
-        x: torch.Tensor,
-        other: torch.Tensor,
-    ) -> torch.Tensor:
+    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return _ONEDNN._linear_pointwise.binary(  # noqa: SLF001
             x, other, self.weight, self.bias, "add"
         )
@@ -190,12 +162,7 @@ class SummedLinear:
 
     __slots__ = ("bias", "group", "piece")
 
-    def __init__(
-        self,
-        piece: Linear,
-        bias: torch.Tensor | None,
-        group: TensorGroup,
-    ) -> None:
+    def __init__(self, piece: Linear, bias: torch.Tensor | None, group: TensorGroup) -> None:
         self.piece = piece
         self.bias = bias
         self.group = group
@@ -204,11 +171,7 @@ class SummedLinear:
         out = self.group.sum(self.piece(x))
         return out if self.bias is None else out.add_(self.bias)
 
-    def add(
-        self,
-        x: torch.Tensor,
-        other: torch.Tensor,
-    ) -> torch.Tensor:
+    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return self(x).add_(other)
 
     def packed(self, packing: Packing) -> SummedLinear:
@@ -220,12 +183,7 @@ class GatheredLinear:
 
     __slots__ = ("group", "piece", "size")
 
-    def __init__(
-        self,
-        piece: Linear,
-        group: TensorGroup,
-        size: int,
-    ) -> None:
+    def __init__(self, piece: Linear, group: TensorGroup, size: int) -> None:
         self.piece = piece
         self.group = group
         self.size = size
@@ -234,11 +192,7 @@ class GatheredLinear:
         outputs = self.group.gather(self.piece(x))
         return outputs.narrow(-1, 0, self.size)
 
-    def add(
-        self,
-        x: torch.Tensor,
-        other: torch.Tensor,
-    ) -> torch.Tensor:
+    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return self(x).add_(other)
 
     def packed(self, packing: Packing) -> GatheredLinear:
@@ -282,10 +236,7 @@ def is_half_on_host(dtype: torch.dtype, device: torch.device) -> bool:
     return device.type == "cpu" and dtype == torch.bfloat16
 
 
-def can_pack(
-    dtype: torch.dtype,
-    device: torch.device,
-) -> bool:
+def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether prepacked weights work here and pay: bfloat16 on a CPU that has products of it."""
     return (
         is_half_on_host(dtype, device)
@@ -311,10 +262,7 @@ def _makes_blocks() -> bool:
     )
 
 
-def pack(
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-) -> PackedLinear:
+def pack(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear:
     """Pack outside inference mode: inference tensors cannot be kept in oneDNN's layout."""
     with torch.inference_mode(False), torch.no_grad():
         return PackedLinear(weight, bias)
@@ -352,11 +300,7 @@ def merge(modules: Sequence[nn.Linear]) -> DenseLinear:
     """
     if len(modules) == 1:
         module = modules[0]
-        return DenseLinear(
-            module.weight.detach(),
-            detached_bias(module),
-            modules,
-        )
+        return DenseLinear(module.weight.detach(), detached_bias(module), modules)
     weight = torch.cat([module.weight.detach() for module in modules])
     begin = 0
     for module in modules:

@@ -32,12 +32,7 @@ class RMSNorm:
     __slots__ = ("_doubled", "_size", "eps", "is_offset", "weight")
 
     def __init__(
-        self,
-        weight: torch.Tensor | None,
-        size: int,
-        eps: float,
-        *,
-        is_offset: bool = False,
+        self, weight: torch.Tensor | None, size: int, eps: float, *, is_offset: bool = False
     ) -> None:
         self._size = size
         self.eps = eps
@@ -71,21 +66,11 @@ class RMSNorm:
         both = torch.cat((x, x.neg()), -1)
         if self.is_offset and x.dtype != torch.float32:
             both = both.float()
-        normed = torch.layer_norm(
-            both,
-            (2 * self._size,),
-            self._doubled,
-            None,
-            self.eps,
-        )
+        normed = torch.layer_norm(both, (2 * self._size,), self._doubled, None, self.eps)
         normed = normed.narrow(-1, 0, self._size)
         return normed if normed.dtype == x.dtype else normed.to(x.dtype)
 
-    def _weighted(
-        self,
-        values: torch.Tensor,
-        dtype: torch.dtype,
-    ) -> torch.Tensor:
+    def _weighted(self, values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         if self.weight is None:
             return values.to(dtype)
         if self.is_offset:
@@ -100,11 +85,7 @@ class RMSNorm:
         return normed.to(x.dtype)
 
 
-def rms_norm_of(
-    module: nn.Module,
-    *,
-    with_weight: bool = True,
-) -> RMSNorm | None:
+def rms_norm_of(module: nn.Module, *, with_weight: bool = True) -> RMSNorm | None:
     """The RMSNorm that does what the module does, found by trying; None if it is something else.
 
     Modules that differ in nothing but their weights are tried once in a process.

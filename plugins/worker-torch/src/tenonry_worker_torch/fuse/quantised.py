@@ -11,12 +11,7 @@ import torch
 from tenonry.errors import ModelError
 from tenonry_torch_base.quantisations import QuantisedLinear, QuantisedWeight
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
-from tenonry_worker_torch.fuse.linear import (
-    DenseLinear,
-    merge,
-    merged_bias,
-    take_weight,
-)
+from tenonry_worker_torch.fuse.linear import DenseLinear, merge, merged_bias, take_weight
 from tenonry_worker_torch.fuse.widened import packing_for
 from tenonry_worker_torch.loading.quantised import STORED_WEIGHT
 
@@ -108,9 +103,7 @@ class QuantisedPacking:
         return layers[0] if len(layers) == 1 else SideBySide(layers)
 
     def _layers(
-        self,
-        weights: Sequence[QuantisedWeight | None],
-        biases: Sequence[torch.Tensor | None],
+        self, weights: Sequence[QuantisedWeight | None], biases: Sequence[torch.Tensor | None]
     ) -> list[QuantisedLinear]:
         """One each; none if one is left to floats. Inference tensors cannot be kept in oneDNN's layout."""
         with torch.inference_mode(False), torch.no_grad():

@@ -38,12 +38,7 @@ class RopeTable:
         return cos[:, None], sin[:, None]
 
 
-def rotate(
-    x: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    out: torch.Tensor,
-) -> None:
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, out: torch.Tensor) -> None:
     """Rotate `x` [T, heads, D] into `out` of the same shape, which may be `x` itself.
 
     With cos and sin of fewer than D elements the rest of each head is only copied.
@@ -56,19 +51,11 @@ def rotate(
             out.narrow(-1, size, whole - size).copy_(rest)
         x = x.narrow(-1, 0, size)
         out = out.narrow(-1, 0, size)
-    torch.addcmul(
-        x * cos,
-        x.roll(size // 2, -1),
-        sin,
-        out=out,
-    )
+    torch.addcmul(x * cos, x.roll(size // 2, -1), sin, out=out)
 
 
 def rope_table(
-    rotary: nn.Module,
-    layer_type: str,
-    num_positions: int,
-    dtype: torch.dtype,
+    rotary: nn.Module, layer_type: str, num_positions: int, dtype: torch.dtype
 ) -> RopeTable | None:
     """The table for positions 0 … num_positions − 1; None if it would be too long, the module
     does not know the type, or what it makes is not plain (cos, sin).

@@ -38,12 +38,7 @@ class Passed(Skipped):
         super().__init__(layer, family)
         self.gives_tuples = gives_tuples
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        *others: Any,
-        **named: Any,
-    ) -> Any:
+    def forward(self, hidden_states: torch.Tensor, *others: Any, **named: Any) -> Any:
         return (hidden_states,) if self.gives_tuples[-1] else hidden_states
 
 

@@ -45,10 +45,7 @@ def layer_types_of(model: PreTrainedModel) -> list[str]:
     return list(types)
 
 
-def blocks_of(
-    model: PreTrainedModel,
-    layers: Iterable[AttentionLayer],
-) -> list[Block] | None:
+def blocks_of(model: PreTrainedModel, layers: Iterable[AttentionLayer]) -> list[Block] | None:
     """The decoder layers of the stage, in order; None where not each has one of `layers`, or one mixer."""
     stage = stage_of(model)
     modules = stage.own(text_stack(model)[1].layers)
@@ -57,12 +54,7 @@ def blocks_of(
         return None
     known = {id(layer): layer for layer in layers}
     blocks = [
-        Block(
-            module,
-            layer_type,
-            _attention_of(module, known),
-            mixer_part(module),
-        )
+        Block(module, layer_type, _attention_of(module, known), mixer_part(module))
         for module, layer_type in zip(modules, types, strict=True)
     ]
     found = [block for block in blocks if block.attention is not None]
@@ -70,10 +62,7 @@ def blocks_of(
     return blocks if is_one_of_each and len(found) == len(known) else None
 
 
-def _attention_of(
-    module: nn.Module,
-    known: Mapping[int, AttentionLayer],
-) -> AttentionLayer | None:
+def _attention_of(module: nn.Module, known: Mapping[int, AttentionLayer]) -> AttentionLayer | None:
     """The layer of attention inside a decoder layer, by what the attention module holds; None if there is not one."""
     held = [vars(part).get(LAYER_ATTRIBUTE) for part in module.modules()]
     found = [known[id(layer)] for layer in held if id(layer) in known]

@@ -63,12 +63,7 @@ def randomise(module: nn.Module) -> None:
             taken += count + 1
 
 
-def _fill(
-    weight: torch.Tensor,
-    store: torch.Tensor,
-    place: int,
-    scale: float,
-) -> None:
+def _fill(weight: torch.Tensor, store: torch.Tensor, place: int, scale: float) -> None:
     """`weight` [N] becomes what follows in `store` from `place` on, again and again, times `scale`."""
     done = 0
     while done < len(weight):

@@ -45,11 +45,7 @@ def layers_agree(model: PreTrainedModel, layers: Iterable[AttentionLayer]) -> bo
     for block in blocks_of(model, layers) or ():
         parts = [f"{name}:{type(part).__name__}" for name, part in block.module.named_modules()]
         spec = None if block.attention is None else block.attention.spec
-        kind = (
-            block.layer_type,
-            spec is not None and spec.window > 0,
-            *parts,
-        )
+        kind = (block.layer_type, spec is not None and spec.window > 0, *parts)
         if kind in seen:
             continue
         seen.add(kind)
@@ -59,10 +55,7 @@ def layers_agree(model: PreTrainedModel, layers: Iterable[AttentionLayer]) -> bo
 
 
 def layer_agrees(
-    block: nn.Module,
-    spec: LayerSpec | None,
-    layer_type: str,
-    rotary: nn.Module,
+    block: nn.Module, spec: LayerSpec | None, layer_type: str, rotary: nn.Module
 ) -> bool:
     """Compare a random float32 copy of `block` with the lean layer made from it. `spec`: None without attention."""
     # On the block's own device: ranks can sum only what is on the device of their process group.
@@ -96,11 +89,7 @@ def layer_agrees(
     return is_same(got, wanted)
 
 
-def _lean_of(
-    copied: nn.Module,
-    spec: LayerSpec | None,
-    layer_type: str,
-) -> LeanLayer | None:
+def _lean_of(copied: nn.Module, spec: LayerSpec | None, layer_type: str) -> LeanLayer | None:
     """The lean layer of a copied block, whose attention, in both, becomes a plain one over one prompt."""
     if spec is None:
         return _lean_with_mixer(copied, layer_type)
@@ -116,9 +105,7 @@ def _lean_of(
     for module in copied.modules():
         if hasattr(module, LAYER_ATTRIBUTE):
             setattr(
-                module,
-                LAYER_ATTRIBUTE,
-                lambda _, query, key, value, *__: attend(query, key, value),
+                module, LAYER_ATTRIBUTE, lambda _, query, key, value, *__: attend(query, key, value)
             )
     return lean_layer(copied, spec, attend, layer_type)
 

@@ -35,23 +35,14 @@ class BlockedLinear:
 
     __slots__ = ("bias", "blocks", "shape")
 
-    def __init__(
-        self,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-    ) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         """`weight`: in bfloat16, with an even number of inputs."""
         outputs, inputs = weight.shape
         self.shape = (outputs, inputs)
         self.bias = bias
         blocks = -(-outputs // BLOCK)
         pairs = -(-inputs // (2 * PAIR_MULTIPLE)) * PAIR_MULTIPLE
-        self.blocks = weight.new_zeros(
-            blocks,
-            pairs,
-            BLOCK,
-            2,
-        )
+        self.blocks = weight.new_zeros(blocks, pairs, BLOCK, 2)
         words = _words(self.blocks)
         for number, rows in enumerate(weight.split(BLOCK)):
             words[number, : inputs // 2, : len(rows)] = rows.contiguous().view(torch.int32).T
@@ -59,11 +50,7 @@ class BlockedLinear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return self._floats(x).to(x.dtype)
 
-    def add(
-        self,
-        x: torch.Tensor,
-        other: torch.Tensor,
-    ) -> torch.Tensor:
+    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return self._floats(x).add_(other).to(x.dtype)
 
     def packed(self, _packing: Packing) -> BlockedLinear:
@@ -81,12 +68,7 @@ class BlockedLinear:
         """The weight, for kernels."""
         outputs, inputs = self.shape
         bias = None if self.bias is None else self.bias.float()
-        return BlockedWeight(
-            outputs=outputs,
-            inputs=inputs,
-            blocks=self.blocks,
-            bias=bias,
-        )
+        return BlockedWeight(outputs=outputs, inputs=inputs, blocks=self.blocks, bias=bias)
 
     def sample(self, outputs: int) -> BlockedLinear:
         """The first outputs, a multiple of `BLOCK`, or all: for trials."""
@@ -102,10 +84,7 @@ class BlockedLinear:
         """X [N, inputs] → [N, outputs], in float32."""
         outputs, inputs = self.shape
         pairs = self.blocks.shape[1]
-        given = functional.pad(
-            x.float(),
-            (0, 2 * pairs - inputs),
-        ).view(-1, pairs, 2)
+        given = functional.pad(x.float(), (0, 2 * pairs - inputs)).view(-1, pairs, 2)
         first, second = given.unbind(-1)
         made = []
         for words in _words(self.blocks).split(max(1, PIECE // (2 * pairs * BLOCK))):
@@ -122,17 +101,9 @@ class WidenedLinear(DenseLinear):
     __slots__ = ()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return widened_linear(
-            x,
-            self.weight,
-            self.bias,
-        )
+        return widened_linear(x, self.weight, self.bias)
 
-    def add(
-        self,
-        x: torch.Tensor,
-        other: torch.Tensor,
-    ) -> torch.Tensor:
+    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return self(x).add_(other)
 
 
@@ -159,20 +130,14 @@ class WidenedPacking:
     """In rows, as they are."""
 
     def dense(self, linear: DenseLinear) -> WidenedLinear:
-        return WidenedLinear(
-            linear.weight,
-            linear.bias,
-            linear.sources,
-        )
+        return WidenedLinear(linear.weight, linear.bias, linear.sources)
 
     def parted(self, linear: PartedLinear) -> WidenedLinear:
         return self.dense(merge(linear.sources))
 
 
 def packing_for(
-    dtype: torch.dtype,
-    device: torch.device,
-    kernels: StepKernels | None,
+    dtype: torch.dtype, device: torch.device, kernels: StepKernels | None
 ) -> Packing | None:
     """How weights are laid out here; None: as they are. `kernels`: what may multiply with them."""
     if can_pack(dtype, device):
@@ -183,17 +148,11 @@ def packing_for(
 
 
 def widened_linear(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
     """`x` [..., inputs] times `weight` [outputs, inputs], all in bfloat16; many rows with sums in float32."""
     if x.numel() <= FEW_ROWS * x.shape[-1]:
-        return functional.linear(
-            x,
-            weight,
-            bias,
-        )
+        return functional.linear(x, weight, bias)
     given = x.float()
     pieces = weight.split(max(1, PIECE // weight.shape[1]))
     made = torch.cat([functional.linear(given, piece.float()) for piece in pieces], -1)

@@ -14,10 +14,7 @@ CACHED_TOKENS = 8192  # 64 MiB with a hidden size of 4096 in 16 bits
 class EncodedImages:
     """Holds at most `max_tokens` embeddings; those that were used longest ago go first."""
 
-    def __init__(
-        self,
-        max_tokens: int,
-    ) -> None:
+    def __init__(self, max_tokens: int) -> None:
         self._max_tokens = max_tokens
         self._num_tokens = 0
         self._images: OrderedDict[bytes, torch.Tensor] = OrderedDict()
@@ -25,21 +22,14 @@ class EncodedImages:
     def __len__(self) -> int:
         return len(self._images)
 
-    def get(
-        self,
-        digest: bytes,
-    ) -> torch.Tensor | None:
+    def get(self, digest: bytes) -> torch.Tensor | None:
         """The embeddings of an image, [n, H] or [n, layers, H], or None."""
         found = self._images.get(digest)
         if found is not None:
             self._images.move_to_end(digest)
         return found
 
-    def put(
-        self,
-        digest: bytes,
-        embeddings: torch.Tensor,
-    ) -> None:
+    def put(self, digest: bytes, embeddings: torch.Tensor) -> None:
         """Keep those of an image, if there is room for it at all."""
         count = _size(embeddings)
         if count > self._max_tokens or digest in self._images:

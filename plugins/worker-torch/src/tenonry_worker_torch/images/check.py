@@ -36,10 +36,7 @@ TEXT_TOKENS = 5  # before, between and after them
 class ImageCheck:
     """`prepare` before the model's layers are changed, then `require`."""
 
-    def __init__(
-        self,
-        path: str,
-    ) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
         self._logits: torch.Tensor | None = None  # [T, vocabulary], of the model's own pass
         self._given: torch.Tensor | None = None  # embeddings [T, H]
@@ -49,13 +46,7 @@ class ImageCheck:
         self._whole: list[Span] = []  # images whose tokens see one another
 
     @torch.inference_mode()
-    def prepare(
-        self,
-        encoder: ImageEncoder,
-        model: PreTrainedModel,
-        *,
-        skip: bool,
-    ) -> None:
+    def prepare(self, encoder: ImageEncoder, model: PreTrainedModel, *, skip: bool) -> None:
         """Have the model's own code compute the prompt. Raises ModelError when it cannot see."""
         if skip:
             return
@@ -69,11 +60,7 @@ class ImageCheck:
                 "max_images=0, or look at its preprocessor_config.json"
             ) from error
 
-    def _prepare(
-        self,
-        encoder: ImageEncoder,
-        model: PreTrainedModel,
-    ) -> None:
+    def _prepare(self, encoder: ImageEncoder, model: PreTrainedModel) -> None:
         inputs = [
             {name: array for name, array in of_one.items() if encoder.takes(name)}
             for of_one in processed_images(self._path)
@@ -97,11 +84,7 @@ class ImageCheck:
         self._logits = _own_logits(model, ids, spans, inputs)
 
     def require(
-        self,
-        own_forward: Forward,
-        run: PackedRun,
-        family: str,
-        max_model_len: int,
+        self, own_forward: Forward, run: PackedRun, family: str, max_model_len: int
     ) -> None:
         """Raises ModelError naming the architecture when chunks of the prompt give other logits than the whole.
 
@@ -165,11 +148,7 @@ class _Placed:
         self.can_prune = forward.can_prune
 
     def __call__(
-        self,
-        inputs: torch.Tensor,
-        positions: torch.Tensor,
-        keep: torch.Tensor | None,
-        plans: Any,
+        self, inputs: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor | None, plans: Any
     ) -> Any:
         if self._deepstack is not None and self._added is not None:
             self._deepstack.added = self._added[:, positions]
@@ -181,9 +160,7 @@ class _Placed:
             self._deepstack.added = None
 
 
-def processed_images(
-    path: str,
-) -> list[dict[str, np.ndarray]]:
+def processed_images(path: str) -> list[dict[str, np.ndarray]]:
     """What the model's image processor makes of two pictures. Raises ModelError without Pillow."""
     # from where it is: at the top of transformers 5.17 it wants torchvision, which it does not need
     from transformers.models.auto.image_processing_auto import AutoImageProcessor
@@ -205,10 +182,7 @@ def processed_images(
     return found
 
 
-def _prompt(
-    model: PreTrainedModel,
-    made: list[torch.Tensor],
-) -> tuple[torch.Tensor, list[Span]]:
+def _prompt(model: PreTrainedModel, made: list[torch.Tensor]) -> tuple[torch.Tensor, list[Span]]:
     """Token ids i64[T] with places for the images, and where these are."""
     place = image_token(model)
     if place is None:
@@ -231,9 +205,7 @@ def _prompt(
     return torch.cat(parts), spans
 
 
-def _joined(
-    arrays: list[np.ndarray],
-) -> np.ndarray:
+def _joined(arrays: list[np.ndarray]) -> np.ndarray:
     """What was made of the images, one after another; zeros fill up the one that was cut into fewer tiles."""
     most = (
         np.max([array.shape[1:] for array in arrays], axis=0).tolist() if arrays[0].ndim > 1 else []
@@ -266,10 +238,7 @@ def _own_logits(
     set_attention(model, "eager")
     try:
         made = model(
-            input_ids=ids[None],
-            attention_mask=torch.ones_like(ids)[None],
-            use_cache=False,
-            **given,
+            input_ids=ids[None], attention_mask=torch.ones_like(ids)[None], use_cache=False, **given
         )
     finally:
         set_attention(model, INTERFACE_NAME)

@@ -17,21 +17,13 @@ if TYPE_CHECKING:
 class Deepstack:
     """Of one model. `added` [layers, T, H] is for the step's T tokens, zeros where no image is; None without images."""
 
-    def __init__(
-        self,
-        layers: list[nn.Module],
-    ) -> None:
+    def __init__(self, layers: list[nn.Module]) -> None:
         self.added: torch.Tensor | None = None
         self._num_layers = len(layers)
         for number, layer in enumerate(layers):
             layer.register_forward_hook(_Adder(self, number))
 
-    def take(
-        self,
-        seen: torch.Tensor,
-        tokens: torch.Tensor,
-        num_tokens: int,
-    ) -> torch.Tensor:
+    def take(self, seen: torch.Tensor, tokens: torch.Tensor, num_tokens: int) -> torch.Tensor:
         """Note what is seen of an image, [n, 1 + layers, H], in `tokens` i64[n] of the step's `num_tokens`.
 
         Returns the embeddings [n, H] that stand in place of those of the tokens.
@@ -46,19 +38,10 @@ class Deepstack:
 class _Adder:
     """A forward hook of layer `number`."""
 
-    def __init__(
-        self,
-        deepstack: Deepstack,
-        number: int,
-    ) -> None:
+    def __init__(self, deepstack: Deepstack, number: int) -> None:
         self._deepstack = deepstack
         self._number = number
 
-    def __call__(
-        self,
-        _module: nn.Module,
-        _inputs: Any,
-        hidden: torch.Tensor,
-    ) -> torch.Tensor:
+    def __call__(self, _module: nn.Module, _inputs: Any, hidden: torch.Tensor) -> torch.Tensor:
         added = self._deepstack.added
         return hidden if added is None else hidden + added[self._number]

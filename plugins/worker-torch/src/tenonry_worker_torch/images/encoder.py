@@ -33,10 +33,7 @@ class ImageEncoder:
     `sees_spans`: the tokens of an image see one another, the later ones, too.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-    ) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         """Raises ModelError for a model of which an image cannot be encoded apart from its prompt."""
         family = type(model).__name__
         if not hasattr(model, "get_image_features"):
@@ -62,25 +59,16 @@ class ImageEncoder:
         """Whether lean layers cannot stand in for the model's own: their rotary tables are of one dimension."""
         return self.has_rope_index or self.deepstack is not None
 
-    def takes(
-        self,
-        name: str,
-    ) -> bool:
+    def takes(self, name: str) -> bool:
         """Whether the model reads what an image processor made under this name."""
         return name in self._takes
 
-    def embed(
-        self,
-        token_ids: torch.Tensor,
-    ) -> torch.Tensor:
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Token ids i64[T] → embeddings [T, H]."""
         found: torch.Tensor = self._model.get_input_embeddings()(token_ids)
         return found
 
-    def encode(
-        self,
-        inputs: Mapping[str, np.ndarray],
-    ) -> torch.Tensor:
+    def encode(self, inputs: Mapping[str, np.ndarray]) -> torch.Tensor:
         """One image → embeddings [n, H], or [n, 1 + layers, H] where it is added to several layers.
 
         Raises whatever the model's code does for inputs that do not fit it.
@@ -104,10 +92,7 @@ class ImageEncoder:
         return seen.to(self._model.dtype)
 
     def place(
-        self,
-        embeddings: torch.Tensor,
-        tokens: NDArray[np.int64],
-        seen: torch.Tensor,
+        self, embeddings: torch.Tensor, tokens: NDArray[np.int64], seen: torch.Tensor
     ) -> None:
         """Write a part of what `encode` gave into a step's embeddings [T, H], in place of those of `tokens` i64[n]."""
         where = torch.from_numpy(tokens).to(embeddings.device)

@@ -25,10 +25,7 @@ class RequestImages:
 
     __slots__ = ("digests", "embeddings", "inputs", "places", "positions", "spans", "whole")
 
-    def __init__(
-        self,
-        features: dict[str, np.ndarray],
-    ) -> None:
+    def __init__(self, features: dict[str, np.ndarray]) -> None:
         """Raises KeyError or ValueError for features that are not those of images."""
         spans = np.asarray(features[SPANS], np.int64).reshape(-1, 2)
         digests = features[DIGESTS]
@@ -43,11 +40,7 @@ class RequestImages:
         pieces = features[WHOLE].tolist() if WHOLE in features else []
         self.whole: list[Span] = [(begin, begin + count) for begin, count in pieces]
 
-    def find_places(
-        self,
-        prompt: NDArray[np.int32],
-        token_id: int | None,
-    ) -> None:
+    def find_places(self, prompt: NDArray[np.int32], token_id: int | None) -> None:
         """Look which tokens of the prompt i32[P] are `token_id`: others may stand between the tiles of an image."""
         if token_id is None:
             return
@@ -65,11 +58,7 @@ class RequestImages:
                     f"{WHOLE!r} lacks the tokens {begin} to {stop}, which see one another"
                 )
 
-    def runs(
-        self,
-        begin: int,
-        end: int,
-    ) -> list[Span]:
+    def runs(self, begin: int, end: int) -> list[Span]:
         """Neighbouring tokens that stand for one image, those that have a token from `begin` on, before `end`."""
         found = []
         for number in self.overlapping(begin, end):
@@ -83,21 +72,13 @@ class RequestImages:
             found += [(int(piece[0]), int(piece[-1]) + 1) for piece in pieces if len(piece)]
         return [(low, high) for low, high in found if low < end and high > begin]
 
-    def count(
-        self,
-        number: int,
-    ) -> int:
+    def count(self, number: int) -> int:
         """How many embeddings an image has."""
         begin, stop = self.spans[number]
         places = self.places[number]
         return stop - begin if places is None else len(places)
 
-    def shown(
-        self,
-        number: int,
-        begin: int,
-        end: int,
-    ) -> tuple[NDArray[np.int64], slice]:
+    def shown(self, number: int, begin: int, end: int) -> tuple[NDArray[np.int64], slice]:
         """Of the tokens from `begin` on, before `end`: those that stand for the image, i64[n], and which of its
         embeddings they stand for.
         """
@@ -110,11 +91,7 @@ class RequestImages:
         start, last = np.searchsorted(places, [low - first, high - first]).tolist()
         return first + places[start:last], slice(start, last)
 
-    def overlapping(
-        self,
-        begin: int,
-        end: int,
-    ) -> list[int]:
+    def overlapping(self, begin: int, end: int) -> list[int]:
         """The images that have a token from `begin` on, before `end`."""
         return [
             number
@@ -122,20 +99,14 @@ class RequestImages:
             if first < end and stop > begin
         ]
 
-    def forget_before(
-        self,
-        end: int,
-    ) -> None:
+    def forget_before(self, end: int) -> None:
         """The embeddings of images that end before `end` are not needed again."""
         for number, (_, stop) in enumerate(self.spans):
             if stop <= end:
                 self.embeddings[number] = None
 
 
-def _inputs_of(
-    features: dict[str, np.ndarray],
-    number: int,
-) -> dict[str, np.ndarray]:
+def _inputs_of(features: dict[str, np.ndarray], number: int) -> dict[str, np.ndarray]:
     prefix = media_input(number, "")
     return {
         name.removeprefix(prefix): array

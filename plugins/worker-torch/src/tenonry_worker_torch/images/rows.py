@@ -28,11 +28,7 @@ class ImageRows:
     take.
     """
 
-    def __init__(
-        self,
-        encoder: ImageEncoder,
-        max_num_seqs: int,
-    ) -> None:
+    def __init__(self, encoder: ImageEncoder, max_num_seqs: int) -> None:
         self.encoder = encoder
         self.encoded = EncodedImages(CACHED_TOKENS)
         self.failed = np.zeros(max_num_seqs, np.bool_)
@@ -40,10 +36,7 @@ class ImageRows:
         self._shift = np.zeros(max_num_seqs, np.int64)
         self._requests: dict[int, RequestImages] = {}
 
-    def enter(
-        self,
-        new: NewRow,
-    ) -> None:
+    def enter(self, new: NewRow) -> None:
         """A request starts, or comes back."""
         self.leave(new.row)
         if not new.features:
@@ -63,19 +56,13 @@ class ImageRows:
         self._prompt[new.row] = len(prompt)
         self._requests[new.row] = images
 
-    def leave(
-        self,
-        row: int,
-    ) -> None:
+    def leave(self, row: int) -> None:
         """The row is free."""
         self._requests.pop(row, None)
         self.failed[row] = False
         self._prompt[row] = self._shift[row] = 0
 
-    def last_seen(
-        self,
-        step: StepInputs,
-    ) -> NDArray[np.int64] | None:
+    def last_seen(self, step: StepInputs) -> NDArray[np.int64] | None:
         """What `AttentionBatch.last_seen` says of the step, where the tokens of an image see one another.
 
         Raises RuntimeError for a step that ends in an image.
@@ -100,9 +87,7 @@ class ImageRows:
         return found
 
     def inputs(
-        self,
-        step: StepInputs,
-        token_ids: torch.Tensor,
+        self, step: StepInputs, token_ids: torch.Tensor
     ) -> tuple[torch.Tensor, NDArray[np.int64]]:
         """What the model is given: token ids i64[T], or embeddings [T, H] where a prompt's image is in the step; and
         positions i64[T], or i64[3, T] where they have several dimensions there.
@@ -135,12 +120,7 @@ class ImageRows:
         return (token_ids if embeddings is None else embeddings), positions
 
     def _place(
-        self,
-        row: int,
-        number: int,
-        embeddings: torch.Tensor,
-        first: int,
-        chunk: Span,
+        self, row: int, number: int, embeddings: torch.Tensor, first: int, chunk: Span
     ) -> None:
         """Write what is seen of an image in a chunk of its row, whose first token is at `first` in the step's."""
         images = self._requests[row]
@@ -153,11 +133,7 @@ class ImageRows:
         tokens, part = images.shown(number, *chunk)
         self.encoder.place(embeddings, tokens + (first - chunk[0]), made[part])
 
-    def _encoded(
-        self,
-        row: int,
-        number: int,
-    ) -> torch.Tensor | None:
+    def _encoded(self, row: int, number: int) -> torch.Tensor | None:
         images = self._requests[row]
         count = images.count(number)
         digest = images.digests[number]
@@ -176,18 +152,11 @@ class ImageRows:
         self.encoded.put(digest, made)
         return made
 
-    def _fail(
-        self,
-        row: int,
-        error: Exception,
-    ) -> None:
+    def _fail(self, row: int, error: Exception) -> None:
         logger.error("an image does not fit %s: %r", self.encoder.family, error)
         self.failed[row] = True
 
 
-def image_rows(
-    encoder: ImageEncoder | None,
-    max_num_seqs: int,
-) -> ImageRows | None:
+def image_rows(encoder: ImageEncoder | None, max_num_seqs: int) -> ImageRows | None:
     """The images of a runner's rows; None for a model that is shown none."""
     return None if encoder is None else ImageRows(encoder, max_num_seqs)

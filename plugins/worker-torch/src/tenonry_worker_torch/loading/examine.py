@@ -105,9 +105,7 @@ def known_facts(found: Look, config: EngineConfig, device: torch.device) -> Work
 
 
 def with_groups(
-    known: WorkerFacts,
-    groups: Sequence[KVCacheGroup],
-    config: EngineConfig,
+    known: WorkerFacts, groups: Sequence[KVCacheGroup], config: EngineConfig
 ) -> WorkerFacts:
     """The facts with the KV groups, and whether prefixes are shared: those of state are with snapshots only."""
     shares = {"full": True, "sliding": True, "recurrent": config.state_cache_memory_bytes != 0}
@@ -155,8 +153,7 @@ def _groups(
 
 
 def tensor_parallel_sizes(
-    whole: PreTrainedModel,
-    checkpoint: Checkpoint | None = None,
+    whole: PreTrainedModel, checkpoint: Checkpoint | None = None
 ) -> list[int]:
     """Every number of ranks up to 16 that the model's layers, and the tensors that are stored for them, can be cut for;
     tried on the model without storage.
@@ -165,11 +162,7 @@ def tensor_parallel_sizes(
     return [1, *(size for size in sizes if _cuts(whole, checkpoint, size))]
 
 
-def _cuts(
-    whole: PreTrainedModel,
-    checkpoint: Checkpoint | None,
-    size: int,
-) -> bool:
+def _cuts(whole: PreTrainedModel, checkpoint: Checkpoint | None, size: int) -> bool:
     try:
         layers, _ = tensor_plan(whole, size)
         check_heads(whole, layers, size)

@@ -52,11 +52,7 @@ class Look:
 
 
 def look(
-    path: str,
-    *,
-    load_format: str,
-    towers: bool = False,
-    quantization: str | None = None,
+    path: str, *, load_format: str, towers: bool = False, quantization: str | None = None
 ) -> Look:
     """The model in a folder before a weight is read; `towers`: with what sees in it. `quantization`: the setting.
 
@@ -121,11 +117,7 @@ def load_model(
 
 
 def _part(
-    path: str,
-    found: Look,
-    dtype: torch.dtype,
-    parallel: Parallel,
-    seed: int,
+    path: str, found: Look, dtype: torch.dtype, parallel: Parallel, seed: int
 ) -> PreTrainedModel:
     """One rank's part of a stored model, or, without a checkpoint, of one with random weights."""
     from tenonry_worker_torch.loading.rank_model import RankModel

@@ -132,13 +132,7 @@ class PackedRun:
         # Where rows only decode, every token is kept, as the runner does it.
         selects = not keeps_all and len(ends) < len(given)
         generation = np.zeros(state.token_ids.shape[0], np.int64)
-        batch = attention_batch(
-            inputs,
-            state,
-            generation,
-            self.buffers,
-            self.backend.num_groups,
-        )
+        batch = attention_batch(inputs, state, generation, self.buffers, self.backend.num_groups)
         batch.last_seen = last_seen
         plans = ForwardPlans(self.backend.plan(batch))
         if forward.can_prune and selects:
@@ -154,11 +148,7 @@ class PackedRun:
         return made[: len(ends)] if self.is_last else made[ends]
 
 
-def _new_rows(
-    lengths: list[int],
-    blocks: list[int],
-    num_groups: int,
-) -> list[NewRow]:
+def _new_rows(lengths: list[int], blocks: list[int], num_groups: int) -> list[NewRow]:
     """Which tokens they are does not matter here."""
     ends = np.cumsum([1, *blocks])  # block 0 is left out
     later = sum(blocks) * np.arange(num_groups, dtype=np.int32)
@@ -178,11 +168,7 @@ def _new_rows(
     ]
 
 
-def _step_of(
-    rows: list[int],
-    counts: list[int],
-    new: list[NewRow],
-) -> SchedulerOutput:
+def _step_of(rows: list[int], counts: list[int], new: list[NewRow]) -> SchedulerOutput:
     num_tokens = [counts[row] for row in rows]
     return SchedulerOutput(
         step_id=0,

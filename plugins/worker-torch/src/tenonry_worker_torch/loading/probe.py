@@ -63,10 +63,7 @@ class ProbeResult:
     )
 
     def __init__(
-        self,
-        given: torch.Tensor,
-        made: torch.Tensor,
-        states: States | None = None,
+        self, given: torch.Tensor, made: torch.Tensor, states: States | None = None
     ) -> None:
         self.given = given
         self.made = made
@@ -78,12 +75,7 @@ class ProbeResult:
         self.attended: dict[str, Attended] = {}
         self.end: Any = None
 
-    def add(
-        self,
-        spec: LayerSpec,
-        module: torch.nn.Module,
-        sinks: torch.Tensor | None,
-    ) -> None:
+    def add(self, spec: LayerSpec, module: torch.nn.Module, sinks: torch.Tensor | None) -> None:
         """A layer as its module calls attention."""
         heads = rank_heads_of(module, spec)
         if heads is not None:
@@ -96,10 +88,7 @@ class ProbeResult:
 
 
 def probe(
-    model: PreTrainedModel,
-    vocab_size: int,
-    parallel: Parallel,
-    max_model_len: int,
+    model: PreTrainedModel, vocab_size: int, parallel: Parallel, max_model_len: int
 ) -> ProbeResult:
     """Run the model and describe its attention. Raises ModelError when a layer cannot be served."""
     link = parallel.link
@@ -182,10 +171,7 @@ def _failed(architecture: str, error: Exception) -> ModelError:
 
 
 def run_alone(
-    model: PreTrainedModel,
-    prompt: torch.Tensor,
-    *,
-    as_served: bool = False,
+    model: PreTrainedModel, prompt: torch.Tensor, *, as_served: bool = False
 ) -> torch.Tensor:
     """Logits [length, vocabulary] of one prompt, through the attention function that is set.
 

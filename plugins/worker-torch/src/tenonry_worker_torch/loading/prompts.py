@@ -17,11 +17,7 @@ MARGIN = 15
 REACH_NAMES = ("sliding_window", "attention_chunk_size", "window_size", "index_topk")
 
 
-def numbered_tokens(
-    count: int,
-    vocab_size: int,
-    device: torch.device,
-) -> torch.Tensor:
+def numbered_tokens(count: int, vocab_size: int, device: torch.device) -> torch.Tensor:
     """Different tokens, spread over the vocabulary: i64[count]."""
     numbers = torch.arange(1, count + 1) * 2654435761
     return (numbers % max(vocab_size, 1)).to(device)

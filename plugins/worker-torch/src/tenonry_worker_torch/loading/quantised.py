@@ -40,10 +40,7 @@ class FoundQuantisation(NamedTuple):
 
 
 def find_quantisation(
-    asked: str | None,
-    raw: dict[str, Any],
-    path: str,
-    load_format: str,
+    asked: str | None, raw: dict[str, Any], path: str, load_format: str
 ) -> FoundQuantisation | None:
     """None for a model of floats that is to stay so. `raw`: its config.json; `asked`: the setting.
 

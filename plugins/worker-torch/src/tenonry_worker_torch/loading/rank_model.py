@@ -33,10 +33,7 @@ class RankModel:
     """The model class of one rank, and what its parameters are cut from. `whole` is the model without storage."""
 
     def __init__(
-        self,
-        whole: PreTrainedModel,
-        config: PretrainedConfig,
-        parallel: Parallel,
+        self, whole: PreTrainedModel, config: PretrainedConfig, parallel: Parallel
     ) -> None:
         self.whole = whole
         self.config = copy.deepcopy(config)
@@ -106,12 +103,7 @@ def rank_model_class(
 ) -> type[PreTrainedModel]:
     """The class of `model_class` whose objects hold one rank's part. It goes by the same name and module."""
 
-    def build(
-        self: Any,
-        config: PretrainedConfig,
-        *arguments: Any,
-        **options: Any,
-    ) -> None:
+    def build(self: Any, config: PretrainedConfig, *arguments: Any, **options: Any) -> None:
         model_class.__init__(self, config, *arguments, **options)
         if parallel.link.num_stages > 1:
             keep_stage(self, parallel.link)
@@ -126,11 +118,7 @@ def rank_model_class(
     return type(model_class.__name__, (model_class,), body)
 
 
-def parts_of_source(
-    key: str,
-    converter: Any,
-    shard: Shard | None,
-) -> int | None:
+def parts_of_source(key: str, converter: Any, shard: Shard | None) -> int | None:
     """In how many parts the tensor `key` is cut, if that is not as the shard says.
 
     Raises ModelError when its rows and columns are rearranged on loading, so that a rank cannot read its piece alone.

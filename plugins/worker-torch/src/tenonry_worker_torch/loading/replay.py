@@ -40,10 +40,7 @@ class Replay:
     can_prune = False
 
     def __init__(
-        self,
-        layers: Mapping[str, AttentionLayer],
-        attended: Mapping[str, Attended],
-        step: StepPlan,
+        self, layers: Mapping[str, AttentionLayer], attended: Mapping[str, Attended], step: StepPlan
     ) -> None:
         """`attended`: of each layer, by its name."""
         self.step = step
@@ -66,12 +63,7 @@ class Replay:
         ]
         return torch.cat([out.flatten(1) for out in made], 1)
 
-    def worst(
-        self,
-        run: PackedRun,
-        prompt: torch.Tensor,
-        cache_size: int,
-    ) -> LayerError:
+    def worst(self, run: PackedRun, prompt: torch.Tensor, cache_size: int) -> LayerError:
         """The layer that differs most from the probe run."""
         lengths = [sum(counts) for counts in zip(*STEPS, strict=True)]
         found = run.steps(

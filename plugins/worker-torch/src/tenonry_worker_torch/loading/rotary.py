@@ -18,10 +18,7 @@ FIXED = "fixed"
 
 
 def call_rotary(
-    rotary: nn.Module,
-    x: torch.Tensor,
-    positions: torch.Tensor,
-    layer_type: str,
+    rotary: nn.Module, x: torch.Tensor, positions: torch.Tensor, layer_type: str
 ) -> tuple[Any, Any]:
     """The model's module for `positions` [1, T], whether or not it takes a layer type.
 

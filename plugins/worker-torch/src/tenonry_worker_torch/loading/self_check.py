@@ -82,9 +82,7 @@ def reference_of(
 
 @contextmanager
 def own_attention(
-    model: PreTrainedModel,
-    parallel: Parallel,
-    probed: ProbeResult,
+    model: PreTrainedModel, parallel: Parallel, probed: ProbeResult
 ) -> Iterator[None]:
     """Inside, the model attends with its own `eager` attention."""
     if parallel.tensor.size > 1:
@@ -124,12 +122,7 @@ def relative_errors(got: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     return torch.nan_to_num(error, nan=float("inf"))
 
 
-def failure(
-    architecture: str,
-    what: str,
-    error: float,
-    allowed: float,
-) -> ModelError:
+def failure(architecture: str, what: str, error: float, allowed: float) -> ModelError:
     """The refusal of a model that would answer wrongly."""
     return ModelError(
         f"{architecture} fails the self check of worker 'torch': {what} (relative error {error:.3g}, allowed "
@@ -143,12 +136,7 @@ class SelfCheck:
     `allowed`: more than the rounding of the data type, where weights are in few bits.
     """
 
-    def __init__(
-        self,
-        run: PackedRun,
-        reference: Reference,
-        first: Forward | None = None,
-    ) -> None:
+    def __init__(self, run: PackedRun, reference: Reference, first: Forward | None = None) -> None:
         self.run = run
         self.reference = reference
         self.first = first
@@ -163,11 +151,7 @@ class SelfCheck:
         runs = [self._errors(forward, size) for size in sizes]
         return [max(of_prompt) for of_prompt in zip(*runs, strict=True)]
 
-    def _errors(
-        self,
-        forward: Forward,
-        cache_size: int,
-    ) -> list[float]:
+    def _errors(self, forward: Forward, cache_size: int) -> list[float]:
         reference = self.reference
         found = self.run.steps(
             forward,
@@ -209,12 +193,7 @@ class SelfCheck:
         middle = sorted(errors)[len(errors) // 2]
         return None if middle <= self.tolerance else worst
 
-    def require(
-        self,
-        forward: Forward,
-        architecture: str,
-        cache_sizes: Sequence[int] = (),
-    ) -> None:
+    def require(self, forward: Forward, architecture: str, cache_sizes: Sequence[int] = ()) -> None:
         """Raises ModelError naming the architecture when the logits are not those of the prompts on their own."""
         errors = self.errors(forward, cache_sizes)
         worst = self._worst(errors)
@@ -223,11 +202,7 @@ class SelfCheck:
             raise failure(architecture, what, errors[worst], self.tolerance)
 
     def require_same(
-        self,
-        got: torch.Tensor,
-        wanted: torch.Tensor,
-        architecture: str,
-        what: str,
+        self, got: torch.Tensor, wanted: torch.Tensor, architecture: str, what: str
     ) -> None:
         """Raises ModelError that says `what` is wrong when [positions, elements] differ."""
         error = self._error(got, wanted)

@@ -37,11 +37,7 @@ def served(context: WorkerContext) -> dict[str, str]:
 
 
 def check_alike(
-    store: Any,
-    engine: int,
-    num_engines: int,
-    ours: dict[str, str],
-    timeout_s: float,
+    store: Any, engine: int, num_engines: int, ours: dict[str, str], timeout_s: float
 ) -> None:
     """Raises ConfigError, in every engine, that names two which differ, and in what."""
     timeout = timedelta(seconds=timeout_s)

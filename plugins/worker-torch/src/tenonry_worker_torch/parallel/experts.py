@@ -40,10 +40,7 @@ class SpreadExperts:
         self.groups = groups
 
     def __call__(
-        self,
-        hidden_states: torch.Tensor,
-        top_k_index: torch.Tensor,
-        top_k_weights: torch.Tensor,
+        self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
     ) -> torch.Tensor:
         """This engine's tokens [T, H], the experts of each among all and their weights [T, k] → [T, H]."""
         given = [hidden_states, top_k_index, top_k_weights]
@@ -52,10 +49,7 @@ class SpreadExperts:
         return made.narrow(0, begin, len(hidden_states))
 
     def _own(
-        self,
-        hidden: torch.Tensor,
-        chosen: torch.Tensor,
-        weights: torch.Tensor,
+        self, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor
     ) -> torch.Tensor:
         """What this rank's experts add to each token: the module's own code, for each pair of token and expert."""
         out = torch.zeros_like(hidden)
@@ -64,10 +58,7 @@ class SpreadExperts:
         token, place = ((local >= 0) & (local < count)).nonzero(as_tuple=True)
         if len(token):
             made = type(self.module).forward(
-                self.module,
-                hidden[token],
-                local[token, place, None],
-                weights[token, place, None],
+                self.module, hidden[token], local[token, place, None], weights[token, place, None]
             )
             out.index_add_(0, token, made)
         return out

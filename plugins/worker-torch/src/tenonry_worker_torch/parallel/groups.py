@@ -33,12 +33,7 @@ INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 class TensorGroup:
     """The ranks that share one stage's layers. A group of one does nothing, so callers need not distinguish it."""
 
-    def __init__(
-        self,
-        rank: int = 0,
-        size: int = 1,
-        group: Any = None,
-    ) -> None:
+    def __init__(self, rank: int = 0, size: int = 1, group: Any = None) -> None:
         self.rank = rank
         self.size = size
         self._group = group
@@ -68,11 +63,7 @@ class TensorGroup:
         # The second is its name before torch 2.13.
         all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         width = x.shape[-1]
-        all_gather(
-            every.view(-1, width),
-            x.contiguous().view(-1, width),
-            group=self._group,
-        )
+        all_gather(every.view(-1, width), x.contiguous().view(-1, width), group=self._group)
         return every
 
     def broadcast(self, x: torch.Tensor) -> torch.Tensor:
@@ -102,12 +93,7 @@ class Link:
     step; what is under way is kept until it has arrived.
     """
 
-    def __init__(
-        self,
-        stage: int = 0,
-        num_stages: int = 1,
-        group: Any = None,
-    ) -> None:
+    def __init__(self, stage: int = 0, num_stages: int = 1, group: Any = None) -> None:
         self.stage = stage
         self.num_stages = num_stages
         self._group = group
@@ -122,12 +108,7 @@ class Link:
     def is_last(self) -> bool:
         return self.stage == self.num_stages - 1
 
-    def carries(
-        self,
-        hidden_size: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
+    def carries(self, hidden_size: int, dtype: torch.dtype, device: torch.device) -> None:
         """What one token is on its way between stages."""
         self._like = torch.empty(hidden_size, dtype=dtype, device=device)
 
@@ -196,12 +177,7 @@ def alone() -> Parallel:
     return Parallel(TensorGroup(), Link())
 
 
-def open_store(
-    host: str,
-    world_size: int,
-    timeout_s: float,
-    port: int = 0,
-) -> tuple[Any, str]:
+def open_store(host: str, world_size: int, timeout_s: float, port: int = 0) -> tuple[Any, str]:
     """Listen on `port` of `host`, 0 for a free one; the store, which must be kept, and its URL. Raises ConfigError."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -225,24 +201,14 @@ def open_store(
     return store, f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
-def find_store(
-    rendezvous: str,
-    world_size: int,
-    timeout_s: float,
-) -> Any:
+def find_store(rendezvous: str, world_size: int, timeout_s: float) -> Any:
     """The store behind a rendezvous URL. Raises ConfigError naming it."""
     url = urlsplit(rendezvous)
     timeout = timedelta(seconds=timeout_s)
     if url.scheme == "file" and url.path:
         return dist.FileStore(unquote(url.path), world_size)
     if url.scheme == "tcp" and url.hostname and url.port:
-        return dist.TCPStore(
-            url.hostname,
-            url.port,
-            world_size,
-            is_master=False,
-            timeout=timeout,
-        )
+        return dist.TCPStore(url.hostname, url.port, world_size, is_master=False, timeout=timeout)
     raise ConfigError(
         f"rendezvous '{rendezvous}' of several ranks must be file:///PATH or tcp://HOST:PORT"
     )
@@ -283,10 +249,7 @@ class Rendezvous:
             self._url = config.expert_rendezvous
             opened = self._open() if self.rank == 0 else None
         if opened is None:
-            opened = (
-                find_store(self._url, self.world_size, config.start_timeout),
-                self._url,
-            )
+            opened = (find_store(self._url, self.world_size, config.start_timeout), self._url)
         self.store, self._url = opened
 
     def _open(self) -> tuple[Any, str] | None:
@@ -319,11 +282,7 @@ class Rendezvous:
             os.environ.setdefault(INTERFACE_VARIABLE, interface)
         if self.num_engines > 1 and context.rank == 0:
             check_alike(
-                self.store,
-                context.engine_index,
-                self.num_engines,
-                served(context),
-                self._timeout_s,
+                self.store, context.engine_index, self.num_engines, served(context), self._timeout_s
             )
         self.wait_for_all("here")
         is_cuda = device.type == "cuda"

@@ -24,13 +24,7 @@ class RowLinear(nn.Linear):
     With `splits_input` every rank is given the whole input and takes its own features of it.
     """
 
-    def __init__(
-        self,
-        whole: nn.Linear,
-        group: TensorGroup,
-        *,
-        splits_input: bool,
-    ) -> None:
+    def __init__(self, whole: nn.Linear, group: TensorGroup, *, splits_input: bool) -> None:
         nn.Module.__init__(self)
         self.in_features = whole.in_features // group.size
         self.out_features = whole.out_features
@@ -87,10 +81,5 @@ class SumOutput:
     def __init__(self, group: TensorGroup) -> None:
         self.group = group
 
-    def __call__(
-        self,
-        _module: nn.Module,
-        _inputs: Any,
-        output: torch.Tensor,
-    ) -> torch.Tensor:
+    def __call__(self, _module: nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
         return self.group.sum(output)

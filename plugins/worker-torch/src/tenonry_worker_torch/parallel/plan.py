@@ -84,12 +84,7 @@ def _family(model: PreTrainedModel) -> str:
     return f"{type(model).__name__} (family '{_base_config(model).model_type}')"
 
 
-def _no_plan(
-    model: PreTrainedModel,
-    kind: str,
-    asked: str,
-    remedy: str,
-) -> str:
+def _no_plan(model: PreTrainedModel, kind: str, asked: str, remedy: str) -> str:
     import transformers
 
     return (

@@ -71,12 +71,7 @@ class FileSlice:
 
     __slots__ = ("parts", "shard", "source")
 
-    def __init__(
-        self,
-        source: Any,
-        shard: Shard | None,
-        parts: int | None = None,
-    ) -> None:
+    def __init__(self, source: Any, shard: Shard | None, parts: int | None = None) -> None:
         self.source = source
         self.shard = shard
         self.parts = parts

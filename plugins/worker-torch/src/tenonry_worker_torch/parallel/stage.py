@@ -30,11 +30,7 @@ EVERY_STAGE_HAS = frozenset(
 )
 
 
-def stage_layers(
-    count: int,
-    stage: int,
-    num_stages: int,
-) -> range:
+def stage_layers(count: int, stage: int, num_stages: int) -> range:
     """The layers of one stage: neighbours, as even as possible; the first stages take what is left over, since the
     last one also has the head.
     """
@@ -54,12 +50,7 @@ class Skipped(nn.Module):
         self.family = family
         self.is_checked = False
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        *others: Any,
-        **named: Any,
-    ) -> torch.Tensor:
+    def forward(self, hidden_states: torch.Tensor, *others: Any, **named: Any) -> torch.Tensor:
         if not self.is_checked:
             self._check(others, named)
             self.is_checked = True
@@ -87,12 +78,7 @@ class Entry(Skipped):
 
     received: torch.Tensor | None = None
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        *others: Any,
-        **named: Any,
-    ) -> torch.Tensor:
+    def forward(self, hidden_states: torch.Tensor, *others: Any, **named: Any) -> torch.Tensor:
         super().forward(hidden_states, *others, **named)
         return hidden_states if self.received is None else self.received
 
@@ -103,10 +89,7 @@ class Stage:
     """
 
     def __init__(
-        self,
-        link: Link | None = None,
-        layers: range | None = None,
-        entry: Entry | None = None,
+        self, link: Link | None = None, layers: range | None = None, entry: Entry | None = None
     ) -> None:
         self.is_first = link is None or link.is_first
         self.is_last = link is None or link.is_last
@@ -141,11 +124,7 @@ class Stage:
             return model(**fed, use_cache=False).logits[0]
         if not keeps_logits(type(model)):
             return model(**fed, use_cache=False).logits[0].index_select(0, keep)
-        return model(
-            **fed,
-            use_cache=False,
-            logits_to_keep=keep,
-        ).logits[0]
+        return model(**fed, use_cache=False, logits_to_keep=keep).logits[0]
 
     def own(self, all_layers: Any) -> list[Any]:
         """Of things there is one of per layer: those of this stage."""
@@ -201,11 +180,7 @@ def keep_stage(model: PreTrainedModel, link: Link) -> None:
     setattr(model, STAGE_ATTRIBUTE, Stage(link, own_layers, entry))
 
 
-def _refuse_unplanned(
-    base: nn.Module,
-    planned: set[str],
-    family: str,
-) -> None:
+def _refuse_unplanned(base: nn.Module, planned: set[str], family: str) -> None:
     """Something with weights that the plan does not place would be missing where it is needed, in silence."""
     for child, module in base.named_children():
         if child not in planned and any(True for _ in module.parameters()):

@@ -38,9 +38,7 @@ STYLES = WHOLE | SUMMED | GATHERED | SPLIT_INPUT | STACKED | {"embedding_rowwise
 
 
 def shard_layers(
-    model: PreTrainedModel,
-    group: TensorGroup,
-    done: frozenset[str] = frozenset(),
+    model: PreTrainedModel, group: TensorGroup, done: frozenset[str] = frozenset()
 ) -> dict[str, Shard]:
     """Make the model this rank's own; parameter name → what to cut from the checkpoint. `done`: parameters that are
     shared out already, and whose modules are left alone.
@@ -71,11 +69,7 @@ def check_activations(model: PreTrainedModel) -> None:
         )
 
 
-def check_heads(
-    model: PreTrainedModel,
-    plan: dict[str, str],
-    size: int,
-) -> None:
+def check_heads(model: PreTrainedModel, plan: dict[str, str], size: int) -> None:
     """Raises ModelError, with the numbers, when the plan cuts heads and they cannot be shared out evenly."""
     cut = {pattern.rpartition(".")[2] for pattern, style in plan.items() if style == "colwise"}
     config = model.config.get_text_config()
@@ -98,10 +92,7 @@ class Cutter:
     """Applies styles to one model and keeps a record of what was cut."""
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        group: TensorGroup,
-        done: frozenset[str] = frozenset(),
+        self, model: PreTrainedModel, group: TensorGroup, done: frozenset[str] = frozenset()
     ) -> None:
         self.model = model
         self.group = group
@@ -140,12 +131,7 @@ class Cutter:
 
     # ------------------------------------------------------------------ modules
 
-    def _cut_module(
-        self,
-        name: str,
-        module: nn.Module,
-        style: str,
-    ) -> None:
+    def _cut_module(self, name: str, module: nn.Module, style: str) -> None:
         if style in SUMMED:
             module.register_forward_hook(SumOutput(self.group))
             self._summed.append(name)
@@ -159,12 +145,7 @@ class Cutter:
                 "tensor_parallel_size=1"
             )
 
-    def _cut_linear(
-        self,
-        name: str,
-        module: nn.Linear,
-        style: str,
-    ) -> None:
+    def _cut_linear(self, name: str, module: nn.Linear, style: str) -> None:
         size = self.group.size
         if style == "rowwise" or style in SPLIT_INPUT:
             self._cut(name, module, "weight", Shard(-1, self.group.rank, size))
@@ -182,12 +163,7 @@ class Cutter:
         else:
             module.out_features = module.weight.shape[0]
 
-    def _output_shard(
-        self,
-        name: str,
-        module: nn.Linear,
-        style: str,
-    ) -> tuple[int, int, int, bool]:
+    def _output_shard(self, name: str, module: nn.Linear, style: str) -> tuple[int, int, int, bool]:
         """Index, count, parts and padding of a cut along the outputs; where KV heads are few, ranks share them."""
         rank = self.group.rank
         size = self.group.size
@@ -250,13 +226,7 @@ class Cutter:
         dim = -1 if style.endswith("rowwise") else -2
         self._cut(owner, module, part, Shard(dim, rank, size, parts))
 
-    def _cut(
-        self,
-        name: str,
-        module: nn.Module,
-        part: str,
-        shard: Shard,
-    ) -> None:
+    def _cut(self, name: str, module: nn.Module, part: str, shard: Shard) -> None:
         old = getattr(module, part)
         key = f"{name}.{part}"
         if key in self.shards:

@@ -13,18 +13,10 @@ if TYPE_CHECKING:
 
 
 def shared(
-    sampled: Sampled | None,
-    count: int,
-    group: TensorGroup,
-    device: torch.device,
+    sampled: Sampled | None, count: int, group: TensorGroup, device: torch.device
 ) -> Sampled:
     """What the first rank of the group sampled, on every rank: they can never take different tokens."""
-    both = torch.empty(
-        2,
-        count,
-        dtype=torch.long,
-        device=device,
-    )
+    both = torch.empty(2, count, dtype=torch.long, device=device)
     if sampled is not None:
         columns = [sampled.token_ids, sampled.failure.long()]
         torch.stack(columns, out=both)

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def plain_weights(
-    model: LoadedModel,
-    without: Container[str] = frozenset(),
+    model: LoadedModel, without: Container[str] = frozenset()
 ) -> dict[str, torch.Tensor]:
     """Name → tensor, of all that this rank holds but for some; what oneDNN had laid out for itself is in rows again.
 

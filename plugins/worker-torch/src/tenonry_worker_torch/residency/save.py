@@ -72,22 +72,13 @@ def save_rank(
         files[name] = (target / name).stat().st_size
     if rank == 0:
         copy_other_files(Path(source), target)
-    index = ShardIndex(
-        VERSION,
-        rank,
-        parallel.tensor.size,
-        parallel.link.num_stages,
-        files,
-    )
+    index = ShardIndex(VERSION, rank, parallel.tensor.size, parallel.link.num_stages, files)
     draft = target / f".rank-{rank}.draft"
     draft.write_bytes(msgspec.json.encode(index))
     draft.replace(target / SHARD_INDEX.format(rank=rank))
 
 
-def parts_of(
-    weights: dict[str, torch.Tensor],
-    max_size: int,
-) -> Iterator[dict[str, torch.Tensor]]:
+def parts_of(weights: dict[str, torch.Tensor], max_size: int) -> Iterator[dict[str, torch.Tensor]]:
     """In order, as many as `max_size` bytes hold; one that is larger stands alone."""
     part: dict[str, torch.Tensor] = {}
     size = 0

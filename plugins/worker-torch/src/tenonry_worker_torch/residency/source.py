@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 SHARED_MEMORY = "shm:"
 SHARED_MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 - what shm_open names
 SHARED_MEMORY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
-DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "BF16": torch.bfloat16,
-    "F16": torch.float16,
-}
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
 def read_source(source: str, names: Sequence[str] | None) -> dict[str, StoredTensor]:

@@ -43,13 +43,7 @@ class WeightUpdate:
         self._check_ties(dict(found.whole.all_tied_weights_keys))
 
     def _add(
-        self,
-        key: str,
-        tensor: StoredTensor,
-        renaming: Renaming,
-        found: Look,
-        *,
-        is_asked_for: bool,
+        self, key: str, tensor: StoredTensor, renaming: Renaming, found: Look, *, is_asked_for: bool
     ) -> None:
         name, converter = renaming.target(key)
         if name in renaming.names:

@@ -24,10 +24,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(item)
 
 
-def changed(
-    value: Any,
-    change: Callable[[torch.Tensor], torch.Tensor],
-) -> Any:
+def changed(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """The same nest with every tensor replaced."""
     if isinstance(value, torch.Tensor):
         return change(value)
@@ -38,21 +35,14 @@ def changed(
     return value
 
 
-def one_token_each(
-    value: torch.Tensor,
-    tokens: Places,
-) -> torch.Tensor:
+def one_token_each(value: torch.Tensor, tokens: Places) -> torch.Tensor:
     """[1, T, …] → [R, 1, …]: R tokens as a batch of R."""
     if isinstance(tokens, slice):
         return value[:, tokens].transpose(0, 1)
     return value[0].index_select(0, tokens)[:, None]
 
 
-def stacked(
-    value: torch.Tensor,
-    places: Places,
-    length: int,
-) -> torch.Tensor:
+def stacked(value: torch.Tensor, places: Places, length: int) -> torch.Tensor:
     """[1, T, …] → [B, length, …]: the tokens at `places`, B · length of them, as a batch of B."""
     if isinstance(places, slice):
         chosen = value[0, places]
@@ -68,18 +58,11 @@ class Assembled:
 
     __slots__ = ("num_tokens", "parts")
 
-    def __init__(
-        self,
-        num_tokens: int,
-    ) -> None:
+    def __init__(self, num_tokens: int) -> None:
         self.num_tokens = num_tokens
         self.parts: list[tuple[Places, Any]] = []
 
-    def add(
-        self,
-        tokens: Places,
-        made: Any,
-    ) -> None:
+    def add(self, tokens: Places, made: Any) -> None:
         """`made`: [1, L, …], or a tuple of such, for the L tokens at `tokens`."""
         self.parts.append((tokens, made))
 
@@ -92,10 +75,7 @@ class Assembled:
             for place in range(len(first))
         )
 
-    def _joined(
-        self,
-        parts: list[tuple[Places, Any]],
-    ) -> Any:
+    def _joined(self, parts: list[tuple[Places, Any]]) -> Any:
         tokens, first = parts[0]
         if not isinstance(first, torch.Tensor):
             return first

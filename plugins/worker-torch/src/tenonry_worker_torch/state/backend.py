@@ -23,11 +23,7 @@ class NoAttention(AttentionBackend):
 
     name: ClassVar[str] = "none"
 
-    def allocate(
-        self,
-        num_blocks: int,
-        block_size: int,
-    ) -> dict[str, LayerCache]:
+    def allocate(self, num_blocks: int, block_size: int) -> dict[str, LayerCache]:
         return {}
 
     def plan(self, batch: AttentionBatch) -> AttentionBatch:
@@ -52,11 +48,7 @@ class StatefulBackend(AttentionBackend):
 
     name: ClassVar[str] = "state"
 
-    def __init__(
-        self,
-        attention: AttentionBackend,
-        states: States,
-    ) -> None:
+    def __init__(self, attention: AttentionBackend, states: States) -> None:
         super().__init__(attention.layers, attention.dtype, attention.device)
         self.attention = attention
         self.num_groups = attention.num_groups
@@ -71,11 +63,7 @@ class StatefulBackend(AttentionBackend):
     def block_sizes(self) -> tuple[int, ...]:  # type: ignore[override] - those of this attention
         return self.attention.block_sizes()
 
-    def allocate(
-        self,
-        num_blocks: int,
-        block_size: int,
-    ) -> dict[str, LayerCache]:
+    def allocate(self, num_blocks: int, block_size: int) -> dict[str, LayerCache]:
         self.states.release()
         return self.attention.allocate(num_blocks, block_size)
 

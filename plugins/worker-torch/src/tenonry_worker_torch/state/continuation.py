@@ -96,9 +96,7 @@ class Trial:
         return right
 
     def _begun(
-        self,
-        change: Callable[[torch.Tensor], torch.Tensor],
-        more: dict[str, Any] | None = None,
+        self, change: Callable[[torch.Tensor], torch.Tensor], more: dict[str, Any] | None = None
     ) -> tuple[torch.Tensor, dict[StateKey, torch.Tensor]]:
         """The outputs [rows, tokens, …] and states of what is given, changed, without a state before."""
         cache = self.state.empty()

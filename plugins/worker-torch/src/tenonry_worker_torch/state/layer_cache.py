@@ -40,10 +40,7 @@ class LayerState:
 
     __slots__ = ("index", "keys", "number_of_states", "shapes")
 
-    def __init__(
-        self,
-        layers: Sequence[Any],
-    ) -> None:
+    def __init__(self, layers: Sequence[Any]) -> None:
         """`layers`: of a cache that a prompt went through. Raises ValueError when not exactly one has state."""
         used = [
             (index, found) for index, layer in enumerate(layers) if (found := _states_of(layer))
@@ -65,10 +62,7 @@ class LayerState:
         layer = LinearAttentionLayer(number_of_states=self.number_of_states)
         return Cache(layers=[None] * self.index + [layer])
 
-    def holding(
-        self,
-        states: Mapping[StateKey, torch.Tensor],
-    ) -> Cache:
+    def holding(self, states: Mapping[StateKey, torch.Tensor]) -> Cache:
         """A cache with the state of R rows, each [R, …]; the layer writes into these tensors."""
         cache = self.empty()
         layer = cache.layers[self.index]
@@ -86,10 +80,7 @@ class LayerState:
             layer.dtype = state.dtype
         return cache
 
-    def taken_from(
-        self,
-        cache: Cache,
-    ) -> Iterator[tuple[StateKey, torch.Tensor]]:
+    def taken_from(self, cache: Cache) -> Iterator[tuple[StateKey, torch.Tensor]]:
         """The states that a mixer left in a cache, [R, …] each."""
         layer = cache.layers[self.index]
         for key in self.keys:

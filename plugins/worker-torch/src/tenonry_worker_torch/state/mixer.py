@@ -36,11 +36,7 @@ if TYPE_CHECKING:
 class DecodePath(Protocol):
     """A batched path for decoding rows (`tenonry_worker_torch.fuse.mixers`)."""
 
-    def __call__(
-        self,
-        x: torch.Tensor,
-        states: Mapping[StateKey, torch.Tensor],
-    ) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, states: Mapping[StateKey, torch.Tensor]) -> torch.Tensor:
         """`x` [R, hidden] → [R, hidden], one token per row; `states`, [R, …] each, are changed."""
         ...
 
@@ -49,19 +45,12 @@ class RowPath(ABC):
     """A `DecodePath` that finds the states of rows by itself."""
 
     @abstractmethod
-    def __call__(
-        self,
-        x: torch.Tensor,
-        states: Mapping[StateKey, torch.Tensor],
-    ) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, states: Mapping[StateKey, torch.Tensor]) -> torch.Tensor:
         """As `DecodePath`."""
 
     @abstractmethod
     def over_rows(
-        self,
-        x: torch.Tensor,
-        states: Mapping[StateKey, torch.Tensor],
-        rows: torch.Tensor | None,
+        self, x: torch.Tensor, states: Mapping[StateKey, torch.Tensor], rows: torch.Tensor | None
     ) -> torch.Tensor:
         """`states` are those of all rows; `rows` i64[R] says whose the tokens are, None that they are the first R."""
 
@@ -70,9 +59,7 @@ class PromptPath(Protocol):
     """As `DecodePath`, for pieces of prompts."""
 
     def __call__(
-        self,
-        x: torch.Tensor,
-        states: Mapping[StateKey, torch.Tensor] | None,
+        self, x: torch.Tensor, states: Mapping[StateKey, torch.Tensor] | None
     ) -> tuple[torch.Tensor, dict[StateKey, torch.Tensor]]:
         """`x` [B, L, hidden] → [B, L, hidden], and the states after it. `states`: None for new rows."""
         ...
@@ -85,11 +72,7 @@ class PackedMixer:
     """
 
     def __init__(
-        self,
-        name: str,
-        module: nn.Module,
-        config: PretrainedConfig,
-        step: StateStep,
+        self, name: str, module: nn.Module, config: PretrainedConfig, step: StateStep
     ) -> None:
         self.name = name
         self.module = module
@@ -134,11 +117,7 @@ class PackedMixer:
             )
         return self._state
 
-    def allocate(
-        self,
-        num_rows: int,
-        device: torch.device,
-    ) -> None:
+    def allocate(self, num_rows: int, device: torch.device) -> None:
         """Room for the state of `num_rows` rows, beside those that are there; they keep theirs."""
         for key, shape in self.state.shapes.items():
             pool = room_for(num_rows, key, shape, device)
@@ -153,11 +132,7 @@ class PackedMixer:
         for pool in self.pools.values():
             pool.index_copy_(0, target, pool.index_select(0, source))
 
-    def __call__(
-        self,
-        *arguments: Any,
-        **named: Any,
-    ) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         plan = self.step.plan
         if plan is None:
             if self._state is None:
@@ -167,11 +142,7 @@ class PackedMixer:
 
     # ------------------------------------------------------------------ the first run
 
-    def _learn(
-        self,
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> Any:
+    def _learn(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         from transformers import Cache
 
         self._check_arguments(arguments, named)
@@ -198,11 +169,7 @@ class PackedMixer:
         parameters = list(inspect.signature(self.forward).parameters)
         return self.takes_hidden_only and MASK in parameters[len(arguments) :]
 
-    def _check_arguments(
-        self,
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> None:
+    def _check_arguments(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         """All that is not [1, length, …] cannot be cut by token."""
         given = inspect.signature(self.forward).bind(*arguments, **named).arguments
         length = next(tensors_in(given)).shape[1]
@@ -212,12 +179,7 @@ class PackedMixer:
 
     # ------------------------------------------------------------------ a step
 
-    def _packed(
-        self,
-        plan: StatePlan,
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> Any:
+    def _packed(self, plan: StatePlan, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         out = Assembled(plan.num_tokens)
         if plan.decode is not None:
             made = self._decode(plan.decode, arguments, named)
@@ -226,12 +188,7 @@ class PackedMixer:
             self._pieces(pieces, arguments, named, out)
         return out.whole()
 
-    def _decode(
-        self,
-        decode: Decode,
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> Any:
+    def _decode(self, decode: Decode, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """R rows of one token: the module's result, [R, 1, …]."""
 
         def taken(value: torch.Tensor) -> torch.Tensor:
@@ -243,12 +200,7 @@ class PackedMixer:
         arguments, named = changed((arguments, named), taken)
         return self._continued(decode.rows, arguments, named)
 
-    def _through_path(
-        self,
-        path: DecodePath,
-        rows: Places,
-        hidden: torch.Tensor,
-    ) -> torch.Tensor:
+    def _through_path(self, path: DecodePath, rows: Places, hidden: torch.Tensor) -> torch.Tensor:
         """`hidden` [R, H], one token of each of `rows` → [R, H]."""
         if isinstance(path, RowPath) and isinstance(rows, torch.Tensor):
             return path.over_rows(hidden, self.pools, rows)
@@ -267,11 +219,7 @@ class PackedMixer:
             made: torch.Tensor = self._packed(plan, (hidden[None],), {})
             return made[0]
         if decode.rows_in_order is not None and isinstance(self.path, RowPath):
-            return self.path.over_rows(
-                hidden,
-                self.pools,
-                decode.rows_in_order,
-            )
+            return self.path.over_rows(hidden, self.pools, decode.rows_in_order)
         if isinstance(decode.tokens, slice):
             return self._through_path(self.path, decode.rows, hidden)
         made = self._through_path(self.path, decode.rows, hidden.index_select(0, decode.tokens))
@@ -296,11 +244,7 @@ class PackedMixer:
         return held(self.pools, rows), None
 
     def _pieces(
-        self,
-        pieces: Pieces,
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-        out: Assembled,
+        self, pieces: Pieces, arguments: tuple[Any, ...], named: dict[str, Any], out: Assembled
     ) -> None:
         """Tokens of B rows, [B, length, …]."""
         if pieces.has_state and self.continuation is Continuation.ONE_AT_A_TIME:
@@ -332,10 +276,7 @@ class PackedMixer:
         out.add(pieces.tokens, changed(made, joined))
 
     def _through_prompt_path(
-        self,
-        path: PromptPath,
-        pieces: Pieces,
-        hidden: torch.Tensor,
+        self, path: PromptPath, pieces: Pieces, hidden: torch.Tensor
     ) -> torch.Tensor:
         """`hidden` [B, length, H] → the same shape."""
         before = held(self.pools, pieces.rows) if pieces.has_state else None
@@ -347,11 +288,7 @@ class PackedMixer:
         return made
 
     def _token_by_token(
-        self,
-        pieces: Pieces,
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-        out: Assembled,
+        self, pieces: Pieces, arguments: tuple[Any, ...], named: dict[str, Any], out: Assembled
     ) -> None:
         """For code that takes no more than one token on top of a state."""
         places = _numbered(pieces.places, self.pools).view(-1, pieces.length)
@@ -362,12 +299,7 @@ class PackedMixer:
             made = self._continued(pieces.rows, part, part_named)
             out.add(tokens, changed(made, lambda each: each.transpose(0, 1)))
 
-    def _begun(
-        self,
-        rows: Places,
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> Any:
+    def _begun(self, rows: Places, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The module without a state before; the one that it leaves becomes that of `rows`."""
         cache = self.state.empty()
         made = self.argument.call(self.forward, arguments, named, cache)
@@ -375,12 +307,7 @@ class PackedMixer:
             self.pools[key][rows] = state
         return made
 
-    def _continued(
-        self,
-        rows: Places,
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> Any:
+    def _continued(self, rows: Places, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The module over the state of `rows`, which it changes."""
         before = held(self.pools, rows)
         cache = self.state.holding(before)

@@ -45,10 +45,7 @@ class CacheArgument:
 
     __slots__ = ("name", "place")
 
-    def __init__(
-        self,
-        module: nn.Module,
-    ) -> None:
+    def __init__(self, module: nn.Module) -> None:
         parameters = list(inspect.signature(module.forward).parameters)
         found = [name for name in CACHE_ARGUMENTS if name in parameters]
         if len(found) != 1:

@@ -78,11 +78,7 @@ class StateStep:
         self.plan: StatePlan | None = None
 
 
-def continues(
-    plan: StatePlan,
-    last: AttentionBatch,
-    batch: AttentionBatch,
-) -> bool:
+def continues(plan: StatePlan, last: AttentionBatch, batch: AttentionBatch) -> bool:
     """Whether the plan of the step `last` is also that of `batch`: the same requests in the same rows, one token each,
     each with a state.
     """
@@ -95,12 +91,7 @@ def continues(
     )
 
 
-def plan_of(
-    batch: AttentionBatch,
-    spare_row: int,
-    *,
-    fills_up: bool = False,
-) -> StatePlan:
+def plan_of(batch: AttentionBatch, spare_row: int, *, fills_up: bool = False) -> StatePlan:
     """`spare_row`: where the state of tokens goes that belong to no request (generation −1). `fills_up`: new rows of
     similar length are computed together, the shorter ones filled up; otherwise only rows of one length are.
     """
@@ -127,11 +118,7 @@ def plan_of(
 
 
 def _together(
-    places: list[int],
-    batch: AttentionBatch,
-    total: int,
-    *,
-    fills_up: bool,
+    places: list[int], batch: AttentionBatch, total: int, *, fills_up: bool
 ) -> Iterator[list[int]]:
     """Places in the batch of rows that share a call, which is never larger than `total` tokens when rows are filled up:
     what the largest step needs was measured without.
@@ -172,16 +159,11 @@ def _pieces(
     if len(kept) == len(tokens):
         return found
     return found._replace(
-        lengths=batch.put(f"{label}_lengths", lengths),
-        kept=batch.put(f"{label}_kept", kept),
+        lengths=batch.put(f"{label}_lengths", lengths), kept=batch.put(f"{label}_kept", kept)
     )
 
 
-def _decode(
-    tokens: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    batch: AttentionBatch,
-) -> Decode:
+def _decode(tokens: NDArray[np.int64], rows: NDArray[np.int64], batch: AttentionBatch) -> Decode:
     """Rows without a gap are taken in ascending order: then their states are used where they are."""
     order = np.argsort(rows)
     ascending = rows[order]
@@ -203,11 +185,7 @@ def _are_neighbours(places: NDArray[np.int64]) -> bool:
     return bool((np.diff(places) == 1).all())
 
 
-def _places(
-    places: NDArray[np.int64],
-    label: str,
-    batch: AttentionBatch,
-) -> Places:
+def _places(places: NDArray[np.int64], label: str, batch: AttentionBatch) -> Places:
     first = int(places[0])
     if _are_neighbours(places):
         return slice(first, first + len(places))

@@ -17,12 +17,7 @@ if TYPE_CHECKING:
     Pools = dict[StateKey, torch.Tensor]
 
 
-def room_for(
-    num_rows: int,
-    key: StateKey,
-    shape: StateShape,
-    device: torch.device,
-) -> torch.Tensor:
+def room_for(num_rows: int, key: StateKey, shape: StateShape, device: torch.device) -> torch.Tensor:
     """Zeros [num_rows, …]. In a window [channels, width] channels are neighbours in memory: all of them do the same.
 
     In main memory, a row takes pages from its first state on: most of `max_num_seqs` rows may never run.
@@ -35,11 +30,7 @@ def room_for(
     return pool.transpose(1, 2) if is_window else pool
 
 
-def _zeros(
-    sizes: tuple[int, ...],
-    dtype: torch.dtype,
-    device: torch.device,
-) -> torch.Tensor:
+def _zeros(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """`torch.zeros` writes into every page; a fresh mapping is zero by itself."""
     num_bytes = math.prod(sizes) * dtype.itemsize
     if device.type != "cpu" or not num_bytes:
@@ -63,12 +54,7 @@ def _copied(pool: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return chosen.transpose(1, 2)
 
 
-def put_back(
-    pools: Pools,
-    rows: Places,
-    states: Pools,
-    before: Pools,
-) -> None:
+def put_back(pools: Pools, rows: Places, states: Pools, before: Pools) -> None:
     """Keep `states` as those of `rows`; `before` is what `held` gave, if they had any. What was changed in place is
     there already.
     """

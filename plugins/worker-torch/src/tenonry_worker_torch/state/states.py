@@ -11,12 +11,7 @@ from tenonry.errors import ModelError
 from tenonry_torch_base.buffers import put_on_host
 from tenonry_worker_torch.parallel.stage import stage_of
 from tenonry_worker_torch.state.mixer import PackedMixer
-from tenonry_worker_torch.state.mixers import (
-    cache_layers,
-    has_only_state,
-    mixers_of,
-    state_layers,
-)
+from tenonry_worker_torch.state.mixers import cache_layers, has_only_state, mixers_of, state_layers
 from tenonry_worker_torch.state.plan import StateStep, continues, plan_of
 
 if TYPE_CHECKING:
@@ -36,10 +31,7 @@ class States:
     """
 
     def __init__(
-        self,
-        mixers: Sequence[PackedMixer],
-        step: StateStep,
-        model: PreTrainedModel,
+        self, mixers: Sequence[PackedMixer], step: StateStep, model: PreTrainedModel
     ) -> None:
         self.mixers = list(mixers)
         self.step = step
@@ -144,16 +136,10 @@ class States:
         if needed > self.num_rows:
             self.allocate(needed)
         if self.device.type == "cpu":  # in memory that no later step takes
-            batch = replace(
-                batch,
-                row=batch.row.copy(),
-                put=put_on_host,
-            )
+            batch = replace(batch, row=batch.row.copy(), put=put_on_host)
             self._last = batch
         self.step.plan = plan_of(
-            batch,
-            self.num_rows,
-            fills_up=all(mixer.fills_up for mixer in self.mixers),
+            batch, self.num_rows, fills_up=all(mixer.fills_up for mixer in self.mixers)
         )
 
 

@@ -37,18 +37,10 @@ class SimpleBlocks(BlockManager):
     def attach(self, rows: Rows) -> None:
         self._rows = rows
 
-    def match(
-        self,
-        request: Request,
-        row: int,
-    ) -> Match:
+    def match(self, request: Request, row: int) -> Match:
         return Match(0)
 
-    def grow(
-        self,
-        rows: Index,
-        num_tokens: I32,
-    ) -> NewBlocks | None:
+    def grow(self, rows: Index, num_tokens: I32) -> NewBlocks | None:
         wanted: list[tuple[int, int]] = []  # (row, group), once per missing block
         each_row = zip(rows.tolist(), num_tokens.tolist(), strict=True)
         for row, tokens in each_row:
@@ -65,18 +57,9 @@ class SimpleBlocks(BlockManager):
             block_id = self._take(row, group)
             added.append((row, group, block_id))
         columns = np.array(added, np.int32).reshape(-1, 3)
-        return NewBlocks(
-            columns[:, 0],
-            columns[:, 1],
-            columns[:, 2],
-        )
+        return NewBlocks(columns[:, 0], columns[:, 1], columns[:, 2])
 
-    def reserve(
-        self,
-        row: int,
-        num_tokens: int,
-        end: int,
-    ) -> bool:
+    def reserve(self, row: int, num_tokens: int, end: int) -> bool:
         """Blocks up to `end`; where all groups are full, for all tokens at once."""
         is_sliding = any(group.kind == "sliding" for group in self._groups)
         tokens = np.array([end if is_sliding else num_tokens], np.int32)
@@ -92,20 +75,11 @@ class SimpleBlocks(BlockManager):
                     self._past[row, number] = first
                     self._release(self._table(row)[number][past:first])
 
-    def register(
-        self,
-        rows: Index,
-        num_known: I32,
-    ) -> None:
+    def register(self, rows: Index, num_known: I32) -> None:
         """Nothing is cached."""
 
     def free(
-        self,
-        request: Request,
-        row: int,
-        *,
-        num_known: int,
-        drop: bool = False,
+        self, request: Request, row: int, *, num_known: int, drop: bool = False
     ) -> dict[str, Any] | None:
         tables = self._tables.pop(row, [])
         for group, ids in enumerate(tables):
@@ -120,11 +94,7 @@ class SimpleBlocks(BlockManager):
         groups = self._table(row)
         return tuple(np.array(ids, np.int32) for ids in groups)
 
-    def transfers(
-        self,
-        done: Iterable[int],
-        failed: Iterable[int],
-    ) -> Transferred:
+    def transfers(self, done: Iterable[int], failed: Iterable[int]) -> Transferred:
         return Transferred([], [])
 
     def connector_metadata(self) -> Any:
@@ -153,11 +123,7 @@ class SimpleBlocks(BlockManager):
             self._tables[row] = [[] for _ in self._groups]
         return self._tables[row]
 
-    def _take(
-        self,
-        row: int,
-        group: int,
-    ) -> int:
+    def _take(self, row: int, group: int) -> int:
         block_id = self._free.pop(0)
         self._table(row)[group].append(block_id)
         return block_id

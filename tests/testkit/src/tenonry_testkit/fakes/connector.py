@@ -65,11 +65,7 @@ class MemoryConnector(KVConnector):
         self._failures_left = self.options.fail_loads
 
     # ------------------------------------------------------------------ scheduler half
-    def match(
-        self,
-        request: Request,
-        num_computed_tokens: int,
-    ) -> tuple[int | None, bool]:
+    def match(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         hashes = self._hashes(request)
         first = num_computed_tokens // self._block_size
         usable = (request.num_tokens - 1) // self._block_size
@@ -81,10 +77,7 @@ class MemoryConnector(KVConnector):
         return extra, bool(extra) and self.options.asynchronous
 
     def allocated(
-        self,
-        request: Request,
-        block_ids: Sequence[int],
-        num_external_tokens: int,
+        self, request: Request, block_ids: Sequence[int], num_external_tokens: int
     ) -> None:
         first = self._matched.pop(request.handle, 0)
         count = num_external_tokens // self._block_size
@@ -104,9 +97,7 @@ class MemoryConnector(KVConnector):
         return metadata
 
     def finished(
-        self,
-        request: Request,
-        block_ids: Sequence[int],
+        self, request: Request, block_ids: Sequence[int]
     ) -> tuple[bool, dict[str, Any] | None]:
         num_full = request.num_prompt_tokens // self._block_size
         hashes = self._hashes(request)[:num_full]

@@ -29,11 +29,7 @@ class FakeDraftModel:
         self.asked: list[list[int]] = []
         self.left: list[int] = []
 
-    def next_tokens(
-        self,
-        rows: Sequence[int],
-        histories: Sequence[I32],
-    ) -> NextTokens:
+    def next_tokens(self, rows: Sequence[int], histories: Sequence[I32]) -> NextTokens:
         self.asked.append(list(rows))
         token_ids = np.full(len(rows), NO_TOKEN, np.int32)
         probability = np.zeros(len(rows), np.float32)
@@ -66,16 +62,9 @@ class FakeDraftModels:
         self.max_len = max_len
         self.opened: list[FakeDraftModel] = []
 
-    def open(
-        self,
-        name: str,
-        kv_cache_bytes: int,
-    ) -> FakeDraftModel:
+    def open(self, name: str, kv_cache_bytes: int) -> FakeDraftModel:
         if name != NAME:
             raise ModelError(f"there is no draft model '{name}', only '{NAME}'")
-        model = FakeDraftModel(
-            self.vocab_size,
-            self.max_len,
-        )
+        model = FakeDraftModel(self.vocab_size, self.max_len)
         self.opened.append(model)
         return model

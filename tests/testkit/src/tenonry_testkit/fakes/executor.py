@@ -29,11 +29,7 @@ class LateFuture:
 
     __slots__ = ("_asked", "_error", "_output", "_run", "_value")
 
-    def __init__(
-        self,
-        output: SchedulerOutput,
-        run: Callable[[LateFuture], None],
-    ) -> None:
+    def __init__(self, output: SchedulerOutput, run: Callable[[LateFuture], None]) -> None:
         self._output = output
         self._run = run
         self._value: ModelRunnerOutput | None = None

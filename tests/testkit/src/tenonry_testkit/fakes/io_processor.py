@@ -84,11 +84,7 @@ class ByteIOProcessor(IOProcessor):
     """Text to bytes and back. `add_special_tokens` adds none: there is no begin token."""
 
     def process_prompt(
-        self,
-        prompt: Any,
-        params: SamplingParams,
-        *,
-        add_special_tokens: bool = True,
+        self, prompt: Any, params: SamplingParams, *, add_special_tokens: bool = True
     ) -> ProcessedPrompt:
         if isinstance(prompt, dict):
             if "prompt_token_ids" in prompt:
@@ -112,31 +108,21 @@ class ByteIOProcessor(IOProcessor):
             )
         if not all(isinstance(i, int | np.integer) and not isinstance(i, bool) for i in ids):
             raise RequestError("prompt_token_ids must hold integers only", "prompt")
-        return ProcessedPrompt(
-            token_ids=np.array(ids, np.int32),
-            bad_words=self._bad_words(params),
-        )
+        return ProcessedPrompt(token_ids=np.array(ids, np.int32), bad_words=self._bad_words(params))
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
         words = params.bad_words or ()
         return tuple(tuple(self.encode(word)) for word in words)
 
     def make_detokenizer(
-        self,
-        prompt_token_ids: Sequence[int],
-        params: SamplingParams,
+        self, prompt_token_ids: Sequence[int], params: SamplingParams
     ) -> ByteDetokenizer | None:
         return ByteDetokenizer(params) if params.detokenize else None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(text.encode())
 
-    def decode(
-        self,
-        token_ids: Sequence[int],
-        *,
-        skip_special_tokens: bool = False,
-    ) -> str:
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         detokenizer = ByteDetokenizer(SamplingParams(skip_special_tokens=skip_special_tokens))
         return detokenizer.push(token_ids) + detokenizer.finish()
 

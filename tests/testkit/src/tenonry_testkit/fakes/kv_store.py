@@ -77,12 +77,7 @@ class FakeKVStore:
         return [np.arange(block * size, (block + 1) * size) for block in block_ids]
 
     # ------------------------------------------------------------------ for the worker
-    def slots(
-        self,
-        state: BatchState,
-        inputs: StepInputs,
-        group: int,
-    ) -> NDArray[np.int64]:
+    def slots(self, state: BatchState, inputs: StepInputs, group: int) -> NDArray[np.int64]:
         """Slot of each position of each scheduled row, [R, longest]; rubbish beyond a row's own length."""
         longest = int(inputs.seq_lens.max())
         position = np.arange(longest)
@@ -91,13 +86,7 @@ class FakeKVStore:
         blocks = tables[:, position // size].astype(np.int64)
         return blocks * size + position % size
 
-    def step(
-        self,
-        state: BatchState,
-        inputs: StepInputs,
-        kv: U64,
-        bad: U64,
-    ) -> Reading:
+    def step(self, state: BatchState, inputs: StepInputs, kv: U64, bad: U64) -> Reading:
         """Write what the step computes, then check and sum what each row reads.
 
         `kv` u64[R, longest] is what the positions should hold; a row whose `bad` u64[R] is POISON or LOST writes that
@@ -146,11 +135,7 @@ class FakeKVStore:
         lost = seen & ((found == LOST) | never_came)
         wrong = seen & ~poison & ~lost & differs
         self._check(state, inputs, group, slots, wrong)
-        reading.add(
-            np.where(summed, found, np.uint64(0)),
-            np.where(poison, owner, NOBODY),
-            lost,
-        )
+        reading.add(np.where(summed, found, np.uint64(0)), np.where(poison, owner, NOBODY), lost)
 
     def _write(
         self,
@@ -170,10 +155,7 @@ class FakeKVStore:
         return target
 
     def _check_writers(
-        self,
-        inputs: StepInputs,
-        targets: list[NDArray[np.int64]],
-        written: NDArray[np.bool_],
+        self, inputs: StepInputs, targets: list[NDArray[np.int64]], written: NDArray[np.bool_]
     ) -> None:
         if not targets:
             return

@@ -14,9 +14,7 @@ from tenonry.step import I32, BatchState, NewRow, PromptLogprobs, StepInputs, To
 
 
 def _table(
-    token_ids: I32,
-    num_logprobs: int,
-    vocab_size: int,
+    token_ids: I32, num_logprobs: int, vocab_size: int
 ) -> tuple[I32, NDArray[np.float32], I32]:
     """token ids [L, K+1], log-probabilities [L, K+1] and ranks [L] for tokens [L]."""
     steps = np.arange(num_logprobs + 1, dtype=np.int32)
@@ -27,10 +25,7 @@ def _table(
 
 
 def token_logprobs(
-    rows: I32,
-    token_ids: I32,
-    new_rows: Sequence[NewRow | None],
-    vocab_size: int,
+    rows: I32, token_ids: I32, new_rows: Sequence[NewRow | None], vocab_size: int
 ) -> TokenLogprobs | None:
     """Log-probabilities of the rows that request them; K is the largest number requested."""
     asked = {}
@@ -41,11 +36,7 @@ def token_logprobs(
     if not asked:
         return None
     which = np.array(list(asked), np.int64)
-    ids, values, ranks = _table(
-        token_ids[which],
-        max(asked.values()),
-        vocab_size,
-    )
+    ids, values, ranks = _table(token_ids[which], max(asked.values()), vocab_size)
     return TokenLogprobs(rows[which], ids, values, ranks)
 
 
@@ -70,10 +61,7 @@ def round_logprobs(
     all_values = [_filled(values, width) for _, values, _ in columns]
     ranks = [rank for _, _, rank in columns]
     return TokenLogprobs(
-        np.array(rows, np.int32),
-        np.stack(all_ids),
-        np.stack(all_values),
-        np.array(ranks, np.int32),
+        np.array(rows, np.int32), np.stack(all_ids), np.stack(all_values), np.array(ranks, np.int32)
     )
 
 
@@ -104,9 +92,7 @@ def prompt_logprobs(
         end = min(end, num_prompt)
         if start < end:
             table = _table(
-                state.token_ids[row, start:end].copy(),
-                new.sampling.prompt_logprobs,
-                vocab_size,
+                state.token_ids[row, start:end].copy(), new.sampling.prompt_logprobs, vocab_size
             )
             found.append(PromptLogprobs(row, start, *table))
     return found

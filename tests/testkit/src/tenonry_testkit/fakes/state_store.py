@@ -43,12 +43,7 @@ class FakeStateStore:
                 self.owner[group, new.row] = self.slot_owner[group, slot]
 
     def read(
-        self,
-        state: BatchState,
-        inputs: StepInputs,
-        kv: U64,
-        bad: U64,
-        reading: Reading,
+        self, state: BatchState, inputs: StepInputs, kv: U64, bad: U64, reading: Reading
     ) -> None:
         """Check the state that each row has before the step; what is poisoned goes into `reading`.
 
@@ -75,13 +70,7 @@ class FakeStateStore:
                     f"{group}) that its tokens did not make, but those of handle {owner[i]}"
                 )
 
-    def advance(
-        self,
-        state: BatchState,
-        inputs: StepInputs,
-        kv: U64,
-        bad: U64,
-    ) -> U64:
+    def advance(self, state: BatchState, inputs: StepInputs, kv: U64, bad: U64) -> U64:
         """Bring the states to the end of the step; returns what samples read of them, u64[R]."""
         rows = inputs.row
         is_bad = bad > 0

@@ -63,12 +63,7 @@ class TokenModel:
     at the last position alone: that number depends on all tokens, like any other.
     """
 
-    def __init__(
-        self,
-        vocab_size: int = 512,
-        seed: int = 0,
-        windows: Sequence[int] = (0,),
-    ) -> None:
+    def __init__(self, vocab_size: int = 512, seed: int = 0, windows: Sequence[int] = (0,)) -> None:
         self.vocab_size = vocab_size
         self.seed = seed
         self.windows = tuple(abs(window) for window in windows)
@@ -95,11 +90,7 @@ class TokenModel:
         return mix_int(keyed ^ seeds) % self.vocab_size
 
     def allowed(
-        self,
-        token_id: int,
-        params: SamplingParams,
-        stop_ids: Sequence[int],
-        output_index: int,
+        self, token_id: int, params: SamplingParams, stop_ids: Sequence[int], output_index: int
     ) -> int | None:
         """The nearest token at or after `token_id` that the parameters leave, or None if none is left."""
         banned = stop_ids if output_index < params.min_tokens else ()
@@ -132,12 +123,7 @@ class TokenModel:
             context += int(read.sum())
         index = len(token_ids) - num_prompt
         picked = self.pick(context & MASK, index, params.seed)
-        return self.allowed(
-            picked,
-            params,
-            stop_ids,
-            index,
-        )
+        return self.allowed(picked, params, stop_ids, index)
 
     def complete(
         self,
@@ -162,10 +148,7 @@ class TokenModel:
         while len(tokens) < limit:
             index = len(tokens) - len(prompt)
             token = self.allowed(
-                self.pick(context.total(), index, params.seed),
-                params,
-                stop_ids,
-                index,
+                self.pick(context.total(), index, params.seed), params, stop_ids, index
             )
             if token is None:
                 return Completion(output, FinishReason.ERROR, None)

@@ -124,11 +124,7 @@ class FakeWorker(Worker):
             self._connector = self._build_connector(self.context.kv_connector, kv_cache)
             self._connector.bind(self.store)
 
-    def _build_connector(
-        self,
-        chosen: Any,
-        kv_cache: KVCacheConfig,
-    ) -> KVConnector:
+    def _build_connector(self, chosen: Any, kv_cache: KVCacheConfig) -> KVConnector:
         """`chosen` is the plan's entry, or, in tests of one process, a connector that is built already."""
         if isinstance(chosen, KVConnector):
             return chosen
@@ -195,11 +191,7 @@ class FakeWorker(Worker):
         done, failed = self._connector.poll()
         return list(done), list(failed)
 
-    def _compute(
-        self,
-        output: SchedulerOutput,
-        inputs: StepInputs,
-    ) -> ModelRunnerOutput:
+    def _compute(self, output: SchedulerOutput, inputs: StepInputs) -> ModelRunnerOutput:
         longest = int(inputs.seq_lens.max())
         token_ids = self.state.token_ids[inputs.row, :longest]
         self._mark_failed(inputs)
@@ -215,18 +207,9 @@ class FakeWorker(Worker):
             row=rows,
             offsets=np.arange(len(rows) + 1, dtype=np.int32),
             token_ids=tokens,
-            logprobs=token_logprobs(
-                rows,
-                tokens,
-                self._new_rows,
-                self.model.vocab_size,
-            ),
+            logprobs=token_logprobs(rows, tokens, self._new_rows, self.model.vocab_size),
             prompt_logprobs=prompt_logprobs(
-                self.state,
-                inputs,
-                self._new_rows,
-                self.model.vocab_size,
-                bad,
+                self.state, inputs, self._new_rows, self.model.vocab_size, bad
             ),
             failed_row=failed_row,
             failed_code=self._failure[failed_row],
@@ -239,11 +222,7 @@ class FakeWorker(Worker):
         lost = np.where(is_lost, LOST, np.uint64(0))
         return np.where(has_failed, POISON, lost)
 
-    def _attend(
-        self,
-        inputs: StepInputs,
-        kv: NDArray[np.uint64],
-    ) -> NDArray[np.uint64]:
+    def _attend(self, inputs: StepInputs, kv: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Write and read the cache, until no row reads bad K/V that was not known to be bad.
 
         Who reads a failed row's poison fails like it, as NaN would make it. That is nobody's fault while the scheduler
@@ -251,19 +230,8 @@ class FakeWorker(Worker):
         and computes rubbish.
         """
         while True:
-            reading = self.store.step(
-                self.state,
-                inputs,
-                kv,
-                self._bad(inputs),
-            )
-            self.states.read(
-                self.state,
-                inputs,
-                kv,
-                self._bad(inputs),
-                reading,
-            )
+            reading = self.store.step(self.state, inputs, kv, self._bad(inputs))
+            self.states.read(self.state, inputs, kv, self._bad(inputs), reading)
             poisoned = np.flatnonzero(reading.poisoned_by != NOBODY).tolist()
             for i in poisoned:
                 row = int(inputs.row[i])
@@ -272,10 +240,7 @@ class FakeWorker(Worker):
             self._rubbish[inputs.row[reading.lost]] = True
             if not poisoned and not reading.lost.any():
                 return reading.context + self.states.advance(
-                    self.state,
-                    inputs,
-                    kv,
-                    self._bad(inputs),
+                    self.state, inputs, kv, self._bad(inputs)
                 )
 
     def _poison(self, row: int, culprit: int) -> None:
@@ -293,11 +258,7 @@ class FakeWorker(Worker):
         """The scheduler was informed that this request failed: other requests must not get its blocks any more."""
         self._known_failures.setdefault(handle, self.steps)
 
-    def _sample(
-        self,
-        inputs: StepInputs,
-        context: NDArray[np.uint64],
-    ) -> tuple[I32, I32]:
+    def _sample(self, inputs: StepInputs, context: NDArray[np.uint64]) -> tuple[I32, I32]:
         rows = []
         tokens = []
         is_sound = self._failure[inputs.row] == 0
@@ -308,12 +269,7 @@ class FakeWorker(Worker):
                 raise FakeKVError(f"row {row} is scheduled, but was never sent")
             index = int(self.state.num_output[row]) - 1
             picked = self.model.pick(int(context[i]), index, new.sampling.seed)
-            token = self.model.allowed(
-                picked,
-                new.sampling,
-                new.stop_token_ids,
-                index,
-            )
+            token = self.model.allowed(picked, new.sampling, new.stop_token_ids, index)
             if token is None:
                 self._failure[row] = RowFailure.SAMPLING
                 continue

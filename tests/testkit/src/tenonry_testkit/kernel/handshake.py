@@ -18,11 +18,7 @@ from tenonry.transport.folder import RunDirectory
 from tenonry.transport.sockets import close_all, engine_identity, make_socket
 
 SCHEDULER = PluginRecord(
-    kind="scheduler",
-    name="s",
-    target="a:B",
-    distribution="acme",
-    version="2.0",
+    kind="scheduler", name="s", target="a:B", distribution="acme", version="2.0"
 )
 PLAN = PluginPlan((SCHEDULER,))
 ADDRESSES = EngineZmqAddresses(
@@ -76,11 +72,7 @@ class FrontEnd:
         self.shake = Handshake(self.socket, self.engines, METADATA, PLAN, NodeWatch(no_death))
         self.dealers = {
             index: make_socket(
-                self.context,
-                zmq.DEALER,
-                address,
-                bind=False,
-                identity=engine_identity(index),
+                self.context, zmq.DEALER, address, bind=False, identity=engine_identity(index)
             )
             for index in (0, 1, 258, 9)
         }

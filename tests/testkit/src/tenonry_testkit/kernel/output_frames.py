@@ -39,10 +39,7 @@ class EnginelessFrontEnd:
         return self.outputs.add(processed, requests)
 
     def receive(
-        self,
-        tokens: Tokens | None = None,
-        ended: Iterable[FinishedOutput] = (),
-        **more: Any,
+        self, tokens: Tokens | None = None, ended: Iterable[FinishedOutput] = (), **more: Any
     ) -> list[int]:
         """One frame: handle → tokens. Returns the handles to abort."""
         self.outputs.absorb(frame(tokens or {}, ended, **more))

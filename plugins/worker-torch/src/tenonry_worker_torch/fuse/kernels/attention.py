@@ -35,12 +35,7 @@ CACHE_SIZE = 6  # as large as its rows in trials: slabs take half of it at most,
 class KernelAttention:
     """Is called as `FusedAttention` is. `own`: our operations, for all other steps; `layer`: what they attend in."""
 
-    def __init__(
-        self,
-        own: FusedAttention,
-        layer: AttentionLayer,
-        kernel: AttentionKernel,
-    ) -> None:
+    def __init__(self, own: FusedAttention, layer: AttentionLayer, kernel: AttentionKernel) -> None:
         self.own = own
         self.layer = layer
         self.kernel = kernel
@@ -58,12 +53,7 @@ class KernelAttention:
             held = held_for(self.layer, len(x))
             if held is not None:
                 projected = self.own.qkv(x)
-                return self.kernel(
-                    projected,
-                    cos,
-                    sin,
-                    held,
-                )
+                return self.kernel(projected, cos, sin, held)
         return self.own.heads(x, cos, sin, keep)
 
     def pack(self, packing: Packing) -> None:
@@ -190,11 +180,7 @@ class TrialStep:
         return found
 
 
-def trial_steps(
-    own: FusedAttention,
-    rope: RopeTable,
-    count: int,
-) -> tuple[TrialStep, TrialStep]:
+def trial_steps(own: FusedAttention, rope: RopeTable, count: int) -> tuple[TrialStep, TrialStep]:
     """Two that are alike, of no more tokens than can be rotated."""
     longest = min(LONGEST, len(rope.cos))
     first = TrialStep(own, own.spec, count, longest)
@@ -203,10 +189,7 @@ def trial_steps(
 
 
 def candidates(
-    own: FusedAttention,
-    kernel: AttentionKernel,
-    rope: RopeTable,
-    count: int,
+    own: FusedAttention, kernel: AttentionKernel, rope: RopeTable, count: int
 ) -> Candidates:
     """Both over `count` random tokens, the second ones after their rows entered."""
     first, second = trial_steps(own, rope, count)

@@ -21,9 +21,7 @@ SHARE = 16  # every so many words of a trial's masks have bits: few, as with mos
 
 
 def best_allowed(
-    found: FoundKernels | None,
-    dtype: torch.dtype,
-    vocab_size: int,
+    found: FoundKernels | None, dtype: torch.dtype, vocab_size: int
 ) -> BestAllowedKernel | None:
     """A kernel where it is right and quicker than our own search, for logits of this type. It looks at one rank's rows,
     so ranks need not agree.
@@ -39,12 +37,7 @@ def best_allowed(
     return kernel if tried(found.text, "the best allowed token", trial) else None
 
 
-def candidates(
-    kernel: BestAllowedKernel,
-    dtype: torch.dtype,
-    words: int,
-    count: int,
-) -> Candidates:
+def candidates(kernel: BestAllowedKernel, dtype: torch.dtype, words: int, count: int) -> Candidates:
     """Both over `count` rows of random logits and masks of so many words. Tokens are the same or they are not."""
     logits = torch.randn(count, words * WORD_BITS).to(dtype)
     masks = torch.randint(-(2**31), 2**31, (count, words)).int()

@@ -118,11 +118,7 @@ class Between:
 def norm_candidates(own: RMSNorm, kernel: PackedNorm) -> Candidates:
     """Both over random rows."""
     x = torch.randn(TOKENS, len(kernel.weight)).bfloat16()
-    return Candidates(
-        lambda: (own(x),),
-        lambda: (kernel(x),),
-        TOLERANCE,
-    )
+    return Candidates(lambda: (own(x),), lambda: (kernel(x),), TOLERANCE)
 
 
 def turn_candidates(own: FusedAttention, kernel: TurnKernel, rope: RopeTable) -> Candidates:
@@ -151,8 +147,4 @@ def gate_candidates(own: FusedMLP, kernel: Callable[[torch.Tensor], torch.Tensor
     both = torch.randn(TOKENS, 2 * INNER).bfloat16()
     plain = copy.copy(own)
     plain.gate_kernel = None
-    return Candidates(
-        lambda: (plain.gated(both),),
-        lambda: (kernel(both),),
-        TOLERANCE,
-    )
+    return Candidates(lambda: (plain.gated(both),), lambda: (kernel(both),), TOLERANCE)

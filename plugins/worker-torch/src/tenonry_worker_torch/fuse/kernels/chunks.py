@@ -24,12 +24,7 @@ BLOCK_SIZE = 16
 class _Prompt:
     """One row in a cache of its own, whose prompt comes in two chunks."""
 
-    def __init__(
-        self,
-        spec: LayerSpec,
-        attends: PagedKernel,
-        kernel: ChunkKernel | None,
-    ) -> None:
+    def __init__(self, spec: LayerSpec, attends: PagedKernel, kernel: ChunkKernel | None) -> None:
         self.backend = CpuBackend([spec], torch.bfloat16, torch.device("cpu"))
         self.backend.decode_with({spec.name: attends})
         if kernel is not None:
@@ -54,47 +49,24 @@ class _Prompt:
         )
         self.step.plan = self.backend.plan(batch)
 
-    def outputs(
-        self,
-        query: torch.Tensor,
-        both: torch.Tensor,
-    ) -> tuple[torch.Tensor, ...]:
+    def outputs(self, query: torch.Tensor, both: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Of both chunks; `query` [2 · TOKENS, heads, size], `both` as many keys and values."""
         made = []
         for start in (0, TOKENS):
             self.plan(start)
             chunk = slice(start, start + TOKENS)
             key, value = both[chunk].chunk(2, 1)
-            out = self.layer(
-                query[chunk],
-                key,
-                value,
-                both[chunk],
-            )
+            out = self.layer(query[chunk], key, value, both[chunk])
             made.append(out)
         return tuple(made)
 
 
-def chunk_candidates(
-    spec: LayerSpec,
-    attends: PagedKernel,
-    kernel: ChunkKernel,
-) -> Candidates:
+def chunk_candidates(spec: LayerSpec, attends: PagedKernel, kernel: ChunkKernel) -> Candidates:
     """A prompt in two chunks, with the operations of torch and with the kernel."""
     query = torch.randn(2 * TOKENS, spec.num_heads, spec.key_size).bfloat16()
     both = torch.randn(2 * TOKENS, 2 * spec.num_kv_heads, spec.key_size).bfloat16()
-    own = _Prompt(
-        spec,
-        attends,
-        None,
-    )
-    other = _Prompt(
-        spec,
-        attends,
-        kernel,
-    )
+    own = _Prompt(spec, attends, None)
+    other = _Prompt(spec, attends, kernel)
     return Candidates(
-        lambda: own.outputs(query, both),
-        lambda: other.outputs(query, both),
-        TOLERANCE,
+        lambda: own.outputs(query, both), lambda: other.outputs(query, both), TOLERANCE
     )

@@ -76,7 +76,4 @@ def candidates(layer: LeanLayer, kernel: Any, count: int) -> Candidates:
     hidden = torch.randn(count, len(layer.before_mlp.weight))
     own = copy.copy(layer)
     own.feed_forward_kernel = None
-    return Candidates(
-        lambda: (own.feed_forward(hidden),),
-        lambda: (kernel(hidden),),
-    )
+    return Candidates(lambda: (own.feed_forward(hidden),), lambda: (kernel(hidden),))

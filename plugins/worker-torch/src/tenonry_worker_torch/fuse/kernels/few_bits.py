@@ -65,25 +65,10 @@ class FewBitsKernels:
     def layer(self, weight: QuantisedWeight, bias: torch.Tensor | None) -> FewBitsLayer | None:
         """None where there is no kernel, or one that is wrong or slower."""
         rows, columns = weight.shape
-        kind = (
-            weight.bits,
-            rows,
-            columns,
-            weight.num_groups,
-            bias is None,
-            weight.zeros is None,
-        )
+        kind = (weight.bits, rows, columns, weight.num_groups, bias is None, weight.zeros is None)
         if kind not in self._verdicts:
-            trial = partial(
-                self._is_better,
-                weight,
-                bias,
-            )
-            self._verdicts[kind] = tried(
-                self.found.text,
-                FEW_BITS,
-                trial,
-            )
+            trial = partial(self._is_better, weight, bias)
+            self._verdicts[kind] = tried(self.found.text, FEW_BITS, trial)
         made = self._made(weight, bias) if self._verdicts[kind] else None
         counts = self.left if made is None else self.counts
         counts[f"{rows}×{columns} of {weight.bits} bits"] += 1
@@ -130,11 +115,7 @@ class FewBitsKernels:
 
     def _candidates(self, own: QuantisedLinear, made: FewBitsLayer, count: int) -> Candidates:
         x = torch.randn(count, made.weight.inputs).to(self.dtype)
-        return Candidates(
-            lambda: (own(x),),
-            lambda: (made(x),),
-            self.quantisation.tolerance,
-        )
+        return Candidates(lambda: (own(x),), lambda: (made(x),), self.quantisation.tolerance)
 
 
 class WithoutKernels:

@@ -36,9 +36,7 @@ class FoundKernels(NamedTuple):
 
 
 def find_kernels(
-    name: str | None,
-    device: torch.device,
-    resolved: dict[str, str],
+    name: str | None, device: torch.device, resolved: dict[str, str]
 ) -> FoundKernels | None:
     """None where torch alone computes; the log says why. `name`: None for those that are installed, "none" for none.
 

@@ -30,21 +30,13 @@ class MixerHalf(NamedTuple):
     kernel: DeltaRuleKernel
 
     def __call__(
-        self,
-        hidden: torch.Tensor,
-        _cos: torch.Tensor | None,
-        _sin: torch.Tensor | None,
+        self, hidden: torch.Tensor, _cos: torch.Tensor | None, _sin: torch.Tensor | None
     ) -> torch.Tensor | None:
         found = self.mixer.decoding()
         if found is None:
             return None
         states, rows = found
-        return self.kernel(
-            hidden,
-            states[WINDOW],
-            states[MATRIX],
-            rows,
-        )
+        return self.kernel(hidden, states[WINDOW], states[MATRIX], rows)
 
 
 class AttentionHalf(NamedTuple):
@@ -54,27 +46,15 @@ class AttentionHalf(NamedTuple):
     kernel: AttentionKernel
 
     def __call__(
-        self,
-        hidden: torch.Tensor,
-        cos: torch.Tensor | None,
-        sin: torch.Tensor | None,
+        self, hidden: torch.Tensor, cos: torch.Tensor | None, sin: torch.Tensor | None
     ) -> torch.Tensor | None:
         held = held_for(self.layer, len(hidden))
         if held is None or cos is None or sin is None:
             return None
-        return self.kernel(
-            hidden,
-            cos,
-            sin,
-            held,
-        )
+        return self.kernel(hidden, cos, sin, held)
 
 
-def half_parts(
-    layer: LeanLayer,
-    projection: object,
-    out: object,
-) -> HalfParts | None:
+def half_parts(layer: LeanLayer, projection: object, out: object) -> HalfParts | None:
     """What is around the part of a layer; None where it is more than a norm, two matrices and the residual."""
     norm = layer.before_attention
     if norm is None or norm.weight is None or layer.after_attention is not None:
@@ -109,23 +89,14 @@ def mixer_candidates(
         return made + hidden, *states.values()
 
     def with_kernel() -> tuple[torch.Tensor, ...]:
-        made = kernel(
-            hidden,
-            others[WINDOW],
-            others[MATRIX],
-            None,
-        )
+        made = kernel(hidden, others[WINDOW], others[MATRIX], None)
         return made, *others.values()
 
     return Candidates(with_torch, with_kernel)
 
 
 def attention_candidates(
-    layer: LeanLayer,
-    own: FusedAttention,
-    kernel: AttentionKernel,
-    rope: RopeTable,
-    count: int,
+    layer: LeanLayer, own: FusedAttention, kernel: AttentionKernel, rope: RopeTable, count: int
 ) -> Candidates:
     """Both over `count` random tokens, the second ones after their rows entered."""
     first, second = trial_steps(own, rope, count)

@@ -27,18 +27,11 @@ class KernelDeltaRule(RowPath):
         self.kernel = kernel
         self.over_prompts = own.over_prompts
 
-    def __call__(
-        self,
-        x: torch.Tensor,
-        states: Mapping[StateKey, torch.Tensor],
-    ) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, states: Mapping[StateKey, torch.Tensor]) -> torch.Tensor:
         return self.over_rows(x, states, None)
 
     def over_rows(
-        self,
-        x: torch.Tensor,
-        states: Mapping[StateKey, torch.Tensor],
-        rows: torch.Tensor | None,
+        self, x: torch.Tensor, states: Mapping[StateKey, torch.Tensor], rows: torch.Tensor | None
     ) -> torch.Tensor:
         made = self.kernel(self.own.projection(x), states[WINDOW], states[MATRIX], rows)
         return self.own.out(made)
@@ -76,16 +69,12 @@ def random_states(mixer: PackedMixer, count: int) -> dict[StateKey, torch.Tensor
 
 
 def candidates(
-    mixer: PackedMixer,
-    own: DeltaRule,
-    kernel: KernelDeltaRule,
-    count: int,
+    mixer: PackedMixer, own: DeltaRule, kernel: KernelDeltaRule, count: int
 ) -> Candidates:
     """Both over `count` random rows, with random states."""
     x = torch.randn(count, mixer.hidden_size)
     states = random_states(mixer, count)
     others = {key: state.clone() for key, state in states.items()}
     return Candidates(
-        lambda: (own(x, states), *states.values()),
-        lambda: (kernel(x, others), *others.values()),
+        lambda: (own(x, states), *states.values()), lambda: (kernel(x, others), *others.values())
     )

@@ -20,11 +20,7 @@ class KernelNorm(RMSNorm):
 
     __slots__ = ("kernel", "own")
 
-    def __init__(
-        self,
-        own: RMSNorm,
-        kernel: Callable[[torch.Tensor], torch.Tensor],
-    ) -> None:
+    def __init__(self, own: RMSNorm, kernel: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self.own = own
         self.kernel = kernel
         self.weight = own.weight

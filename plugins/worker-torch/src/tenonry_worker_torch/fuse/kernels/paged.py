@@ -222,12 +222,7 @@ def stack_candidates(
         made = whole(hidden, cos, sin, paged_keys(steps[1][0]), blocks)
         return (made, *(step.kept() for step in steps[1]))
 
-    return Candidates(
-        one_by_one,
-        together,
-        TOLERANCE,
-        PAR,
-    )
+    return Candidates(one_by_one, together, TOLERANCE, PAR)
 
 
 def trial_step(

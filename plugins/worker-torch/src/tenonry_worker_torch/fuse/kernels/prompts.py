@@ -35,11 +35,7 @@ class WholePrompts(NamedTuple):
     kernel: PromptKernel
 
     def __call__(
-        self,
-        hidden: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        last: torch.Tensor | None,
+        self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, last: torch.Tensor | None
     ) -> torch.Tensor | None:
         """None where the step has no prompts, or some of their tokens see others behind them."""
         first = self.layers[0]

@@ -93,8 +93,5 @@ def round_candidates(
         return (known.gather(1, made.token_ids.long()), second.kept())
 
     return Candidates(
-        lambda: (logits().amax(1, keepdim=True), first.kept()),
-        chosen,
-        TOLERANCE,
-        PAR,
+        lambda: (logits().amax(1, keepdim=True), first.kept()), chosen, TOLERANCE, PAR
     )

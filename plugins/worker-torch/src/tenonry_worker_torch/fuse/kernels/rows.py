@@ -32,11 +32,7 @@ class Budget:
         self.left_s = limit_s
 
     def most_rows(
-        self,
-        candidates_for: Callable[[int], Candidates],
-        *,
-        is_timed: bool,
-        if_untried: int = 0,
+        self, candidates_for: Callable[[int], Candidates], *, is_timed: bool, if_untried: int = 0
     ) -> int:
         """The largest of `COUNTS` up to which the kernel is right and, if timed, quicker for the first and never
         slower; 0: for none. Where that is the last one, as many rows as kernels ever are for.
@@ -54,11 +50,7 @@ class Budget:
                     if most:
                         return if_untried
                 begin = time.perf_counter()
-                is_quicker = _compared(
-                    candidates_for(count),
-                    is_timed,
-                    PAR if most else 1.0,
-                )
+                is_quicker = _compared(candidates_for(count), is_timed, PAR if most else 1.0)
                 if is_quicker is None:
                     return 0
                 took = time.perf_counter() - begin
@@ -68,30 +60,17 @@ class Budget:
                 most = count
         return KERNEL_TOKENS if most == COUNTS[-1] else most
 
-    def is_better(
-        self,
-        candidates_for: Callable[[], Candidates],
-        *,
-        is_timed: bool,
-    ) -> bool:
+    def is_better(self, candidates_for: Callable[[], Candidates], *, is_timed: bool) -> bool:
         """Whether a kernel that is for one number of rows, or for any, is right and, if timed, quicker."""
         begin = time.perf_counter()
         with seeded(0), torch.inference_mode():
             candidates = candidates_for()
-            verdict = _compared(
-                candidates,
-                is_timed,
-                candidates.times,
-            )
+            verdict = _compared(candidates, is_timed, candidates.times)
         self.left_s -= time.perf_counter() - begin
         return bool(verdict)
 
 
-def _compared(
-    candidates: Candidates,
-    is_timed: bool,
-    times: float,
-) -> bool | None:
+def _compared(candidates: Candidates, is_timed: bool, times: float) -> bool | None:
     """Whether the kernel is quick enough, if that matters; None where it is wrong."""
     if not _agree(candidates):
         return None

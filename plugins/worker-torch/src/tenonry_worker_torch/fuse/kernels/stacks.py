@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING
 
 from tenonry_worker_torch.fuse.kernels.paged import WholeLayer, WholeStack, stack_candidates
 from tenonry_worker_torch.fuse.kernels.prompts import WholePrompts, prompt_candidates
-from tenonry_worker_torch.fuse.kernels.rounds import (
-    WholeRounds,
-    round_candidates,
-    round_parts,
-)
+from tenonry_worker_torch.fuse.kernels.rounds import WholeRounds, round_candidates, round_parts
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 
 if TYPE_CHECKING:
@@ -64,11 +60,7 @@ class Stacks:
         if len(chunks) == len(whole) and all(each.most == KERNEL_TOKENS for each in whole):
             self._give_prompts(forward, whole, attends, chunks, rope)
 
-    def give_rounds(
-        self,
-        forward: LeanForward,
-        attends: Mapping[str, PagedKernel],
-    ) -> None:
+    def give_rounds(self, forward: LeanForward, attends: Mapping[str, PagedKernel]) -> None:
         """For several tokens at once; after `give`, and after the head has a kernel or has none."""
         if forward.stack is None:
             return
@@ -134,12 +126,7 @@ class Stacks:
         if made is None or some is None:
             return
         compared = partial(
-            prompt_candidates,
-            forward.layers[:PROMPT_LAYERS],
-            some,
-            attends,
-            chunks,
-            rope,
+            prompt_candidates, forward.layers[:PROMPT_LAYERS], some, attends, chunks, rope
         )
         if self._verdict((PROMPTS,), compared):
             forward.prompts = WholePrompts(tuple(each.layer for each in whole), made)

@@ -56,11 +56,7 @@ def tried(kernels: str, part: str, trial: Callable[[], int]) -> int:
         return False
 
 
-def prefers_kernel(
-    candidates_for: Callable[[int], Candidates],
-    *,
-    is_timed: bool,
-) -> bool:
+def prefers_kernel(candidates_for: Callable[[int], Candidates], *, is_timed: bool) -> bool:
     """`candidates_for` is given numbers of rows. The kernel must be right for each, and, if timed, quicker."""
     with seeded(0), torch.inference_mode():
         for count in ROWS:

@@ -118,12 +118,7 @@ class UsedKernels:
             each.path = with_kernel
             self._mixers.append((each, path))
 
-    def _give_attention(
-        self,
-        layer: LeanLayer,
-        own: FusedAttention,
-        rope: RopeTable,
-    ) -> None:
+    def _give_attention(self, layer: LeanLayer, own: FusedAttention, rope: RopeTable) -> None:
         attends_in = attention.attention_layer(own, rope)
         if attends_in is None:
             return
@@ -163,12 +158,7 @@ class UsedKernels:
             layer.first_half_kernel = half.MixerHalf(each, made)
             self._layers.append(layer)
 
-    def _give_attention_half(
-        self,
-        layer: LeanLayer,
-        own: FusedAttention,
-        rope: RopeTable,
-    ) -> None:
+    def _give_attention_half(self, layer: LeanLayer, own: FusedAttention, rope: RopeTable) -> None:
         attends_in = attention.attention_layer(own, rope)
         around = half.half_parts(layer, own.qkv, own.out)
         if attends_in is None or around is None:

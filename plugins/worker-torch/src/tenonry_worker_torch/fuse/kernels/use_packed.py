@@ -75,23 +75,11 @@ class UsedPacked:
             return
         for layer in forward.layers:
             if isinstance(layer.attention, FusedAttention):
-                self._give_linear(
-                    layer.attention,
-                    "qkv",
-                )
-                self._give_linear(
-                    layer.attention,
-                    "out",
-                )
+                self._give_linear(layer.attention, "qkv")
+                self._give_linear(layer.attention, "out")
             if isinstance(layer.mlp, FusedMLP):
-                self._give_linear(
-                    layer.mlp,
-                    "gate_up",
-                )
-                self._give_linear(
-                    layer.mlp,
-                    "down",
-                )
+                self._give_linear(layer.mlp, "gate_up")
+                self._give_linear(layer.mlp, "down")
         kernels = self._attention_kernels(forward, backend) if reads_cache else {}
         if kernels:
             self._backend = backend
@@ -100,17 +88,9 @@ class UsedPacked:
             chunks = self._chunk_kernels(forward, kernels)
             self._prefill_with(chunks)
             for layer in forward.layers:
-                self._give_layer(
-                    forward,
-                    layer,
-                    kernels,
-                )
+                self._give_layer(forward, layer, kernels)
             if type(backend) is CpuBackend:
-                self._stacks.give(
-                    forward,
-                    kernels,
-                    chunks,
-                )
+                self._stacks.give(forward, kernels, chunks)
         if isinstance(forward.end, LeanHead):
             self._give_linear(
                 forward.end, "head"
@@ -121,11 +101,7 @@ class UsedPacked:
     def take_back(self) -> None:
         """Let the operations of torch compute everything again."""
         for owner, place, own in self._places:
-            setattr(
-                owner,
-                place,
-                own,
-            )
+            setattr(owner, place, own)
         for layer in self._layers:
             layer.kernel = None
         self._stacks.take_back()
@@ -159,11 +135,7 @@ class UsedPacked:
         for part in self._backends:
             part.prefill_with(kernels)
 
-    def _give_linear(
-        self,
-        owner: Any,
-        place: str,
-    ) -> None:
+    def _give_linear(self, owner: Any, place: str) -> None:
         own = getattr(owner, place)
         if not isinstance(own, PackedLinear | BlockedLinear):
             return
@@ -174,10 +146,7 @@ class UsedPacked:
             return
         outputs, inputs = own.shape
         shape = f"{outputs}×{inputs}"
-        compared = partial(
-            linear.candidates,
-            *self._sample(own, made),
-        )
+        compared = partial(linear.candidates, *self._sample(own, made))
         # Torch would widen blocks piece by piece, and so is many times slower for few rows, and slower for many.
         any_rows = ANY_ROWS if isinstance(own, BlockedLinear) else 0
         most = self._most((LINEAR, shape, own.bias is None), compared, any_rows)
@@ -185,15 +154,7 @@ class UsedPacked:
             most = any_rows or most
         self.chosen[shape] = most
         if most:
-            setattr(
-                owner,
-                place,
-                linear.KernelLinear(
-                    own,
-                    made,
-                    most,
-                ),
-            )
+            setattr(owner, place, linear.KernelLinear(own, made, most))
             self._places.append((owner, place, own))
 
     def _sample(
@@ -223,21 +184,14 @@ class UsedPacked:
             made = self.found.kernels.paged_attention(paged.paged_parts(own.spec))
             if made is None:
                 return {}
-            compared = partial(
-                paged.attention_candidates,
-                own,
-                made,
-                rope,
-            )
+            compared = partial(paged.attention_candidates, own, made, rope)
             if not self._most((ATTENTION, *_shape(own.spec)), compared):
                 return {}
             kernels[own.spec.name] = made
         return kernels if len(kernels) == len(backend.layers) else {}
 
     def _chunk_kernels(
-        self,
-        forward: LeanForward,
-        attends: dict[str, PagedKernel],
+        self, forward: LeanForward, attends: dict[str, PagedKernel]
     ) -> dict[str, ChunkKernel]:
         """By the names of the layers that have one."""
         kernels: dict[str, ChunkKernel] = {}
@@ -250,12 +204,7 @@ class UsedPacked:
             if made is None:
                 self.left[PREFILL] += 1
                 continue
-            compared = partial(
-                chunk_candidates,
-                spec,
-                attends[spec.name],
-                made,
-            )
+            compared = partial(chunk_candidates, spec, attends[spec.name], made)
             if self._is_better((PREFILL, *_shape(spec)), compared):
                 kernels[spec.name] = made
         return kernels
@@ -271,61 +220,33 @@ class UsedPacked:
             return
         attends_in: AttentionLayer = layer.attention.attend  # type: ignore[attr-defined] - has parts
         attends = kernels[attends_in.spec.name]
-        compared = partial(
-            paged.layer_candidates,
-            layer,
-            made,
-            attends,
-            rope,
-        )
+        compared = partial(paged.layer_candidates, layer, made, attends, rope)
         shape = (parts.attention.window, parts.attention.heads, parts.gate_up.outputs)
         most = self._most((LAYER, *shape, layer.layer_type), compared)
         self.chosen[LAYER] = most
         if most:
-            layer.kernel = paged.WholeLayer(
-                attends_in,
-                made,
-                most,
-            )
+            layer.kernel = paged.WholeLayer(attends_in, made, most)
             self._layers.append(layer)
 
     def _most(
-        self,
-        kind: tuple[object, ...],
-        compared: Callable[[int], Candidates],
-        if_untried: int = 0,
+        self, kind: tuple[object, ...], compared: Callable[[int], Candidates], if_untried: int = 0
     ) -> int:
         """Up to how many rows the kernel is used."""
         most = partial(
-            self._budget.most_rows,
-            compared,
-            is_timed=self._is_timed,
-            if_untried=if_untried,
+            self._budget.most_rows, compared, is_timed=self._is_timed, if_untried=if_untried
         )
         return self._verdict(kind, most)
 
-    def _is_better(
-        self,
-        kind: tuple[object, ...],
-        compared: Callable[[], Candidates],
-    ) -> bool:
+    def _is_better(self, kind: tuple[object, ...], compared: Callable[[], Candidates]) -> bool:
         """Whether the kernel is used, for whatever number of rows."""
-        better = partial(
-            self._budget.is_better,
-            compared,
-            is_timed=self._is_timed,
-        )
+        better = partial(self._budget.is_better, compared, is_timed=self._is_timed)
         return bool(self._verdict(kind, better))
 
     @property
     def _is_timed(self) -> bool:
         return not self.found.is_asked_for
 
-    def _verdict(
-        self,
-        kind: tuple[object, ...],
-        trial: Callable[[], int],
-    ) -> int:
+    def _verdict(self, kind: tuple[object, ...], trial: Callable[[], int]) -> int:
         """What the trial of one part of a kind, the first, says; 0 or False: the kernel is not used."""
         part = str(kind[0])
         if kind not in self._verdicts:
@@ -338,10 +259,4 @@ class UsedPacked:
 def _shape(spec: LayerSpec) -> tuple[object, ...]:
     """What kernels of attention differ by."""
     parts = paged.paged_parts(spec)
-    return (
-        parts.heads,
-        parts.kv_heads,
-        parts.size,
-        parts.scaling,
-        parts.window,
-    )
+    return (parts.heads, parts.kv_heads, parts.size, parts.scaling, parts.window)

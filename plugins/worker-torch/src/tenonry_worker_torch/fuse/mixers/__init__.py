@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tenonry.worker")
 
 
-def use_paths(
-    mixers: Iterable[PackedMixer],
-    all_agree: Callable[[bool], bool] = bool,
-) -> bool:
+def use_paths(mixers: Iterable[PackedMixer], all_agree: Callable[[bool], bool] = bool) -> bool:
     """Give each mixer of a known mechanism a path that was verified to compute the same; whether one got one.
 
     One mixer of each kind is compared. Ranks that share layers must decide alike: `all_agree` is true where all of

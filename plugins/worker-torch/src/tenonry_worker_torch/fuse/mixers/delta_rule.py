@@ -68,12 +68,7 @@ class DeltaRule:
         values = self.num_heads * self.value_size
         self.channels = (2 * keys, values)
         self.parts = (keys, keys, values)
-        self.columns = (
-            sum(self.channels),
-            values,
-            self.num_heads,
-            self.num_heads,
-        )
+        self.columns = (sum(self.channels), values, self.num_heads, self.num_heads)
         self.chunk_rule = chunk_rule_of(module)
         self.scale = self._lengths().to(self.decay_rate)
 
@@ -82,11 +77,7 @@ class DeltaRule:
         lengths = torch.tensor([[1.0 / self.key_size], [self.key_size**-0.5]])
         return lengths.repeat_interleave(self.num_key_heads, 0)
 
-    def __call__(
-        self,
-        x: torch.Tensor,
-        states: Mapping[StateKey, torch.Tensor],
-    ) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, states: Mapping[StateKey, torch.Tensor]) -> torch.Tensor:
         """`x` [R, hidden] → [R, hidden]; changes the states of these rows."""
         mixed, gate, rate, decay = self._projected(x)
         mixed = self.window(mixed, states[WINDOW])
@@ -106,16 +97,13 @@ class DeltaRule:
         return self._output(made, gate).to(x.dtype)
 
     def over_prompts(
-        self,
-        x: torch.Tensor,
-        states: Mapping[StateKey, torch.Tensor] | None,
+        self, x: torch.Tensor, states: Mapping[StateKey, torch.Tensor] | None
     ) -> tuple[torch.Tensor, dict[StateKey, torch.Tensor]]:
         """See `PromptPath`. What is between tokens of one chunk is computed by the function of transformers."""
         count, length, _ = x.shape
         mixed, gate, rate, decay = self._projected(x.flatten(0, 1))
         mixed, window = self.window.over_prompts(
-            mixed.view(count, length, -1),
-            None if states is None else states[WINDOW],
+            mixed.view(count, length, -1), None if states is None else states[WINDOW]
         )
         query, key, value = mixed.split(self.parts, 2)
         steps = functional.softplus(decay.float() + self.decay_bias)
@@ -147,18 +135,9 @@ class DeltaRule:
             projected = projected.index_select(1, self.order)
         return projected.split(self.columns, 1)
 
-    def _output(
-        self,
-        made: torch.Tensor,
-        gate: torch.Tensor,
-    ) -> torch.Tensor:
+    def _output(self, made: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         """`made` [N, heads, 1, value], changed → [N, hidden]."""
-        made = torch.rms_norm(
-            made,
-            (self.value_size,),
-            self.norm_weight,
-            self.norm_eps,
-        )
+        made = torch.rms_norm(made, (self.value_size,), self.norm_weight, self.norm_eps)
         opened = functional.silu(gate.float())
         made.mul_(opened.view(made.shape))
         return self.out(made.view(gate.shape).to(gate.dtype))
@@ -166,12 +145,7 @@ class DeltaRule:
     def _heads(self, query_key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Unit vectors, each [R, heads, key]; a key head serves several value heads."""
         heads = query_key.view(-1, 2 * self.num_key_heads, self.key_size)
-        heads = torch.rms_norm(
-            heads,
-            (self.key_size,),
-            None,
-            UNIT_EPS / self.key_size,
-        )
+        heads = torch.rms_norm(heads, (self.key_size,), None, UNIT_EPS / self.key_size)
         heads.mul_(self.scale)
         if self.num_heads > self.num_key_heads:
             repeats = self.num_heads // self.num_key_heads
@@ -232,27 +206,13 @@ def delta_rule(module: Any) -> DeltaRule | None:
     order = None
     if hasattr(module, "in_proj_qkvz"):
         order = _by_kind(module).to(module.A_log.device)
-        parts = [
-            module.in_proj_qkvz,
-            module.in_proj_ba,
-        ]
+        parts = [module.in_proj_qkvz, module.in_proj_ba]
     else:
-        parts = [
-            module.in_proj_qkv,
-            module.in_proj_z,
-            module.in_proj_b,
-            module.in_proj_a,
-        ]
+        parts = [module.in_proj_qkv, module.in_proj_z, module.in_proj_b, module.in_proj_a]
     projection = input_projection(parts)
     if projection is None:
         return None
-    return DeltaRule(
-        module,
-        projection,
-        order,
-        window,
-        out,
-    )
+    return DeltaRule(module, projection, order, window, out)
 
 
 def _by_kind(module: Any) -> torch.Tensor:
@@ -261,12 +221,7 @@ def _by_kind(module: Any) -> torch.Tensor:
     per_group = module.num_v_heads // num_groups
     key_size = module.head_k_dim
     value_size = per_group * module.head_v_dim
-    sizes = [
-        key_size,
-        key_size,
-        value_size,
-        value_size,
-    ]
+    sizes = [key_size, key_size, value_size, value_size]
     wide = torch.arange(num_groups * sum(sizes))
     narrow = torch.arange(2 * module.num_v_heads)
     narrow += len(wide)

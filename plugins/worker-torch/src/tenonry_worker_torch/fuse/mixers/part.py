@@ -21,11 +21,7 @@ class Made:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return x
 
-    def add(
-        self,
-        x: torch.Tensor,
-        other: torch.Tensor,
-    ) -> torch.Tensor:
+    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return x + other
 
 
@@ -35,10 +31,7 @@ class FusedMixer:
     """
 
     def __init__(
-        self,
-        name: str,
-        over_step: Callable[[torch.Tensor], torch.Tensor],
-        mixer: PackedMixer,
+        self, name: str, over_step: Callable[[torch.Tensor], torch.Tensor], mixer: PackedMixer
     ) -> None:
         self.name = name
         self.over_step = over_step

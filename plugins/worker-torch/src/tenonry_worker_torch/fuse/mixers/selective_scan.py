@@ -45,22 +45,13 @@ class GatedNorm:
             self.eps = module.variance_epsilon
             self.gates_last = getattr(module, "norm_before_gate", False)
 
-    def __call__(
-        self,
-        x: torch.Tensor,
-        gate: torch.Tensor,
-    ) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         gate = functional.silu(gate.float())
         if not self.gates_last:
             x = x * gate
         if self.weight is not None:
             groups = x.view(len(x), self.num_groups, -1)
-            x = torch.rms_norm(
-                groups,
-                groups.shape[-1:],
-                None,
-                self.eps,
-            )
+            x = torch.rms_norm(groups, groups.shape[-1:], None, self.eps)
             x = x.view(gate.shape) * self.weight
         return x * gate if self.gates_last else x
 
@@ -72,12 +63,7 @@ class SelectiveScan:
     """
 
     def __init__(
-        self,
-        module: Any,
-        projection: Projection,
-        window: Window,
-        norm: GatedNorm,
-        out: Projection,
+        self, module: Any, projection: Projection, window: Window, norm: GatedNorm, out: Projection
     ) -> None:
         self.projection = projection
         self.scale = _scale_of(module)
@@ -91,20 +77,12 @@ class SelectiveScan:
         size = self.num_heads * self.head_size
         grouped = self.num_groups * self.state_size
         self.channels = (size, grouped, grouped)
-        self.columns = (
-            size,
-            sum(self.channels),
-            self.num_heads,
-        )
+        self.columns = (size, sum(self.channels), self.num_heads)
         self.decay_rate = decay_rate_of(module)
         self.step_bias = plain(module.dt_bias)
         self.skip = plain(module.D)[:, None]
 
-    def __call__(
-        self,
-        x: torch.Tensor,
-        states: Mapping[StateKey, torch.Tensor],
-    ) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, states: Mapping[StateKey, torch.Tensor]) -> torch.Tensor:
         """`x` [R, hidden] → [R, hidden]; changes the states of these rows."""
         projected = self.projection(x)
         if self.scale is not None:
@@ -170,10 +148,4 @@ def selective_scan(module: Any) -> SelectiveScan | None:
     if window is None or projection is None or out is None:
         return None
     norm = GatedNorm(module.norm)
-    return SelectiveScan(
-        module,
-        projection,
-        window,
-        norm,
-        out,
-    )
+    return SelectiveScan(module, projection, window, norm, out)

@@ -24,21 +24,12 @@ WINDOW = StateKey(CONVOLUTION, 0)
 class ShortConvolution:
     """A path (see `tenonry_worker_torch.state.mixer.DecodePath`) from the parameters of a module."""
 
-    def __init__(
-        self,
-        projection: Projection,
-        window: Window,
-        out: Projection,
-    ) -> None:
+    def __init__(self, projection: Projection, window: Window, out: Projection) -> None:
         self.projection = projection
         self.window = window
         self.out = out
 
-    def __call__(
-        self,
-        x: torch.Tensor,
-        states: Mapping[StateKey, torch.Tensor],
-    ) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, states: Mapping[StateKey, torch.Tensor]) -> torch.Tensor:
         """`x` [R, hidden] → [R, hidden]; changes the states of these rows."""
         inward, outward, value = self.projection(x).chunk(3, 1)
         mixed = self.window(inward * value, states[WINDOW])

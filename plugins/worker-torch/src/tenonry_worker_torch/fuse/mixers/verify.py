@@ -42,11 +42,7 @@ def path_agrees(mixer: PackedMixer) -> bool | None:
         return None if path is None else _same(mixer, copied, path)
 
 
-def _same(
-    mixer: PackedMixer,
-    copied: nn.Module,
-    path: DecodePath,
-) -> bool:
+def _same(mixer: PackedMixer, copied: nn.Module, path: DecodePath) -> bool:
     device = next(copied.parameters()).device
     cache = mixer.state.empty()
 
@@ -76,7 +72,6 @@ def _same(
 
 
 def _are_same(
-    got: Mapping[StateKey, torch.Tensor],
-    wanted: Iterable[tuple[StateKey, torch.Tensor]],
+    got: Mapping[StateKey, torch.Tensor], wanted: Iterable[tuple[StateKey, torch.Tensor]]
 ) -> bool:
     return all(is_same(got[key], state) for key, state in wanted)

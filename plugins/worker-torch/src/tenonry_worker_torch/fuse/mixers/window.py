@@ -25,20 +25,13 @@ class Window:
     __slots__ = ("activation", "bias", "weight")
 
     def __init__(
-        self,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        activation: Activation | None,
+        self, weight: torch.Tensor, bias: torch.Tensor | None, activation: Activation | None
     ) -> None:
         self.weight = weight
         self.bias = bias
         self.activation = activation
 
-    def __call__(
-        self,
-        x: torch.Tensor,
-        window: torch.Tensor,
-    ) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, window: torch.Tensor) -> torch.Tensor:
         """`x` [R, C] → float32 [R, C]; `window` [R, C, K] moves on by one."""
         inputs = window.transpose(1, 2)
         earlier = inputs.narrow(1, 1, inputs.shape[1] - 1)
@@ -50,9 +43,7 @@ class Window:
         return out if self.activation is None else self.activation(out)
 
     def over_prompts(
-        self,
-        x: torch.Tensor,
-        window: torch.Tensor | None,
+        self, x: torch.Tensor, window: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """`x` [B, L, C], on top of `window` [B, C, K] or of nothing → float32 [B, L, C], and the window after it."""
         width = len(self.weight)
@@ -64,20 +55,14 @@ class Window:
         length = x.shape[1]
         out = inputs.narrow(1, 1, length) * self.weight[0]
         for place in range(1, width):
-            out.addcmul_(
-                inputs.narrow(1, place + 1, length).float(),
-                self.weight[place],
-            )
+            out.addcmul_(inputs.narrow(1, place + 1, length).float(), self.weight[place])
         if self.bias is not None:
             out.add_(self.bias)
         after = inputs.narrow(1, length, width).transpose(1, 2)
         return out if self.activation is None else self.activation(out), after
 
 
-def window_of(
-    convolution: nn.Module | None,
-    activation: str | None,
-) -> Window | None:
+def window_of(convolution: nn.Module | None, activation: str | None) -> Window | None:
     """From a depthwise `nn.Conv1d` whose output goes through `activation`; None if it is another one."""
     if type(convolution) is not nn.Conv1d:
         return None

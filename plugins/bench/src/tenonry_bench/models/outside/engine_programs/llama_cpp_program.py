@@ -11,15 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .answers import (
-    Options,
-    Prompts,
-    Run,
-    Times,
-    answer_runs,
-    check_counts,
-    read_options,
-)
+from .answers import Options, Prompts, Run, Times, answer_runs, check_counts, read_options
 from .qwen3_gguf import write_gguf
 
 BATCH = 2048  # tokens per call of llama_decode, its default
@@ -152,11 +144,7 @@ def generate(decoder: Decoder, prompts: Prompts, out_len: int, shared: int) -> T
     wall = time.perf_counter() - start
     check_counts([made], out_len)
     gaps = max(1, out_len - 1)
-    return {
-        "wall": wall,
-        "ttft": first,
-        "tpot": [(wall - each) / gaps for each in first],
-    }
+    return {"wall": wall, "ttft": first, "tpot": [(wall - each) / gaps for each in first]}
 
 
 def common_entries(tokens: list[int]) -> list[Entry]:

@@ -7,15 +7,7 @@ import sys
 import time
 from typing import Any
 
-from .answers import (
-    Options,
-    Prompts,
-    Run,
-    Times,
-    answer_runs,
-    check_counts,
-    read_options,
-)
+from .answers import Options, Prompts, Run, Times, answer_runs, check_counts, read_options
 
 
 def load(options: Options) -> tuple[str, Run]:
@@ -52,11 +44,7 @@ def load(options: Options) -> tuple[str, Run]:
         first = stamps[0] - start
         gaps = max(1, out_len - 1)
         gap = (stamps[-1] - stamps[0]) / gaps
-        return {
-            "wall": wall,
-            "ttft": [first] * count,
-            "tpot": [gap] * count,
-        }
+        return {"wall": wall, "ttft": [first] * count, "tpot": [gap] * count}
 
     return transformers.__version__, run
 

@@ -8,15 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from .answers import (
-    Options,
-    Prompts,
-    Run,
-    Times,
-    answer_runs,
-    check_counts,
-    read_options,
-)
+from .answers import Options, Prompts, Run, Times, answer_runs, check_counts, read_options
 
 MARK = "TENONRY_BENCH_PRELOADED"
 
@@ -38,9 +30,7 @@ def load(options: Options) -> tuple[str, Run]:
     """The engine, and one run on it."""
     vllm = importlib.import_module("vllm")
     engine = vllm.LLM(
-        model=options["model"],
-        max_model_len=options["max_model_len"],
-        disable_log_stats=False,
+        model=options["model"], max_model_len=options["max_model_len"], disable_log_stats=False
     )
 
     def run(prompts: Prompts, out_len: int) -> Times:
