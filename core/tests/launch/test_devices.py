@@ -78,6 +78,10 @@ def test_too_few_are_refused_with_both_numbers(visible, values, message):
         ("0,1", {"data_parallel_size": 1}),
         ("0,1", {"device": "cpu"}),
         ("", {"device": "auto"}),
+        ("-1", {"device": "auto"}),
+        ("none", {"device": "auto"}),
+        ("NoDevFiles", {"device": "auto"}),
+        ("-1,0,1", {"device": "auto"}),
         (None, {"device": "auto"}),
     ],
 )
@@ -91,6 +95,8 @@ def test_there_is_nothing_to_share_out(visible, found, values):
     [
         ("0,1,2,3", {"tensor_parallel_size": 2}, 2),
         ("0,1,2", {}, 3),
+        ("0, 1, -1, 2", {}, 2),
+        ("MIG-1b2c/1/0,GPU-1b2c", {}, 2),
         ("", {}, 1),
         ("0,1", {"device": "cpu"}, 1),
     ],

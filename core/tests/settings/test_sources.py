@@ -6,11 +6,24 @@ import os
 from pathlib import Path
 
 import pytest
+from pydantic.fields import FieldInfo
 
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import ConfigError
 from tenonry.settings.reading import ENV_PREFIX, environment_values, load_yaml
 from tenonry.settings.sources import make_config
+
+SERVICE_VARIABLES = {
+    "_SERVICE_HOST": "10.0.0.1",
+    "_SERVICE_PORT": "8000",
+    "_SERVICE_PORT_HTTP_METRICS": "8000",
+    "_PORT": "tcp://10.0.0.1:8000",
+    "_PORT_8000_TCP": "tcp://10.0.0.1:8000",
+    "_PORT_8000_TCP_PROTO": "tcp",
+    "_PORT_8000_TCP_PORT": "8000",
+    "_PORT_8000_TCP_ADDR": "10.0.0.1",
+    "_PORT_5353_UDP": "udp://[fd00::1]:5353",
+}
 
 
 class TestSources:
@@ -108,6 +121,29 @@ class TestSources:
     def test_variables_of_others_are_left_alone(self, monkeypatch, name):
         monkeypatch.setenv(name, "3")
         assert environment_values(EngineConfig.model_fields) == {}
+
+    @pytest.mark.parametrize("service", ["TENONRY", "TENONRY_MODEL", "TENONRY_DATA_PARALLEL_RPC"])
+    def test_variables_of_a_kubernetes_service_are_ignored(self, monkeypatch, caplog, service):
+        """A Service called `tenonry` puts these into every container of its namespace."""
+        for name, value in SERVICE_VARIABLES.items():
+            monkeypatch.setenv(service + name, value)
+        fields = {
+            name: FieldInfo.from_annotation(kind)
+            for name, kind in {"port": int, "service_port": int, "service_host": str}.items()
+        }
+        monkeypatch.setenv("TENONRY_SEED", "2")
+        with caplog.at_level("INFO", "tenonry"):
+            assert environment_values(fields | EngineConfig.model_fields) == {"seed": 2}
+        assert len(caplog.messages) == 1
+        assert all(service + name in caplog.messages[0] for name in SERVICE_VARIABLES)
+
+    def test_a_port_and_an_address_of_the_user_are_none_of_kubernetes(self, monkeypatch):
+        monkeypatch.setenv("TENONRY_EXPERT_RENDEZVOUS", "tcp://10.0.0.1:8000")
+        monkeypatch.setenv("TENONRY_DATA_PARALLEL_RPC_PORT", "8000")
+        assert environment_values(EngineConfig.model_fields) == {
+            "expert_rendezvous": "tcp://10.0.0.1:8000",
+            "data_parallel_rpc_port": 8000,
+        }
 
     def test_a_variable_that_is_no_yaml_is_named(self, monkeypatch):
         monkeypatch.setenv("TENONRY_STAT_LOGGERS", "[console")

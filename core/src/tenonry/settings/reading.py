@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,12 @@ from tenonry.config import plain_type
 from tenonry.errors import ConfigError
 
 ENV_PREFIX = "TENONRY_"
+# Set by Kubernetes in every container, for each Service whose name begins with tenonry.
+KUBERNETES = re.compile(
+    r"\w+(_PORT=(tcp|udp|sctp)://.*|_SERVICE_(HOST|PORT\w*)=.*|_PORT_\d+_(TCP|UDP|SCTP)\w*=.*)"
+)
+
+logger = logging.getLogger(__name__)
 
 
 def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -46,15 +54,19 @@ def read_yaml(text: str | bytes, source: str) -> Any:
 
 
 def environment_values(fields: Mapping[str, FieldInfo]) -> dict[str, Any]:
-    """Fields that `TENONRY_<FIELD>` sets; an empty variable counts as unset.
+    """Fields that `TENONRY_<FIELD>` sets; an empty variable counts as unset, one that Kubernetes set is ignored.
 
     Raises ConfigError, also for a variable whose name is nearly that of a field: a slip of the finger in the name of
     a key would otherwise leave a server open.
     """
     found: dict[str, Any] = {}
     names = {ENV_PREFIX + name.upper(): name for name in fields}
-    for variable, text in os.environ.items():
-        if not variable.startswith(ENV_PREFIX):
+    ours = {name: text for name, text in os.environ.items() if name.startswith(ENV_PREFIX)}
+    services = [name for name, text in ours.items() if KUBERNETES.fullmatch(f"{name}={text}")]
+    if services:
+        logger.info("ignored variables that Kubernetes sets for a Service: %s", ", ".join(services))
+    for variable, text in ours.items():
+        if variable in services:
             continue
         near = difflib.get_close_matches(variable, names, n=1, cutoff=0.85)
         if near and near[0] != variable:
