@@ -6,7 +6,20 @@ type instead.
 
 from __future__ import annotations
 
+import enum
 import traceback
+
+
+class ErrorCode(enum.StrEnum):
+    """Cause of a failed request, for programs. Plugins may use codes of their own."""
+
+    INVALID_REQUEST = "invalid_request"
+    UNSUPPORTED = "unsupported"
+    NO_TOKEN_LEFT = "no_token_left"  # noqa: S105 - no password
+    NO_PROMPT_LOGPROBS = "no_prompt_logprobs"
+    GENERATION_FAILED = "generation_failed"
+    ENGINE_HELD = "engine_held"
+    ENGINE_CRASH = "engine_crash"
 
 
 class TenonryError(Exception):
@@ -70,7 +83,7 @@ class RequestError(TenonryError, ValueError):
     """One request is invalid; nothing else is affected. `param` names the offending field, where one is known."""
 
     def __init__(
-        self, message: str, param: str | None = None, code: str = "invalid_request"
+        self, message: str, param: str | None = None, code: str = ErrorCode.INVALID_REQUEST
     ) -> None:
         super().__init__(message)
         self.param = param
@@ -90,7 +103,15 @@ class DrainingError(QueueFullError):
 
 
 class EngineGenerateError(TenonryError):
-    """One request failed inside the engine; others go on."""
+    """One request failed inside the engine; others continue. `code`: an ErrorCode or a plugin's own."""
+
+    def __init__(
+        self, reason: str, code: str = "", param: str | None = None, *, request_id: str = ""
+    ) -> None:
+        super().__init__(f"request {request_id} failed: {reason}" if request_id else reason)
+        self.reason = reason
+        self.code = code or ErrorCode.GENERATION_FAILED
+        self.param = param
 
 
 class EngineDeadError(TenonryError):

@@ -57,7 +57,10 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True, kw_
 
 
 class FinishedOutput(msgspec.Struct, array_like=True):
-    """The terminal outcome of one request, and the numbers that only the engine knows. `pooled`: f32[D]."""
+    """The terminal outcome of one request, and the numbers that only the engine knows. `pooled`: f32[D].
+
+    Of a failure: `error` is its text, `code` an ErrorCode, `param` the field of the request, where one is the cause.
+    """
 
     handle: int
     reason: FinishReason
@@ -66,6 +69,8 @@ class FinishedOutput(msgspec.Struct, array_like=True):
     num_preemptions: int = 0
     kv_transfer_params: dict[str, Any] | None = None
     pooled: np.ndarray | None = None
+    code: str = ""
+    param: str | None = None
 
 
 class ScheduledOutput(msgspec.Struct, array_like=True):

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from tenonry.errors import EngineGenerateError
+
 
 class FinishReason(enum.IntEnum):
     """Why a request ended: exactly one of these, exactly once."""
@@ -57,7 +59,8 @@ class RequestOutput(msgspec.Struct):
     """The state of one request as a stream delivers it; `outputs` holds one CompletionOutput per completion.
 
     `weight_version`: that of the weights which made its newest tokens; "" for those that the engine was started with.
-    `pooled` f32[D]: what a pooling request asked for.
+    `pooled` f32[D]: the vector of a pooling request.
+    `error_code`: an ErrorCode; `error_param`: the field that caused the error.
     """
 
     request_id: str
@@ -72,3 +75,10 @@ class RequestOutput(msgspec.Struct):
     kv_transfer_params: dict[str, object] | None = None
     weight_version: str = ""
     pooled: Any = None  # an array; numpy is not imported for its name
+    error_code: str = ""
+    error_param: str | None = None
+
+    def failure(self) -> EngineGenerateError:
+        """Return the exception of an output whose finish reason is "error"."""
+        reason = self.error or "no reason given"
+        return EngineGenerateError(reason, self.error_code, self.error_param)

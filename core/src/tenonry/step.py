@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tenonry.errors import ErrorCode
 from tenonry.sampling_params import SamplingParams, StructuredOutput
 
 I32 = NDArray[np.int32]
@@ -155,6 +156,10 @@ class RowFailure:
         ADAPTER: "the adapter of this request is not loaded, or was removed meanwhile",
         FEATURES: "the features of this request do not fit the model",
         PROMPT_LOGPROBS: "prompt_logprobs: this model gives no log-probabilities of its prompt",
+    }
+    CODE: ClassVar[dict[int, str]] = {
+        SAMPLING: ErrorCode.NO_TOKEN_LEFT,
+        PROMPT_LOGPROBS: ErrorCode.NO_PROMPT_LOGPROBS,
     }
 
 

@@ -11,12 +11,16 @@ import msgspec
 import pytest
 from openai_server_fakes import ANSWER
 
-from tenonry.continuity.recovery import KILLER
-from tenonry.errors import DrainingError, EngineDeadError, EngineGenerateError, QueueFullError
+from tenonry.errors import (
+    DrainingError,
+    EngineDeadError,
+    EngineGenerateError,
+    ErrorCode,
+    QueueFullError,
+)
 from tenonry.outputs import Logprob
 from tenonry.sampling_params import OutputKind
 from tenonry_openai_server import helper_thread
-from tenonry_openai_server.errors import NO_PROMPT_LOGPROBS, NOTHING_LEFT
 from tenonry_openai_server.protocol import views
 from tenonry_openai_server.protocol.logprobs import completion_logprobs, prompt_logprobs
 from tenonry_openai_server.protocol.tokens import TokenTexts
@@ -261,10 +265,10 @@ def test_without_tokenizer_only_ids_are_served(make_api):
             "5",
         ),
         (EngineDeadError("engine 0 (pid 12) died"), 503, "engine_dead", "5"),
-        (EngineGenerateError(f"request 5 failed: {NOTHING_LEFT}"), 400, "no_token_left", None),
-        (EngineGenerateError(f"request 5 failed: {KILLER}, 2 in a row"), 500, "engine_crash", None),
+        (EngineGenerateError("none is left", ErrorCode.NO_TOKEN_LEFT), 400, "no_token_left", None),
+        (EngineGenerateError("engines died", ErrorCode.ENGINE_CRASH), 500, "engine_crash", None),
         (
-            EngineGenerateError(f"request 5 failed: {NO_PROMPT_LOGPROBS}"),
+            EngineGenerateError("there are none", ErrorCode.NO_PROMPT_LOGPROBS),
             400,
             "no_prompt_logprobs",
             None,

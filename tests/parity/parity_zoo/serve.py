@@ -15,11 +15,10 @@ import torch
 from parity_zoo import oracle
 from parity_zoo.oracle import Answer
 from parity_zoo.prompts import MAX_MODEL_LEN, MAX_TOKENS, Prompts
+from tenonry.errors import ErrorCode
 from tenonry.sizing.pages import paged
-from tenonry.step import RowFailure
 
 LOGPROB_TOLERANCE = 2e-3
-NO_PROMPT_LOGPROBS = RowFailure.TEXT[RowFailure.PROMPT_LOGPROBS]
 GREEDY = {"temperature": 0, "max_tokens": MAX_TOKENS, "ignore_eos": True, "detokenize": False}
 OUTCOMES = ("identical", "wrong", "crash", "refused")
 
@@ -73,7 +72,7 @@ class Run:
             self.cached_tokens += output.num_cached_tokens
             if output.metrics is not None:
                 self.preemptions += output.metrics.num_preemptions
-            if output.error and NO_PROMPT_LOGPROBS in output.error:
+            if output.error and output.error_code == ErrorCode.NO_PROMPT_LOGPROBS:
                 continue
             if output.error:
                 return f"prompt of {len(prompt)}: error: {output.error}"

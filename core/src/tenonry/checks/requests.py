@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tenonry.errors import RequestError
+from tenonry.errors import ErrorCode, RequestError
 from tenonry.features.checks import check_features
 from tenonry.messages import EngineCoreRequest
 from tenonry.pooling.checks import check_length, check_task
@@ -102,5 +102,7 @@ def _check_capabilities(
     for field, (capability, value) in needed.items():
         if value is not None and capability not in capabilities:
             raise RequestError(
-                f"{field}={value!r:.64}: worker '{worker}' does not support '{capability}'", field
+                f"{field}={value!r:.64}: worker '{worker}' does not support '{capability}'",
+                field,
+                ErrorCode.UNSUPPORTED,
             )

@@ -130,7 +130,7 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
             stream.error = error  # if the stream is open still, this is why it ends
             raise
         except Exception as error:
-            stream.error = EngineGenerateError(f"request {request_id} failed: {error}")
+            stream.error = EngineGenerateError(str(error), request_id=request_id)
             raise stream.error from error
         finally:
             # The stream is still open where the caller left, or one completion failed.

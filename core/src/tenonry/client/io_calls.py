@@ -31,7 +31,7 @@ def io_fault(
     """The error of the request; its `__cause__` is the PluginFault."""
     plugin = f"{type(io).__module__}:{type(io).__qualname__}"
     fault = PluginFault(plugin, *distribution_of_module(type(io).__module__), call, cause)
-    error = EngineGenerateError(f"request {request_id} failed: {fault}")
+    error = EngineGenerateError(str(fault), request_id=request_id)
     error.__cause__ = fault
     return error
 

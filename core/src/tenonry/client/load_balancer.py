@@ -51,5 +51,5 @@ class EngineChooser:
                     text = f"it answered {chosen!r}, which is none of {list(candidates)}"
                     raise ValueError(text)
         except PluginFault as fault:
-            raise EngineGenerateError(f"request {request.request_id} failed: {fault}") from fault
+            raise EngineGenerateError(str(fault), request_id=request.request_id) from fault
         return chosen

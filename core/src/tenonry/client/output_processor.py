@@ -224,7 +224,10 @@ class OutputProcessor:
         if completion.finish_reason is None:
             if finished.reason is FinishReason.ERROR:
                 stream.error = stream.error or EngineGenerateError(
-                    f"request {stream.request_id} failed: {finished.error or 'the engine gave no reason'}"
+                    finished.error or "the engine gave no reason",
+                    finished.code,
+                    finished.param,
+                    request_id=stream.request_id,
                 )
             stop_id = finished.stop_token_id
             user_ids = stream.request.sampling_params.stop_token_ids or ()

@@ -25,8 +25,7 @@ def log_end(stream: Stream) -> None:
     """The one line that says how a request ended: failed and why, aborted, or finished with which reason."""
     reasons = {each.finish_reason: None for each in stream.completions}  # each one once, in order
     if stream.error is not None:
-        why = str(stream.error).removeprefix(f"request {stream.request_id} failed: ")
-        end = f"failed: {why}"
+        end = f"failed: {getattr(stream.error, 'reason', stream.error)}"
     elif "abort" in reasons:
         end = "aborted"
     else:

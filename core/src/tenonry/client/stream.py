@@ -129,6 +129,7 @@ class Stream:
             outputs = [completion.take(kind) for completion in chosen]
             outputs.sort(key=lambda output: output.index)
             self.ready = []
+        error = self.error
         return RequestOutput(
             self.request_id,
             self.prompt,
@@ -138,8 +139,10 @@ class Stream:
             self.num_cached_tokens,
             self.prompt_logprobs,
             self.metrics,
-            None if self.error is None else str(self.error),
+            None if error is None else str(error),
             self.kv_transfer_params,
             self.weight_version,
             self.pooled,
+            getattr(error, "code", ""),
+            getattr(error, "param", None),
         )

@@ -18,14 +18,13 @@ import msgspec
 
 from tenonry.continuity.restarts import Restarts
 from tenonry.continuity.suspects import CRASHES, MARGIN, Lost, OpenStream, Suspects
-from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError
+from tenonry.errors import EngineDeadError, EngineGenerateError, ErrorCode, RequestError
 from tenonry.interfaces.launcher import UNUSED
 from tenonry.messages import EngineCoreRequest
 from tenonry.stats import RecoveryStats, StatRecord
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.005
-KILLER = "engines died while it ran"  # of a request that is not tried again
 
 
 class OpenCompletion(Protocol):
@@ -293,6 +292,7 @@ def _check_own(lost: Lost, what: str) -> None:
 def _poisoned(request_id: str, reason: str, *, was_alone: bool = False) -> EngineGenerateError:
     more = " and one when it ran alone" if was_alone else ""
     return EngineGenerateError(
-        f"request {request_id} failed: {KILLER}, {CRASHES} in a row{more}, so it is not tried again; the last one: "
-        f"{reason}"
+        f"engines died while it ran, {CRASHES} in a row{more}, so it is not tried again; the last one: {reason}",
+        ErrorCode.ENGINE_CRASH,
+        request_id=request_id,
     )

@@ -15,7 +15,14 @@ from typing import Any
 
 from tenonry.checks.requests import RequestLimits, check_request
 from tenonry.engine.build import EngineParts
-from tenonry.errors import PluginError, PluginFault, RequestError, TenonryError, Unsupported
+from tenonry.errors import (
+    ErrorCode,
+    PluginError,
+    PluginFault,
+    RequestError,
+    TenonryError,
+    Unsupported,
+)
 from tenonry.handle import client_of
 from tenonry.messages import (
     EngineCoreOutputs,
@@ -96,7 +103,13 @@ class EngineCore:
             request = Request(source, self._arrivals, self.clock(), self.limits.max_model_len)
             self.scheduler.add_request(request)
         except RequestError as error:
-            return FinishedOutput(source.handle, FinishReason.ERROR, error=str(error))
+            return FinishedOutput(
+                source.handle,
+                FinishReason.ERROR,
+                error=str(error),
+                code=error.code,
+                param=error.param,
+            )
         except Exception as error:
             raise self._blame("scheduler", "add_request", error) from error
         self._live.add(source.handle)
@@ -107,7 +120,7 @@ class EngineCore:
     def _check(self, source: EngineCoreRequest) -> None:
         """Raises RequestError for what this engine cannot do, whichever client sent it."""
         if self.refusal:
-            raise RequestError(self.refusal)
+            raise RequestError(self.refusal, code=ErrorCode.ENGINE_HELD)
         check_request(source, self.limits)
         if not 0 < source.handle < 2**64 or source.handle in self._live:
             raise RequestError(f"handle {source.handle} is in use, or is none", "handle")

@@ -11,7 +11,6 @@ from tenonry.errors import ConfigError, Unsupported
 PAUSED = "it is paused; resume it first"
 ASLEEP = "it sleeps; wake it up first"
 BROKEN = "its weights are those of an update that failed; bring a good one"
-ENGINE_REFUSES = "the engine takes no requests"
 MAX_VERSION = 256
 VERSION = re.compile(r"[\x21-\x7e]+")
 
@@ -91,7 +90,7 @@ class EngineOperations:
         if self._is_broken:
             core.held = BROKEN
         if self._is_broken or (self._is_asleep and self._refuses_asleep):
-            core.refusal = f"{ENGINE_REFUSES}: {core.held}"
+            core.refusal = f"the engine takes no requests: {core.held}"
 
     # ------------------------------------------------------------------ sleep
     def sleep(self, level: int = 1) -> None:

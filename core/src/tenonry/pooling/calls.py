@@ -42,8 +42,7 @@ def sampling(params: PoolingParams) -> SamplingParams:
 def pooled(output: RequestOutput | None) -> PoolingOutput:
     """Raises EngineGenerateError where the request failed or was aborted."""
     if output is None or output.pooled is None:
-        reason = (output and output.error) or "it was aborted"
-        raise EngineGenerateError(f"the pooling request gave nothing: {reason}")
+        raise output.failure() if output and output.error else EngineGenerateError("it was aborted")
     return PoolingOutput(output.request_id, output.prompt_token_ids, output.pooled)
 
 

@@ -15,32 +15,27 @@ from typing import Any
 import msgspec
 from starlette.exceptions import HTTPException
 
-from tenonry.continuity.recovery import KILLER
 from tenonry.errors import (
     DrainingError,
     EngineDeadError,
     EngineGenerateError,
+    ErrorCode,
     PluginFault,
     QueueFullError,
     RequestError,
     Unsupported,
 )
-from tenonry.operations.engine import ENGINE_REFUSES
-from tenonry.step import RowFailure
 
 logger = logging.getLogger("tenonry.server")
 
-NOTHING_LEFT = RowFailure.TEXT[RowFailure.SAMPLING]
-NO_PROMPT_LOGPROBS = RowFailure.TEXT[RowFailure.PROMPT_LOGPROBS]
 MAX_MESSAGE_CHARS = 2000
 HELD_RETRY_S = 5.0
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_UNABLE = re.compile(r"worker '[^']*' does not support '(\w+)'")
-REMEDIES = {
-    "grammar": "leave out structured output, strict tools and a tool_choice that demands calls, or serve the model "
-    "with a worker that has grammars, such as --worker torch",
+REMEDIES = {  # by the field that the worker does not support
+    "structured_output": "leave out structured output, strict tools and a tool_choice that demands calls, or serve the "
+    "model with a worker that has grammars, such as --worker torch",
     "features": "send text only, or serve the model with a worker that sees images",
-    "lora": "name the model itself, or serve it with a worker that has adapters, such as --worker torch",
+    "adapter": "name the model itself, or serve it with a worker that has adapters, such as --worker torch",
 }
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -114,7 +109,7 @@ def as_api_error(error: Exception, request_id: str = "") -> APIError:
         return bad_request(str(error), error.param, error.code)
     if isinstance(error, QueueFullError):
         return _from_queue(error)
-    if isinstance(error, EngineGenerateError) and (fault := _fault_of_request(str(error))):
+    if isinstance(error, EngineGenerateError) and (fault := _fault_of_request(error)):
         return fault
     if isinstance(error, Unsupported):
         return bad_request(str(error), code="unsupported")
@@ -125,24 +120,22 @@ def as_api_error(error: Exception, request_id: str = "") -> APIError:
     return _from_failure(error, request_id)
 
 
-def _fault_of_request(text: str) -> APIError | None:
-    """The answer where a row failed because of what its request asks; None for other failures of a row."""
-    if NOTHING_LEFT in text:
-        return bad_request(f"{NOTHING_LEFT}; allow more of them", code="no_token_left")
-    if KILLER in text:
-        logger.error("%s", text)
-        message = "engines died whenever this request ran; it is not tried again"
-        return APIError(500, message, code="engine_crash")
-    if ENGINE_REFUSES in text:
-        message = text[text.index(ENGINE_REFUSES) :]
-        return APIError(503, message, code="engine_held", retry_after_s=HELD_RETRY_S)
-    if NO_PROMPT_LOGPROBS in text:
-        remedy = "leave them out, and with echo logprobs, too"
-        return bad_request(
-            f"{NO_PROMPT_LOGPROBS}; {remedy}", "prompt_logprobs", "no_prompt_logprobs"
-        )
-    if (found := _UNABLE.search(text)) and found[1] in REMEDIES:
-        return bad_request(f"{found[0]}; {REMEDIES[found[1]]}", code="unsupported")
+def _fault_of_request(error: EngineGenerateError) -> APIError | None:
+    """Return the answer where a row failed because of what its request asks; None for other failures of a row."""
+    match error.code:
+        case ErrorCode.NO_TOKEN_LEFT:
+            return bad_request(f"{error.reason}; allow more of them", code=error.code)
+        case ErrorCode.NO_PROMPT_LOGPROBS:
+            remedy = "leave them out, and with echo logprobs, too"
+            return bad_request(f"{error.reason}; {remedy}", "prompt_logprobs", error.code)
+        case ErrorCode.UNSUPPORTED if error.param in REMEDIES:
+            return bad_request(f"{error.reason}; {REMEDIES[error.param]}", code=error.code)
+        case ErrorCode.ENGINE_HELD:
+            return APIError(503, error.reason, code=error.code, retry_after_s=HELD_RETRY_S)
+        case ErrorCode.ENGINE_CRASH:
+            logger.error("%s", error)
+            message = "engines died whenever this request ran; it is not tried again"
+            return APIError(500, message, code=error.code)
     return None
 
 

@@ -190,6 +190,7 @@ class ResultReader:
                 request = self._rows.request(failed)
                 finished = self._lifecycle.end(request, FinishReason.ERROR, drop=True)
                 finished.error = RowFailure.TEXT.get(why, f"the worker reported failure code {why}")
+                finished.code = RowFailure.CODE.get(why, "")
                 failures.append(finished)
             elif why == RowFailure.NUMERICAL:
                 # Its request left meanwhile, and other requests may find what it computed.

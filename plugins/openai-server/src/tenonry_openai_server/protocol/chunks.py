@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from tenonry.errors import EngineGenerateError
 from tenonry.outputs import CompletionOutput, RequestOutput
 from tenonry_openai_server.protocol.options import ResponseContext
 from tenonry_openai_server.protocol.responses import Usage
@@ -108,7 +107,7 @@ class ChunkWriter(ABC):
 
     def _full(self, prompt: _Prompt, output: RequestOutput, completion: CompletionOutput) -> bytes:
         if completion.finish_reason == "error":
-            raise EngineGenerateError(output.error or "no reason given")
+            raise output.failure()
         index = prompt.base + completion.index
         begins = index not in self._heads
         lead = b""

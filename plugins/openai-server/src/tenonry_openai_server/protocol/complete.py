@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from msgspec import UNSET
 
-from tenonry.errors import EngineGenerateError
 from tenonry.outputs import CompletionOutput, RequestOutput
 from tenonry_openai_server.protocol.options import ResponseContext, ResponseOptions
 from tenonry_openai_server.protocol.reader import AnswerForm, CompletionReader
@@ -42,7 +41,7 @@ def _usage(outputs: Sequence[RequestOutput], options: ResponseOptions) -> Usage:
 def _completions(output: RequestOutput) -> list[CompletionOutput]:
     """In the order of their indexes. Raises EngineGenerateError if one of them failed."""
     if any(completion.finish_reason == "error" for completion in output.outputs):
-        raise EngineGenerateError(output.error or "no reason given")
+        raise output.failure()
     return sorted(output.outputs, key=lambda completion: completion.index)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from tenonry.errors import EngineGenerateError
 from tenonry.outputs import CompletionOutput, RequestOutput
 from tenonry_openai_server.protocol.chunks import ChatChunks
 from tenonry_openai_server.protocol.options import ResponseContext
@@ -79,7 +78,7 @@ class ParsedChatChunks(ChatChunks):
 
     def _full(self, prompt: Any, output: RequestOutput, completion: CompletionOutput) -> bytes:
         if completion.finish_reason == "error":
-            raise EngineGenerateError(output.error or "no reason given")
+            raise output.failure()
         index = prompt.base + completion.index
         lead = b""
         if index not in self._writers:

@@ -14,7 +14,6 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from tenonry.errors import EngineGenerateError
 from tenonry.outputs import CompletionOutput, RequestOutput
 from tenonry_openai_server.disconnect import Disconnected, DisconnectWatch
 from tenonry_openai_server.errors import as_api_error, bad_request
@@ -67,7 +66,7 @@ class ChatAnswer:
 
     def _part(self, output: RequestOutput, completion: CompletionOutput) -> ChatPart:
         if completion.finish_reason == "error":
-            raise EngineGenerateError(output.error or "no reason given")
+            raise output.failure()
         form = self._begun.form
         self._generated += len(completion.token_ids)
         events: list[Event] = [TextDelta(completion.text)] if completion.text else []
