@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import psutil
@@ -16,7 +15,6 @@ from tenonry.errors import LaunchError
 from tenonry.info import ModelInfo, PluginRecord
 from tenonry.interfaces.launcher import FIRST_STANDBY, EngineSpec, LauncherContext
 from tenonry.launch import process, supervise
-from tenonry.launch.forks import IS_SUPPORTED
 from tenonry.launch.process import ENGINE_ROLE, ProcessLauncher
 from tenonry.launch.supervise import STOP_SIGNAL
 from tenonry.plugin.plan import PluginPlan
@@ -122,100 +120,14 @@ def test_shutdown_may_be_called_again(launcher):
     assert launcher.finished() == {"engine 0": -STOP_SIGNAL}
 
 
-@pytest.mark.parametrize("worker", [FAKE, IMPORTS], ids=["fresh", "forked"])
-def test_a_collected_launcher_takes_its_engines_along(monkeypatch, worker):
+def test_a_collected_launcher_takes_its_engines_along(monkeypatch):
     """PM-4."""
     monkeypatch.setattr(process, "ENGINE_ROLE", "tenonry_testkit.kernel.launch_roles:sleep")
     launcher = ProcessLauncher(CONTEXT)
-    launcher.start([spec(0, worker=worker)])
+    launcher.start([spec(0)])
     eventually(launcher.pids)
     processes = psutil.Process().children()
-    assert len(processes) == (2 if worker == IMPORTS and IS_SUPPORTED else 1)
+    assert len(processes) == 1
     del launcher
     gc.collect()
     eventually(lambda: all(is_gone(one.pid) for one in processes))
-
-
-@pytest.mark.skipif(not IS_SUPPORTED, reason="needs Linux")
-class TestForks:
-    """Engines whose worker says what to import are forks of a process that has done so, and keeps nothing else."""
-
-    def start(
-        self, launcher: ProcessLauncher, tmp_path: Path, *indexes: int, **plugins: str
-    ) -> list[str]:
-        """Whether each imported by itself, as it says."""
-        files = [tmp_path / str(index) for index in indexes]
-        launcher.start(
-            [spec(index, str(file), **plugins) for index, file in zip(indexes, files, strict=True)]
-        )
-        for file in files:
-            eventually(file.exists)
-        return [file.read_text("utf-8") for file in files]
-
-    @pytest.fixture(autouse=True)
-    def without_gpus(self, monkeypatch):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        monkeypatch.setenv("TENONRY_TEST", "")
-
-    def test_all_of_one_that_has_imported_once(self, launcher, tmp_path):
-        before = len(psutil.Process().children())
-        assert self.start(launcher, tmp_path, 0, 1, worker=IMPORTS) == [" forked"] * 2
-        assert self.start(launcher, tmp_path, 2, worker=IMPORTS) == [" forked"]
-        assert len(psutil.Process().children()) == before + 4
-
-    def test_it_begins_before_the_first_engine(self, launcher, tmp_path):
-        before = len(psutil.Process().children())
-        launcher.prepare(spec(0, worker=IMPORTS))
-        assert len(psutil.Process().children()) == before + 1
-        assert not launcher.pids()
-        assert self.start(launcher, tmp_path, 3, worker=IMPORTS) == [" forked"]
-        assert len(psutil.Process().children()) == before + 2
-
-    def test_it_ends_where_no_engine_follows(self, launcher):
-        before = psutil.Process().children()
-        launcher.prepare(spec(0, worker=IMPORTS))
-        launcher.shutdown(0.2)
-        assert psutil.Process().children() == before
-
-    def test_one_that_was_killed_is_started_again(self, launcher, tmp_path):
-        """Whatever ends, the next engine starts: in a fresh interpreter if it comes to that."""
-        self.start(launcher, tmp_path, 0, worker=IMPORTS)
-        (server,) = (
-            one for one in psutil.Process().children() if "fork-server" in one.cmdline()[0]
-        )
-        server.kill()
-        eventually(lambda: is_gone(server.pid))
-        assert self.start(launcher, tmp_path, 1, worker=IMPORTS) == [" forked"]
-        assert list(launcher.pids()) == ["engine 0", "engine 1"]
-
-    @pytest.mark.parametrize(
-        "plugins",
-        [{"worker": FAKE}, {"worker": IMPORTS, "executor": ELSEWHERE}],
-        ids=["a worker that says nothing", "ranks in other processes"],
-    )
-    def test_none_where_nothing_would_be_imported(self, launcher, tmp_path, plugins):
-        before = len(psutil.Process().children())
-        assert self.start(launcher, tmp_path, 0, **plugins) == [""]
-        assert len(psutil.Process().children()) == before + 1
-
-    def test_it_ends_with_its_launcher_and_others_have_their_own(self, launcher, tmp_path):
-        """Engines that replace some may be of plugins that were installed since."""
-        before = len(psutil.Process().children())
-        self.start(launcher, tmp_path, 0, worker=IMPORTS)
-        other = ProcessLauncher(CONTEXT)
-        assert self.start(other, tmp_path, 1, worker=IMPORTS) == [" forked"]
-        assert len(psutil.Process().children()) == before + 4
-        launcher.shutdown(0.2)
-        assert self.start(other, tmp_path, 2, worker=IMPORTS) == [" forked"]
-        other.shutdown(0.2)
-        assert len(psutil.Process().children()) == before
-
-    def test_none_where_there_are_gpus(self, launcher, tmp_path, monkeypatch):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-        assert self.start(launcher, tmp_path, 0, worker=IMPORTS) == [""]
-
-    def test_no_second_try_where_imports_cannot_be_forked(self, launcher, tmp_path, monkeypatch):
-        monkeypatch.setenv("TENONRY_TEST", "thread")
-        for index in (0, 1):
-            assert self.start(launcher, tmp_path, index, worker=IMPORTS) == ["thread"]
-        assert len(launcher.pids()) == 2

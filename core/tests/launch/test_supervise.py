@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tenonry.errors import LaunchError
 from tenonry.launch import supervise
-from tenonry.launch.spawn import GROUP_SIGNALS
 from tenonry.launch.supervise import (
     STOP_SIGNAL,
     Child,
@@ -25,74 +20,21 @@ from tenonry.launch.supervise import (
     start_child,
     stop_children,
 )
-from tenonry_testkit.kernel.exits import Exits
-from tenonry_testkit.kernel.roles import is_gone
+from tenonry_testkit.process_starter import ProcessStarterContract
 from tenonry_testkit.roles import eventually, read_facts
 
 
+class TestFreshInterpreter(ProcessStarterContract):
+    """The kernel's own starter."""
+
+
 class TestStart:
-    def test_a_child_gets_its_role_as_text_and_nothing_by_pickle(
-        self, supervisor, file, monkeypatch
-    ):
-        monkeypatch.setenv("FROM_PARENT", "yes")
-        monkeypatch.syspath_prepend(str(file.parent))
-        payload = {"file": str(file), "text": "ä\n" * 50_000}
-        supervisor.start(
-            "some thing", "tenonry_testkit.kernel.roles:report", payload, environment={"EXTRA": "1"}
-        )
-        facts = read_facts(file)
-        assert facts["payload"] == payload
-        assert facts["title"].startswith("tenonry: some thing")
-        assert facts["environment"]["FROM_PARENT"] == "yes"
-        assert facts["environment"]["EXTRA"] == "1"
-        assert str(file.parent) in facts["path"]
-        assert facts["stdin"] == ""
-        assert facts["ignores"] == {"SIGHUP": True, "SIGINT": True, "SIGTERM": True}
-        assert facts["held"] == []
-        assert not facts["multiprocessing"]
-        assert facts["collects_garbage"]
-        assert facts["frozen"] > 1000  # modules; collections leave them alone
-
-    @pytest.mark.parametrize("number", GROUP_SIGNALS)
-    def test_what_reaches_a_whole_group_means_nothing_to_it_from_its_first_moment_on(
-        self, supervisor, file, number
-    ):
-        held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        child = supervisor.start("x", "tenonry_testkit.kernel.roles:report", {"file": str(file)})
-        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == held
-        while child.exit_code is None:
-            child.process.send_signal(number)
-            time.sleep(0.001)
-        assert child.exit_code == 0
-
     def test_a_parent_that_is_told_to_end_while_it_starts_one_leaves_no_traceback(self):
         command = [sys.executable, "-P", "-m", "tenonry.launch.child"]
         ended = subprocess.run(command, check=False, capture_output=True, input=b"")
         assert ended.returncode == 70
         assert ended.stdout == b""
         assert ended.stderr == b""
-
-    def test_the_working_directory_is_not_on_its_path(
-        self, supervisor, file, tmp_path, monkeypatch
-    ):
-        """A file in the user's folder must not shadow a module of the child."""
-        (tmp_path / "json.py").write_text("raise SystemExit('shadowed')", "utf-8")
-        monkeypatch.chdir(tmp_path)
-        child = supervisor.start("x", "tenonry_testkit.kernel.roles:report", {"file": str(file)})
-        read_facts(file)
-        eventually(lambda: child.exit_code == 0)
-
-    @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-    def test_it_inherits_no_socket_and_no_file(self, supervisor, file):
-        reading, writing = os.pipe()
-        os.set_inheritable(writing, True)
-        try:
-            supervisor.start("x", "tenonry_testkit.kernel.roles:report", {"file": str(file)})
-            descriptors = read_facts(file)["descriptors"]
-        finally:
-            os.close(reading)
-            os.close(writing)
-        assert len(descriptors) <= 5  # three standard ones, the lifeline, and the listing itself
 
     def test_a_descriptor_can_be_passed(self, file):
         reading, writing = os.pipe()
@@ -115,12 +57,6 @@ class TestStart:
             start_child("engine 7", "tenonry_testkit.roles:sleep", {})
         assert _open_files() == before
 
-    def test_a_role_that_does_not_exist_ends_the_child_with_a_traceback(self, supervisor, capfd):
-        child = supervisor.start("x", "tenonry_testkit.kernel.roles:no_such_role", {})
-        eventually(lambda: child.exit_code is not None)
-        assert child.exit_code == 1
-        assert "no_such_role" in capfd.readouterr().err
-
     def test_a_child_that_dies_before_it_reads_is_no_error_of_the_start(
         self, monkeypatch, tmp_path
     ):
@@ -138,40 +74,6 @@ class TestStart:
 class TestExit:
     """PM-8: who ended, and how."""
 
-    def test_callbacks_hear_name_pid_and_code(self, supervisor):
-        exits = Exits()
-        supervisor.on_exit(exits)
-        child = supervisor.start("one", "tenonry_testkit.kernel.roles:leave", {"status": "3"})
-        assert exits.event.wait(30)
-        assert exits.seen == [("one", child.pid, 3)]
-        assert supervisor.finished() == {"one": 3}
-        assert supervisor.pids() == {}
-
-    def test_a_signal_is_a_negative_code(self, supervisor):
-        exits = Exits()
-        supervisor.on_exit(exits)
-        supervisor.start(
-            "one", "tenonry_testkit.kernel.roles:kill_itself", {"signal": str(int(signal.SIGKILL))}
-        )
-        assert exits.event.wait(30)
-        assert exits.seen[0][2] == -signal.SIGKILL
-
-    def test_only_those_that_ended_are_finished(self, supervisor, file):
-        running = supervisor.start("running", "tenonry_testkit.roles:sleep", {"file": str(file)})
-        supervisor.start("ended", "tenonry_testkit.kernel.roles:leave", {"status": "0"})
-        read_facts(file)
-        eventually(lambda: supervisor.finished() == {"ended": 0})
-        assert supervisor.pids() == {"running": running.pid}
-
-    def test_nobody_hears_of_an_end_that_was_asked_for(self, supervisor, file):
-        exits = Exits()
-        supervisor.on_exit(exits)
-        supervisor.start("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
-        read_facts(file)
-        supervisor.stop()
-        eventually(lambda: not _watchers())
-        assert exits.seen == []
-
     @pytest.mark.parametrize(
         ("code", "text"),
         [
@@ -186,106 +88,8 @@ class TestExit:
         assert describe_exit(code) == text
 
 
-class TestSilence:
-    """Fault 8: a child that hangs."""
-
-    def test_one_that_lived_and_says_no_more_is_killed(self, supervisor, caplog):
-        exits = Exits()
-        supervisor.on_exit(exits)
-        for states in ("+", "+-+", "", "+-", "-"):
-            supervisor.start(
-                f"states {states}",
-                "tenonry_testkit.kernel.roles:send_heartbeats",
-                {"states": states},
-                silence_s=2,
-            )
-        eventually(lambda: len(exits.seen) == 2)
-        time.sleep(1.5)
-        assert sorted((name, code) for name, _, code in exits.seen) == [
-            ("states +", -9),
-            ("states +-+", -9),
-        ]
-        assert caplog.text.count("has sent no heartbeat for 2 s") == 2
-
-    def test_one_that_is_stopped_may_not_be_silent(self, supervisor, file, caplog):
-        """Nor may one whose descendant is, such as a rank that a call waits for. Else a call may take any time."""
-        exits = Exits()
-        supervisor.on_exit(exits)
-        role = "tenonry_testkit.kernel.roles:wait_for_descendant"
-        for name in ("stopped", "waiting", "working"):
-            payload = {"file": str(file.with_name(name))}
-            supervisor.start(name, role, payload, silence_s=2)
-        facts = {
-            name: read_facts(file.with_name(name)) for name in ("stopped", "waiting", "working")
-        }
-        os.kill(facts["stopped"]["pid"], signal.SIGSTOP)
-        os.kill(facts["waiting"]["grandchild"], signal.SIGSTOP)
-        eventually(lambda: len(exits.seen) == 2)
-        assert sorted((name, code) for name, _, code in exits.seen) == [
-            ("stopped", -9),
-            ("waiting", -9),
-        ]
-        assert caplog.text.count("has sent no heartbeat for 2 s") == 2
-        assert list(supervisor.pids()) == ["working"]
-        eventually(lambda: is_gone(facts["waiting"]["grandchild"]))
-
-    def test_one_that_goes_on_in_time_may_be_silent_again(self, supervisor, file):
-        """The seconds of a stop count only one after the other."""
-        role = "tenonry_testkit.kernel.roles:wait_for_descendant"
-        child = supervisor.start("x", role, {"file": str(file)}, silence_s=3)
-        read_facts(file)
-        for _ in range(2):
-            child.process.send_signal(signal.SIGSTOP)
-            time.sleep(1.5)
-            child.process.send_signal(signal.SIGCONT)
-            time.sleep(1.5)
-        assert child.exit_code is None
-
-
-class TestWork:
-    """Whether a child that ended had begun its work (AF-24)."""
-
-    def test_its_heartbeat_says_so_though_it_ends_at_once(self, supervisor):
-        exits = Exits()
-        supervisor.on_exit(exits)
-        for states in ("+.", "+*.", "*.", "-*-."):
-            supervisor.start(
-                states,
-                "tenonry_testkit.kernel.roles:send_heartbeats",
-                {"states": states},
-                silence_s=30,
-            )
-        eventually(lambda: len(exits.seen) == 4)
-        found = {states: supervisor.has_begun(states) for states, _, _ in exits.seen}
-        assert found == {"+.": False, "+*.": True, "*.": True, "-*-.": True}
-        assert supervisor.has_begun("another one")
-
-
 class TestStop:
     """PM-5: terminate, one shared deadline, then the process tree of each survivor."""
-
-    def test_a_child_that_listens_ends_by_its_parents_signal(self, supervisor, file):
-        child = supervisor.start("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
-        read_facts(file)
-        supervisor.stop()
-        assert child.exit_code == -STOP_SIGNAL
-
-    def test_one_that_does_not_is_killed_with_its_descendants(self, supervisor, file, caplog):
-        child = supervisor.start(
-            "engine 3", "tenonry_testkit.kernel.roles:stubborn", {"file": str(file)}
-        )
-        grandchild = read_facts(file)["grandchild"]
-        supervisor.stop(0.2)
-        assert child.exit_code == -signal.SIGKILL
-        eventually(lambda: is_gone(grandchild))
-        assert f"engine 3 (pid {child.pid}) did not stop within 0.2 s; killing it" in caplog.text
-
-    def test_what_a_polite_child_leaves_behind_is_killed_too(self, supervisor, file):
-        child = supervisor.start("one", "tenonry_testkit.kernel.roles:polite", {"file": str(file)})
-        grandchild = read_facts(file)["grandchild"]
-        supervisor.stop()
-        assert child.exit_code == 0
-        eventually(lambda: is_gone(grandchild))
 
     def test_all_children_share_one_deadline(self, monkeypatch):
         clock = [100.0]
@@ -310,12 +114,6 @@ class TestStop:
         stop_children([Child(f"{i}", Process(), -1) for i in range(4)])  # type: ignore[arg-type]
         assert [wait for wait in waits if wait is not None] == [5.0, 2.0, 0.0, 0.0]
 
-    def test_it_may_be_called_again_and_after_everybody_ended(self, supervisor):
-        child = supervisor.start("one", "tenonry_testkit.kernel.roles:leave", {"status": "0"})
-        eventually(lambda: child.exit_code == 0)
-        supervisor.stop()
-        supervisor.stop()
-
     def test_any_iterable_of_children_will_do(self, file):
         child = start_child("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
         read_facts(file)
@@ -326,15 +124,6 @@ class TestStop:
         if before:
             assert len(_open_files()) == len(before) - 1  # the lifeline is closed
 
-    def test_only_its_own_children_are_stopped(self, supervisor, file):
-        """PM-4: never the processes of another program."""
-        with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as other:
-            supervisor.start("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
-            read_facts(file)
-            supervisor.stop()
-            assert other.poll() is None
-            other.kill()
-
     def test_killing_a_tree_that_is_gone_is_fine(self):
         kill_tree(2**22 + 12345)
 
@@ -343,7 +132,3 @@ def _open_files() -> list[str]:
     return (
         [entry.name for entry in Path("/proc/self/fd").iterdir()] if sys.platform == "linux" else []
     )
-
-
-def _watchers() -> list[Any]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("watch ")]

@@ -19,7 +19,6 @@ import math
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -31,8 +30,7 @@ from typing import Any
 import psutil
 
 from tenonry.errors import LaunchError
-from tenonry.launch.forks import ForkServer, LaterProcess, Process
-from tenonry.launch.spawn import Start, start_fresh
+from tenonry.launch.spawn import FreshInterpreter, Process, ProcessStarter, Start
 
 logger = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 5.0
@@ -40,6 +38,7 @@ STOP_SIGNAL = signal.SIGUSR1  # parent to child: finish and end; twice: end
 # numpy starts a thread per core when it is imported, for matrices that no child of ours multiplies with it.
 CHILD_DEFAULTS = {"OPENBLAS_NUM_THREADS": "1"}
 HEARTBEAT_S = 0.5
+FRESH = FreshInterpreter()
 ExitCallback = Callable[[str, int, int], None]
 
 
@@ -71,25 +70,29 @@ class Child:
         self._lifeline = -1
 
 
-def start_child(
+def start_child(  # noqa: PLR0913 - one argument per property of a child
     name: str,
     role: str,
     payload: Mapping[str, str],
     *,
     environment: Mapping[str, str] | None = None,
     pass_fds: Iterable[int] = (),
+    owned_fds: Iterable[int] = (),
     removes: str = "",
     has_lifeline: bool = True,
-    forks: ForkServer | None = None,
+    starter: ProcessStarter = FRESH,
 ) -> Child:
-    """Start `role` ("module:function") in a fresh interpreter; it is called with `payload`. Raises LaunchError.
+    """Start `role` ("module:function") in a child; it is called with `payload`. Raises LaunchError.
 
     `removes` is a folder that the child removes if its parent ends first. `has_lifeline`: whether a thread of it waits
-    for that end. `forks`: it begins as a fork instead, once its watcher starts it, which then closes `pass_fds`.
+    for that end. The child inherits `pass_fds` and `owned_fds`; the latter are closed here. A child of a `starter` that
+    defers its start begins when it is watched.
     """
     read_end, write_end = os.pipe()
-    # The kernel's signal leaves no time to remove a folder, and follows the thread that starts the child.
-    is_signalled = forks is not None or threading.current_thread() is threading.main_thread()
+    owned = (read_end, *owned_fds)
+    # The kernel's signal leaves no time to remove a folder, and may follow the thread that starts the child.
+    is_main = threading.current_thread() is threading.main_thread()
+    is_signalled = is_main or not starter.follows_thread
     message = {
         "name": name,
         "role": role,
@@ -102,33 +105,14 @@ def start_child(
     start = Start(
         json.dumps(message).encode(),
         {**CHILD_DEFAULTS, **os.environ, **(environment or {})},
-        (read_end, *pass_fds),
+        (*owned, *pass_fds),
+        owned,
     )
-    if forks is not None:
-        return Child(name, forks.later(start), write_end)
     try:
-        return Child(name, start_fresh(start), write_end)
+        return Child(name, starter.start(start), write_end)
     except OSError as error:
         os.close(write_end)
         raise LaunchError(f"{name} cannot be started: {error}") from error
-    finally:
-        os.close(read_end)
-
-
-def start_fork_server(imports: str, argument: str) -> ForkServer:
-    """A child that imports ("module:function", called with `argument`), and is then forked. Raises LaunchError."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        child = start_child(
-            "fork-server",
-            "tenonry.launch.fork_server:serve",
-            {"channel": str(theirs.fileno()), "imports": imports, "argument": argument},
-            environment=CHILD_DEFAULTS,  # threads that numpy would start are in the way of a fork
-            pass_fds=[theirs.fileno()],
-            has_lifeline=False,
-        )
-    child.release()
-    return ForkServer(child.process, ours)
 
 
 def stop_children(children: Iterable[Child], timeout: float = STOP_TIMEOUT_S) -> None:
@@ -202,18 +186,17 @@ class Supervisor:
         is stopped. In the log `silence_hint` follows the limit, such as the setting that it comes from.
         """
         heartbeats, heartbeat = os.pipe()
-        is_handed_on = silence_s < math.inf and options.get("forks") is not None
+        owned_fds = []
         if silence_s < math.inf:
             payload = {**payload, "heartbeat": str(heartbeat)}
-            options["pass_fds"] = (*options.get("pass_fds", ()), heartbeat)
+            owned_fds = [heartbeat]
+        else:
+            os.close(heartbeat)
         try:
-            child = start_child(name, role, payload, **options)
+            child = start_child(name, role, payload, owned_fds=owned_fds, **options)
         except BaseException:
             os.close(heartbeats)
             raise
-        finally:
-            if not is_handed_on:
-                os.close(heartbeat)
         self._children.append(child)
         watch = (child, heartbeats, silence_s, silence_hint, self._callbacks)
         threading.Thread(target=_watch, args=watch, name=f"watch {name}", daemon=True).start()
@@ -264,8 +247,7 @@ class Supervisor:
 def _watch(
     child: Child, heartbeats: int, silence_s: float, hint: str, callbacks: list[ExitCallback]
 ) -> None:
-    if isinstance(child.process, LaterProcess):
-        child.process.begin()
+    child.process.begin()
     with open(heartbeats, "rb", buffering=0) as pipe:
         if _falls_silent(child, pipe, silence_s):
             text = "%s (pid %d) has sent no heartbeat for %g s%s; killing it"

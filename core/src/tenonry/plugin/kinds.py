@@ -62,7 +62,13 @@ KINDS: dict[str, Kind] = {
             pooling="tenonry-worker-pooling",
             null="tenonry-bench",
         ),
-        _kind("launcher", "Launcher", "front end", ray="tenonry-executor-ray"),
+        _kind(
+            "launcher",
+            "Launcher",
+            "front end",
+            fork="tenonry-launcher-fork",
+            ray="tenonry-executor-ray",
+        ),
         _kind(
             "load_balancer",
             "LoadBalancer",

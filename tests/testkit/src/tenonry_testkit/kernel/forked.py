@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -24,7 +23,7 @@ from setproctitle import getproctitle
 from tenonry.launch import child, spawn
 
 
-class ForkedChild(subprocess.Popen[bytes]):
+class ForkedChild(spawn.FreshProcess):
     """A Popen whose child runs `tenonry.launch.child` without a new interpreter: same pipes, signals and waiting."""
 
     def _execute_child(
@@ -197,7 +196,7 @@ def run_command(
     warnings.resetwarnings()
     for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
         warnings.simplefilter("ignore", category)
-    spawn.subprocess = replacement()  # type: ignore[assignment]
+    spawn.FreshProcess = ForkedChild  # type: ignore[misc]
     return program(words)
 
 
@@ -209,14 +208,9 @@ def begin(environment: Mapping[str, str]) -> None:
     tempfile.tempdir = None
 
 
-def replacement() -> types.SimpleNamespace:
-    """What `spawn` sees in place of the module `subprocess`."""
-    return types.SimpleNamespace(Popen=ForkedChild, PIPE=subprocess.PIPE)
-
-
 def fork_children(monkeypatch: Any) -> None:
     """From now on, `tenonry.launch` forks the children of this process."""
-    monkeypatch.setattr(spawn, "subprocess", replacement())
+    monkeypatch.setattr(spawn, "FreshProcess", ForkedChild)
 
 
 def _nothing() -> None:

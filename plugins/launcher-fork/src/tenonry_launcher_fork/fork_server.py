@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from tenonry.launch import child
-from tenonry.launch.forks import READY
+from tenonry_launcher_fork.forks import READY
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("tenonry.launch")
 REQUEST_BYTES = 1 << 18
 MAX_FDS = 32
 NUM_STANDARD = 3

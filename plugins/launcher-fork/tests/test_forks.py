@@ -20,17 +20,20 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from tenonry.launch import forks, supervise
-from tenonry.launch.forks import (
+from tenonry.launch import supervise
+from tenonry.launch.supervise import STOP_SIGNAL, Supervisor
+from tenonry_launcher_fork import forks
+from tenonry_launcher_fork.forks import (
     IS_SUPPORTED,
     PR_GET_CHILD_SUBREAPER,
     ForkedProcess,
     ForkServer,
     LaterProcess,
+    start_fork_server,
 )
-from tenonry.launch.supervise import STOP_SIGNAL, Supervisor, start_fork_server
 from tenonry_testkit.kernel.exits import Exits
 from tenonry_testkit.kernel.roles import is_gone
+from tenonry_testkit.process_starter import ProcessStarterContract
 from tenonry_testkit.roles import eventually, read_facts
 
 pytestmark = pytest.mark.skipif(not IS_SUPPORTED, reason="needs Linux")
@@ -64,6 +67,19 @@ def fork_server() -> Iterator[Forks]:
         server.close()
 
 
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "said"
+
+
+class TestForkServer(ProcessStarterContract):
+    """A fork server keeps the rules of every process starter."""
+
+    @pytest.fixture
+    def starter(self, fork_server) -> ForkServer:
+        return fork_server()
+
+
 def adopts() -> bool:
     """Whether orphans among the descendants of this process become its children."""
     answer = ctypes.c_int()
@@ -74,11 +90,12 @@ def adopts() -> bool:
 PARENT = f"""
 import os, signal, sys, time
 from pathlib import Path
-from tenonry.launch.supervise import Supervisor, start_fork_server
+from tenonry.launch.supervise import Supervisor
+from tenonry_launcher_fork.forks import start_fork_server
 from tenonry_testkit.roles import read_facts
 supervisor = Supervisor()
 server = start_fork_server("{ROLES}:imports", "")
-supervisor.start("one", "{SAY}", {{"file": sys.argv[1]}}, forks=server)
+supervisor.start("one", "{SAY}", {{"file": sys.argv[1]}}, starter=server)
 pid = read_facts(Path(sys.argv[1]))["pid"]
 """
 
@@ -107,7 +124,7 @@ class TestAFork:
         server = fork_server()
         monkeypatch.setenv("OF_TEST", "yes")
         monkeypatch.chdir(tmp_path)
-        plain.start("one", SAY, {"file": str(file)}, forks=server)
+        plain.start("one", SAY, {"file": str(file)}, starter=server)
         facts = read_facts(file)
         assert facts["is_fork"]
         assert facts["of_test"] == "yes"
@@ -117,7 +134,7 @@ class TestAFork:
         )  # not where standard error was when the server began
 
     def test_it_is_a_child_of_this_process_which_adopts_no_others(self, plain, fork_server, file):
-        child = plain.start("one", SAY, {"file": str(file)}, forks=fork_server())
+        child = plain.start("one", SAY, {"file": str(file)}, starter=fork_server())
         pid = read_facts(file)["pid"]
         assert psutil.Process(pid).ppid() == os.getpid()
         assert child.pid == pid
@@ -128,7 +145,7 @@ class TestAFork:
         server = fork_server()
         files = [tmp_path / str(number) for number in range(8)]
         for file in files:
-            plain.start(file.name, SAY, {"file": str(file)}, forks=server)
+            plain.start(file.name, SAY, {"file": str(file)}, starter=server)
         facts = [read_facts(file) for file in files]
         assert all(fact["is_fork"] for fact in facts)
         assert plain.pids() == {
@@ -166,7 +183,7 @@ os.kill(pid, signal.SIGSTOP)
         exits = Exits()
         plain.on_exit(exits)
         server = fork_server()
-        child = plain.start("one", SAY, {"file": str(file)}, forks=server)
+        child = plain.start("one", SAY, {"file": str(file)}, starter=server)
         read_facts(file)
         server.close()
         assert child.exit_code is None
@@ -180,7 +197,7 @@ class TestAFreshOneInstead:
     def test_what_a_fork_would_lack_or_share_makes_it_a_fresh_one(
         self, plain, fork_server, file, imports
     ):
-        child = plain.start("one", SAY, {"file": str(file)}, forks=fork_server(imports))
+        child = plain.start("one", SAY, {"file": str(file)}, starter=fork_server(imports))
         facts = read_facts(file)
         assert not facts["is_fork"]
         assert child.pid == facts["pid"]
@@ -189,19 +206,19 @@ class TestAFreshOneInstead:
         self, plain, fork_server, file, monkeypatch
     ):
         monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
-        plain.start("one", SAY, {"file": str(file)}, forks=fork_server("imports_numpy"))
+        plain.start("one", SAY, {"file": str(file)}, starter=fork_server("imports_numpy"))
         assert read_facts(file)["is_fork"]
 
     def test_a_server_that_has_ended(self, plain, fork_server, file):
         server = fork_server()
         server.close()
         assert not server.is_alive
-        plain.start("one", SAY, {"file": str(file)}, forks=server)
+        plain.start("one", SAY, {"file": str(file)}, starter=server)
         assert not read_facts(file)["is_fork"]
 
     def test_a_server_that_is_killed_while_it_is_waited_for(self, plain, fork_server, file):
         server = fork_server(argument="600")
-        plain.start("one", SAY, {"file": str(file)}, forks=server)
+        plain.start("one", SAY, {"file": str(file)}, starter=server)
         server.process.send_signal(signal.SIGKILL)
         assert not read_facts(file)["is_fork"]
 
@@ -211,11 +228,11 @@ class TestAFreshOneInstead:
         """One that does not answer holds up no start."""
         server = fork_server()
         first = tmp_path / "first"
-        plain.start("one", SAY, {"file": str(first)}, forks=server)
+        plain.start("one", SAY, {"file": str(first)}, starter=server)
         assert read_facts(first)["is_fork"]
         monkeypatch.setattr(forks, "ANSWER_TIMEOUT_S", 0.2)
         server.process.send_signal(signal.SIGSTOP)
-        plain.start("two", SAY, {"file": str(file)}, forks=server)
+        plain.start("two", SAY, {"file": str(file)}, starter=server)
         assert not read_facts(file)["is_fork"]
         assert not server.is_alive
         assert not server.has_given_up  # the next start may begin another one
@@ -225,12 +242,12 @@ class TestAFreshOneInstead:
     def test_a_server_that_may_not_fork(self, plain, fork_server, file, limit):
         """It says so, or ends, and whoever asked does not wait."""
         server = fork_server("forbids_forks", str(limit))
-        plain.start("one", SAY, {"file": str(file)}, forks=server)
+        plain.start("one", SAY, {"file": str(file)}, starter=server)
         assert not read_facts(file)["is_fork"]
         assert server.is_alive == (limit == 2)
 
     def test_imports_that_fail_are_left_to_the_fork(self, plain, fork_server, file):
-        plain.start("one", SAY, {"file": str(file)}, forks=fork_server("fails"))
+        plain.start("one", SAY, {"file": str(file)}, starter=fork_server("fails"))
         assert read_facts(file)["pid"]
 
     def test_a_folder_that_is_gone_is_no_reason_to_fail(
@@ -241,7 +258,7 @@ class TestAFreshOneInstead:
         gone.mkdir()
         monkeypatch.chdir(gone)
         gone.rmdir()
-        plain.start("one", "tenonry_testkit.roles:sleep", {"file": str(file)}, forks=server)
+        plain.start("one", "tenonry_testkit.roles:sleep", {"file": str(file)}, starter=server)
         assert read_facts(file)["pid"]
 
 
@@ -250,7 +267,7 @@ def test_a_server_whose_owner_has_gone_ends_and_says_nothing(is_early):
     """Also where the owner has not read that it is ready."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     source = (
-        "from tenonry.launch.fork_server import serve; raise SystemExit("
+        "from tenonry_launcher_fork.fork_server import serve; raise SystemExit("
         f"serve(dict(channel='{theirs.fileno()}', imports='{ROLES}:imports', argument='')))"
     )
     with theirs, ours:
@@ -273,7 +290,7 @@ class TestBeforeItBegins:
     def test_it_is_stopped_at_once(self, plain, fork_server, file):
         exits = Exits()
         plain.on_exit(exits)
-        child = plain.start("one", SAY, {"file": str(file)}, forks=fork_server(argument="600"))
+        child = plain.start("one", SAY, {"file": str(file)}, starter=fork_server(argument="600"))
         assert child.exit_code is None
         assert plain.pids() == {}
         started = time.monotonic()
@@ -294,7 +311,7 @@ class TestBeforeItBegins:
             born.append(ForkedProcess(spawned("import time; time.sleep(600)")))
             return born[0]
 
-        later = LaterProcess([start], ())
+        later = LaterProcess([start], bool)
         beginner = threading.Thread(target=later.begin)
         beginner.start()
         asked.wait(30)
@@ -310,7 +327,7 @@ class TestBeforeItBegins:
         def start() -> ForkedProcess:
             raise OSError("no memory")
 
-        later = LaterProcess([start], ())
+        later = LaterProcess([start], bool)
         with pytest.raises(subprocess.TimeoutExpired):
             later.wait(0)
         later.begin()
@@ -322,7 +339,7 @@ class TestBeforeItBegins:
         server = ForkServer(ForkedProcess(spawned("import time; time.sleep(600)")), ours)
         start = SimpleNamespace(environment={}, fds=(), message=b"")
         begun = []
-        later = LaterProcess([partial(server._fork, start), lambda: begun.append("fresh")], ())
+        later = LaterProcess([partial(server._fork, start), lambda: begun.append("fresh")], bool)
         beginner = threading.Thread(target=later.begin)
         with caplog.at_level(logging.INFO), theirs:
             beginner.start()

@@ -1,4 +1,4 @@
-"""Child processes as forks of one that has imported what they need. The parent's process, on Linux.
+"""Child processes that are forks of one which has imported their modules. The parent's process, on Linux.
 
 Imports take most of an engine's start. A process that has done them, and nothing else, is forked for each engine of an
 instance: all but the first start without, and they share the memory of what was imported.
@@ -24,11 +24,11 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
 
-from tenonry.launch.spawn import GROUP_SIGNALS, Start, start_fresh
+from tenonry.launch.spawn import GROUP_SIGNALS, Process, Start, start_fresh
+from tenonry.launch.supervise import CHILD_DEFAULTS, start_child
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("tenonry.launch")
 READY = b"+"
 ANSWER_BYTES = 64
 ANSWER_TIMEOUT_S = 10.0  # a fork takes milliseconds
@@ -49,19 +49,6 @@ def _is_supported() -> bool:
 
 
 IS_SUPPORTED = _is_supported()
-
-
-class Process(Protocol):
-    """What a parent does with a child: the part of `subprocess.Popen` that forks have as well."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def poll(self) -> int | None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-    def send_signal(self, number: int, /) -> None: ...
 
 
 class ForkedProcess:
@@ -100,6 +87,9 @@ class ForkedProcess:
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
         return code
 
+    def begin(self) -> None:
+        """Do nothing: it runs already."""
+
     def send_signal(self, number: int, /) -> None:
         """Does nothing to a process that has ended."""
         with self._lock, contextlib.suppress(ProcessLookupError):
@@ -114,12 +104,14 @@ class ForksClosed(OSError):
 class LaterProcess:
     """A child that begins with `begin`, unless a signal ends it before; its `pid` is 0 until then. From any thread.
 
-    `starts`: ways to start it, in order; each may raise OSError. `fds` are closed once they are the child's.
+    `starts`: ways to start it, in order; each may raise OSError. `release` is called once it has begun or failed.
     """
 
-    def __init__(self, starts: Sequence[Callable[[], Process]], fds: Sequence[int]) -> None:
+    def __init__(
+        self, starts: Sequence[Callable[[], Process]], release: Callable[[], None]
+    ) -> None:
         self._starts = starts
-        self._fds = fds
+        self._release = release
         self._process: Process | None = None
         self._code: int | None = None  # of a child that never began
         self._lock = threading.Lock()
@@ -140,8 +132,7 @@ class LaterProcess:
                 self._code = 1
         self._is_decided.set()
         self._starts = ()
-        for fd in self._fds:
-            os.close(fd)
+        self._release()
 
     def _become(self, process: Process) -> None:
         with self._lock:
@@ -177,10 +168,12 @@ class LaterProcess:
 
 
 class ForkServer:
-    """The process that is forked, `process` itself: a child with the other end of `channel`, a socket of messages.
+    """A ProcessStarter whose children are forks of `process`, a child with the other end of `channel`.
 
-    It says READY once it can be forked, and ends when the channel is closed.
+    The server sends READY once it can be forked, and exits when the channel is closed.
     """
+
+    follows_thread = False
 
     def __init__(self, process: Process, channel: socket.socket) -> None:
         self.process = process
@@ -198,9 +191,9 @@ class ForkServer:
         """Whether it ended by itself, since what it imported cannot be forked."""
         return self.process.poll() == 0
 
-    def later(self, start: Start) -> LaterProcess:
-        """A child that begins as a fork, or in a fresh interpreter where that fails."""
-        return LaterProcess((partial(self._fork, start), partial(start_fresh, start)), start.fds)
+    def start(self, start: Start) -> LaterProcess:
+        """Return a child that begins as a fork, or in a fresh interpreter where that fails."""
+        return LaterProcess((partial(self._fork, start), partial(start_fresh, start)), start.close)
 
     def _fork(self, start: Start) -> Process:
         """Raises OSError. Waits until the server is ready."""
@@ -260,6 +253,22 @@ def _end(process: Process, channel: socket.socket, owner: int) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     channel.close()
+
+
+def start_fork_server(imports: str, argument: str) -> ForkServer:
+    """Start a child that imports ("module:function", called with `argument`) and is then forked. Raises LaunchError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        child = start_child(
+            "fork-server",
+            "tenonry_launcher_fork.fork_server:serve",
+            {"channel": str(theirs.fileno()), "imports": imports, "argument": argument},
+            environment=CHILD_DEFAULTS,  # threads that numpy would start prevent a fork
+            pass_fds=[theirs.fileno()],
+            has_lifeline=False,
+        )
+    child.release()
+    return ForkServer(child.process, ours)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,1 @@
+"""Engine processes as forks of one process that has done the imports."""

@@ -1,0 +1,25 @@
+"""Imports of an engine's process, done once in the process that is forked. Fork server."""
+
+from __future__ import annotations
+
+import msgspec
+
+import tenonry.engine.proc  # noqa: F401 - the module that an engine's process runs
+from tenonry.checks.plugins import load_options
+from tenonry.info import ModelInfo, PluginRecord
+from tenonry.plugin.plan import load_class
+
+
+class EngineImports(msgspec.Struct, frozen=True, kw_only=True):
+    """Worker and model that decide what an engine's process imports beyond the kernel."""
+
+    worker: PluginRecord
+    model_text: str
+
+
+def preload(text: str) -> None:
+    """Import the modules that the worker names. `text`: `EngineImports` as JSON."""
+    imports = msgspec.json.decode(text, type=EngineImports)
+    worker = load_class(imports.worker)
+    model = msgspec.json.decode(imports.model_text, type=ModelInfo)
+    worker.preload(model, load_options(imports.worker, worker))
