@@ -65,10 +65,12 @@ class TestForwarder:
         stats = forwarder(link)
         for _ in range(1000):
             stats.submit("record_rejection", "queue_full")
+            stats.submit("record_ignored_field")
         assert link.sent == []
         stats.submit("record_sleep_state", True, 1)
         assert link.sent == [
             Report([], [(LoggerCall("record_rejection", ("queue_full",)), 1000),
+                        (LoggerCall("record_ignored_field"), 1000),
                         (LoggerCall("record_sleep_state", (True, 1)), 1)])
         ]  # fmt: skip
         assert (

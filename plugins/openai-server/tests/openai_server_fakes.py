@@ -102,6 +102,7 @@ class FakeEngine:
         self.was_shut_down = False
         self.rpc: list[Any] | Exception = Unsupported("no calls")
         self.rpc_calls: list[str] = []
+        self.num_ignored_fields = 0
 
     async def collective_rpc(self, method: str) -> list[Any]:
         self.rpc_calls.append(method)
@@ -213,6 +214,9 @@ class FakeEngine:
     # ------------------------------------------------------------------ the rest of the surface
     def listen(self) -> None:
         self.is_listening = True
+
+    def record_ignored_field(self) -> None:
+        self.num_ignored_fields += 1
 
     async def render_metrics(self) -> tuple[bytes, str] | None:
         renders = [getattr(one, "render", None) for one in self.stat_loggers.values()]

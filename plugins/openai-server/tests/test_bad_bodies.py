@@ -142,10 +142,6 @@ def test_any_bytes(api, path, body):
         (b'{"prompt": "a", "stream_options": {}}', "stream_options needs stream"),
         (b'{"prompt": "a", "stream": true, "stream_options": {"include_usag": true}}',
          "stream_options.include_usag: this request has no such field; did you mean include_usage?"),
-        (b'{"prompt": "a", "stream": true, "stream_options": {"zebra": null}}',
-         "stream_options.zebra: this request has no such field"),
-        (b'{"prompt": "a", "stream": true, "stream_options": {"include_obfuscation": true}}',
-         "stream_options.include_obfuscation: input should be False, not True"),
         (b'{"prompt": "a", "stream": true, "stream_options": 5}', "stream_options: input should be"),
         (b'{"prompt": "a", "logit_bias": {"x": 1}}', "logit_bias names 'x'"),
         (b'{"prompt": "a", "logit_bias": {"5": 1000}}', "-100..100"),
@@ -267,14 +263,14 @@ def test_messages_do_not_multiply_their_parts(message, api):
     )
 
 
-def test_first_unknown_field_of_a_large_body_ends_its_reading(api, monkeypatch):
+def test_too_many_unknown_fields_of_a_large_body_end_its_reading(api, monkeypatch):
     """Reliability, fault 20: a million fields with names of their own occupied the event loop for a second."""
     decoded = []
     decode = parse._decode
     monkeypatch.setattr(parse, "_decode", lambda *args: decoded.append(args) or decode(*args))
     body = {"prompt": "a", **{f"x{i}": i for i in range(100_000)}}
     error = api.post("/v1/completions", body).json()["error"]
-    assert (error["param"], error["code"]) == ("x0", "unknown_parameter")
+    assert error["code"] == "unknown_parameter"
     assert not decoded
 
 

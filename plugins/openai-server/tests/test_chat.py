@@ -201,28 +201,6 @@ def test_fields_that_change_nothing_are_ignored(fields, api):
     api.chat(**fields)
 
 
-@pytest.mark.parametrize(
-    ("field", "hint"),
-    [
-        ("max_token", "did you mean max_tokens?"),
-        ("tempreature", "did you mean temperature?"),
-        ("prompt", "/openapi.json"),
-        ("x" * 1000, "leave it out"),
-        ("a`b\n", "leave it out"),
-        ("", "leave it out"),
-    ],
-)
-def test_unknown_field_is_refused_with_the_nearest_name(field, hint, api):
-    body = {"messages": [{"role": "user", "content": "hi"}], field: 1}
-    response = api.post("/v1/chat/completions", body)
-    assert response.status_code == 400
-    error = response.json()["error"]
-    assert error["code"] == "unknown_parameter"
-    assert error["param"].rstrip("…") == field[:64]
-    assert hint in error["message"]
-    assert not api.engine.calls
-
-
 def test_error_of_the_engine_fails_the_one_request(api):
     api.engine.after = EngineGenerateError("boom")
     response = api.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})

@@ -202,6 +202,13 @@ class TestNumbers:
         }
         assert counted == {"queue_full": 2, "invalid": 0, "draining": 1, "other": 1}
 
+    def test_ignored_fields(self, make_logger, scrape):
+        logger = make_logger()
+        assert scrape(logger).value("tenonry:ignored_request_fields_total") == 0
+        for _ in range(3):
+            logger.record_ignored_field()
+        assert scrape(logger).value("tenonry:ignored_request_fields_total") == 3
+
 
 # They come with what they count.
 LATER = {"scheduler_extra", *PER_ADAPTER, "lora_requests_info"}

@@ -281,6 +281,10 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
         """Make the stat loggers report now."""
         self._stats.submit("log")
 
+    def record_ignored_field(self) -> None:
+        """Report to the stat loggers that a part of a request had no effect."""
+        self._stats.submit("record_ignored_field")
+
     async def render_metrics(self) -> tuple[bytes, str] | None:
         """What the first stat logger that can render shows, and its content type; None if there is none."""
         return await self._stats.render()

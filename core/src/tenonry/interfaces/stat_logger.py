@@ -45,5 +45,8 @@ class StatLogger(Plugin[StatLoggerContext], ABC):
     def record_rejection(self, reason: str) -> None:
         """A request was refused before it ran; `reason` is one of "queue_full", "invalid", "draining"."""
 
+    def record_ignored_field(self) -> None:
+        """A field or another part of a request had no effect."""
+
     def shutdown(self) -> None:
         """The last call."""

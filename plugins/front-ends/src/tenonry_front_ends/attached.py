@@ -51,6 +51,7 @@ logger = logging.getLogger("tenonry.front_ends")
 CONNECT_TIMEOUT_S = 10.0
 POLL_MS = 5
 READY_POLL_MS = 100  # signals are handled in between
+COUNTED_CALLS = frozenset({"record_rejection", "record_ignored_field"})
 REPORT_EVERY_S = 0.25
 # Reports on their way to the supervisor; above it, numbers are dropped and counted.
 MAX_UNACKNOWLEDGED = 64
@@ -83,11 +84,11 @@ class StatForwarder(StatManager):
             self._records.append(record)
 
     def submit(self, method: str, *args: Any) -> None:
-        """Rejections may come by the thousand and are counted; any other call is reported at once."""
+        """Count the calls that clients cause, which may come by the thousand; report any other immediately."""
         if self.enabled:
             call = LoggerCall(method, args)  # type: ignore[arg-type]  # checked where it is decoded
             self._calls[call] = self._calls.get(call, 0) + 1
-            if method != "record_rejection":
+            if method not in COUNTED_CALLS:
                 self.flush()
 
     def listen(self, loop: asyncio.AbstractEventLoop, take: TakeIterations) -> None:

@@ -50,7 +50,7 @@ class ServerFailed(msgspec.Struct, array_like=True, tag=True):
 class LoggerCall(msgspec.Struct, array_like=True, frozen=True):
     """A call of every stat logger."""
 
-    method: Literal["log", "record_rejection", "record_sleep_state"]
+    method: Literal["log", "record_rejection", "record_ignored_field", "record_sleep_state"]
     args: tuple[str | int | bool, ...] = ()
 
 

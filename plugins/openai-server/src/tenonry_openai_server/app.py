@@ -47,7 +47,7 @@ def create_app(state: ServerState) -> ASGIApp:
     for router in routers:
         api.include_router(router)
     mount_plugins(api, state, routers)
-    openapi.install(api)
+    openapi.install(api, refuses_unknown=settings.unknown_fields == "refuse")
     _handle_errors(api)
     app: ASGIApp = BodyLimit(api, settings.max_body_bytes, settings.receive_timeout)
     if settings.api_key:

@@ -1,5 +1,5 @@
-"""The outermost layer around the application, plain ASGI: request ids, the count of active requests, and the last
-resort for exceptions. Front end.
+"""The outermost layer around the application, plain ASGI: request ids, the header for ignored parts of a request, the
+count of active requests, and the last resort for exceptions. Front end.
 
 A client's `X-Request-Id` is echoed and logged, and never used as a key. The raw `send` is left in the scope, so that a
 stream may write its many chunks past the layers, which have nothing more to do once a response has started.
@@ -15,6 +15,7 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tenonry_openai_server.errors import as_api_error, send_error
+from tenonry_openai_server.ignored import SCOPE_KEY, Ignored
 from tenonry_openai_server.state import ServerState
 
 RAW_SEND = "tenonry.send"
@@ -47,6 +48,7 @@ class Guard:
         )
         scope[REQUEST_ID] = label.decode()
         scope[RAW_SEND] = send
+        ignored = scope[SCOPE_KEY] = Ignored(self.state.ignored)
         started = False
         complete = False
 
@@ -54,7 +56,9 @@ class Guard:
             nonlocal started, complete
             if message["type"] == "http.response.start":
                 started = True
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", label)]
+                headers = [*message.get("headers", ()), (b"x-request-id", label)]
+                in_vain = ignored.header()
+                message["headers"] = headers if in_vain is None else [*headers, in_vain]
             else:
                 complete = not message.get("more_body", False)
             await send(message)

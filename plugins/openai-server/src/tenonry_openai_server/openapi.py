@@ -63,8 +63,8 @@ def _schema(kind: Request) -> dict[str, Any]:
     return {"$ref": REF + kind.__name__}
 
 
-def install(app: FastAPI) -> None:
-    """Give the application its document."""
+def install(app: FastAPI, *, refuses_unknown: bool) -> None:
+    """Give the application its document. `refuses_unknown`: bodies with other fields than theirs are refused."""
 
     def build() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -76,6 +76,9 @@ def install(app: FastAPI) -> None:
                 [(model, "validation") for model in _models.values()], ref_template=REF + "{model}"
             )
             schemas.update(pydantic_part.get("$defs", {}))
+            if refuses_unknown:
+                for name in _models:
+                    schemas[name]["additionalProperties"] = False
             _, msgspec_part = msgspec.json.schema_components(
                 _structs.values(), ref_template=REF + "{name}"
             )

@@ -135,6 +135,11 @@ class ServerConfig(Settings):
     prefill_min_tokens: int = Field(
         256, ge=1, description="Prompts shorter than this are computed where they are decoded."
     )
+    unknown_fields: Literal["ignore", "refuse"] = Field(
+        "ignore",
+        description="Fields of requests that this server does not have: ignore and name them in the response header "
+        "x-tenonry-ignored, or refuse the request.",
+    )
     output_parser: str = Field(
         "auto",
         min_length=1,

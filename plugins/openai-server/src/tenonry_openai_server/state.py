@@ -13,6 +13,7 @@ from tenonry_openai_server.adapter_folder import AdapterFolder
 from tenonry_openai_server.adapters import ServedAdapters
 from tenonry_openai_server.errors import APIError
 from tenonry_openai_server.health import HealthCheck, StoppedProcesses
+from tenonry_openai_server.ignored import IgnoredLog
 from tenonry_openai_server.parsers import OutputParsers, chosen_parsers
 from tenonry_openai_server.served_facts import ServedFacts
 from tenonry_openai_server.settings import ServerConfig
@@ -58,6 +59,8 @@ class ServerState:
         self.adapters = ServedAdapters(
             config, is_shared=settings.api_server_count > 1, folder=folder
         )
+        refuses = settings.unknown_fields == "refuse"
+        self.ignored = IgnoredLog(self._count_ignored_field, refuses=refuses)
         self.parsers: OutputParsers | None = None
         self._engine: AsyncLLM | None = None
 
@@ -70,6 +73,11 @@ class ServerState:
     def choose_parsers(self, engine: AsyncLLM) -> None:
         """Find the parsers of answers, once, before `attach`. Raises PluginError and ConfigError."""
         self.parsers = chosen_parsers(self.settings.parser_names, engine.io_processor)
+
+    def _count_ignored_field(self) -> None:
+        """A part of a request has no effect."""
+        if self._engine is not None:
+            self._engine.record_ignored_field()
 
     def enter(self) -> None:
         """An HTTP request begins."""

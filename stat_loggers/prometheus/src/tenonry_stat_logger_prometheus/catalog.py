@@ -238,6 +238,12 @@ METRICS: tuple[MetricDef, ...] = (
         "Requests refused before any engine saw them, by reason.",
         ("model_name", "reason"),
     ),
+    MetricDef(
+        "ignored_request_fields",
+        "counter",
+        "Fields and other parts of requests that had no effect.",
+        ("model_name",),
+    ),
     # how long it took
     _histogram(
         "time_to_first_token_seconds", FIRST_TOKEN_SECONDS, "From arrival to the first token."

@@ -63,6 +63,7 @@ class PrometheusStatLogger(StatLogger):
         self._rejections = {
             reason: self._storage.cell("request_rejections", reason) for reason in REJECTION_REASONS
         }
+        self._ignored_fields = self._storage.cell("ignored_request_fields")
         collector = StatsCollector(self._read, vllm_names=options.vllm_names)
         self.registry: CollectorRegistry = make_registry(
             collector, process_metrics=options.process_metrics
@@ -114,6 +115,10 @@ class PrometheusStatLogger(StatLogger):
     def record_rejection(self, reason: str) -> None:
         with self._lock:
             self._rejections[reason if reason in self._rejections else OTHER].value += 1
+
+    def record_ignored_field(self) -> None:
+        with self._lock:
+            self._ignored_fields.value += 1
 
     def shutdown(self) -> None:
         if self._server is not None:

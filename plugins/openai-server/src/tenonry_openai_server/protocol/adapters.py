@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 from pydantic import Field
 
-from tenonry_openai_server.protocol.parse import Body
+from tenonry_openai_server.protocol.control import ControlBody
 
 MAX_NAME_CHARS = 128
 MAX_PATH_CHARS = 4096
 
 
-class UnloadAdapterRequest(Body):
+class UnloadAdapterRequest(ControlBody):
     """Body of POST /v1/unload_lora_adapter."""
 
     lora_name: str = Field(min_length=1, max_length=MAX_NAME_CHARS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from pydantic import Field
@@ -12,37 +12,43 @@ from tenonry_openai_server.protocol.parse import Body
 Name = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
-class EmptyRequest(Body):
+class ControlBody(Body):
+    """Base of the bodies of operators: a field that is unknown is refused, because it would act differently."""
+
+    is_strict: ClassVar[bool] = True
+
+
+class EmptyRequest(ControlBody):
     """Body of a route that needs to know nothing: {}."""
 
 
-class SleepRequest(Body):
+class SleepRequest(ControlBody):
     """Body of POST /sleep."""
 
     level: int = Field(1, ge=1, le=2)
 
 
-class WakeUpRequest(Body):
+class WakeUpRequest(ControlBody):
     """Body of POST /wake_up."""
 
     tags: list[Literal["weights", "kv_cache"]] | None = Field(None, max_length=2)
 
 
-class PauseRequest(Body):
+class PauseRequest(ControlBody):
     """Body of POST /pause: what becomes of the requests that run."""
 
     mode: Literal["keep", "wait", "abort"] = "keep"
     clear_cache: bool = True
 
 
-class ResetPrefixCacheRequest(Body):
+class ResetPrefixCacheRequest(ControlBody):
     """Body of POST /reset_prefix_cache."""
 
     reset_running_requests: bool = False
     reset_connector: bool = False
 
 
-class UpdateWeightsRequest(Body):
+class UpdateWeightsRequest(ControlBody):
     """Body of POST /update_weights."""
 
     source: Annotated[str, Field(min_length=1, max_length=4096)]
@@ -50,14 +56,14 @@ class UpdateWeightsRequest(Body):
     version: str = Field("", max_length=256, pattern=r"^[\x21-\x7e]*$")
 
 
-class ScaleRequest(Body):
+class ScaleRequest(ControlBody):
     """Body of POST /scale."""
 
     size: int = Field(ge=1, le=1024)
     drain_timeout: float = Field(300.0, ge=0, le=86_400)
 
 
-class ReplaceRequest(Body):
+class ReplaceRequest(ControlBody):
     """Body of POST /replace: settings of the new engines, by name."""
 
     changes: dict[str, Any] = Field(default_factory=dict, max_length=64)

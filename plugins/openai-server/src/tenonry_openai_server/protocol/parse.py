@@ -2,32 +2,30 @@
 
 A body is cut into its top-level fields first, without making objects of them: names and sizes are checked on the raw
 fields, so that millions of fields, or of tiny lists in a field that holds a few numbers, are never built. A model
-brings its own decoders for the fields that may be large. Names that the model lacks are judged by `fields.py`.
+brings its own decoders for the fields that may be large. Names that the model lacks are judged by `names.py`.
 """
 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
-from msgspec import UNSET
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tenonry_openai_server.errors import APIError, bad_request
-from tenonry_openai_server.protocol.fields import (
-    HARMLESS,
-    HARMLESS_VALUES,
-    NOTHING,
-    UNSUPPORTED,
-    unknown_field,
+from tenonry_openai_server.protocol.fields import HARMLESS, UNSUPPORTED
+from tenonry_openai_server.protocol.names import (
+    FieldRules,
+    Report,
+    check_nested,
+    small_value,
+    top_fields,
 )
 
 MAX_SHOWN_BYTES = 4096
 MAX_COPIED_BYTES = 4 << 20  # every completion takes a copy of the settings to its engine
-MAX_HARMLESS_BYTES = 256
 MAX_FIELD_BYTES = 128 << 10
 LARGER_FIELDS: dict[str, int] = {
     "allowed_token_ids": 4 << 20,
@@ -45,25 +43,33 @@ FORMS = {
     "stop": "must be a text or a list of at most 64 texts of at most 1024 characters",
     "content": 'must be a text or a list of parts such as {"type": "text", "text": "…"}',
 }
-_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
-def _name_all_fields(schema: dict[str, Any]) -> None:
-    """Let the schema of a body say what `_cut` does: which names are taken besides its own, and that no others are."""
+def _name_harmless_fields(schema: dict[str, Any], model: type[Body]) -> None:
+    """Add to the schema of a body the names that it takes besides its own."""
+    if model.is_strict:
+        schema["additionalProperties"] = False
+        return
     for name in sorted(HARMLESS):
         schema["properties"].setdefault(name, {"description": "Changes no answer here."})
-    schema["additionalProperties"] = False
 
 
 class Body(BaseModel):
-    """Base of all request bodies: exact JSON types, no surprises."""
+    """Base of all request bodies: exact JSON types, no surprises. A field that is null is as good as absent.
+
+    `is_strict`: fields that the body does not have are refused.
+    """
 
     model_config = ConfigDict(
-        strict=True, extra="ignore", protected_namespaces=(), json_schema_extra=_name_all_fields
+        strict=True,
+        extra="ignore",
+        protected_namespaces=(),
+        json_schema_extra=_name_harmless_fields,
     )
 
     # of the fields that may be large
     decoders: ClassVar[Mapping[str, Callable[[msgspec.Raw], Any]]] = {}
+    is_strict: ClassVar[bool] = False
 
     model: str | None = Field(None, max_length=1024)
 
@@ -76,13 +82,14 @@ class Body(BaseModel):
 BodyType = TypeVar("BodyType", bound=Body)
 
 
-def parse_body(model: type[BodyType], raw: bytes) -> BodyType:
-    """Read and check a JSON body. Raises APIError 400."""
+def parse_body(model: type[BodyType], raw: bytes, report: Report) -> BodyType:
+    """Read and check a JSON body. Fields without an effect are reported. Raises APIError 400."""
     try:
-        fields = _cut(model, raw)
+        fields = _known_fields(model, raw, report)
+        check_nested(model, raw, fields, report)
         values = _decode(model, fields)
-    except msgspec.ValidationError as error:
-        raise _not_these_fields(model, error) from None
+    except msgspec.ValidationError:
+        raise bad_request("the body must be a JSON object") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise bad_request(f"the body is not valid JSON: {error}", code="invalid_json") from None
     except RecursionError:
@@ -108,48 +115,40 @@ def _check_copies(body: Body, settings_bytes: int) -> None:
         )
 
 
-def _cut(model: type[Body], raw: bytes) -> dict[str, msgspec.Raw]:
-    """The top-level fields of a body. Raises msgspec's errors, for the first unknown name, too."""
-    cut = _known_fields(model).decode(raw)
-    fields = msgspec.structs.asdict(cut)
-    return {name: value for name, value in fields.items() if value is not UNSET}
-
-
 @functools.cache
-def _known_fields(model: type[Body]) -> msgspec.json.Decoder[msgspec.Struct]:
-    names = sorted({*model.model_fields, *UNSUPPORTED, *HARMLESS})
-    fields = [(name, msgspec.Raw | msgspec.UnsetType, UNSET) for name in names]
-    return msgspec.json.Decoder(msgspec.defstruct("Fields", fields, forbid_unknown_fields=True))
+def rules_of_body(model: type[Body]) -> FieldRules:
+    """What a body of this kind may hold."""
+    if model.is_strict:
+        return FieldRules(frozenset(model.model_fields), is_strict=True)
+    return FieldRules(frozenset(model.model_fields), UNSUPPORTED, HARMLESS)
 
 
-def _not_these_fields(model: type[Body], error: msgspec.ValidationError) -> APIError:
-    unknown = _UNKNOWN.match(str(error))
-    if unknown is None:
-        return bad_request("the body must be a JSON object")
-    return unknown_field(unknown[1], model.model_fields)
+def _known_fields(model: type[Body], raw: bytes, report: Report) -> dict[str, msgspec.Raw]:
+    """The fields of a body that the model has. Raises msgspec's errors, and APIError for a name that is refused."""
+    rules = rules_of_body(model)
+    fields = {}
+    for name, value in top_fields(raw, rules).items():
+        if name in rules.known:
+            fields[name] = value
+        elif rules.judge(name, small_value(value)):
+            report(name)
+    return fields
 
 
-def _decode(model: type[Body], fields: dict[str, msgspec.Raw]) -> dict[str, Any]:
-    """The values of the fields that the model has, none of them too large. Raises APIError."""
+def _decode(model: type[Body], fields: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
+    """The values of the fields, none of them too large, without those that are null. Raises APIError."""
     values = {}
     for name, raw in fields.items():
+        if bytes(memoryview(raw)[:4]) == b"null":
+            continue
         if name in model.decoders:
             values[name] = model.decoders[name](raw)
-        elif name in model.model_fields:
-            max_bytes = LARGER_FIELDS.get(name, MAX_FIELD_BYTES)
-            if memoryview(raw).nbytes > max_bytes:
-                raise bad_request(f"{name}: is larger than {max_bytes} bytes", name)
-            values[name] = _decode_small(name, raw)
-        elif name in UNSUPPORTED:
-            _check_unsupported(name, raw)
+            continue
+        max_bytes = LARGER_FIELDS.get(name, MAX_FIELD_BYTES)
+        if memoryview(raw).nbytes > max_bytes:
+            raise bad_request(f"{name}: is larger than {max_bytes} bytes", name)
+        values[name] = _decode_small(name, raw)
     return values
-
-
-def _check_unsupported(name: str, raw: msgspec.Raw) -> None:
-    """Raises APIError 400, unless the value asks for nothing."""
-    is_small = memoryview(raw).nbytes <= MAX_HARMLESS_BYTES
-    if not is_small or _decode_small(name, raw) not in HARMLESS_VALUES.get(name, NOTHING):
-        raise bad_request(f"{name}: {UNSUPPORTED[name]}; leave it out", name, "unsupported")
 
 
 def _decode_small(name: str, raw: msgspec.Raw) -> Any:

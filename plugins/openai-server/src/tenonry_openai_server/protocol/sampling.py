@@ -8,22 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from tenonry import sampling_params as limits
 from tenonry.errors import RequestError
 from tenonry.sampling_params import OutputKind, SamplingParams
-from tenonry_openai_server.protocol.fields import unknown_field
 from tenonry_openai_server.protocol.structured import StructuredBody
 
 MAX_INT = 2**63 - 1
@@ -86,23 +77,12 @@ Texts = Annotated[list[Text], Field(max_length=limits.MAX_STOP_STRINGS, fail_fas
 
 
 class StreamOptions(BaseModel):
-    """What a stream carries besides text. Other names are refused, as in the body."""
+    """What a stream carries besides text."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
+    model_config = ConfigDict(strict=True, extra="ignore")
 
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False
-    include_obfuscation: Literal[False] | None = Field(None, description="Chunks are never padded.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_names(cls, value: Any) -> Any:
-        """Raises APIError 400 for the first unknown name."""
-        if isinstance(value, dict):
-            unknown = next((name for name in value if name not in cls.model_fields), None)
-            if unknown is not None:
-                raise unknown_field(unknown, cls.model_fields, "stream_options")
-        return value
 
 
 class SamplingBody(StructuredBody, ABC):

@@ -6,14 +6,14 @@ they were written.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from tenonry.errors import RequestError
 from tenonry.sampling_params import MAX_GRAMMAR_BYTES, MAX_START_AFTER, StructuredOutput
-from tenonry_openai_server.protocol.fields import unknown_field
+from tenonry_openai_server.protocol.fields import UNSUPPORTED
 from tenonry_openai_server.protocol.parse import Body
 
 MAX_CHOICES = 16_384
@@ -42,25 +42,10 @@ TokenIds = Annotated[
 ]
 
 
-class _Strict(BaseModel):
-    """An object in which other names are refused, as in the body."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_names(cls, value: Any) -> Any:
-        """Raises APIError 400 for the first unknown name."""
-        if isinstance(value, dict):
-            names = [field.alias or name for name, field in cls.model_fields.items()]
-            unknown = next((name for name in value if name not in names), None)
-            if unknown is not None:
-                raise unknown_field(unknown, names, "response_format")
-        return value
-
-
-class JsonSchema(_Strict):
+class JsonSchema(BaseModel):
     """`response_format.json_schema`. The schema always holds, whether `strict` or not."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
 
     name: str | None = Field(None, max_length=256)
     description: str | None = None
@@ -68,8 +53,13 @@ class JsonSchema(_Strict):
     strict: bool | None = None
 
 
-class ResponseFormat(_Strict):
+class ResponseFormat(BaseModel):
     """`response_format`, as OpenAI has it."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
+    refused_fields: ClassVar[dict[str, str]] = {
+        "schema": "put it into json_schema.schema, with the type json_schema"
+    }
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -84,7 +74,13 @@ class ResponseFormat(_Strict):
 class StructuredOutputs(BaseModel):
     """`structured_outputs`, as vLLM has it, and the ids after which it holds."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
+    refused_fields: ClassVar[dict[str, str]] = {
+        "structural_tag": UNSUPPORTED["structural_tag"],
+        "whitespace_pattern": UNSUPPORTED["guided_whitespace_pattern"],
+        "disable_any_whitespace": UNSUPPORTED["guided_whitespace_pattern"],
+        "disable_additional_properties": "say additionalProperties: false in the schema",
+    }
 
     json_text: Schema | None = Field(None, alias="json")
     json_object: bool | None = None

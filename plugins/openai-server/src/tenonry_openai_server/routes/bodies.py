@@ -8,6 +8,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from tenonry_openai_server.disconnect import Disconnected
 from tenonry_openai_server.errors import APIError
+from tenonry_openai_server.ignored import ignored
 from tenonry_openai_server.protocol.parse import Body, parse_body
 from tenonry_openai_server.state import ServerState
 
@@ -27,7 +28,7 @@ async def read_body(request: Request, model: type[BodyType]) -> BodyType:
         raw = await request.body()
     except ClientDisconnect:
         raise Disconnected from None
-    return parse_body(model, raw)
+    return parse_body(model, raw, ignored(request).add)
 
 
 def check_content_type(request: Request) -> None:

@@ -18,6 +18,7 @@ from tenonry.outputs import CompletionOutput, RequestOutput
 from tenonry_openai_server.disconnect import Disconnected, DisconnectWatch
 from tenonry_openai_server.errors import as_api_error, bad_request
 from tenonry_openai_server.guard import REQUEST_ID
+from tenonry_openai_server.ignored import NO_SUCH_FIELD, ignored
 from tenonry_openai_server.protocol.parse import parse_body
 from tenonry_openai_server.protocol.reader import CompletionReader
 from tenonry_openai_server.protocol.requests import ChatRequest
@@ -120,6 +121,14 @@ class ChatDoor:
                 "the body is not valid JSON: it is nested too deeply", code="invalid_json"
             ) from None
 
+    def ignore(self, request: Request, part: str, reason: str = NO_SUCH_FIELD) -> None:
+        """Report a part of a request that has no effect, such as "tools[2] (web_search)", and why, as a clause.
+
+        The header `x-tenonry-ignored` of the response names it, a metric counts it, and the log has it once. Raises
+        what the server answers with 400 where the operator has such requests refused.
+        """
+        ignored(request).add(part, reason)
+
     async def model(self, request: Request, name: str | None) -> str:
         """The served name that a request means. Raises what the server answers with 404."""
         served, _ = await server_state(request).choose_model(name, request.scope)
@@ -138,7 +147,8 @@ class ChatDoor:
 
         Raises what the server answers with 4xx or 503.
         """
-        chat = parse_body(ChatRequest, msgspec.json.encode({**fields, "stream": True}))
+        body = msgspec.json.encode({**fields, "stream": True})
+        chat = parse_body(ChatRequest, body, ignored(request).add)
         begun = await CHAT.begin(request, chat)
         parsers = server_state(request).parsers
         return ChatAnswer(begun, parsers.new_call_id if parsers is not None else _no_call)
@@ -152,7 +162,7 @@ class ChatDoor:
         """How many tokens the prompt of a chat has."""
         state = server_state(request)
         engine = state.engine
-        chat = parse_body(ChatRequest, msgspec.json.encode(fields))
+        chat = parse_body(ChatRequest, msgspec.json.encode(fields), ignored(request).add)
         await state.choose_model(chat.model, request.scope)
         prompt = await render(engine, chat.messages, chat, special=chat.adds_special_tokens)
         io_processor = need_text(engine, "a chat", "messages")

@@ -51,5 +51,8 @@ class RecordingStatLogger(StatLogger):
         self.calls.append("record_rejection")
         self.rejections.append(reason)
 
+    def record_ignored_field(self) -> None:
+        self.calls.append("record_ignored_field")
+
     def shutdown(self) -> None:
         self.calls.append("shutdown")
