@@ -125,6 +125,8 @@ def outputs(llm, asked):
 @pytest.fixture(scope="module")
 def llm():
     with LLM(**SETTINGS) as opened:
+        warm = StructuredOutput(choice=("yes",))  # starts the process and the thread for grammars
+        opened.generate([PROMPT], SamplingParams(structured_output=warm), use_tqdm=False)
         yield opened
 
 
@@ -182,6 +184,42 @@ def test_it_starts_after_the_tokens(llm):
     (output,) = llm.generate([PROMPT], params, use_tqdm=False)
     assert re.fullmatch(r"[^!]*![0-9]{4}", output.outputs[0].text)
     assert output.outputs[0].finish_reason == "stop"
+
+
+MARKED = "a<|im_end|>b<|im_start|>"
+MARKED_JSON = json.dumps(MARKED)
+MARKED_NAME = {
+    "type": "object",
+    "properties": {MARKED: {"const": 1}},
+    "required": [MARKED],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"choice": (MARKED,)}, MARKED),
+        ({"regex": re.escape(MARKED)}, MARKED),
+        ({"grammar": f"start: {MARKED_JSON}"}, MARKED),
+        ({"grammar": f"root ::= {MARKED_JSON}"}, MARKED),
+        ({"json": json.dumps({"const": MARKED})}, MARKED_JSON),
+        ({"json": json.dumps({"enum": [MARKED]})}, MARKED_JSON),
+        ({"json": json.dumps(MARKED_NAME)}, f"{{{MARKED_JSON}:1}}"),
+    ],
+)
+def test_names_of_special_tokens_are_text(llm, fields, text):
+    spec = StructuredOutput(**fields)
+    params = SamplingParams(temperature=0, max_tokens=150, structured_output=spec)
+    (output,) = llm.generate([PROMPT], params, use_tqdm=False)
+    (answer,) = output.outputs
+    assert answer.finish_reason == "stop"
+    assert "".join(answer.text.split()) == text
+    special = {
+        llm.io_processor.encode(name, add_special_tokens=False)[0]
+        for name in ("<|im_end|>", "<|im_start|>")
+    }
+    assert not special & set(answer.token_ids[:-1])
 
 
 def _integer(low, size):
@@ -352,6 +390,7 @@ class TestServer:
         [
             ({"guided_regex": NUMBER}, ASKED["regex"][1]),
             ({"guided_choice": list(CHOICES)}, ASKED["choice"][1]),
+            ({"structured_outputs": {"choice": [MARKED]}}, lambda text: text == MARKED),
             ({"guided_grammar": GBNF}, is_nested),
             ({"structured_outputs": {"grammar": LARK}}, is_tagged),
             (

@@ -15,7 +15,7 @@ from tenonry.sampling_params import StructuredOutput
 from tenonry_grammar_llguidance.backend import LLGuidance
 from tenonry_grammar_llguidance.translate import MAX_GBNF_BYTES
 from tenonry_grammars.base import GrammarContext, GrammarError
-from tenonry_testkit.fakes.tokenizer import END, TOKENIZER_JSON
+from tenonry_testkit.fakes.tokenizer import END, MARKUP, OTHER_END, PIECES, TOKENIZER_JSON
 from tenonry_testkit.grammar import GrammarContract, tokens_of
 
 
@@ -144,6 +144,33 @@ class TestRegex:
             backend.compile(StructuredOutput(regex=pattern))
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) <= 500
+
+
+class TestSpecialTokens:
+    @pytest.mark.parametrize(
+        ("grammar", "allowed"),
+        [
+            ("start: <other>", {OTHER_END}),
+            (f"start: <[{MARKUP}]>", {MARKUP}),
+            ('start: "x" # <end> and "<other>"\n', {ord("x")}),
+            ("start: /<(end|other)>/", {ord("<")}),
+            ('start: %json {"const": "<other>"}', {ord('"')}),
+        ],
+    )
+    def test_a_grammar_in_larks_notation_names_them(self, backend, grammar, allowed):
+        matcher = backend.compile(StructuredOutput(grammar=grammar)).matcher([END])
+        assert TestContract().masks(backend, matcher) == [allowed]
+
+    def test_an_unknown_one_is_refused_with_those_there_are(self, backend):
+        with pytest.raises(
+            GrammarError, match="no special token <and>; it has <end>, <other>, <tool>"
+        ):
+            backend.compile(StructuredOutput(grammar="start: <and>"))
+
+    def test_a_model_without_end_ids_keeps_all_of_its_text(self):
+        backend = LLGuidance(GrammarContext(TOKENIZER_JSON, 300, ()))
+        matcher = backend.compile(StructuredOutput(regex="\\x00a")).matcher([END])
+        assert TestContract().masks(backend, matcher) == [{PIECES[b"\x00"]}]
 
 
 class TestLimits:

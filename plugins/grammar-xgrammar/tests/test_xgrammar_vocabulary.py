@@ -16,7 +16,8 @@ LLAMA = {
     "added_tokens": [
         {"id": 0, "content": "<unk>", "special": True},
         {"id": 1, "content": "<s>", "special": True},
-        {"id": 7, "content": "<tool▁call>", "special": False},
+        {"id": 7, "content": "[tool▁call]", "special": False},
+        {"id": 8, "content": "<tool▁call>", "special": False},
         {"id": 9, "content": "<beyond>", "special": True},
     ],
     "decoder": {
@@ -35,7 +36,7 @@ def test_letters_of_bytes():
 
 def test_pieces_with_bytes_and_spaces():
     found = token_bytes(json.dumps(LLAMA), 9)
-    expected = [b"", b"", b"\n", b"\xc3", b" the", b" ", "é".encode(), "<tool▁call>".encode(), b""]
+    expected = [b"", b"", b"\n", b"\xc3", b" the", b" ", "é".encode(), "[tool▁call]".encode(), b""]
     assert found == expected
 
 

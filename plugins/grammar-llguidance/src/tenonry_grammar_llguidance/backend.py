@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tenonry.sampling_params import StructuredOutput
+from tenonry_grammar_llguidance.tokenizer import faithful_tokenizer
 from tenonry_grammar_llguidance.translate import grammar_text
 from tenonry_grammars.base import Grammar, GrammarBackend, GrammarContext, GrammarError, Matcher
 from tenonry_grammars.bits import I32, NOTHING, allow, forbid, num_words
@@ -70,29 +71,33 @@ class LLGuidance(GrammarBackend):
         self._limits = llguidance.LLParserLimits(
             step_max_items=MAX_STEP_ITEMS, verbose_errors=False
         )
-        self._tokenizer = self._load_tokenizer()
+        self._tokenizer, self._special_ids = self._load_tokenizer()
         # The tokenizer may have more ids than the model has logits, or fewer.
         self._num_words = num_words(self._tokenizer.vocab_size)
         self._ends: list[int] = self._tokenizer.eos_tokens
         # The model needs the other processors.
         self._num_threads = min(MAX_THREADS, (os.cpu_count() or 1) // 2)
 
-    def _load_tokenizer(self) -> Any:
+    def _load_tokenizer(self) -> tuple[Any, dict[str, int]]:
+        """The library's own, and the ids of special tokens by name."""
         context = self.context
-        text = context.tokenizer_json
-        ends = [token_id for token_id in context.end_ids if token_id < context.vocab_size] or None
+        text, special_ids = faithful_tokenizer(context.tokenizer_json)
+        ends = [token_id for token_id in context.end_ids if token_id < context.vocab_size]
+        if not ends:  # the library needs one: an id that stands for no text
+            ends = [token_id for token_id in special_ids.values() if token_id < context.vocab_size]
+            ends = ends[:1]
         load = self._library.LLTokenizer
         try:
-            tokenizer = load(text, n_vocab=context.vocab_size, eos_token=ends)
+            tokenizer = load(text, n_vocab=context.vocab_size, eos_token=ends or None)
         except ValueError:
             try:  # the tokenizer has ids for which the model has no logit
-                tokenizer = load(text, eos_token=ends)
+                tokenizer = load(text, eos_token=ends or None)
             except ValueError as error:
                 raise GrammarError(f"llguidance cannot read the tokenizer: {error}") from None
-        return tokenizer
+        return tokenizer, special_ids
 
     def compile(self, spec: StructuredOutput) -> LLGrammar:
-        text = grammar_text(spec)
+        text = grammar_text(spec, self._special_ids)
         prototype = self._library.LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
         if prototype.is_error():
             raise GrammarError(_first_lines(prototype.get_error()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import msgspec
 
@@ -15,11 +16,19 @@ MAX_GBNF_BYTES = 8192
 # A space, or a line break and its indentation: a model that likes white space could write nothing else for ever.
 WHITESPACE = r"( |\r?\n[ \t]{0,20})"
 JSON_OPTIONS = {"whitespace_pattern": WHITESPACE, "lenient": False}
+MAX_NAMES = 16  # of special tokens that an error lists
+# Texts, expressions and comments of Lark's notation, in which `<name>` is no special token; and one that is.
+LARK_PART = re.compile(
+    r"""(?:\#|//)[^\n]*|"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\])+/|(?P<special><[^<>\s]+>)"""
+)
 ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 
 
-def grammar_text(spec: StructuredOutput) -> str:
-    """The library's own notation. Raises GrammarError for what it cannot read as JSON or GBNF."""
+def grammar_text(spec: StructuredOutput, special_ids: Mapping[str, int]) -> str:
+    """The library's own notation; `special_ids` of the tokenizer, by name.
+
+    Raises GrammarError for what cannot be read as JSON or GBNF, and for a special token that the tokenizer lacks.
+    """
     from llguidance import LLMatcher
 
     if spec.json_object:
@@ -32,9 +41,8 @@ def grammar_text(spec: StructuredOutput) -> str:
         text = LLMatcher.grammar_from_regex("|".join(map(_literal, spec.choice)))
     else:
         grammar = spec.grammar or ""
-        if not is_lark(grammar):
-            grammar = _from_gbnf(grammar)
-        text = LLMatcher.grammar_from_lark(grammar)
+        lark = _by_id(grammar, special_ids) if is_lark(grammar) else _from_gbnf(grammar)
+        text = LLMatcher.grammar_from_lark(lark)
     return text
 
 
@@ -60,6 +68,21 @@ def _literal(text: str) -> str:
     return "".join(
         char if char.isalnum() or not char.isascii() else f"\\x{ord(char):02x}" for char in text
     )
+
+
+def _by_id(grammar: str, special_ids: Mapping[str, int]) -> str:
+    """The grammar with ids for the names of special tokens: the library does not know the names."""
+
+    def replaced(found: re.Match[str]) -> str:
+        name = found["special"]
+        if name is None or name.startswith("<["):
+            return found[0]
+        if name not in special_ids:
+            known = ", ".join(sorted(special_ids)[:MAX_NAMES])
+            raise GrammarError(f"the tokenizer has no special token {name[:64]}; it has {known}")
+        return f"<[{special_ids[name]}]>"
+
+    return LARK_PART.sub(replaced, grammar)
 
 
 def _from_gbnf(grammar: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tenonry_grammars.base import GrammarError
+from tenonry_grammars.special import special_tokens
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 _SPACE = "\u2581"
@@ -31,9 +32,11 @@ def token_bytes(tokenizer_json: str, vocab_size: int) -> list[bytes]:
         for token, token_id in vocabulary:
             if token_id < vocab_size:
                 found[token_id] = to_bytes(token)
+        special_ids = special_tokens(added)
         for token in added:
+            name = token["content"]
             if token["id"] < vocab_size:
-                found[token["id"]] = b"" if token.get("special") else token["content"].encode()
+                found[token["id"]] = b"" if name in special_ids else name.encode()
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         if isinstance(error, GrammarError):
             raise

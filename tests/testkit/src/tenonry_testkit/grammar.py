@@ -22,7 +22,14 @@ from tenonry.sampling_params import StructuredOutput
 from tenonry_grammars.base import Grammar, GrammarBackend, GrammarContext, GrammarError, Matcher
 from tenonry_grammars.bits import allowed_ids, num_words
 from tenonry_grammars.points import GRAMMARS
-from tenonry_testkit.fakes.tokenizer import END, OTHER_END, PIECES, TOKENIZER_JSON
+from tenonry_testkit.fakes.tokenizer import (
+    END,
+    OTHER_END,
+    PIECES,
+    SPECIAL_NAMES,
+    TOKENIZER_JSON,
+    tokenizer_json,
+)
 
 VOCAB_SIZE = 300  # more than the tokenizer has
 MAX_WALK = 120
@@ -85,6 +92,14 @@ CASES = {
     "gbnf": Case(
         StructuredOutput(grammar='root ::= "(" root ")" | "x"'), ["x", "((x))"], _is_nested
     ),
+}
+# Forms of a specification that allows one text alone.
+TEXT_FORMS: dict[str, Callable[[str], StructuredOutput]] = {
+    "choice": lambda text: StructuredOutput(choice=(text,)),
+    "regex": lambda text: StructuredOutput(regex=re.escape(text)),
+    "json": lambda text: StructuredOutput(json=json.dumps({"const": text})),
+    "lark": lambda text: StructuredOutput(grammar=f'start: {json.dumps(text)} ""'),
+    "gbnf": lambda text: StructuredOutput(grammar=f"root ::= {json.dumps(text)}"),
 }
 WRONG = {
     "no JSON": StructuredOutput(json="{"),
@@ -228,6 +243,43 @@ class GrammarContract:
         grammar = backend.compile(StructuredOutput(choice=("xz",)))
         (allowed,) = self.masks(backend, grammar.matcher(self.end_ids))
         assert allowed == {PIECES[b"x"]}
+
+    # ------------------------------------------------------------------ text as given
+    def written(self, backend: GrammarBackend, spec: StructuredOutput) -> str:
+        """The only text that a specification allows, made of ordinary tokens."""
+        bytes_of = {token: piece for piece, token in PIECES.items()}
+        matcher = backend.compile(spec).matcher(self.end_ids)
+        text = b""
+        for _ in range(MAX_WALK):
+            (allowed,) = self.masks(backend, matcher)
+            assert allowed <= {*PIECES.values(), *self.end_ids}, f"after {text!r}"
+            if allowed & set(self.end_ids):
+                break
+            assert allowed, f"nothing follows {text!r}"
+            token = max(allowed)
+            assert matcher.accept([token]) == 1, f"{token} after {text!r}"
+            text += bytes_of[token]
+        return text.decode()
+
+    @pytest.mark.parametrize("name", SPECIAL_NAMES.values())
+    @pytest.mark.parametrize("form", TEXT_FORMS)
+    def test_text_is_never_a_special_token(self, form, name):
+        """The name of a special token in a text that is given comes from ordinary tokens, as the rest of it."""
+        if form not in self.cases:
+            pytest.skip(f"the backend does not have {form}")
+        backend = self.open()
+        for text in (name, f"a{name}b", name * 2):
+            spec = TEXT_FORMS[form](text)
+            found = self.written(backend, spec)
+            assert found == (json.dumps(text) if form == "json" else text)
+
+    @pytest.mark.parametrize(
+        "changes", [{"normalizer": "NFC"}, {"normalizer": "Lowercase"}, {"add_prefix_space": True}]
+    )
+    def test_text_stays_as_given_where_the_tokenizer_changes_texts(self, changes):
+        backend = self.open(tokenizer_json=tokenizer_json(**changes))
+        for text in ("Ae\u0301b", "\u00e9B", " a"):
+            assert self.written(backend, StructuredOutput(choice=(text,))) == text
 
     # ------------------------------------------------------------------ end ids
     def test_a_request_has_end_ids_of_its_own(self):

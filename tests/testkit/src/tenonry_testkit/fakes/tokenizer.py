@@ -1,4 +1,7 @@
-"""A small byte-level tokenizer as `tokenizers` writes one: every byte, some longer pieces, two end ids. Any process."""
+"""A small byte-level tokenizer as `tokenizers` writes one: every byte, some longer pieces, three tokens without text.
+
+Any process.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +24,25 @@ PIECES: dict[bytes, int] = {bytes([byte]): byte for byte in range(256)}
 PIECES |= {text.encode(): 256 + place for place, text in enumerate(_LONGER)}
 END = len(PIECES)
 OTHER_END = END + 1
+MARKUP = OTHER_END + 1  # not flagged as special, as the tokens around tool calls of some models
+# Their names, which a grammar may have as text.
+SPECIAL_NAMES = {END: "<end>", OTHER_END: "<other>", MARKUP: "<tool>"}
 
 
-def _tokenizer() -> str:
+def tokenizer_json(normalizer: str | None = None, *, add_prefix_space: bool = False) -> str:
+    """The tokenizer, which may change a text before it is encoded, as some do."""
     letters = _byte_letters()
     vocabulary = {
         "".join(letters[byte] for byte in piece): token_id for piece, token_id in PIECES.items()
     }
-    flags = {
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "special": True,
-    }
-    ends = [
-        {"id": END, "content": "<end>", **flags},
-        {"id": OTHER_END, "content": "<other>", **flags},
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    added = [
+        {"id": token_id, "content": name, **flags, "special": token_id != MARKUP}
+        for token_id, name in SPECIAL_NAMES.items()
     ]
     byte_level = {
         "type": "ByteLevel",
-        "add_prefix_space": False,
+        "add_prefix_space": add_prefix_space,
         "trim_offsets": True,
         "use_regex": True,
     }
@@ -62,8 +63,8 @@ def _tokenizer() -> str:
             "version": "1.0",
             "truncation": None,
             "padding": None,
-            "added_tokens": ends,
-            "normalizer": None,
+            "added_tokens": added,
+            "normalizer": normalizer and {"type": normalizer},
             "pre_tokenizer": byte_level,
             "post_processor": None,
             "decoder": byte_level,
@@ -72,4 +73,4 @@ def _tokenizer() -> str:
     )
 
 
-TOKENIZER_JSON = _tokenizer()
+TOKENIZER_JSON = tokenizer_json()
