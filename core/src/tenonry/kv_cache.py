@@ -11,6 +11,19 @@ from typing import Literal
 import msgspec
 
 
+class LengthClasses(msgspec.Struct, frozen=True):
+    """How K of equal tokens depend on the length of their sequence, where a model's rotary tables do.
+
+    Prompts of at most `original` tokens are of one class, longer ones of another: prefixes are shared within a class
+    only. `grows`: longer prompts of different lengths are of different classes. `restarts`: a request's class is that
+    of all its tokens, and one that started with at most `original` must be preempted before it computes a later one.
+    """
+
+    original: int
+    grows: bool = False
+    restarts: bool = False
+
+
 class KVCacheGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Layers that share one block table. Groups with blocks share one pool: an id names one block of one of them.
 
@@ -21,7 +34,7 @@ class KVCacheGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     `bytes_per_token`: K and V of one token over all layers of the group. `state_bytes`: the state of one sequence over
     all layers. `block_sizes`: what the attention backend can do, best first; empty means any. `window`: the sliding
-    window in tokens, 0 for none.
+    window in tokens, 0 for none. `lengths`: None where K of equal tokens are equal.
     """
 
     layers: tuple[str, ...]
@@ -30,6 +43,7 @@ class KVCacheGroup(msgspec.Struct, frozen=True, kw_only=True):
     state_bytes: int = 0
     block_sizes: tuple[int, ...] = ()
     window: int = 0
+    lengths: LengthClasses | None = None
 
 
 class MemoryReport(msgspec.Struct, frozen=True):

@@ -80,6 +80,16 @@ from tenonry_hf_hub import facts, remote_code_note
             },
             131072,
         ),
+        (
+            {
+                "max_position_embeddings": 4096,
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "dynamic", "factor": 4.0},
+                    "sliding_attention": {"rope_type": "default"},
+                },
+            },
+            16384,
+        ),
         ({"max_position_embeddings": 4096, "sliding_window": 512}, 4096),
         ({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}, 131072),
         ({"max_position_embeddings": True, "n_positions": 77}, 77),

@@ -26,8 +26,7 @@ def engine(folder, worker="pooling", **config):
         model=str(folder),
         worker=worker,
         device="cpu",
-        max_num_batched_tokens=16,
-        **{"max_num_seqs": 4} | config,
+        **{"max_num_seqs": 4, "max_num_batched_tokens": 16} | config,
     )
 
 
@@ -181,6 +180,29 @@ def test_positions_of_roberta_end_before_its_table(folders):
         pytest.raises(RequestError, match="max_model_len=64"),
     ):
         llm.embed([[5] * 65])
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_a_prompt_gets_the_rotary_table_of_its_own_length(kind, prompts, tmp_path):
+    """transformers picks it by the longest prompt of a batch, and `dynamic` keeps the last one."""
+    import transformers
+
+    rope = {"rope_type": kind, "rope_theta": 1e4, "factor": 4.0}
+    if kind == "longrope":
+        factors = {"short_factor": [1.0] * 4, "long_factor": [1.0, 3.0, 6.0, 9.0]}
+        rope |= factors | {"original_max_position_embeddings": 16}
+    config = transformers.Qwen3Config(
+        vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, max_position_embeddings=64 if kind == "longrope" else 16,
+        rope_parameters=rope, pad_token_id=0,
+    )  # fmt: skip
+    model = transformers.Qwen3Model(config).eval()
+    model.save_pretrained(tmp_path)
+    with engine(tmp_path, skip_tokenizer_init=True, max_num_batched_tokens=256) as llm:
+        outputs = llm.embed(given(prompts))
+    for ids, output in zip(prompts, outputs, strict=True):
+        fresh = transformers.Qwen3Model.from_pretrained(tmp_path).eval()
+        assert np.allclose(output.data, unit(states(fresh, ids)[-1]), atol=1e-5)
 
 
 def test_what_the_model_does_not_do_is_refused_by_name(folders):

@@ -7,6 +7,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
+from tenonry.kv_cache import LengthClasses
 from tenonry.media import DIGESTS, SPANS, WHOLE
 from tenonry.messages import EngineCoreRequest
 from tenonry.request import Request
@@ -15,11 +16,11 @@ from tenonry.step import Adapter
 from tenonry_kvcache import BlockHasher
 
 
-def make_request(**fields) -> Request:
+def make_request(prompt: int = 4, **fields) -> Request:
     source = EngineCoreRequest(
         handle=1,
         request_id="r",
-        prompt_token_ids=np.arange(4, dtype=np.int32),
+        prompt_token_ids=np.arange(prompt, dtype=np.int32),
         sampling_params=SamplingParams(),
         **fields,
     )
@@ -65,6 +66,30 @@ def test_what_kv_depends_on_and_who_may_share_it_is_in_the_seed(fields):
     seed = hasher.seed(make_request(**fields))
     assert seed == hasher.seed(make_request(**fields))
     assert all(seed != hasher.seed(make_request(**other)) for other in others)
+
+
+@pytest.mark.parametrize(
+    ("rule", "shared"),
+    [
+        (LengthClasses(4), [{0, 1, 2}, {3, 4}]),
+        (LengthClasses(4, grows=True), [{0, 1, 2}, {3}, {4}]),
+        (LengthClasses(4, restarts=True), [{0, 1}, {2, 3, 4}]),
+    ],
+)
+def test_prompts_share_blocks_where_keys_do_not_depend_on_their_length(rule, shared):
+    hasher = BlockHasher(2, "seed", rule)
+    requests = [
+        make_request(prompt=2),
+        make_request(prompt=4),
+        make_request(prompt=4, output_token_ids=[7, 8]),
+        make_request(prompt=5),
+        make_request(prompt=6),
+    ]
+    groups: dict[bytes, set[int]] = {}
+    for place, request in enumerate(requests):
+        groups.setdefault(hasher.seed(request), set()).add(place)
+    assert list(groups.values()) == shared
+    assert hasher.seed(requests[0]) == BlockHasher(2, "seed").seed(requests[0])
 
 
 def test_all_seeds_of_the_cases_above_differ():

@@ -33,6 +33,15 @@ def test_entering_fills_every_column(driver):
     assert (rows.num_free, len(rows.active)) == (2, 0)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "limit"), [(3, 5), (4, 5), (5, 10)], ids=["shorter", "as long", "longer"]
+)
+def test_a_row_that_will_be_computed_again_ends_where_it_outgrows_its_class(driver, prompt, limit):
+    rows = Rows(3, 64, restart_after=4)
+    assert rows.limit[rows.enter(driver.request(prompt, max_tokens=10 - prompt))] == limit
+    assert rows.limit[rows.enter(driver.request(2, max_tokens=2))] == 4
+
+
 def test_stop_ids_of_the_row_before_do_not_stay(driver):
     rows = driver.rows
     for ids in ((1, 2, 3, 4, 5), (6,), ()):

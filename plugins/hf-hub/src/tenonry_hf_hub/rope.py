@@ -13,11 +13,24 @@ def scaled_length(length: int, config: dict[str, Any]) -> int:
 
     `linear` and `dynamic` multiply it by their factor; `yarn` (arXiv:2309.00071) multiplies the length that the model
     was trained on, which the same entry names. Gemma 3, and configurations that scale each layer type on its own, give
-    the final length.
+    the final length, but for `dynamic`, which always grows from it.
     """
     scaling = config.get("rope_scaling") or config.get("rope_parameters")
-    if not isinstance(scaling, dict) or str(config.get("model_type", "")).startswith("gemma3"):
+    if not isinstance(scaling, dict):
         return length
+    dynamic = [each for each in scaling.values() if isinstance(each, dict) and _is_dynamic(each)]
+    if dynamic:
+        return min(_scaled(length, each) for each in dynamic)
+    if str(config.get("model_type", "")).startswith("gemma3") and not _is_dynamic(scaling):
+        return length
+    return _scaled(length, scaling)
+
+
+def _is_dynamic(scaling: dict[str, Any]) -> bool:
+    return "dynamic" in (scaling.get("rope_type"), scaling.get("type"))
+
+
+def _scaled(length: int, scaling: dict[str, Any]) -> int:
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     factor = scaling.get("factor")
     if not isinstance(kind, str):

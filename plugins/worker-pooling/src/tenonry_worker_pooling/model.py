@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.rope_lengths import depends_on_length, reset_tables
 from tenonry_torch_base.seeded import seeded
 from tenonry_torch_base.weights import check_complete, progress_only_on_a_terminal, weights_of
 from tenonry_worker_pooling.packed import can_pack, pack_linears, put_back
@@ -64,8 +65,10 @@ class PoolingModel:
         self._types = int(getattr(found.config, "type_vocab_size", 0) or 0)
         pad = getattr(found.config.get_text_config(), "pad_token_id", None)
         self._pad = pad if isinstance(pad, int) and pad >= 0 else 0
+        self._follows_length = depends_on_length(module)
         # A head of a decoder finds the last token by the padding id.
-        self.batches = self._takes_mask and (not self.has_head or isinstance(pad, int))
+        can_pad = self._takes_mask and (not self.has_head or isinstance(pad, int))
+        self.batches = can_pad and not self._follows_length
 
     @torch.inference_mode()
     def run(
@@ -89,6 +92,8 @@ class PoolingModel:
             inputs["attention_mask"] = mask.long()
         if self._takes_cache:
             inputs["use_cache"] = False
+        if self._follows_length:
+            reset_tables(self.module)
         outputs = self.module(**inputs)
         if self.has_head:
             return outputs.logits.float()

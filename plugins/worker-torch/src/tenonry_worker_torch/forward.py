@@ -16,16 +16,21 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from tenonry_worker_torch.attention.layer import StepPlan
+    from tenonry_worker_torch.row_lengths import StepLengths
 
 
 class ForwardPlans:
-    """The attention plans of a step: `full` for every layer, `last` for the last one if only kept rows go on there."""
+    """The attention plans of a step: `full` for every layer, `last` for the last one if only kept rows go on there.
 
-    __slots__ = ("full", "last")
+    `lengths` i64[T]: of the sequence of each token, where rotary tables depend on it.
+    """
 
-    def __init__(self, full: Any, last: Any = None) -> None:
+    __slots__ = ("full", "last", "lengths")
+
+    def __init__(self, full: Any, last: Any = None, lengths: torch.Tensor | None = None) -> None:
         self.full = full
         self.last = last
+        self.lengths = lengths
 
 
 class Forward(Protocol):
@@ -54,10 +59,14 @@ class ModuleForward:
 
     can_prune = False
 
-    def __init__(self, model: PreTrainedModel, step: StepPlan) -> None:
+    def __init__(
+        self, model: PreTrainedModel, step: StepPlan, lengths: StepLengths | None = None
+    ) -> None:
+        """`lengths`: what the rotary modules read, where their tables depend on it."""
         self.model = model
         self.step = step
         self.stage = stage_of(model)
+        self.lengths = lengths
 
     def __call__(
         self,
@@ -68,4 +77,10 @@ class ModuleForward:
     ) -> torch.Tensor:
         self.step.plan = plans.full
         self.step.forward_passes += 1
-        return self.stage(self.model, inputs, positions, keep)
+        if self.lengths is None:
+            return self.stage(self.model, inputs, positions, keep)
+        self.lengths.of_tokens = plans.lengths
+        try:
+            return self.stage(self.model, inputs, positions, keep)
+        finally:
+            self.lengths.of_tokens = None

@@ -11,6 +11,7 @@ from tenonry_worker_torch.attention.groups import LayerGroup
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tenonry.kv_cache import LengthClasses
     from tenonry_worker_torch.attention.base import AttentionBackend, LayerSpec
     from tenonry_worker_torch.attention.kv_storage import KVStorage
     from tenonry_worker_torch.state.states import States
@@ -30,6 +31,7 @@ def kv_groups(
     backend: AttentionBackend | type[AttentionBackend],
     states: States | None = None,
     groups: Sequence[LayerGroup] = (),
+    lengths: LengthClasses | None = None,
 ) -> list[KVCacheGroup]:
     """The groups of layers with these specs, whose K/V are kept so by that backend, and that of state by row.
 
@@ -45,6 +47,7 @@ def kv_groups(
             bytes_per_token=sum(spec.kept_bytes(storage) for spec in group.layers),
             block_sizes=backend.block_sizes(),
             window=group.window,
+            lengths=lengths,
         )
         for group in groups or [LayerGroup(tuple(specs))]
     ]

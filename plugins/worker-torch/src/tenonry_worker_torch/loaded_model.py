@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tenonry.errors import ConfigError
+from tenonry.errors import ConfigError, ModelError
 from tenonry_torch_base.phases import Phases
 from tenonry_worker_torch.adapters.attach import Seats
 from tenonry_worker_torch.adapters.kernels import AllLowRank, LowRankKernels
@@ -31,7 +31,8 @@ from tenonry_worker_torch.invariance_check import require_invariance
 from tenonry_worker_torch.loading.image_mask import mark_spans
 from tenonry_worker_torch.loading.packed_run import PackedRun
 from tenonry_worker_torch.loading.probe import ProbeResult, named_failure, probe
-from tenonry_worker_torch.loading.rotary import fix_frequencies
+from tenonry_worker_torch.loading.prompts import prompt_lengths
+from tenonry_worker_torch.loading.rotary_lengths import follow_lengths
 from tenonry_worker_torch.model_checks import ModelChecks
 from tenonry_worker_torch.parallel.groups import alone
 from tenonry_worker_torch.parallel.stage import stage_of
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
+    from tenonry.kv_cache import LengthClasses
     from tenonry_torch_base.buffers import StepBuffers
     from tenonry_torch_base.quantisations import Quantisation
     from tenonry_worker_torch.adapters.registry import Adapters
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.fuse.kernels.found import FoundKernels
     from tenonry_worker_torch.images.check import ImageCheck
     from tenonry_worker_torch.parallel.groups import Parallel
+    from tenonry_worker_torch.row_lengths import StepLengths
     from tenonry_worker_torch.state.mixer import PackedMixer
 
 logger = logging.getLogger("tenonry.worker")
@@ -71,7 +74,9 @@ class LoadedModel:
         max_model_len: int,
         parallel: Parallel,
         groups: Sequence[LayerGroup] = (),
+        lengths: tuple[StepLengths, LengthClasses] | None = None,
     ) -> None:
+        """`lengths`: as `follow_lengths` gives them."""
         self.module = module
         self.states = found.states
         self.backend = backend
@@ -93,7 +98,8 @@ class LoadedModel:
         for attention, layers in calls.items():
             layer_of = layers[0] if len(layers) == 1 else LayerCalls(layers, step)
             setattr(attention, LAYER_ATTRIBUTE, layer_of)
-        self.forward: Forward = ModuleForward(module, step)
+        self.lengths = lengths and lengths[1]
+        self.forward: Forward = ModuleForward(module, step, lengths and lengths[0])
         self.step = step
         self.adapters: Adapters | None = None
         self.images: ImageEncoder | None = None
@@ -136,19 +142,23 @@ def build(  # noqa: PLR0913 - by name, from one caller
     before.
     """
     parallel = parallel or alone()
-    vocab_size = _prepare(module, parallel, max_model_len)
+    lengths = _prepare(module, parallel, max_model_len)
+    vocab_size = int(module.config.get_text_config().vocab_size)
     watched = module if adapters is not None else None
     with named_failure(module, parallel.tensor.size), calls_of(watched) as calls:
         found = probe(module, vocab_size, parallel, max_model_len)
     if image_check is not None:
         mark_spans(module, found.specs)
+        _refuse_sections(module, lengths)
     groups = layer_groups(found.specs, backend_class, by_window=window_groups)
     storage = STORAGES[kv_cache_dtype](module.dtype)
     backend = _backend(backend_class, module, found, groups, type(storage))
-    model = LoadedModel(module, backend, buffers, found, max_model_len, parallel, groups)
+    model = LoadedModel(module, backend, buffers, found, max_model_len, parallel, groups, lengths)
     model.kernels = kernels
     model.is_invariant = invariant
-    run = PackedRun(model.backend, model.layers, buffers, is_last=parallel.link.is_last)
+    run = PackedRun(
+        model.backend, model.layers, buffers, is_last=parallel.link.is_last, lengths=model.lengths
+    )
     checks = ModelChecks(module, run, found, parallel, max_model_len)
     seats = None
     if adapters is not None:
@@ -179,13 +189,26 @@ def build(  # noqa: PLR0913 - by name, from one caller
     return model
 
 
-def _prepare(module: PreTrainedModel, parallel: Parallel, max_model_len: int) -> int:
-    """Make the module ready for steps and for the other stages; returns the vocabulary's size."""
-    fix_frequencies(module, max_model_len)
+def _prepare(
+    module: PreTrainedModel, parallel: Parallel, max_model_len: int
+) -> tuple[StepLengths, LengthClasses] | None:
+    """Make the module ready for steps and for the other stages; returns what `follow_lengths` does."""
     config = module.config.get_text_config()
     parallel.link.carries(int(config.hidden_size), module.dtype, module.device)
     stage_of(module).cache = step_cache_for(module)
-    return int(config.vocab_size)
+    return follow_lengths(module, max(max_model_len, *prompt_lengths(config, max_model_len)))
+
+
+def _refuse_sections(
+    module: PreTrainedModel, lengths: tuple[StepLengths, LengthClasses] | None
+) -> None:
+    """Raises ModelError where tables follow positions that are not counted by token."""
+    if lengths is None or not any(hasattr(part, "mrope_section") for part in module.modules()):
+        return
+    raise ModelError(
+        f"max_images: {type(module).__name__} rotates by the largest position of a sequence, and its images take "
+        "positions of their own; use max_images=0 to serve it for text"
+    )
 
 
 def _open_images(model: LoadedModel, image_check: ImageCheck, *, skip_check: bool) -> ImageEncoder:

@@ -28,6 +28,7 @@ from tenonry_worker_torch.kv_binding import bind_kv_cache
 from tenonry_worker_torch.kv_groups import GroupLayout
 from tenonry_worker_torch.parallel.tokens import shared
 from tenonry_worker_torch.round_passes import RoundPasses
+from tenonry_worker_torch.row_lengths import RowLengths
 from tenonry_worker_torch.smaller_parts import PartLogits, SmallerParts
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture, StepInputs
+    from tenonry.step import ModelRunnerOutput, NewRow, SchedulerOutput, StepFuture, StepInputs
     from tenonry_drafters.base import Drafter
     from tenonry_torch_base.sampler.processors import LogitsProcessor
     from tenonry_torch_base.sampler.sampler import Sampled
@@ -68,6 +69,8 @@ class ModelRunner:
         if self.adapters is not None:
             self.adapters.allocate(max_num_seqs)
         self.state = BatchState(max_num_seqs, max_model_len, block_size, groups.num_groups)
+        rule = model.lengths
+        self.row_lengths = None if rule is None else RowLengths(rule, self.state)
         self.history = History(self.state, self.device)
         self.rounds = Rounds(self.state, self._step, RoundPasses(self))
         self._parts = SmallerParts(self.state, self._pass, self._begin_part)
@@ -187,6 +190,7 @@ class ModelRunner:
         inputs = self.state.apply(output)
         for new in output.new:
             self.generation[new.row] += 1
+            self._enter_length(new)
             self.sampler.enter(new)
             self.rounds.enter(new)
             if self.images is None and new.features:
@@ -230,6 +234,16 @@ class ModelRunner:
                 self.images.leave(row)
 
     # ------------------------------------------------------------------ the forward pass
+
+    def _enter_length(self, new: NewRow) -> None:
+        if self.row_lengths is not None:
+            self.row_lengths.enter(new)
+
+    def _lengths(self, inputs: StepInputs) -> torch.Tensor | None:
+        """As `ForwardPlans.lengths`."""
+        if self.row_lengths is None:
+            return None
+        return self.buffers.put("lengths", self.row_lengths.of_tokens(inputs))
 
     def _logits(self, inputs: StepInputs, given: torch.Tensor) -> PartLogits:
         """In several passes where memory is short, if K/V are all that a pass leaves behind, on this rank alone."""
@@ -276,7 +290,7 @@ class ModelRunner:
             batch = tokens_as_rows(batch)
         if self.images is not None:
             batch.last_seen = self.images.last_seen(inputs)
-        plans = ForwardPlans(backend.plan(batch))
+        plans = ForwardPlans(backend.plan(batch), lengths=self._lengths(inputs))
         if forward.can_prune and keep is not None and not prompt_tokens:
             pruned = pruned_batch(batch, plans.full, inputs.samples, self.buffers)
             plans.last = backend.plan(pruned)

@@ -26,6 +26,7 @@ class StageRunner(ModelRunner):
         inputs = self.state.apply(output)
         for new in output.new:
             self.generation[new.row] += 1
+            self._enter_length(new)
         if not len(output.row):
             return StepResult(output.step_id, output.row, None, [])
         self.buffers.begin_step()
@@ -40,7 +41,7 @@ class StageRunner(ModelRunner):
             given,
             self.buffers.put("positions", positions),
             keep=None,
-            plans=ForwardPlans(self.model.backend.plan(batch)),
+            plans=ForwardPlans(self.model.backend.plan(batch), lengths=self._lengths(inputs)),
         )
         link.send(hidden)
         return StepResult(output.step_id, output.row, None, [])

@@ -218,7 +218,9 @@ class TorchWorker(Worker):
 
         model = self.model
         specs = [layer.spec for layer in model.layers.values()]
-        return kv_groups(specs, model.backend.storage, model.backend, model.states, model.groups)
+        return kv_groups(
+            specs, model.backend.storage, model.backend, model.states, model.groups, model.lengths
+        )
 
     def available_memory(self) -> MemoryReport:
         from tenonry_torch_base.memory import host_memory

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tenonry_torch_base.rope_lengths import depends_on_length, reset_tables
 from tenonry_worker_transformers.module_states import KEY, ModuleStates
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class GenerateCalls:
     def __init__(self, module: PreTrainedModel) -> None:
         self.module = module
         self.states = ModuleStates(module)
+        # Whether a call depends on the longest sequence in it, and on those of the calls before.
+        self.follows_length = depends_on_length(module)
         self.is_encoder_decoder = bool(module.config.is_encoder_decoder)
         self.mask_name = "decoder_attention_mask" if self.is_encoder_decoder else "attention_mask"
         accepted = inspect.signature(module.forward).parameters
@@ -132,6 +135,7 @@ class GenerateCalls:
     def generate(self, prompt: torch.Tensor, **options: Any) -> Any:
         """The model's `generate`; it warns of lengths that the engine has checked."""
         self.states.put(None)
+        self._begin()
         mask = {"attention_mask": torch.ones_like(prompt)} if self._takes_mask else {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -147,6 +151,7 @@ class GenerateCalls:
         if count < length:
             kwargs = {name: _first(value, length, count) for name, value in kwargs.items()}
         self.states.put(None)
+        self._begin()
         inputs = self.module.prepare_inputs_for_generation(
             ids,
             next_sequence_length=None,
@@ -162,6 +167,7 @@ class GenerateCalls:
         """`token_ids` i64[B, N] after what the piece has; logits [B, K, V], the last position's at the end."""
         count = token_ids.shape[1]
         self.states.put(piece.kwargs.get(KEY))
+        self._begin()
         if count > 1:
             piece.kwargs = self._after({}, piece.kwargs, count - 1)
         piece.input_ids = torch.cat([piece.input_ids, token_ids], 1)
@@ -173,6 +179,10 @@ class GenerateCalls:
         outputs = self.module(**inputs, return_dict=True)
         piece.kwargs = self._after(outputs, piece.kwargs, 1)
         return outputs.logits
+
+    def _begin(self) -> None:
+        if self.follows_length:
+            reset_tables(self.module)
 
     def _wanting(self, kwargs: dict[str, Any], *, all_logits: bool) -> dict[str, Any]:
         """As `kwargs`, with logits of every position where the model can leave some out."""

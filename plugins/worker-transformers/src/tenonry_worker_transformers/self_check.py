@@ -27,8 +27,9 @@ LONG = 17
 LONGEST = 72  # a window up to this size is gone beyond
 # Largest relative error (L2, per position) taken for rounding, as in worker `torch`.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
-# What the prompts here are too short to show: experts that take so many tokens of a batch and drop the others, and an
-# index that keeps so many keys, where ties are broken by the shape of what is computed.
+# What the prompts here are too short to show, besides rotary tables that follow the longest sequence: experts that take
+# so many tokens of a batch and drop the others, and an index that keeps so many keys, where ties are broken by the
+# shape of what is computed.
 COMPUTED_WHOLE = ("expert_capacity", "index_topk")
 MEASURED = (8, 24)  # prompt lengths between which the bytes of a token are measured
 
@@ -93,6 +94,8 @@ def check(calls: GenerateCalls, max_model_len: int) -> Checked:
     found.prompt_logits = not calls.is_encoder_decoder and _works(_whole_prompt, runs[0])
     text = calls.module.config.get_text_config()
     if any(getattr(text, name, None) is not None for name in COMPUTED_WHOLE):
+        return found
+    if calls.follows_length:
         return found
     found.chunks = _works(_chunked, runs[0])
     if calls.takes_padding and _works(_batched, *runs):

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tenonry.kv_cache import LengthClasses
 from tenonry.media import DIGESTS, SPANS, WHOLE, is_media
 from tenonry.request import Request
 
@@ -40,7 +41,10 @@ class ImageChain(list[bytes]):
 class BlockHasher:
     """Makes seeds and digests. Without a `seed` it draws one, so that digests are of no use outside the process."""
 
-    def __init__(self, block_size: int, seed: str | None = None) -> None:
+    def __init__(
+        self, block_size: int, seed: str | None = None, lengths: LengthClasses | None = None
+    ) -> None:
+        self._lengths = lengths
         self._block_size = block_size
         self.block_bytes = block_size * TOKEN_BYTES
         if seed is None:
@@ -50,8 +54,8 @@ class BlockHasher:
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_plain, order="deterministic")
 
     def seed(self, request: Request) -> bytes:
-        """The digest before the first block: cache salt (a tenant's own), content of the adapter, and features that
-        belong to no image.
+        """The digest before the first block: cache salt (a tenant's own), content of the adapter, features that belong
+        to no image, and the length of the prompt where K depends on it.
         """
         source = request.source
         salt = source.cache_salt
@@ -59,10 +63,23 @@ class BlockHasher:
         features = source.features
         if features and SPANS in features:
             features = {name: each for name, each in features.items() if not is_media(name)}
-        if salt is None and adapter is None and not features:
+        length = self._length_class(request)
+        if salt is None and adapter is None and not features and not length:
             return self._root
         parts = self._encoder.encode((salt, adapter, features))
+        if length:
+            parts += length.to_bytes(8, "little")
         return sha256(self._root + parts).digest()
+
+    def _length_class(self, request: Request) -> int:
+        """0 for prompts of at most the original length; see `LengthClasses`."""
+        rule = self._lengths
+        if rule is None:
+            return 0
+        length = request.num_tokens if rule.restarts else request.num_prompt_tokens
+        if length <= rule.original:
+            return 0
+        return length if rule.grows else 1
 
     def chain(self, request: Request) -> Chain:
         """A chain that begins with the request's seed."""

@@ -22,7 +22,7 @@ from tenonry_kvcache.snapshots import StateSnapshots
 from tenonry_kvcache.tables import NO_BLOCKS, BlockTables, Hits
 from tenonry_kvcache.transfers import LEFT, Transfers, check_movable
 from tenonry_kvcache.windows import WindowTables
-from tenonry_scheduling import BlockManager, Match, Rows
+from tenonry_scheduling import BlockManager, Match, Rows, length_classes
 from tenonry_scheduling.blocks import NewBlocks, Transferred
 from tenonry_scheduling.rows import Index
 
@@ -55,7 +55,10 @@ class KVCacheManager(BlockManager):
         self._pool = BlockPool(kv_cache.num_blocks)
         self._tables = _tables_for(context, self._pool)
         self._prefix = PrefixCache(
-            num_rows, self._size, self._pool, BlockHasher(self._size, seed or _seed_for(context))
+            num_rows,
+            self._size,
+            self._pool,
+            BlockHasher(self._size, seed or _seed_for(context), length_classes(kv_cache.groups)),
         )
         self._transfers = Transfers(
             context.kv_connector,
@@ -68,6 +71,9 @@ class KVCacheManager(BlockManager):
         if context.kv_connector is not None:
             check_movable(kinds)
             context.kv_connector.name_blocks(self._prefix.names)
+        rule = length_classes(kv_cache.groups)
+        # Whether a request that comes back may have other digests than before.
+        self._is_renamed = rule is not None and rule.restarts
         self._caching = config.enable_prefix_caching
         self._snapshots: StateSnapshots | None = None
         if "opaque" in unshared or (unshared and not kv_cache.num_state_slots):
@@ -233,6 +239,8 @@ class KVCacheManager(BlockManager):
             self._transfers.keep(request.handle, blocks)
         elif len(blocks):
             self._pool.release(blocks)
+        if not request.is_finished and self._is_renamed:
+            self._prefix.forget(request.handle)
         self._tables.clear(row)
         self._lookups.leave(row, undo=num_known == 0)
         self._prefix.leave(row)

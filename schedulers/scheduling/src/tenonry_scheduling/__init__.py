@@ -9,7 +9,7 @@ from __future__ import annotations
 from tenonry_scheduling.base import BaseScheduler
 from tenonry_scheduling.blocks import BlockManager, Match
 from tenonry_scheduling.budget import MAX_PROMPT_LOGPROB_TOKENS
-from tenonry_scheduling.lifecycle import Lifecycle
+from tenonry_scheduling.lifecycle import Lifecycle, length_classes
 from tenonry_scheduling.rows import Rows
 from tenonry_scheduling.step_builder import StepBuilder
 from tenonry_scheduling.waiting import WaitingQueue
@@ -23,4 +23,5 @@ __all__ = [
     "Rows",
     "StepBuilder",
     "WaitingQueue",
+    "length_classes",
 ]

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from tenonry.interfaces.scheduler import SchedulerContext
+from tenonry.kv_cache import KVCacheGroup, LengthClasses
 from tenonry.messages import FinishedOutput, ScheduledOutput
 from tenonry.outputs import FinishReason
 from tenonry.request import Request, RequestStatus
@@ -20,6 +21,11 @@ from tenonry_scheduling.grammars import GrammarRequests
 from tenonry_scheduling.rows import Rows
 from tenonry_scheduling.waiting import WaitingQueue
 from tenonry_scheduling.whole import WholePieces
+
+
+def length_classes(groups: Iterable[KVCacheGroup]) -> LengthClasses | None:
+    """How K depends on the length of a sequence: the same in all groups that say so."""
+    return next((group.lengths for group in groups if group.lengths is not None), None)
 
 
 class LifecycleHooks(Protocol):
@@ -48,7 +54,9 @@ class Lifecycle:
         self, context: SchedulerContext, blocks: BlockManager, hooks: LifecycleHooks
     ) -> None:
         self.context = context
-        self.rows = Rows(context.config.max_num_seqs, context.max_model_len)
+        rule = length_classes(context.kv_cache.groups)
+        restart_after = rule.original if rule is not None and rule.restarts else 0
+        self.rows = Rows(context.config.max_num_seqs, context.max_model_len, restart_after)
         self.blocks = blocks
         self.waiting = WaitingQueue(hooks.order)
         self.requests: dict[int, Request] = {}

@@ -128,8 +128,7 @@ class ResultReader:
         finished = []
         for i in (ended | stopped).nonzero()[0].tolist():
             last = int(token[i, ragged.count[i] - 1])
-            outcome = self._end(int(row[i]), int(length[i]), last if stopped[i] else None)
-            finished.append(outcome)
+            finished += self._end(int(row[i]), int(length[i]), last if stopped[i] else None)
         return finished
 
     def _is_current(self, output: SchedulerOutput, row: Index) -> np.ndarray:
@@ -168,18 +167,22 @@ class ResultReader:
         finished = []
         for i in (is_full | stops).nonzero()[0].tolist():
             stop_token_id = int(token[i]) if stops[i] else None
-            outcome = self._end(int(row[i]), int(length[i]), stop_token_id)
-            finished.append(outcome)
+            finished += self._end(int(row[i]), int(length[i]), stop_token_id)
         return finished
 
-    def _end(self, row: int, length: int, stop_token_id: int | None) -> FinishedOutput:
+    def _end(self, row: int, length: int, stop_token_id: int | None) -> list[FinishedOutput]:
+        """End the request, or, where it only outgrew the tokens that it was computed for, compute it again."""
         columns = self._rows
         columns.num_tokens[row] = length
         columns.pending[row] = 0  # tokens sampled behind the last one are dropped
+        request = columns.request(row)
+        if stop_token_id is None and length < request.max_total_tokens:
+            self._lifecycle.preempt(request)
+            return []
         reason = FinishReason.LENGTH if stop_token_id is None else FinishReason.STOP
-        finished = self._lifecycle.end(columns.request(row), reason)
+        finished = self._lifecycle.end(request, reason)
         finished.stop_token_id = stop_token_id
-        return finished
+        return [finished]
 
     def _fail(self, output: SchedulerOutput, row: I32, code: I32) -> list[FinishedOutput]:
         """End failed rows first: a token that came with the failure is not delivered."""

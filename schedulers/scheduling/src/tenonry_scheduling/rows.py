@@ -22,7 +22,8 @@ class Rows:
 
     token_ids i32[S, max_model_len+1]; num_tokens i32[S] includes pending tokens; num_computed i32[S] is optimistic:
     it includes everything scheduled so far; pending i32[S] tokens scheduled to be sampled whose ids are unknown yet;
-    limit i32[S] total tokens at which the request ends; stop_from i32[S] total tokens from which stop ids count;
+    limit i32[S] total tokens at which the request ends, or is preempted to be computed again (`restart_after`: the most
+    tokens that it may have started with); stop_from i32[S] total tokens from which stop ids count;
     stop_ids i32[S, W] (−1 fills); may_stop bool[65536] whether some row ever stopped at an id with these low bits;
     handle u64[S]; generation i32[S]; scheduled_in i64[S] the last step that scheduled the row; announced bool[S]
     whether the workers know the row; has_grammar bool[S] rows with structured output, `num_grammars` of them, which
@@ -35,8 +36,9 @@ class Rows:
     results of this step and later ones cannot be out of date.
     """
 
-    def __init__(self, max_num_seqs: int, max_model_len: int) -> None:
+    def __init__(self, max_num_seqs: int, max_model_len: int, restart_after: int = 0) -> None:
         self.size = max_num_seqs
+        self._restart_after = restart_after
         self.token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
         self.num_tokens = self._column()
         self.num_computed = self._column()
@@ -88,7 +90,10 @@ class Rows:
         self.num_tokens[row] = length
         self.num_computed[row] = 0
         self.pending[row] = 0
-        self.limit[row] = request.max_total_tokens
+        limit = request.max_total_tokens
+        if length <= self._restart_after < limit:
+            limit = self._restart_after + 1
+        self.limit[row] = limit
         # A number beyond the longest sequence means never; max_tokens and min_tokens may come near 2³¹.
         earliest = request.num_prompt_tokens + params.min_tokens
         longest = self.token_ids.shape[1]

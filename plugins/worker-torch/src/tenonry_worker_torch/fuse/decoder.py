@@ -102,7 +102,8 @@ class LeanForward:
     ) -> torch.Tensor:
         is_embedded = self.embed is None or inputs.is_floating_point()
         hidden = inputs if is_embedded else self.embed(inputs)
-        turns = {kind: table.at(positions) for kind, table in self.ropes.items()}
+        lengths = plans.lengths
+        turns = {kind: table.at(positions, lengths) for kind, table in self.ropes.items()}
         self.step.plan = plans.full
         is_pruned = plans.last is not None
         made = self._at_once(hidden, turns, keep, is_pruned=is_pruned)

@@ -16,7 +16,6 @@ from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP, is_silu
 from tenonry_worker_torch.fuse.kernels.attention import attention_parts
 from tenonry_worker_torch.fuse.linear import mark_packed, merge
 from tenonry_worker_torch.fuse.norm import RMSNorm
-from tenonry_worker_torch.fuse.rope import RopeTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -142,9 +141,7 @@ def make_invariant(
         for layer, each in zip(lean.layers, each_added, strict=True)
     ]
     lean.layers = made  # type: ignore[assignment] - called as lean layers are
-    lean.ropes = {
-        kind: RopeTable(table.cos.float(), table.sin.float()) for kind, table in lean.ropes.items()
-    }
+    lean.ropes = {kind: table.in_float() for kind, table in lean.ropes.items()}
     end.norm = KernelNorm(end.norm, kernels.norm(end.norm.weight, end.norm.eps))
 
 

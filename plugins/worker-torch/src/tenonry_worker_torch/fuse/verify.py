@@ -85,7 +85,8 @@ def layer_agrees(
             table = rope_table(rotary_copy, layer_type, LENGTH, torch.float32)
             if table is None:
                 return False
-            got = lean(hidden, *table.at(positions[0]))
+            lengths = torch.full_like(positions[0], LENGTH)
+            got = lean(hidden, *table.at(positions[0], lengths))
     return is_same(got, wanted)
 
 

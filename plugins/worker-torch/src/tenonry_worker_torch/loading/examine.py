@@ -24,6 +24,7 @@ from tenonry_worker_torch.loading.image_mask import mark_spans
 from tenonry_worker_torch.loading.linear_layers import linear_layers
 from tenonry_worker_torch.loading.probe import probe
 from tenonry_worker_torch.loading.rank_model import RankModel
+from tenonry_worker_torch.loading.rotary_lengths import follow_lengths
 from tenonry_worker_torch.parallel.groups import Link, Parallel, TensorGroup, alone
 from tenonry_worker_torch.parallel.plan import pipeline_plan
 from tenonry_worker_torch.parallel.tensor import check_heads, tensor_plan
@@ -132,6 +133,7 @@ def _groups(
     model = copy.deepcopy(whole).to(dtype).eval()
     model.set_experts_implementation("batched_mm")  # the one that does not read which were chosen
     vocab_size = int(model.config.get_text_config().vocab_size)
+    followed = follow_lengths(model, max_model_len)
     try:
         with MetaRun():
             found = probe(model, vocab_size, alone(), max_model_len)
@@ -149,7 +151,8 @@ def _groups(
             f"attention backend '{backend.name}' cannot run {type(whole).__name__}: {reason}"
         )
     groups = layer_groups(found.specs, backend, by_window=window_groups)
-    return kv_groups(found.specs, storage(dtype), backend, found.states, groups)
+    lengths = None if followed is None else followed[1]
+    return kv_groups(found.specs, storage(dtype), backend, found.states, groups, lengths)
 
 
 def tensor_parallel_sizes(

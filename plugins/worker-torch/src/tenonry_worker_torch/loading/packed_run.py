@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tenonry.kv_cache import LengthClasses
     from tenonry.step import StepInputs
     from tenonry_torch_base.buffers import StepBuffers
     from tenonry_worker_torch.attention.base import AttentionBackend
@@ -41,12 +42,15 @@ class PackedRun:
         *,
         is_last: bool = True,
         block_size: int = BLOCK_SIZE,
+        lengths: LengthClasses | None = None,
     ) -> None:
+        """`lengths`: as `LoadedModel` has them."""
         self.backend = backend
         self.layers = layers
         self.buffers = buffers
         self.is_last = is_last
         self.block_size = block_size
+        self.lengths = lengths
 
     def last_logits(self, forward: Forward, prompts: list[torch.Tensor]) -> torch.Tensor:
         """Logits [prompts, vocabulary] of the last positions, all prompts computed whole in one step."""
@@ -135,6 +139,10 @@ class PackedRun:
         batch = attention_batch(inputs, state, generation, self.buffers, self.backend.num_groups)
         batch.last_seen = last_seen
         plans = ForwardPlans(self.backend.plan(batch))
+        if self.lengths is not None:
+            rows = inputs.token_row
+            counted = np.maximum(state.num_prompt[rows], inputs.positions + 1)
+            plans.lengths = self.buffers.put("lengths", counted.astype(np.int64))
         if forward.can_prune and selects:
             pruned = pruned_batch(batch, plans.full, inputs.samples, self.buffers)
             plans.last = self.backend.plan(pruned)

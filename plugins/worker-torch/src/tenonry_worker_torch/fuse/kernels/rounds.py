@@ -13,6 +13,7 @@ from tenonry_worker_torch.fuse.decoder import LeanHead
 from tenonry_worker_torch.fuse.kernels.linear import KernelLinear
 from tenonry_worker_torch.fuse.kernels.paged import TOLERANCE, paged_keys, trial_step
 from tenonry_worker_torch.fuse.kernels.trial import PAR, Candidates
+from tenonry_worker_torch.fuse.rope import RopeTable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from tenonry_torch_base.step_kernels import LayerKernel
     from tenonry_worker_torch.attention.layer import AttentionLayer
     from tenonry_worker_torch.fuse.decoder import LeanForward
-    from tenonry_worker_torch.fuse.rope import RopeTable
 
 ROWS = 2  # of a trial
 FIRST_IDS = 64  # their tokens are among these
@@ -43,8 +43,10 @@ class WholeRounds(NamedTuple):
 def round_parts(
     forward: LeanForward, layers: Sequence[LayerKernel], rope: RopeTable
 ) -> RoundParts | None:
-    """None where there is more before or behind the layers than kernels know."""
+    """None where there is more before or behind the layers than kernels know, or several tables of positions."""
     embed, end = forward.embed, forward.end
+    if type(rope) is not RopeTable:
+        return None
     if type(embed) is not nn.Embedding or not isinstance(end, LeanHead) or end.softcap:
         return None
     is_plain = embed.max_norm is None and embed.weight.dtype == torch.bfloat16
