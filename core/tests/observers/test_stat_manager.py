@@ -1,4 +1,4 @@
-"""Stat loggers on their own thread: never in the way, quarantined after three errors (SL-1, AF-2, fault 24)."""
+"""Stat loggers on threads of their own: never in the way, quarantined after three errors (SL-1, AF-2, fault 24)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pytest
 
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import PluginFault
-from tenonry.info import EngineInfo
+from tenonry.info import EngineInfo, PluginRecord
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
+from tenonry.observers import observer as observers
 from tenonry.observers import stat_manager
-from tenonry.observers.observer import ERRORS_BEFORE_QUARANTINE
+from tenonry.observers.observer import ERRORS_BEFORE_QUARANTINE, MAX_CALL_S, Observer
 from tenonry.observers.stat_manager import StatManager
 from tenonry.plugin.manager import PluginManager
 from tenonry.plugin.plan import PluginPlan, load_class
@@ -115,7 +116,6 @@ class TestDelivery:
         manager.record(record())
         assert set(threading.enumerate()) <= before
         assert not manager.enabled
-        assert manager._queue.empty()
 
     def test_log_is_called_every_interval(self, manage):
         often, seldom = ActingStatLogger(), ActingStatLogger()
@@ -174,6 +174,19 @@ class TestQuarantine:
         assert "stat logger 'bad' (" in caplog.text
         assert "is quarantined after 3 errors in a row" in caplog.text
 
+    @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+    def test_what_ends_threads_counts_as_an_error(self, manage, caplog, error):
+        def ends(_: Any) -> None:
+            raise error
+
+        bad = ActingStatLogger(ends)
+        manager = manage(bad=bad)
+        for i in range(6):
+            manager.record(record(i))
+        manager.shutdown()
+        assert bad.calls.count("record") == ERRORS_BEFORE_QUARANTINE
+        assert f"failed in record: {type(error).__name__}" in caplog.text
+
     def test_a_success_in_between_counts_anew(self, manage, caplog):
         observer = ActingStatLogger(lambda each: fails(each) if each.engine_index % 3 else None)
         manager = manage(observer=observer)
@@ -199,7 +212,7 @@ class TestQuarantine:
 
 class TestSlowLoggers:
     def test_records_are_dropped_and_counted_without_a_wait(self, manage, monkeypatch):
-        monkeypatch.setattr(stat_manager, "QUEUE_SIZE", 5)
+        monkeypatch.setattr(observers, "QUEUE_SIZE", 5)
         go = threading.Event()
         slow = ActingStatLogger(lambda _: go.wait(10))
         manager = manage(slow=slow)
@@ -222,11 +235,11 @@ class TestSlowLoggers:
 
 
 class TestHangingLoggers:
-    """One that blocks is named and left behind; the others see everything, once."""
+    """One that blocks is named and left behind; the others see everything at once, also while no request comes."""
 
     @pytest.fixture
     def hang(self, monkeypatch) -> Iterator[Any]:
-        monkeypatch.setattr(stat_manager, "MAX_CALL_S", 3)
+        monkeypatch.setattr(stat_manager, "TICK_S", 0.01)
         go = threading.Event()
 
         def wait(_: Any) -> None:
@@ -236,75 +249,63 @@ class TestHangingLoggers:
         yield wait
         go.set()
 
-    def seconds_pass(self, manager: StatManager, seconds: int) -> None:
-        """Each second, something is to be recorded."""
-        for number in range(seconds):
-            manager._watch_at = 0.0
-            manager.record(record(100 + number))
-
     @pytest.mark.parametrize("place", [0, 1, 2])
-    def test_the_others_go_on_without_it(self, place, manage, hang, caplog):
+    def test_the_others_do_not_wait_for_it(self, place, manage, hang, monkeypatch):
+        monkeypatch.setattr(stat_manager, "TICK_S", 1000)
         loggers = {name: ActingStatLogger() for name in "abc"}
         hanging = loggers["abc"[place]]
         hanging.act = hang
-        others = [logger for logger in loggers.values() if logger is not hanging]
         manager = manage(**loggers)
+        for i in range(3):
+            manager.record(record(i))
+        others = [logger for logger in loggers.values() if logger is not hanging]
+        eventually(lambda: all(len(logger.records) == 3 for logger in others))
+        assert hanging.records == []
+
+    def test_it_is_named_while_nothing_is_recorded(self, manage, hang, caplog):
+        hanging, good = ActingStatLogger(hang), ActingStatLogger()
+        manager = manage(hanging=hanging, good=good)
         manager.record(record())
-        eventually(lambda: hanging.calls[-1:] == ["record"])
-        self.seconds_pass(manager, 3)
-        assert "quarantined" not in caplog.text
-        self.seconds_pass(manager, 1)
-        eventually(lambda: all(len(logger.records) == 5 for logger in others))
-        assert f"stat logger '{'abc'[place]}' (" in caplog.text
-        assert "is quarantined after 3 s in 'record', which has not returned" in caplog.text
+        eventually(lambda: "quarantined" in caplog.text)
+        assert "stat logger 'hanging' (" in caplog.text
+        assert "is quarantined after 10 s in 'record', which has not returned" in caplog.text
         hang.go.set()  # what it waited for comes at last: too late
         manager.record(record(7))
         manager.shutdown()
-        wanted = [0, 100, 101, 102, 100, 7]
-        for logger in others:
-            assert [each.engine_index for each in logger.records] == wanted
-            assert logger.calls[-2:] == ["log", "shutdown"]
+        assert good.calls[-2:] == ["log", "shutdown"]
         eventually(lambda: len(hanging.records) == 1)
         assert hanging.calls == ["log_engine_initialized", "record"]
+
+    def test_what_waits_for_it_goes_on_without_it(self, manage, hang, caplog):
+        """A request for metrics, say."""
+        manager = manage(hanging=ActingStatLogger(hang), good=ActingStatLogger())
+        manager.record(record())
+        seen = threading.Event()
+        manager.after(seen.set)
+        assert seen.wait(10)
+        assert "quarantined" in caplog.text
 
     def test_one_that_hangs_in_its_log_is_left_there(self, manage, hang, caplog):
         bad, good = ActingStatLogger(), ActingStatLogger()
         bad.interval_s = 0.01
         bad.log = lambda: hang(None)  # type: ignore[method-assign]
-        manager = manage(bad=bad, good=good)
-        eventually(lambda: manager._current is not None and manager._current[0].logger is bad)
-        self.seconds_pass(manager, 4)
-        eventually(lambda: len(good.records) == 4)
-        assert "after 3 s in 'log'" in caplog.text
+        manage(bad=bad, good=good)
+        eventually(lambda: "after 10 s in 'log'" in caplog.text)
         assert "log" not in good.calls
 
-    def test_a_slow_one_that_goes_on_is_not(self, manage, hang, caplog):
-        slow = ActingStatLogger(hang)
-        manager = manage(slow=slow)
-        for number in range(6):
-            hang.go.clear()
-            manager.record(record())
-            eventually(lambda at=number: slow.calls.count("record") == at + 1)
-            self.second_passes_twice(manager)
-            hang.go.set()
-            eventually(lambda at=number: len(slow.records) == at + 1)
-        assert "quarantined" not in caplog.text
-
-    def second_passes_twice(self, manager: StatManager) -> None:
-        for _ in range(2):
-            manager._watch_at = 0.0
-            manager._watch()
-
-    def test_a_process_that_stood_still_blames_nobody(self, manage, hang, caplog):
-        """Two looks a minute apart are no minute in which the logger could have returned."""
-        observer = ActingStatLogger(hang)
-        manager = manage(observer=observer)
-        manager.record(record())
-        eventually(lambda: observer.calls[-1:] == ["record"])
-        self.second_passes_twice(manager)
-        for _ in range(1000):
-            manager._watch()
-        assert "quarantined" not in caplog.text
+    def test_a_slow_one_that_goes_on_is_not(self, caplog):
+        """Seconds count from the beginning of each call. Those in which nothing is called, or the process stood still,
+        do not.
+        """
+        slow = ActingStatLogger()
+        observer = Observer(PluginRecord("stat_logger", "slow", "m:Slow"), slow)
+        slow.act = lambda _: [observer.tick() for _ in range(MAX_CALL_S - 1)]
+        for number in range(3):
+            observer.call("record", record(number))
+            for _ in range(2 * MAX_CALL_S):
+                observer.tick()
+        assert len(slow.records) == 3
+        assert caplog.text == ""
 
 
 class TestPlan:
@@ -359,6 +360,7 @@ class TestPlan:
 
 
 def test_a_shutdown_before_the_start_closes_what_loggers_hold_already():
+    before = set(threading.enumerate())
     observer = ActingStatLogger()
     manager = StatManager(CONFIG, PluginPlan(), {"x": observer})
     for _ in range(2):
@@ -366,7 +368,7 @@ def test_a_shutdown_before_the_start_closes_what_loggers_hold_already():
         manager.initialized(INFO)  # engines that became ready while everything ended
         manager.record(record())
     assert observer.calls == ["shutdown"]
-    assert manager._thread is None
+    assert set(threading.enumerate()) <= before
 
 
 def test_a_logger_is_not_logged_at_every_record(manage, caplog):

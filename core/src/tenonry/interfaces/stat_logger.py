@@ -1,5 +1,5 @@
-"""Stat logger: receives the numbers. It runs in one process, on one observer thread behind a bounded queue, and delays
-no token.
+"""Stat logger: receives the numbers. It runs in one process, on a thread of its own behind a bounded queue, and delays
+neither tokens nor other loggers.
 """
 
 from __future__ import annotations

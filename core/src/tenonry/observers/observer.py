@@ -1,10 +1,16 @@
-"""One stat logger and its health: what it raises is counted, and in the end it is called no more. Observer thread."""
+"""One stat logger, its queue and its thread: a slow or broken logger delays neither tokens nor other loggers.
+Front end.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import queue
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tenonry.errors import PluginFault
@@ -12,32 +18,78 @@ from tenonry.info import PluginRecord
 from tenonry.interfaces.stat_logger import StatLogger
 
 logger = logging.getLogger(__name__)
+QUEUE_SIZE = 4096
 ERRORS_BEFORE_QUARANTINE = 3
+MAX_CALL_S = 10
 LEAST_INTERVAL_S = 0.01
 
 
 class Observer:
-    """`due`: when `log` is to be called next, on the monotonic clock."""
-
-    __slots__ = ("_errors", "_in_call", "_is_quarantined", "due", "entry", "logger")
+    """Calls one logger in order, until it is quarantined. `dropped`: calls lost to a full queue."""
 
     def __init__(self, entry: PluginRecord, stat_logger: StatLogger) -> None:
         self.entry = entry
         self.logger = stat_logger
-        self.due = 0.0
+        self.dropped = 0
+        self._queue: queue.Queue[Callable[[], object]] = queue.Queue(QUEUE_SIZE)
+        self._thread: threading.Thread | None = None
         self._errors = 0
-        self._in_call = ""
+        self._call = ""
+        self._call_s = 0
         self._is_quarantined = False
+        self._is_ending = False
+
+    def start(self) -> None:
+        """Call the logger from a thread of its own from now on."""
+        self._thread = threading.Thread(target=self._run, name="tenonry-stats", daemon=True)
+        self._thread.start()
+
+    def submit(self, method: str, *args: Any) -> None:
+        """Queue a call; dropped and counted if the queue is full."""
+        try:
+            self._queue.put_nowait(partial(self.call, method, *args))
+        except queue.Full:
+            self.dropped += 1
+
+    def after(self, function: Callable[[], object]) -> None:
+        """Call `function` once the logger has taken what was submitted so far, or now if the queue is full."""
+        try:
+            self._queue.put_nowait(function)
+        except queue.Full:
+            function()
+
+    def _run(self) -> None:
+        due = self._next_log()
+        while threading.current_thread() is self._thread:
+            with contextlib.suppress(queue.Empty):
+                self._queue.get(timeout=max(0.0, due - time.monotonic()))()
+            is_over = self._is_ending and self._queue.empty()
+            if is_over or time.monotonic() >= due:
+                due = self._next_log()
+                self.call("log")
+            if is_over:
+                self.call("shutdown")
+                return
+
+    def _next_log(self) -> float:
+        """When `log` is due, on the monotonic clock: after the interval of the logger, or the least one."""
+        try:
+            wanted = float(self.logger.interval_s)
+        except (TypeError, ValueError):
+            wanted = StatLogger.interval_s
+        interval_s = max(LEAST_INTERVAL_S, wanted)  # the least for what is not a number
+        return time.monotonic() + min(interval_s, threading.TIMEOUT_MAX)
 
     def call(self, method: str, *args: Any) -> None:
-        """Raises nothing."""
+        """Call the logger now, unless it is quarantined. Raises nothing."""
         if self._is_quarantined:
             return
-        self._in_call = method
+        self._call_s = 0
+        self._call = method
         try:
             getattr(self.logger, method)(*args)
             self._errors = 0
-        except Exception as error:  # noqa: BLE001 - it is counted and logged
+        except BaseException as error:  # noqa: BLE001 - it is counted and logged
             self._errors += 1
             fault = PluginFault(
                 self.entry.name, self.entry.distribution, self.entry.version, method, error
@@ -45,20 +97,32 @@ class Observer:
             logger.warning("%s", fault)
             if self._errors == ERRORS_BEFORE_QUARANTINE:
                 self._quarantine(f"after {self._errors} errors in a row")
+        self._call = ""
 
-    def leave(self, seconds: float) -> None:
-        """Its call has not returned for so long. From another thread."""
-        self._quarantine(f"after {seconds:g} s in '{self._in_call}', which has not returned")
+    def tick(self) -> None:
+        """A second has passed. Another thread takes over the queue of a logger whose call does not return."""
+        if self._call:
+            self._call_s += 1
+            if self._call_s == MAX_CALL_S:
+                self._quarantine(f"after {MAX_CALL_S} s in '{self._call}', which has not returned")
+                self.start()
 
     def _quarantine(self, why: str) -> None:
         self._is_quarantined = True
         logger.error("%s is quarantined %s: it is called no more", self.entry.label(), why)
 
-    def log_later(self) -> None:
-        """After the interval that the logger asks for, but no shorter than the least: the thread serves all loggers."""
-        try:
-            wanted = float(self.logger.interval_s)
-        except (TypeError, ValueError):
-            wanted = StatLogger.interval_s
-        interval_s = max(LEAST_INTERVAL_S, wanted)  # the least for what is not a number
-        self.due = time.monotonic() + min(interval_s, threading.TIMEOUT_MAX)
+    def stop(self) -> None:
+        """Deliver what is queued, log, and shut the logger down; `join` waits for it."""
+        self._is_ending = True
+        if self._thread is None:  # the engines never became ready, but the logger may hold a port
+            self.call("shutdown")
+        self.after(_nothing)
+
+    def join(self, timeout: float) -> None:
+        """Wait for the thread to end, or leave it behind."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+
+def _nothing() -> None:
+    """Wakes the thread."""

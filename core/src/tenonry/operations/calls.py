@@ -70,9 +70,9 @@ class Operations:
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
         """No engine goes on before all are awake."""
         async with self._lock:
-            await self._standing(self._wake_up, None if tags is None else list(tags))
+            await self._standing(self._wake_up, tags)
 
-    async def _wake_up(self, tags: list[str] | None) -> None:
+    async def _wake_up(self, tags: Sequence[str] | None) -> None:
         await self.calls.call("wake_up", tags)
         if not await self.calls.all("is_sleeping"):
             self.changes.discard("engines sleep")
@@ -82,12 +82,11 @@ class Operations:
         self, source: str, names: Sequence[str] | None = None, version: str = ""
     ) -> None:
         """Every engine says that the update would fit before the first one changes."""
-        wanted = None if names is None else list(names)
         async with self._lock:
-            await self.calls.call("check_update", source, wanted, version)
-            await self._standing(self._update, source, wanted, version)
+            await self.calls.call("check_update", source, names, version)
+            await self._standing(self._update, source, names, version)
 
-    async def _update(self, source: str, names: list[str] | None, version: str) -> None:
+    async def _update(self, source: str, names: Sequence[str] | None, version: str) -> None:
         self.changes.add("engines have new weights")
         await self.calls.call("update_weights", source, names, version)
 

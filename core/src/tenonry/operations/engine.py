@@ -111,7 +111,7 @@ class EngineOperations:
             self._is_broken = False
             self._apply()
 
-    def wake_up(self, tags: list[str] | None = None) -> None:
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
         """Take memory again. Steps go on when all ranks have all that they need."""
         call_optional(self._core, "sleep", "wake_up", tags)
         self._is_asleep = self.is_sleeping()
@@ -123,7 +123,9 @@ class EngineOperations:
         return "sleep" in core.executor.capabilities and any(core.call_workers("is_sleeping"))
 
     # ------------------------------------------------------------------ weights
-    def check_update(self, source: str, names: list[str] | None = None, version: str = "") -> None:
+    def check_update(
+        self, source: str, names: Sequence[str] | None = None, version: str = ""
+    ) -> None:
         """Raise what is wrong with an update, as far as it can be said before anything changes."""
         if len(version) > MAX_VERSION or (version and not VERSION.fullmatch(version)):
             raise ConfigError(
@@ -132,7 +134,7 @@ class EngineOperations:
         call_optional(self._core, "weights", "check_update", source, names)
 
     def update_weights(
-        self, source: str, names: list[str] | None = None, version: str = ""
+        self, source: str, names: Sequence[str] | None = None, version: str = ""
     ) -> None:
         """Replace weights on every rank; what was computed with the former ones is forgotten.
 

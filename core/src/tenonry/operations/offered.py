@@ -92,7 +92,7 @@ class OffersBlocking:
 
     def wake_up(self, tags: Sequence[str] | None = None) -> None:
         """As `AsyncLLM.wake_up`."""
-        self.operations.wake_up(None if tags is None else list(tags))
+        self.operations.wake_up(tags)
 
     def is_sleeping(self) -> bool:
         """Whether weights or KV cache are away."""
@@ -102,8 +102,7 @@ class OffersBlocking:
         self, source: str, names: Sequence[str] | None = None, version: str = ""
     ) -> None:
         """As `AsyncLLM.update_weights`."""
-        wanted = None if names is None else list(names)
-        self.operations.update_weights(source, wanted, version)
+        self.operations.update_weights(source, names, version)
 
     def start_profile(self) -> None:
         """Begin a profile on every rank."""
