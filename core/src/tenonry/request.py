@@ -9,6 +9,7 @@ import numpy as np
 
 from tenonry.messages import EngineCoreRequest
 from tenonry.outputs import FinishReason
+from tenonry.step import I32, NewRow
 
 
 class RequestStatus(enum.IntEnum):
@@ -60,6 +61,23 @@ class Request:
         self.num_preemptions = 0
         self.finish_reason: FinishReason | None = None
         self.key: object = None  # set by a scheduling policy: its place in the queue
+
+    def new_row(self, row: int, num_computed: int, block_ids: tuple[I32, ...]) -> NewRow:
+        """What workers need to run the request in `row`; arguments as in `NewRow`."""
+        source = self.source
+        return NewRow(
+            row=row,
+            handle=self.handle,
+            token_ids=self.token_ids,
+            num_computed=num_computed,
+            num_output=self.num_output_tokens,
+            block_ids=block_ids,
+            sampling=source.sampling_params,
+            stop_token_ids=source.stop_token_ids,
+            bad_words=source.bad_words,
+            adapter=source.adapter,
+            features=source.features and dict(source.features),
+        )
 
     @property
     def request_id(self) -> str:

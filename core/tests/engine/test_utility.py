@@ -157,10 +157,6 @@ class TestArguments:
 
         monkeypatch.setattr(core.executor, "call", old_call)
         assert result(core, "collective_rpc", "profile", [True]) == [True]
-        failure = call(core, "collective_rpc", "profile", kwargs={"is_start": True}).failure
-        assert "no keyword arguments to workers; give those of 'profile' by position" in str(
-            failure
-        )
 
     def test_structs_are_converted(self, core, monkeypatch):
         class Point(msgspec.Struct):

@@ -15,6 +15,8 @@ from tenonry.engine.validator import StepValidator
 from tenonry.errors import ContractViolation
 from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
+from tenonry.messages import EngineCoreRequest
+from tenonry.request import Request
 from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry.step import Adapter, ModelRunnerOutput, NewRow, SchedulerOutput
 
@@ -38,8 +40,27 @@ def new_row(
             max_tokens=fields.pop("max_tokens", 4),
             structured_output=fields.pop("structured_output", None),
         ),
-        adapter=fields.pop("adapter", None),
+        **fields,
     )
+
+
+class RowsAsAdded(StepValidator):
+    """Handles 1 to 9 exist; the first row of each is what its request asked for."""
+
+    def __init__(self, context: SchedulerContext) -> None:
+        super().__init__(context)
+        self.waiting = set(range(1, 10))
+
+    def check(self, output: SchedulerOutput) -> None:
+        for new in output.new:
+            if new.handle in self.waiting:
+                self.waiting.discard(new.handle)
+                self.added(copy.deepcopy(new))
+        super().check(output)
+
+    def ended(self, handle: int) -> None:
+        self.waiting.discard(handle)
+        super().ended(handle)
 
 
 def step(step_id: int, *rows: tuple[int, int, bool], new=(), gone=(), blocks=()) -> SchedulerOutput:
@@ -76,7 +97,7 @@ def make_validator(
             for i in range(groups)
         ),
     )
-    validator = StepValidator(
+    return RowsAsAdded(
         SchedulerContext(
             config,
             kv_cache,
@@ -86,9 +107,6 @@ def make_validator(
             feeds_back_tokens=feeds_back,
         )
     )
-    for handle in range(1, 10):
-        validator.added(handle)
-    return validator
 
 
 @pytest.fixture
@@ -113,7 +131,8 @@ def expect(validator: StepValidator, rule: str, output: SchedulerOutput, detail:
     assert detail in str(caught.value)
 
 
-STEPS = "steps are numbered"
+STEPS = "steps are numbered from 0"
+REQUEST = "a new row is that of its request"
 RIGHT = step(2, (0, 1, True), (1, 1, True), blocks=[(0, 3)], new=[new_row(2, 3, 4, 4)], gone=())
 
 
@@ -181,6 +200,7 @@ def test_a_broken_rule_is_named(validator, case):
 
 def test_steps_are_numbered():
     validator = make_validator()
+    expect(make_validator(), STEPS, step(1), "expected step 0")
     validator.check(step(0))
     expect(validator, STEPS, step(2), "expected step 1")
 
@@ -368,6 +388,82 @@ def test_the_validator_is_told_by_the_engine_only(forget: str):
     }
     validator = make_validator()
     if forget == "ended":
-        validator.added(50)
+        validator.added(new_row(0, 50, 3))
     calls[forget](validator)
     expect(validator, "only known, unfinished requests run", step(0, new=[new_row(0, 50, 3, 0)]))
+
+
+FIELDS: dict[str, dict[str, object]] = {
+    "token_ids": {"token_ids": i32(0, 1, 9, 3, 4)},
+    "token_ids, delivered": {"token_ids": i32(0, 1, 2, 3, 9)},
+    "token_ids, one missing": {"token_ids": i32(0, 1, 2, 3), "num_output": 0},
+    "num_output": {"num_output": 0},
+    "sampling": {"sampling": SamplingParams(max_tokens=4, temperature=0.5)},
+    "sampling, its grammar": {"sampling": SamplingParams(max_tokens=4, structured_output=StructuredOutput(regex="b"))},
+    "stop_token_ids": {"stop_token_ids": ()},
+    "bad_words": {"bad_words": ((7, 9),)},
+    "adapter": {"adapter": None},
+    "adapter, another version": {"adapter": Adapter("one", "2f")},
+    "features": {"features": None},
+    "features, one missing": {"features": {"spans": np.array([[1, 2]])}},
+    "features, another picture": {"features": {"spans": np.array([[1, 2]]), "pixels": np.ones((2, 3), np.float32)}},
+}  # fmt: skip
+
+
+class TestFieldsOfARequest:
+    """A row that lacks something of its request would be answered as if it had not been asked for."""
+
+    def request(self) -> NewRow:
+        """A prompt of four and a delivered token."""
+        return new_row(
+            0,
+            50,
+            5,
+            0,
+            1,
+            num_output=1,
+            max_tokens=9,
+            structured_output=StructuredOutput(regex="a"),
+            stop_token_ids=(8,),
+            bad_words=((7, 8),),
+            adapter=Adapter("one", "1f"),
+            features={"spans": np.array([[1, 2]]), "pixels": np.full((2, 3), np.nan, np.float32)},
+        )
+
+    @pytest.fixture
+    def asked(self) -> StepValidator:
+        validator = make_validator()
+        validator.added(self.request())
+        return validator
+
+    @pytest.mark.parametrize("case", FIELDS)
+    def test_a_row_that_differs_is_named(self, asked, case):
+        row = msgspec.structs.replace(self.request(), **FIELDS[case])
+        expect(asked, REQUEST, step(0, new=[row]), case.partition(",")[0])
+
+    @pytest.mark.parametrize("case", FIELDS)
+    def test_a_row_that_comes_back_keeps_its_fields(self, asked, case):
+        asked.check(step(0, (0, 5, True), new=[self.request()]))
+        asked.check(step(1, gone=[0]))
+        back = msgspec.structs.replace(
+            self.request(), row=1, token_ids=np.arange(7, dtype=np.int32), num_output=3
+        )
+        copy.deepcopy(asked).check(step(2, new=[back]))
+        wrong = msgspec.structs.replace(back, **FIELDS[case])
+        expect(asked, REQUEST, step(2, new=[wrong]))
+
+    def test_what_the_scheduler_empties_is_noticed(self):
+        """The request that it was given is its own to change; what workers are told is not."""
+        source = EngineCoreRequest(
+            handle=50,
+            request_id="50",
+            prompt_token_ids=i32(1, 2, 3),
+            sampling_params=SamplingParams(),
+            features={"spans": np.array([[1, 2]])},
+        )
+        request = Request(source, 1, 0.0, 12)
+        validator = make_validator()
+        validator.added(request.new_row(0, 0, ()))
+        assert source.features is not None
+        source.features.clear()
+        expect(validator, REQUEST, step(0, new=[request.new_row(0, 0, (i32(0),))]), "features")

@@ -83,10 +83,10 @@ def started(most: int = 4, **sampling: object) -> StepValidator:
             max_round_tokens=most,
         )
     )
-    for handle in (1, 2, 3):
-        validator.added(handle)
     params = SamplingParams(max_tokens=7, **sampling)
     rows = [new_row(0, (0, 1), params), new_row(1, (2, 3), params)]
+    for request in (*rows, new_row(2, (), params)):
+        validator.added(request)
     prompt = i32(3, 3)
     output = decoding(0, 1, num_tokens=prompt, next_token=i32(5, 5), total_tokens=6, new=rows)
     validator.check(output)
@@ -141,7 +141,7 @@ class TestSteps:
         expect(DECODES, started(), decoding(1, samples=np.array([True, False])))
 
     def test_a_new_row(self):
-        new = new_row(2, (4, 5), SamplingParams())
+        new = new_row(2, (4, 5), SamplingParams(max_tokens=7))
         expect(DECODES, started(), decoding(1, new=[new]))
 
     def test_a_grammar(self):

@@ -7,13 +7,15 @@ import time
 from collections import Counter
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import Phase
 
 from tenonry.errors import ContractViolation
 from tenonry.messages import EngineCoreOutputs
 from tenonry.request import RequestStatus
-from tenonry.step import NO_ROWS
+from tenonry.sampling_params import SamplingParams
+from tenonry.step import NO_ROWS, Adapter
 from tenonry_kvcache import KVCacheManager
 from tenonry_kvcache.windows import WindowTables
 from tenonry_scheduling import BaseScheduler
@@ -24,6 +26,9 @@ from tenonry_testkit.rules import RuleBroken
 from tenonry_testkit.scheduler import SchedulerContract
 
 
+CARRIES = "test_a_new_row_has_the_fields_of_its_request"
+
+
 class Honest(BaseScheduler):
     """The reference scheduler, with a prefix cache, over blocks that a defect can replace."""
 
@@ -32,6 +37,96 @@ class Honest(BaseScheduler):
 
     def __init__(self, context):
         super().__init__(context, self.blocks_class(context))
+
+
+# ---------------------------------------------------------------------------------------------------- what a row carries
+class ChangesRows(ReferenceScheduler):
+    """Passes each new row on as `carry` returns it."""
+
+    def schedule(self):
+        output = super().schedule()
+        output.new = [self.carry(new) for new in output.new]
+        return output
+
+    def carry(self, new):
+        return msgspec.structs.replace(new, **self.other_fields)
+
+
+class ForgetsTheAdapter(ChangesRows):
+    caught_by = CARRIES
+    other_fields = {"adapter": None}
+
+
+class ServesAnotherAdapter(ChangesRows):
+    caught_by = CARRIES
+    other_fields = {"adapter": Adapter("a", "2")}
+
+
+class ForgetsTheFeatures(ChangesRows):
+    caught_by = CARRIES
+    other_fields = {"features": None}
+
+
+class EmptiesTheFeatures(ChangesRows):
+    """In the request itself."""
+
+    caught_by = CARRIES
+
+    def add_request(self, request):
+        (request.source.features or {}).clear()
+        super().add_request(request)
+
+    def carry(self, new):
+        return new
+
+
+class ForgetsBadWords(ChangesRows):
+    caught_by = CARRIES
+    other_fields = {"bad_words": ()}
+
+
+class ForgetsStopIds(ChangesRows):
+    caught_by = CARRIES
+    other_fields = {"stop_token_ids": ()}
+
+
+class SamplesWithTheDefaults(ChangesRows):
+    caught_by = CARRIES
+
+    def carry(self, new):
+        plain = SamplingParams(temperature=0, max_tokens=new.sampling.max_tokens)
+        return msgspec.structs.replace(new, sampling=plain)
+
+
+class ChangesTheFirstToken(ChangesRows):
+    caught_by = CARRIES
+
+    def carry(self, new):
+        return msgspec.structs.replace(
+            new, token_ids=new.token_ids ^ (np.arange(len(new.token_ids)) == 0)
+        )
+
+
+class TakesDeliveredTokensForPrompt(ChangesRows):
+    caught_by = CARRIES
+    other_fields = {"num_output": 0}
+
+
+class ForgetsTheAdapterOfThePreempted(ChangesRows):
+    caught_by = CARRIES
+
+    def carry(self, new):
+        is_new = self.requests[new.handle].num_preemptions == 0
+        return new if is_new else msgspec.structs.replace(new, adapter=None)
+
+
+class CountsStepsFromOne(ReferenceScheduler):
+    caught_by = "test_it_is_a_scheduler_that_the_kernel_accepts"
+
+    def schedule(self):
+        output = super().schedule()
+        output.step_id += 1
+        return output
 
 
 # ---------------------------------------------------------------------------------------------------- what a step holds
@@ -512,7 +607,6 @@ def test_corpus_covers_the_contract():
     assert (
         tests - caught.keys()
         == {
-            "test_it_is_a_scheduler_that_the_kernel_accepts",  # in test_tools
             "test_a_snapshot_of_states_changes_no_token",  # in test_broken_snapshots
             "test_min_tokens_hold_stop_ids_back",  # the worker holds them back; a scheduler can only end too late
         }

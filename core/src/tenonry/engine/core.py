@@ -6,7 +6,6 @@ results are collected.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
 from collections import deque
@@ -15,14 +14,7 @@ from typing import Any
 
 from tenonry.checks.requests import RequestLimits, check_request
 from tenonry.engine.build import EngineParts
-from tenonry.errors import (
-    ErrorCode,
-    PluginError,
-    PluginFault,
-    RequestError,
-    TenonryError,
-    Unsupported,
-)
+from tenonry.errors import ErrorCode, PluginError, PluginFault, RequestError, TenonryError
 from tenonry.handle import client_of
 from tenonry.messages import (
     EngineCoreOutputs,
@@ -101,6 +93,7 @@ class EngineCore:
             self._check(source)
             self._arrivals += 1
             request = Request(source, self._arrivals, self.clock(), self.limits.max_model_len)
+            known = request.new_row(0, 0, ())
             self.scheduler.add_request(request)
         except RequestError as error:
             return FinishedOutput(
@@ -114,7 +107,7 @@ class EngineCore:
             raise self._blame("scheduler", "add_request", error) from error
         self._live.add(source.handle)
         if self.validator is not None:
-            self.validator.added(source.handle)
+            self.validator.added(known)
         return None
 
     def _check(self, source: EngineCoreRequest) -> None:
@@ -260,20 +253,11 @@ class EngineCore:
         timeout: float | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call a worker method of the allow-list on every rank, after draining the steps in flight.
-
-        Raises Unsupported for keyword arguments that an executor of an earlier version cannot pass on.
-        """
+        """Call a worker method of the allow-list on every rank, after draining the steps in flight."""
         self.collect_all()
-        call = self.executor.call
-        if not kwargs:
-            return call(method, args, timeout)
-        if "kwargs" not in inspect.signature(call).parameters:
-            raise Unsupported(
-                f"{self.plan.get('executor').label()} passes no keyword arguments to workers; "
-                f"give those of '{method}' by position: {sorted(kwargs)}"
-            )
-        return call(method, args, timeout, kwargs)
+        if kwargs:
+            return self.executor.call(method, args, timeout, kwargs)
+        return self.executor.call(method, args, timeout)
 
     # ------------------------------------------------------------------ statistics and faults
     def attach_stats(self, outputs_by_client: OutputsByClient, *, idle: bool) -> OutputsByClient:

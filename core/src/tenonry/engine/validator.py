@@ -13,6 +13,7 @@ import numpy as np
 from tenonry.errors import ContractViolation
 from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.step import BatchState, ModelRunnerOutput, NewRow, SchedulerOutput, Spans
+from tenonry.transport.serial import Encoder
 
 FREE = 0
 RUNNING = 1
@@ -23,7 +24,7 @@ _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 class StepValidator:
     """Raises ContractViolation with the plugin, the step and the rule. `check` follows every `schedule()`.
 
-    `context`: what the scheduler was given. `added` and `ended` say which handles exist; `answered` follows a result.
+    `context`: that of the scheduler. `added` and `ended` report which requests exist; `answered` follows a result.
     """
 
     def __init__(self, context: SchedulerContext) -> None:
@@ -63,14 +64,15 @@ class StepValidator:
         self._writer = np.zeros(kv_cache.num_blocks, np.int64)
         self._writers_of_group = num_rows << 32
         self._scratch = np.zeros(max(kv_cache.num_blocks, num_rows), np.int64)
-        self._live: set[int] = set()
+        self._live: dict[int, NewRow] = {}
         self._step_id = -1
 
-    def added(self, handle: int) -> None:
-        self._live.add(handle)
+    def added(self, request: NewRow) -> None:
+        """A request that may run, as `Request.new_row` made it before the scheduler received it."""
+        self._live[request.handle] = request
 
     def ended(self, handle: int) -> None:
-        self._live.discard(handle)
+        self._live.pop(handle, None)
         row = self._row_of.get(handle)
         if row is not None:
             self._use[row] = ENDED
@@ -79,7 +81,9 @@ class StepValidator:
         """Every rule that one step can break."""
         expected = self._step_id + 1
         self._step_id = output.step_id
-        self._expect(output.step_id == expected, "steps are numbered", "expected step %d", expected)
+        self._expect(
+            output.step_id == expected, "steps are numbered from 0", "expected step %d", expected
+        )
         self._check_columns(output)
         for gone in output.gone.tolist():
             self._leave(gone)
@@ -170,6 +174,7 @@ class StepValidator:
             self._check_range(ids, self._num_ids[group], "block ids exist", "block")
             if not self._windows[group]:
                 expect(count == (hit > 0), "one state per hit", "row %d has %d", row, count)
+        self._check_fields(new, self._live[handle])
         if new.sampling.max_tokens is not None:
             longest += new.sampling.pooling is not None  # its token has no place to be computed
             longest = min(longest, length - new.num_output + new.sampling.max_tokens)
@@ -182,6 +187,25 @@ class StepValidator:
         self._row_of[handle] = row
         self._stays += self._num_rows
         self._stay[row] = self._stays + row
+
+    def _check_fields(self, new: NewRow, request: NewRow) -> None:
+        """What a row carries of its request, also when it comes back with more output."""
+        more = new.token_ids[len(request.token_ids) :]
+        expected = msgspec.structs.replace(
+            request,
+            row=new.row,
+            token_ids=np.concatenate((request.token_ids, more)),
+            num_computed=new.num_computed,
+            num_output=request.num_output + len(more),
+            block_ids=new.block_ids,
+        )
+        encode = Encoder().encode
+        for field in NewRow.__struct_fields__:
+            found = getattr(new, field)
+            wanted = getattr(expected, field)
+            if found is not wanted and encode(found) != encode(wanted):
+                rule = "a new row is that of its request"
+                self._expect(False, rule, "%s of row %d is %.99r", field, new.row, found)
 
     def _check_new_blocks(self, output: SchedulerOutput) -> None:
         group = output.new_block_group

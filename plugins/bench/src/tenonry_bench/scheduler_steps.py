@@ -142,9 +142,10 @@ class Drive:
             prompt_token_ids=prompt,
             sampling_params=self._params,
         )
+        request = Request(source, self._requests, time.monotonic(), max_model_len)
         if self._validator is not None:
-            self._validator.added(source.handle)
-        self.scheduler.add_request(Request(source, self._requests, time.monotonic(), max_model_len))
+            self._validator.added(request.new_row(0, 0, ()))
+        self.scheduler.add_request(request)
 
     def settle(self, running: int) -> None:
         """Step until all `running` requests have decoded a while. Raises TenonryError if they never do."""

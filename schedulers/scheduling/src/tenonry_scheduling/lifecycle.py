@@ -105,20 +105,7 @@ class Lifecycle:
             request.num_cached_tokens = num_computed
             queued_s = now - request.arrival_time
             self.first_runs.append(ScheduledOutput(request.handle, queued_s, num_computed))
-        source = request.source
-        return NewRow(
-            row=row,
-            handle=request.handle,
-            token_ids=request.token_ids,
-            num_computed=num_computed,
-            num_output=request.num_output_tokens,
-            block_ids=self.blocks.table(row),
-            sampling=source.sampling_params,
-            stop_token_ids=source.stop_token_ids,
-            bad_words=source.bad_words,
-            adapter=source.adapter,
-            features=source.features,
-        )
+        return request.new_row(row, num_computed, self.blocks.table(row))
 
     def undo_start(self, request: Request, row: int) -> None:
         """The request got a row but cannot run in this step; it is still in the queue."""

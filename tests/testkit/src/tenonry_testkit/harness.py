@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tenonry.engine.validator import StepValidator
@@ -150,12 +150,13 @@ class SchedulerHarness:
         prompt_logprobs: int | None = None,
         allowed_token_ids: Sequence[int] | None = None,
         structured_output: StructuredOutput | None = None,
+        sampling: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> Entry:
         """Send a request. `num_delivered` of its output tokens count as delivered already, elsewhere.
 
-        `fields` are further fields of EngineCoreRequest (priority, adapter, cache_salt, tags, …). A request that the
-        scheduler refuses ends at once, in an error.
+        `sampling` are further fields of SamplingParams, `fields` of EngineCoreRequest (priority, adapter, cache_salt,
+        tags, …). A request that the scheduler refuses ends at once, in an error.
         """
         params = SamplingParams(
             max_tokens=max_tokens,
@@ -166,6 +167,7 @@ class SchedulerHarness:
             prompt_logprobs=prompt_logprobs,
             allowed_token_ids=None if allowed_token_ids is None else tuple(allowed_token_ids),
             structured_output=structured_output,
+            **(sampling or {}),
         )
         self._count += 1
         source = EngineCoreRequest(
@@ -196,7 +198,7 @@ class SchedulerHarness:
 
     def _enter(self, entry: Entry) -> None:
         self.ledger.add(entry)
-        self.validator.added(entry.handle)
+        self.validator.added(entry.request.new_row(0, 0, ()))
         try:
             with self.guard():
                 self.scheduler.add_request(entry.request)

@@ -16,6 +16,7 @@ from tenonry.outputs import FinishReason
 from tenonry.request import Request
 from tenonry.step import I32
 from tenonry_testkit.fakes.tokens import Completion
+from tenonry_testkit.row_checker import RowChecker
 from tenonry_testkit.rules import (
     COUNTS,
     NO_OUTPUT_AFTER_THE_END,
@@ -38,7 +39,7 @@ class Entry:
 
     __slots__ = (
         "arrival", "expected", "finished", "handle", "limit", "may_fail", "num_before", "num_cached", "num_prompt",
-        "prompt_positions", "queued_s", "request", "started_at", "token_ids", "wants",
+        "prompt_positions", "queued_s", "request", "row_checker", "started_at", "token_ids", "wants",
     )  # fmt: skip
 
     def __init__(self, request: Request, expected: Completion, arrival: int) -> None:
@@ -54,6 +55,7 @@ class Entry:
         self.num_before = request.num_tokens
         self.num_prompt = request.num_prompt_tokens
         self.wants = request.source.sampling_params
+        self.row_checker = RowChecker(request.source)
         self.prompt_positions: set[int] = set()  # whose log-probabilities were delivered
         self.started_at: float | None = None
         self.num_cached: int | None = None

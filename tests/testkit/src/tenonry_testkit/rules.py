@@ -5,6 +5,9 @@ from __future__ import annotations
 LIMITS = "max_num_batched_tokens, max_num_seqs and max_model_len are never exceeded"
 KNOWN_AND_UNFINISHED = "only known, unfinished requests are scheduled"
 ONE_WRITER = "one block is never given to two writers"
+OWN_FIELDS = (
+    "a new row has the prompt, delivered tokens, parameters, adapter and features of its request"
+)
 HAS_SLOT = "every scheduled token has a slot"
 STATE_SLOTS = (
     "a row with a cached prefix starts from one snapshot that was saved in an earlier step"

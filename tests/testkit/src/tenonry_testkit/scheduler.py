@@ -26,7 +26,7 @@ from tenonry.info import PluginRecord
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.plugin import Point
 from tenonry.plugin.manager import resolve_point
-from tenonry_testkit import scenarios_blocks, scenarios_endings, scenarios_fairness
+from tenonry_testkit import scenarios_blocks, scenarios_endings, scenarios_fairness, scenarios_rows
 from tenonry_testkit.fakes.tokens import RECURRENT
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.machine import machine_for
@@ -112,12 +112,21 @@ class SchedulerContract:
 
     # ------------------------------------------------------------------ the plugin
     def test_it_is_a_scheduler_that_the_kernel_accepts(self) -> None:
-        """It resolves, implements the interface in a version that the kernel drives, and is idle when it is new."""
+        """It resolves, implements the interface in a version that the kernel drives, and is idle when it is new.
+
+        Its steps are numbered from 0.
+        """
         harness = self.harness()
         assert isinstance(harness.scheduler, Scheduler)
         scenarios_endings.idle_is_idle(harness)
 
     # ------------------------------------------------------------------ what a step may contain
+    @pytest.mark.parametrize("field", scenarios_rows.REQUESTS)
+    def test_a_new_row_has_the_fields_of_its_request(self, field: str) -> None:
+        """Workers receive each request as it was asked for, also after preemption."""
+        for depth in (1, 2):
+            scenarios_rows.rows_have_their_fields(self.harness, field, depth)
+
     @pytest.mark.parametrize("seqs, budget", [(3, 5), (4, 4), (1, 9)])
     def test_limits_are_never_exceeded(self, seqs: int, budget: int) -> None:
         """max_num_batched_tokens, max_num_seqs and max_model_len hold in every step."""

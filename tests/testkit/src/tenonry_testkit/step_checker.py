@@ -199,6 +199,7 @@ class StepChecker:
             KNOWN_AND_UNFINISHED,
             f"{entry} enters row {new.row}, which is in use",
         )
+        entry.row_checker.check(new)
         self.rows[new.row] = Stay(new, entry)
         self.overtaken.pop(entry.handle, None)
         self.first_run.setdefault(entry.handle, step_id)

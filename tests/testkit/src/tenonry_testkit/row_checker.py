@@ -1,0 +1,44 @@
+"""Compares what workers are told of a request with what the request asked for. Test process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tenonry.messages import EngineCoreRequest
+from tenonry.step import NewRow
+from tenonry_testkit.rules import OWN_FIELDS, expect
+
+
+class RowChecker:
+    """The fields of one request, copied before the scheduler receives it."""
+
+    def __init__(self, source: EngineCoreRequest) -> None:
+        self._prompt = source.prompt_token_ids.tolist()
+        self._delivered = list(source.output_token_ids)
+        self._fields = {
+            "sampling": source.sampling_params,
+            "stop_token_ids": tuple(source.stop_token_ids),
+            "bad_words": tuple(source.bad_words),
+            "adapter": source.adapter,
+        }
+        self._features = _plain(source.features)
+
+    def check(self, new: NewRow) -> None:
+        """Raise RuleBroken for a row that differs."""
+        token_ids = new.token_ids.tolist()
+        known = self._prompt + self._delivered
+        self._expect("token_ids", token_ids[: len(known)], known)
+        self._expect("num_output", new.num_output, len(token_ids) - len(self._prompt))
+        for field, wanted in self._fields.items():
+            self._expect(field, getattr(new, field), wanted)
+        self._expect("features", _plain(new.features), self._features)
+
+    @staticmethod
+    def _expect(field: str, found: object, wanted: object) -> None:
+        expect(found == wanted, OWN_FIELDS, "{} is {!r:.80}, not {!r:.80}", field, found, wanted)
+
+
+def _plain(features: dict[str, np.ndarray] | None) -> dict[str, Any]:
+    return {name: array.tolist() for name, array in (features or {}).items()}
