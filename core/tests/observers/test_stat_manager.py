@@ -211,19 +211,24 @@ class TestQuarantine:
 
 
 class TestSlowLoggers:
-    def test_records_are_dropped_and_counted_without_a_wait(self, manage, monkeypatch):
+    def test_records_are_dropped_and_counted_without_a_wait(self, monkeypatch, caplog):
         monkeypatch.setattr(observers, "QUEUE_SIZE", 5)
         go = threading.Event()
         slow = ActingStatLogger(lambda _: go.wait(10))
-        manager = manage(slow=slow)
-        manager.record(record())
+        observer = Observer(PluginRecord("stat_logger", "slow", "m:Slow"), slow)
+        observer.start()
+        observer.submit("record", record())
         eventually(lambda: slow.calls[-1:] == ["record"])
         for i in range(20):
-            manager.record(record(i))
-        assert manager.dropped == 15
+            observer.submit("record", record(i))
+        assert observer.dropped == 15
+        assert caplog.text.count("stat logger 'slow' (") == 1
+        assert "is too slow; its numbers miss records" in caplog.text
         go.set()
-        manager.shutdown()
+        observer.stop()
+        observer.join(10)
         assert len(slow.records) == 6
+        assert slow.calls[-2:] == ["log", "shutdown"]
 
     def test_one_that_hangs_does_not_keep_a_shutdown(self, manage, monkeypatch):
         go = threading.Event()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -25,7 +26,6 @@ from tenonry_testkit.outcomes import failing_tests
 from tenonry_testkit.rules import RuleBroken
 from tenonry_testkit.scheduler import SchedulerContract
 
-
 CARRIES = "test_a_new_row_has_the_fields_of_its_request"
 
 
@@ -39,9 +39,11 @@ class Honest(BaseScheduler):
         super().__init__(context, self.blocks_class(context))
 
 
-# ---------------------------------------------------------------------------------------------------- what a row carries
+# --------------------------------------------------------------------------------------------------- what a row carries
 class ChangesRows(ReferenceScheduler):
     """Passes each new row on as `carry` returns it."""
+
+    other_fields: ClassVar[dict[str, object]]
 
     def schedule(self):
         output = super().schedule()
@@ -54,17 +56,17 @@ class ChangesRows(ReferenceScheduler):
 
 class ForgetsTheAdapter(ChangesRows):
     caught_by = CARRIES
-    other_fields = {"adapter": None}
+    other_fields: ClassVar = {"adapter": None}
 
 
 class ServesAnotherAdapter(ChangesRows):
     caught_by = CARRIES
-    other_fields = {"adapter": Adapter("a", "2")}
+    other_fields: ClassVar = {"adapter": Adapter("a", "2")}
 
 
 class ForgetsTheFeatures(ChangesRows):
     caught_by = CARRIES
-    other_fields = {"features": None}
+    other_fields: ClassVar = {"features": None}
 
 
 class EmptiesTheFeatures(ChangesRows):
@@ -82,12 +84,12 @@ class EmptiesTheFeatures(ChangesRows):
 
 class ForgetsBadWords(ChangesRows):
     caught_by = CARRIES
-    other_fields = {"bad_words": ()}
+    other_fields: ClassVar = {"bad_words": ()}
 
 
 class ForgetsStopIds(ChangesRows):
     caught_by = CARRIES
-    other_fields = {"stop_token_ids": ()}
+    other_fields: ClassVar = {"stop_token_ids": ()}
 
 
 class SamplesWithTheDefaults(ChangesRows):
@@ -109,7 +111,7 @@ class ChangesTheFirstToken(ChangesRows):
 
 class TakesDeliveredTokensForPrompt(ChangesRows):
     caught_by = CARRIES
-    other_fields = {"num_output": 0}
+    other_fields: ClassVar = {"num_output": 0}
 
 
 class ForgetsTheAdapterOfThePreempted(ChangesRows):

@@ -45,10 +45,12 @@ class Observer:
         self._thread.start()
 
     def submit(self, method: str, *args: Any) -> None:
-        """Queue a call; dropped and counted if the queue is full."""
+        """Queue a call; dropped and counted if the queue is full, and logged the first time."""
         try:
             self._queue.put_nowait(partial(self.call, method, *args))
         except queue.Full:
+            if not self.dropped:
+                logger.warning("%s is too slow; its numbers miss records", self.entry.label())
             self.dropped += 1
 
     def after(self, function: Callable[[], object]) -> None:

@@ -49,11 +49,6 @@ class StatManager:
         self.enabled = bool(self._observers)
         self.traces = any(observer.logger.traces for observer in self._observers)
 
-    @property
-    def dropped(self) -> int:
-        """Calls lost to full queues."""
-        return sum(observer.dropped for observer in self._observers)
-
     def initialized(self, info: EngineInfo) -> None:
         """The engines are ready, or their number changed."""
         if self.enabled and not self._is_running:
@@ -84,7 +79,7 @@ class StatManager:
         self.submit("record", record)
 
     def submit(self, method: str, *args: Any) -> None:
-        """Queue a call of every logger's `method`; dropped and counted where a queue is full."""
+        """Queue a call of every logger's `method`; dropped, counted and logged where a queue is full."""
         if self.enabled:
             for observer in self._observers:
                 observer.submit(method, *args)

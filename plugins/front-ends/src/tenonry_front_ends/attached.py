@@ -66,6 +66,7 @@ class StatForwarder(StatManager):
         super().__init__(config, PluginPlan())
         self.enabled = bool(link.attachment.plan.all("stat_logger"))
         self.traces = link.attachment.traces
+        self.dropped = 0
         self._link = link
         self._unacknowledged = 0
         self._unreported = 0
