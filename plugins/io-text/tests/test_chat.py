@@ -22,8 +22,7 @@ from chat_templates import (
 
 from tenonry.errors import RequestError
 from tenonry.sampling_params import SamplingParams
-from tenonry_io_text.content import ContentForm, content_form, plain
-from tenonry_io_text.sandbox import ChatTemplate
+from tenonry_io_text.plain import plain
 
 
 @pytest.fixture(scope="session")
@@ -109,20 +108,6 @@ def test_rendered_chat_gets_no_second_bos(chat):
 
 
 class TestContent:
-    @pytest.mark.parametrize(
-        ("template", "form"),
-        [
-            (CHATML, ContentForm.TEXT),
-            (TOOLS, ContentForm.TEXT),
-            (PARTS, ContentForm.PARTS),
-            (EITHER, ContentForm.EITHER),
-            ("{% for p in messages[0]['content'] | list %}{{ p }}{% endfor %}", ContentForm.PARTS),
-            ("{% set c = messages[0].content %}{% for p in c %}{{ p }}{% endfor %}", ContentForm.PARTS),
-        ],
-    )  # fmt: skip
-    def test_form_is_read_off_the_template(self, template, form):
-        assert content_form(ChatTemplate(template).tree) is form
-
     def test_parts_become_text_where_text_is_wanted(self, chat):
         content = [
             {"type": "text", "text": "a"},
@@ -188,11 +173,6 @@ class TestContent:
             ([{"role": "user", "content": [{"type": ["text"]}]}], "only text", "messages[0].content[0]"),
             ([{"role": "assistant", "tool_calls": 3}], "tool_calls must be a list", "messages[0].tool_calls"),
             ([{"role": "assistant", "tool_calls": [{}]}], "'function'", "messages[0].tool_calls"),
-            (
-                [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}],
-                "not valid JSON",
-                "messages[0].tool_calls",
-            ),
             ([{"role": "user", "content": object()}], "hold a object", "messages"),
         ],
     )  # fmt: skip

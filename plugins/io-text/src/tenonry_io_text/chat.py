@@ -8,12 +8,17 @@ from typing import Any
 
 from tenonry.errors import ConfigError, ModelError, RequestError
 from tenonry_hf_hub import read_json, read_text
-from tenonry_io_text.content import ChatImages, ContentForm, content_form, normalise_messages, plain
+from tenonry_io_text.content import ChatImages, normalise_messages
+from tenonry_io_text.forms import TemplateForms, find_forms
+from tenonry_io_text.plain import plain
 from tenonry_io_text.sandbox import ChatTemplate
 
 DEFAULT, TOOL_USE = "default", "tool_use"
 MAX_TEMPLATE_BYTES = 1 << 20
 MAX_KWARGS = 64
+NOTHING_TO_CONTINUE = (
+    "continue_final_message is set, but the last message has no content to continue"
+)
 # What a request may not set through chat_template_kwargs, whatever the template reads.
 RESERVED = frozenset({
     "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize",
@@ -85,7 +90,8 @@ class ChatRenderer:
         self._special_tokens = special_tokens
         self._max_chars = max_chars
         self._max_messages = max_messages
-        self._compiled: dict[str, tuple[ChatTemplate, ContentForm]] = {}
+        self._compiled: dict[str, ChatTemplate] = {}
+        self._forms: dict[tuple[str, bool], TemplateForms] = {}  # of chats with tools, and without
 
     @property
     def source(self) -> str | None:
@@ -113,15 +119,20 @@ class ChatRenderer:
                 "continued or answered; set one of them to false",
                 "continue_final_message",
             )
-        template, form = self._template(tools)
+        name = TOOL_USE if tools and TOOL_USE in self._sources else DEFAULT
+        template = self._template(name)
         if tools and "tools" not in template.variables:
             raise RequestError(
                 "tools: the model's chat template does not show tools to the model; leave them out, or the operator "
                 "can give another template with --chat-template",
                 "tools",
             )
-        chat = normalise_messages(messages, form, max_messages=self._max_messages, images=images)
-        marker = _mark_end(chat) if continue_final_message else ""
+        forms = self._forms_of(name, template, with_tools=bool(tools))
+        chat = normalise_messages(messages, forms, max_messages=self._max_messages, images=images)
+        marker = ""
+        if continue_final_message:
+            _check_continued(plain(messages[-1]))
+            marker = _mark_end(chat[-1])
         values = self._special_tokens | self._checked_kwargs(chat_template_kwargs, template)
         values |= {
             "messages": chat,
@@ -134,13 +145,18 @@ class ChatRenderer:
         text = template.render(values, max_chars=self._max_chars)
         return _cut_at(text, marker) if marker else text
 
-    def _template(self, tools: Any) -> tuple[ChatTemplate, ContentForm]:
-        name = TOOL_USE if tools and TOOL_USE in self._sources else DEFAULT
+    def _template(self, name: str) -> ChatTemplate:
         if name not in self._sources:
             raise RequestError(_no_template(sorted(self._sources)), "messages")
         if name not in self._compiled:
             self._compiled[name] = compile_template(self._sources[name])
         return self._compiled[name]
+
+    def _forms_of(self, name: str, template: ChatTemplate, *, with_tools: bool) -> TemplateForms:
+        key = name, with_tools
+        if key not in self._forms:
+            self._forms[key] = find_forms(template, self._special_tokens, with_tools=with_tools)
+        return self._forms[key]
 
     def _checked_kwargs(self, given: Any, template: ChatTemplate) -> dict[str, Any]:
         """Those that the template reads: others cannot matter, and clients send one set to many models."""
@@ -162,19 +178,18 @@ class ChatRenderer:
         return {name: plain(value) for name, value in given.items() if name in template.variables}
 
 
-def compile_template(source: str) -> tuple[ChatTemplate, ContentForm]:
+def compile_template(source: str) -> ChatTemplate:
     """Raises RequestError if the model's template is none."""
     import jinja2
 
     try:
-        template = ChatTemplate(source)
+        return ChatTemplate(source)
     except jinja2.TemplateSyntaxError as error:
         raise RequestError(
             f"the chat template is not valid Jinja: {error} (line {error.lineno}); the operator can give another one "
             "with --chat-template",
             "messages",
         ) from None
-    return template, content_form(template.tree)
 
 
 def _no_template(names: list[str]) -> str:
@@ -195,20 +210,29 @@ def _objects(values: Any, param: str) -> Any:
     return values
 
 
-def _mark_end(chat: list[dict[str, Any]]) -> str:
-    """Put a random mark and a space at the end of the last message; returns the mark."""
-    message, mark = chat[-1], f"end{secrets.token_hex(8)}"
-    content = message.get("content")
-    if isinstance(content, list):
-        if content and "text" in content[-1]:
-            content[-1]["text"] += f"{mark} "
-            return mark
-    elif content is not None:
+def _check_continued(message: dict[str, Any]) -> None:
+    """Raises RequestError for a last message that cannot be continued."""
+    if message.get("tool_calls"):
+        raise RequestError(
+            "continue_final_message is set, but the last message holds tool calls, which cannot be continued; "
+            "add their results, or leave the calls out",
+            "continue_final_message",
+        )
+    if message.get("content") in (None, []):
+        raise RequestError(NOTHING_TO_CONTINUE, "messages")
+
+
+def _mark_end(message: dict[str, Any]) -> str:
+    """Put a random mark and a space at the end of a message; returns the mark."""
+    mark = f"end{secrets.token_hex(8)}"
+    content = message["content"]
+    if isinstance(content, str):
         message["content"] = f"{content}{mark} "
-        return mark
-    raise RequestError(
-        "continue_final_message is set, but the last message has no content to continue", "messages"
-    )
+    elif "text" in content[-1]:
+        content[-1]["text"] += f"{mark} "
+    else:
+        raise RequestError(NOTHING_TO_CONTINUE, "messages")
+    return mark
 
 
 def _cut_at(text: str, mark: str) -> str:

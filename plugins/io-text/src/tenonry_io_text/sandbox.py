@@ -29,6 +29,10 @@ class TemplateRefusal(jinja2.TemplateError):
     """The template itself refuses the messages, with `raise_exception`."""
 
 
+class TemplateTimeout(RequestError):
+    """The template took more than `MAX_SECONDS`."""
+
+
 class GenerationBlocks(jinja2.ext.Extension):
     """`{% generation %} … {% endgeneration %}` marks, for training, what the assistant said; rendered as is."""
 
@@ -100,15 +104,15 @@ def make_environment() -> ImmutableSandboxedEnvironment:
 
 
 class ChatTemplate:
-    """One compiled template. `variables`: the names it reads from outside. `tree`: its syntax tree.
+    """One compiled template. `variables`: the names it reads from outside.
 
     Raises jinja2.TemplateSyntaxError if `source` is no template.
     """
 
     def __init__(self, source: str) -> None:
         environment = make_environment()
-        self.tree = environment.parse(source)
-        self.variables = frozenset(jinja2.meta.find_undeclared_variables(self.tree))
+        tree = environment.parse(source)
+        self.variables = frozenset(jinja2.meta.find_undeclared_variables(tree))
         self.source = source
         self._template = environment.from_string(source)
 
@@ -146,7 +150,7 @@ class ChatTemplate:
                     f"the rendered chat has more than {max_chars} characters", "messages"
                 )
             if time.monotonic() > deadline:
-                raise RequestError(
+                raise TemplateTimeout(
                     f"the chat template took more than {MAX_SECONDS:g} s", "messages"
                 )
             yield part
