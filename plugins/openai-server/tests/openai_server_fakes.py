@@ -14,7 +14,8 @@ from tenonry.errors import DrainingError, EngineDeadError, RequestError, Unsuppo
 from tenonry.info import EngineInfo, ModelInfo, PluginRecord
 from tenonry.interfaces.io_processor import IOProcessor, IOProcessorContext, ProcessedPrompt
 from tenonry.outputs import CompletionOutput, Logprob, RequestOutput
-from tenonry.sampling_params import OutputKind, SamplingParams
+from tenonry.pooling.calls import PoolingOutput
+from tenonry.sampling_params import OutputKind, PoolingParams, SamplingParams
 
 MODEL = ModelInfo(
     name="fake", path="/nowhere", architecture="Fake", max_model_len=100, vocab_size=2**20
@@ -83,6 +84,7 @@ class FakeEngine:
             num_gpu_blocks=10,
             block_size=16,
             plugins=(PluginRecord("scheduler", "fake", "m:C", "fake-dist", "1.0"),),
+            tasks={"score": 1, "embed": 2},
         )
         self.stat_loggers: dict[str, Any] = {}
         self.calls: list[Call] = []
@@ -214,6 +216,19 @@ class FakeEngine:
     # ------------------------------------------------------------------ the rest of the surface
     def listen(self) -> None:
         self.is_listening = True
+
+    async def encode(
+        self, prompt: Any, params: PoolingParams, request_id: str, **fields: Any
+    ) -> PoolingOutput:
+        """A vector of the prompt's length."""
+        self.calls.append(Call(prompt, params, request_id, fields))
+        text = prompt if isinstance(prompt, str) else prompt.get("prompt", "")
+        return PoolingOutput(request_id, [1, 2], np.asarray([len(text), 1.0], np.float32))
+
+    async def score(
+        self, text_1: str, text_2: str, request_id: str, **fields: Any
+    ) -> PoolingOutput:
+        return await self.encode(text_1 + text_2, PoolingParams(), request_id, **fields)
 
     def record_ignored_field(self) -> None:
         self.num_ignored_fields += 1

@@ -93,7 +93,7 @@ class Engine:
 
 def test_answers_keep_the_order_and_leave_room_in_the_queue():
     engine = Engine()
-    pool = Pool(engine, "id", 0)
+    pool = Pool(engine, "id", {"priority": 0})
     texts = ["a" * (1 + place % 9) for place in range(3 * AT_ONCE)]
     found = asyncio.run(pool.encode(texts, PoolingParams()))
     assert [each.data[0] for each in found] == [len(text) for text in texts]
@@ -105,7 +105,9 @@ def test_answers_keep_the_order_and_leave_room_in_the_queue():
 def test_the_first_failure_is_raised_bare_and_ends_the_others():
     engine = Engine()
     with pytest.raises(EngineGenerateError, match="it failed"):
-        asyncio.run(Pool(engine, "id", 0).encode(["a", "fail", *["b"] * 500], PoolingParams()))
+        asyncio.run(
+            Pool(engine, "id", {"priority": 0}).encode(["a", "fail", *["b"] * 500], PoolingParams())
+        )
     assert engine.running == 0
     assert engine.ended < 502
 
@@ -113,7 +115,7 @@ def test_the_first_failure_is_raised_bare_and_ends_the_others():
 def test_scores_of_vectors_embed_each_text_once():
     engine = Engine()
     pairs = [("aa", "b"), ("aa", "aa"), ("aa", "b")]
-    scores = asyncio.run(Pool(engine, "id", 0).scores(pairs))
+    scores = asyncio.run(Pool(engine, "id", {"priority": 0}).scores(pairs))
     assert engine.ended == 2
     assert scores[1] == pytest.approx(1.0)
     assert scores[0] == scores[2] == pytest.approx(3 / (5**0.5 * 2**0.5))

@@ -142,7 +142,6 @@ def test_settings_have_other_names():
         ({"background": True}, "background"),
         ({"conversation": "c"}, "conversation"),
         ({"top_logprobs": 3}, "top_logprobs"),
-        ({"max_tokens": 3}, "max_tokens"),
     ],
 )
 def test_what_cannot_be_honoured_is_named(change, param):

@@ -134,13 +134,11 @@ PROPERTIES: dict[str, Any] = {
     "output_config": {
         "type": ["object", "null"],
         "properties": {"effort": {"enum": [*sorted(EFFORT), None]}},
-        "additionalProperties": False,
     },
 }
 COUNTED: dict[str, Any] = {
     "type": "object",
     "properties": PROPERTIES,
     "required": ["model", "messages"],
-    "additionalProperties": False,
 }
 BODY: dict[str, Any] = {**COUNTED, "required": ["model", "messages", "max_tokens"]}

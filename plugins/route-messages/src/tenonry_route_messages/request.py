@@ -1,6 +1,7 @@
 """A request of the Messages API as the fields of a chat. Front end.
 
-What would change the answer and cannot be honoured is refused by name; what changes nothing is ignored.
+What would change the answer and cannot be honoured is refused by name. Names that nothing here reads are judged by
+`names.py`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,16 @@ from typing import Any, NoReturn
 from tenonry.errors import RequestError
 from tenonry.sampling_params import MAX_STOP_STRING_CHARS, MAX_STOP_STRINGS
 
-PASSED = ("model", "temperature", "top_p", "top_k", "stream")
+PASSED = (
+    "model", "temperature", "top_p", "top_k", "stream", "seed", "min_p", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "logit_bias", "min_tokens", "stop_token_ids", "ignore_eos", "include_stop_str_in_output",
+    "skip_special_tokens", "bad_words", "allowed_token_ids", "extra_args", "truncate_prompt_tokens",
+    "add_special_tokens", "priority", "cache_salt", "chat_template_kwargs", "structured_outputs",
+)  # fmt: skip
 # Accounting, and hints that change no answer of this server.
-HARMLESS = frozenset({"metadata", "service_tier", "betas", "inference_geo", "anthropic_version"})
+HARMLESS = frozenset({
+    "metadata", "service_tier", "betas", "inference_geo", "anthropic_version", "cache_control", "user_profile_id",
+})  # fmt: skip
 READ = frozenset({
     "max_tokens", "messages", "system", "stop_sequences", "tools", "tool_choice", "thinking", "output_config",
 })  # fmt: skip
@@ -34,14 +42,6 @@ def chat_fields(body: Any, *, needs_max_tokens: bool = True) -> dict[str, Any]:
     """The chat that a request means. Raises RequestError that names the field."""
     if not isinstance(body, dict):
         raise RequestError("the body must be a JSON object")
-    for name in body:
-        if (
-            name not in READ
-            and name not in PASSED
-            and name not in HARMLESS
-            and body[name] is not None
-        ):
-            refuse(name[:64], "this server does not have this field; leave it out")
     fields: dict[str, Any] = {
         name: body[name] for name in PASSED if name != "stream" and body.get(name) is not None
     }
@@ -274,7 +274,9 @@ def _add_thinking(fields: dict[str, Any], body: Mapping[str, Any]) -> None:
         kind = thinking.get("type") if isinstance(thinking, dict) else None
         if kind not in ("enabled", "disabled", "adaptive"):
             refuse("thinking.type", "must be enabled, adaptive or disabled")
-        fields["chat_template_kwargs"] = {"enable_thinking": kind != "disabled"}
+        template = fields.get("chat_template_kwargs")
+        values = template if isinstance(template, dict) else {}
+        fields["chat_template_kwargs"] = {"enable_thinking": kind != "disabled", **values}
         fields["include_reasoning"] = kind != "disabled"
     output = body.get("output_config")
     if output is None:

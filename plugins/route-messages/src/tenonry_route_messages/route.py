@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from tenonry_route_messages.answer import MessageStream, event, whole_message
 from tenonry_route_messages.document import BODY, COUNTED
+from tenonry_route_messages.names import check_names
 from tenonry_route_messages.request import chat_fields
 
 TYPES = {
@@ -61,6 +62,7 @@ def build(context: Any) -> APIRouter:
         """Continue a conversation."""
         try:
             body = await chats.read(request)
+            check_names(body, chats.fields(request))
             answer = await chats.chat(request, chat_fields(body))
             if not body.get("stream"):
                 parts = await chats.whole(request, answer)
@@ -77,7 +79,9 @@ def build(context: Any) -> APIRouter:
     async def count_tokens(request: Request) -> Response:
         """How many tokens the prompt has; none are computed."""
         try:
-            fields = chat_fields(await chats.read_json(request), needs_max_tokens=False)
+            body = await chats.read_json(request)
+            check_names(body, chats.fields(request))
+            fields = chat_fields(body, needs_max_tokens=False)
             count = await chats.count_tokens(request, fields)
         except Exception as error:  # noqa: BLE001  every error has this API's shape
             return errors.answer(request, error)

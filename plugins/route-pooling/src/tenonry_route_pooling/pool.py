@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tenonry.pooling.calls import PoolingOutput, cosine, scores_by
@@ -17,13 +17,15 @@ class Pool:
     """The pooling requests of one HTTP request. `num_tokens`: of all prompts that were answered."""
 
     def __init__(
-        self, engine: Any, request_id: str, priority: int, truncate: int | None = None
+        self, engine: Any, request_id: str, fields: Mapping[str, Any], truncate: int | None = None
     ) -> None:
-        """`truncate`: the most tokens of a prompt, of which the first are kept; -1: those that fit."""
+        """`fields`: keywords of each call of the engine. `truncate`: maximum tokens of a prompt, of which the first are
+        kept; -1: those that fit.
+        """
         self._engine = engine
         self._truncate = truncate
         self._id = request_id
-        self._priority = priority
+        self._fields = fields
         self._count = 0
         self.num_tokens = 0
 
@@ -32,7 +34,7 @@ class Pool:
 
         async def one(prompt: Any) -> PoolingOutput:
             return await self._engine.encode(
-                self._cut(prompt), params, self._next_id(), priority=self._priority
+                self._cut(prompt), params, self._next_id(), **self._fields
             )
 
         return await self._all(one, prompts)
@@ -61,7 +63,7 @@ class Pool:
 
     async def _score(self, both: tuple[str, str]) -> PoolingOutput:
         return await self._engine.score(
-            *both, self._next_id(), priority=self._priority, truncate_prompt_tokens=self._truncate
+            *both, self._next_id(), **self._fields, truncate_prompt_tokens=self._truncate
         )
 
     async def _all(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from tenonry.errors import RequestError
 
@@ -13,17 +14,62 @@ Texts = str | list[str]
 Body = TypeVar("Body", bound="Common")
 
 
-class Common(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What each of them takes. `user` changes no answer."""
+# Names of vLLM's requests that would change an answer.
+_CHATS = "these routes take no chats; send texts"
+_WHOLE = "scores are those of the model's own head"
+REFUSED = {
+    "messages": _CHATS,
+    "add_generation_prompt": _CHATS,
+    "continue_final_message": _CHATS,
+    "chat_template_kwargs": _CHATS,
+    "add_special_tokens": "special tokens are added to texts; send token ids to have others",
+    "padding": "prompts are not padded",
+    "truncation_side": "truncate_prompt_tokens keeps the start of a prompt",
+    "use_activation": _WHOLE,
+    "activation": _WHOLE,
+    "softmax": _WHOLE,
+    "data_1": "it is called text_1 here",
+    "data_2": "it is called text_2 here",
+    "queries": "it is called text_1 here",
+    "items": "it is called text_2 here",
+}
+
+# Values with which fields of vLLM's ask for what is done anyway.
+DONE_ANYWAY: dict[str, tuple[Any, ...]] = {
+    "add_special_tokens": (True,),
+    "padding": ("do_not_pad",),
+    "truncation_side": ("right",),
+    "embed_dtype": ("float32",),
+    "endianness": ("native", "little"),
+    "use_activation": (),
+}
+
+
+class Common(msgspec.Struct, kw_only=True):
+    """What each of them takes. `user` changes no answer. `REFUSED`: further names that would."""
+
+    REFUSED: ClassVar[dict[str, str]] = {}
 
     model: str | None = None
     user: str | None = None
     priority: int = 0
+    cache_salt: Annotated[str, Meta(max_length=256)] | None = None
     truncate_prompt_tokens: int | None = None
+
+    @property
+    def engine_fields(self) -> dict[str, Any]:
+        """Keywords of each request to the engine."""
+        return {"priority": self.priority, "cache_salt": self.cache_salt}
 
 
 class Embeddings(Common, kw_only=True):
     """POST /v1/embeddings."""
+
+    REFUSED: ClassVar[dict[str, str]] = {
+        "use_activation": "it is called normalize here",
+        "embed_dtype": "vectors are float32",
+        "endianness": "vectors in base64 are little-endian",
+    }
 
     input: str | list[Any]
     encoding_format: Literal["float", "base64"] = "float"
@@ -44,7 +90,7 @@ class Score(Common, kw_only=True):
     text_2: Texts
 
 
-class Document(msgspec.Struct, forbid_unknown_fields=True):
+class Document(msgspec.Struct):
     """A document of a rerank request, where it is no plain text."""
 
     text: str
@@ -60,7 +106,9 @@ class Rerank(Common, kw_only=True):
 
 
 def parsed(kind: type[Body], value: Any) -> Body:
-    """`value` as a request. Raises RequestError that names the field."""
+    """`value` as a request; a field that is null is as good as absent. Raises RequestError that names the field."""
+    if isinstance(value, dict):
+        value = {name: entry for name, entry in value.items() if entry is not None}
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -70,6 +118,14 @@ def parsed(kind: type[Body], value: Any) -> Body:
             place = text.rpartition("`$.")[2].rstrip("`")
         where = place or "the body"
         raise RequestError(f"{where}: {text}", place) from None
+
+
+def check_names(kind: type[Common], value: Any, fields: Any) -> None:
+    """Judge the names in a body; `fields` is the server's `FieldCheck`."""
+    fields.body(value, kind.__struct_fields__, {**REFUSED, **kind.REFUSED}, DONE_ANYWAY)
+    documents = value.get("documents") if isinstance(value, dict) else None
+    for place, document in enumerate(documents if isinstance(documents, list) else ()):
+        fields.object(document, Document.__struct_fields__, f"documents.{place}")
 
 
 def prompts(value: str | list[Any]) -> list[Any]:

@@ -24,6 +24,7 @@ from tenonry_route_pooling.requests import (
     Rerank,
     Score,
     check_count,
+    check_names,
     parsed,
     prompts,
 )
@@ -109,10 +110,14 @@ class PoolingRoutes:
         self, request: Request, kind: type[Body], prefix: str
     ) -> tuple[Body, Pool, dict[str, Any]]:
         """The checked request, its requests to the engine, and the head of the answer."""
-        body = parsed(kind, await self._door.read(request))
+        value = await self._door.read(request)
+        check_names(kind, value, self._door.fields(request))
+        body = parsed(kind, value)
         model = await self._door.model(request, body.model)
         request_id = f"{prefix}-{self._door.request_id(request)}"
-        pool = Pool(self._context.engine, request_id, body.priority, body.truncate_prompt_tokens)
+        pool = Pool(
+            self._context.engine, request_id, body.engine_fields, body.truncate_prompt_tokens
+        )
         head = {"id": request_id, "object": "list", "created": int(time.time()), "model": model}
         return body, pool, head
 

@@ -116,6 +116,8 @@ PROPERTIES: dict[str, Any] = {
     **{name: {"description": "Changes no answer here."} for name in sorted(HARMLESS)},
     **{name: {"$ref": CHAT + name} for name in PASSED},
     "stream": {"type": ["boolean", "null"]},
+    "stream_options": {"type": ["object", "null"]},
+    "include": {"type": ["array", "null"], "items": TEXT},
     "input": {
         "anyOf": [TEXT, {"type": "array", "items": ITEM, "minItems": 1, "maxItems": MAX_ITEMS}]
     },
@@ -130,9 +132,4 @@ PROPERTIES: dict[str, Any] = {
     "text": {"type": ["object", "null"], "properties": {"format": FORMAT}},
     "truncation": {"enum": ["disabled", None]},
 }
-BODY: dict[str, Any] = {
-    "type": "object",
-    "properties": PROPERTIES,
-    "required": ["input"],
-    "additionalProperties": False,
-}
+BODY: dict[str, Any] = {"type": "object", "properties": PROPERTIES, "required": ["input"]}

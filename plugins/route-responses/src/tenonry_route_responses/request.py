@@ -1,7 +1,7 @@
 """A request of the Responses API as the fields of a chat. Front end.
 
 Nothing is stored: a conversation comes whole in `input`. What would change the answer and cannot be honoured is refused
-by name; what changes nothing is ignored.
+by name. Names that nothing here reads are judged by `names.py`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from tenonry.sampling_params import MAX_TOKENS
 
 PASSED = (
     "model", "temperature", "top_p", "parallel_tool_calls", "seed", "stop", "top_k", "min_p", "presence_penalty",
-    "frequency_penalty", "repetition_penalty", "priority", "cache_salt", "chat_template_kwargs",
+    "frequency_penalty", "repetition_penalty", "logit_bias", "min_tokens", "stop_token_ids", "ignore_eos",
+    "include_stop_str_in_output", "skip_special_tokens", "bad_words", "allowed_token_ids", "extra_args",
+    "truncate_prompt_tokens", "add_special_tokens", "priority", "cache_salt", "chat_template_kwargs",
+    "structured_outputs",
 )  # fmt: skip
 # Accounting, storage and hints that change no answer of this server.
 HARMLESS = frozenset({
     "store", "metadata", "user", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-    "include", "stream", "stream_options", "max_tool_calls",
+    "max_tool_calls",
 })  # fmt: skip
 READ = frozenset(
     {
@@ -31,6 +34,9 @@ READ = frozenset(
         "reasoning",
         "text",
         "truncation",
+        "include",
+        "stream",
+        "stream_options",
     }
 )
 REFUSED = {
@@ -54,7 +60,7 @@ def chat_fields(body: Any) -> dict[str, Any]:
     """The chat that a request means. Raises RequestError that names the field."""
     if not isinstance(body, dict):
         raise RequestError("the body must be a JSON object")
-    _check_names(body)
+    _check_values(body)
     fields: dict[str, Any] = {name: body[name] for name in PASSED if body.get(name) is not None}
     system = body.get("instructions")
     if system is not None and not isinstance(system, str):
@@ -69,16 +75,13 @@ def chat_fields(body: Any) -> dict[str, Any]:
     return fields
 
 
-def _check_names(body: Mapping[str, Any]) -> None:
+def _check_values(body: Mapping[str, Any]) -> None:
     for name, value in body.items():
         if name in REFUSED and value not in (None, False, 0, ""):
             code = (
                 "previous_response_not_found" if name == "previous_response_id" else "unsupported"
             )
             refuse(name, REFUSED[name], code)
-        known = name in READ or name in PASSED or name in HARMLESS or name in REFUSED
-        if not known and value is not None:
-            refuse(name[:64], "this request has no such field; leave it out", "unknown_parameter")
     if not isinstance(body.get("stream"), bool | None):
         refuse("stream", "must be true or false")
     if body.get("truncation") not in (None, "disabled"):

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from tenonry_route_responses.answer import ResponseWriter
 from tenonry_route_responses.document import BODY
+from tenonry_route_responses.names import check_names
 from tenonry_route_responses.request import chat_fields
 
 EVENTS = "text/event-stream"
@@ -26,6 +27,7 @@ def build(context: Any) -> APIRouter:
     async def responses(request: Request) -> Response:
         """Continue a conversation that comes whole."""
         body = await chats.read(request)
+        check_names(body, chats.fields(request))
         answer = await chats.chat(request, chat_fields(body))
         writer = ResponseWriter(answer, body, lambda text: chats.count_text(request, text))
         if not body.get("stream"):

@@ -18,11 +18,13 @@ from typing import Any
 
 from tenonry_openai_server.errors import APIError, bad_request
 
+# Hints about caching, which objects in a body may hold as well; prefixes are cached without them.
+CACHE_HINTS = frozenset({"cache_control", "prompt_cache_breakpoint"})
 # Accounting, identity and hints about caching or speed.
-HARMLESS = frozenset({
+HARMLESS = CACHE_HINTS | {
     "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
     "prompt_cache_options", "prediction", "request_id",
-})  # fmt: skip
+}  # fmt: skip
 _STRUCTURED = "put it into structured_outputs, as json, json_object, regex, choice or grammar"
 _TOOLS = "only /v1/chat/completions has tools"
 _FUNCTIONS = "tools has taken its place"
@@ -93,6 +95,8 @@ HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {
     "best_of": (None, 1),
     "detokenize": (None, True),
     "truncation_side": (None, "left"),
+    "n": (None, 1),
+    "is_error": (None, False),
     "thinking_token_budget": (None, -1),
     "prompt_logprob_start": (None, 0),
     "top_logprobs": (None, 0),

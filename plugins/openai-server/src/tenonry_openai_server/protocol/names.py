@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from tenonry_openai_server.errors import APIError, bad_request
 from tenonry_openai_server.protocol.fields import (
+    CACHE_HINTS,
     ELSEWHERE,
     HARMLESS_VALUES,
     NOTHING,
@@ -80,12 +81,13 @@ class NameBound:
 class FieldRules:
     """The fields of one kind of object. `refused`: name → why; `harmless`: names that never change an answer.
 
-    `is_strict`: all other names are refused.
+    `nothing`: name → values with which it asks for nothing. `is_strict`: all other names are refused.
     """
 
     known: Collection[str]
     refused: Mapping[str, str] = field(default_factory=dict)
     harmless: Collection[str] = ()
+    nothing: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: HARMLESS_VALUES)
     is_strict: bool = False
 
     def judge(self, name: str, value: Any, under: str = "") -> bool:
@@ -95,7 +97,7 @@ class FieldRules:
         """
         if name in self.harmless or value is None:
             return False
-        if value in HARMLESS_VALUES.get(name, NOTHING if name in self.refused else ()):
+        if value in self.nothing.get(name, NOTHING if name in self.refused else ()):
             return False
         path = f"{under}.{name}" if under else name
         if name in self.refused:
@@ -150,7 +152,8 @@ class _Shape:
         refused: dict[str, str] = {}
         for model in models:
             refused |= getattr(model, "refused_fields", {})
-        self.rules = FieldRules(frozenset(name for name, _ in names), refused)
+        known = frozenset(name for name, _ in names)
+        self.rules = FieldRules(known, refused, CACHE_HINTS)
         self.nested: dict[str, _Shape] = {}
         for name, each in names:
             inner = tuple(dict.fromkeys(_models(each.annotation)))

@@ -24,6 +24,7 @@ from tenonry_openai_server.protocol.reader import CompletionReader
 from tenonry_openai_server.protocol.requests import ChatRequest
 from tenonry_openai_server.routes.bodies import check_content_type, server_state
 from tenonry_openai_server.routes.chat import CHAT
+from tenonry_openai_server.routes.field_check import FieldCheck
 from tenonry_openai_server.routes.generation import Begun, admit
 from tenonry_openai_server.routes.prompts import need_text, render
 from tenonry_openai_server.sse import PartStream
@@ -128,6 +129,10 @@ class ChatDoor:
         what the server answers with 400 where the operator has such requests refused.
         """
         ignored(request).add(part, reason)
+
+    def fields(self, request: Request) -> FieldCheck:
+        """Judges the fields of a request by the server's rules, and takes reports of ignored parts."""
+        return FieldCheck(ignored(request))
 
     async def model(self, request: Request, name: str | None) -> str:
         """The served name that a request means. Raises what the server answers with 404."""
