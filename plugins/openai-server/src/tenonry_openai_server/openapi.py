@@ -19,6 +19,7 @@ EVENT_STREAM = "text/event-stream"  # a schema would be one of each event
 Request = type[BaseModel] | type[msgspec.Struct] | dict[str, Any]
 _models: dict[str, type[BaseModel]] = {}
 _structs: dict[str, type[msgspec.Struct]] = {"ErrorBody": ErrorBody}
+_requests: set[str] = set()
 
 
 def describe(
@@ -45,6 +46,8 @@ def describe(
         "responses": {"200": {"description": "Success", "content": content}, "default": error}
     }
     if request is not None:
+        if isinstance(request, type):
+            _requests.add(request.__name__)
         extra["requestBody"] = {
             "required": True,
             "content": {"application/json": {"schema": _schema(request)}},
@@ -83,7 +86,22 @@ def install(app: FastAPI, *, refuses_unknown: bool) -> None:
                 _structs.values(), ref_template=REF + "{name}"
             )
             schemas.update(msgspec_part)
+            for name in _requests:
+                _allow_null(schemas[name])
             app.openapi_schema = document
         return app.openapi_schema
 
     app.openapi = build  # type: ignore[method-assign]
+
+
+def _allow_null(schema: dict[str, Any]) -> None:
+    """Let each field of a body that may be absent be null as well."""
+    null = {"type": "null"}
+    required = schema.get("required", ())
+    for name, form in schema["properties"].items():
+        is_free = not form.keys() - {"description"}
+        if name in required or is_free or "null" in form.get("type", ()):
+            continue
+        about = form if "anyOf" in form else {"anyOf": [form]}
+        if null not in about["anyOf"]:
+            schema["properties"][name] = {**about, "anyOf": [*about["anyOf"], null]}

@@ -84,6 +84,11 @@ def _check_values(body: Mapping[str, Any]) -> None:
             refuse(name, REFUSED[name], code)
     if not isinstance(body.get("stream"), bool | None):
         refuse("stream", "must be true or false")
+    if not isinstance(body.get("stream_options"), dict | None):
+        refuse("stream_options", "must be an object")
+    include = [] if body.get("include") is None else body["include"]
+    if not isinstance(include, list) or not all(isinstance(name, str) for name in include):
+        refuse("include", "must be a list of texts")
     if body.get("truncation") not in (None, "disabled"):
         refuse("truncation", "inputs are never cut; leave it out, or say disabled", "unsupported")
 

@@ -95,6 +95,8 @@ class FieldRules:
 
         `under`: the path of the object, such as "tools.0".
         """
+        if self.is_strict:
+            raise unknown_field(name, nearest_field(name, self.known), under)
         if name in self.harmless or value is None:
             return False
         if value in self.nothing.get(name, NOTHING if name in self.refused else ()):
@@ -103,7 +105,7 @@ class FieldRules:
         if name in self.refused:
             raise bad_request(f"{path}: {self.refused[name]}; leave it out", path, "unsupported")
         nearest = None if name in ELSEWHERE else nearest_field(name, self.known)
-        if nearest is not None or self.is_strict:
+        if nearest is not None:
             raise unknown_field(name, nearest, under)
         return True
 
