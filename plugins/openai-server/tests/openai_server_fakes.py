@@ -52,10 +52,15 @@ class CharacterIO(IOProcessor):
         if not self.has_template:
             raise RequestError("the model has no chat template; use /v1/completions", "messages")
         self.seen = (messages, kwargs)
-        lines = [f"{message['role']}: {message['content']}" for message in messages]
+        lines = [f"{message['role']}: {_shown(message['content'])}" for message in messages]
         if kwargs["add_generation_prompt"]:
             lines.append("assistant:")
         return {"prompt": "\n".join(lines), "add_special_tokens": False}
+
+
+def _shown(content):
+    parts = content if isinstance(content, list) else [{"text": content}]
+    return "".join(str(part.get("text", "*")) for part in parts)
 
 
 class Call:

@@ -42,10 +42,14 @@ def test_chat_is_rendered_by_the_io_processor(api):
     messages, kwargs = api.engine.io_processor.seen
     assert messages == [
         {"role": "system", "content": "be short"},
-        {"role": "user", "content": "a\nb", "name": "Ann"},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+            "name": "Ann",
+        },
         {
             "role": "assistant",
-            "content": "",
+            "content": None,
             "tool_calls": [{"id": "1", "type": "function", "function": CALLED}],
         },
         {"role": "tool", "content": "7", "tool_call_id": "1"},

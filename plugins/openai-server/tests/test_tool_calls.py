@@ -206,7 +206,9 @@ def test_parser_that_fails_fails_the_one_request(make_api, tmp_path):
     ("fields", "param", "word"),
     [
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name", "pattern"),
-        ({"tools": [{"type": "retrieval", "function": {"name": "a"}}]}, "tools.0.type", "function"),
+        ({"tools": [{"type": "functions", "function": {"name": "a"}}]}, "tools.0", "did you mean function?"),
+        ({"tools": [{"type": "function", "name": "a", "parameters": {}}]}, "tools.0", "function is missing"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, None, "functions among them"),
         ({"tools": [ADD, ADD]}, None, "two functions named 'add'"),
         ({"tools": [ADD] * 129}, "tools", "at most 128"),
         ({"tools": "add"}, "tools", "list"),
@@ -224,6 +226,16 @@ def test_what_is_wrong_is_named(fields, param, word, api):
     error = response.json()["error"]
     assert word in error["message"]
     assert param is None or error["param"].startswith(param)
+
+
+def test_tools_that_are_no_functions_are_left_out_and_named(api):
+    tools = [{"type": "web_search"}, ADD, {"type": "mcp", "server_label": "x"}]
+    response = api.post(PATH, {"messages": MESSAGES, "tools": tools, "tool_choice": "auto"})
+    assert response.status_code == 200, response.text
+    named = response.headers["x-tenonry-ignored"].split(", ")
+    assert {"tools[0] (web_search)", "tools[2] (mcp)"} <= set(named)
+    _, kwargs = api.engine.io_processor.seen
+    assert kwargs["tools"] == [ADD]
 
 
 def test_schema_that_is_nested_too_deeply_is_refused(api):

@@ -91,7 +91,10 @@ class IOProcessor(Plugin[IOProcessorContext], ABC):
         ]
 
     def render_chat(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> Any:
-        """A chat as a prompt for `process_prompt`. Raises RequestError if the model has no chat template."""
+        """A chat as a prompt for `process_prompt`. Raises RequestError if the model has no chat template.
+
+        The content of a message is a text, a list of parts or None, in OpenAI's form.
+        """
         raise RequestError(
             f"io processor {type(self).__name__} cannot render chats; use a plain prompt",
             "messages",

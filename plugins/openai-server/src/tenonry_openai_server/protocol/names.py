@@ -29,7 +29,7 @@ from tenonry_openai_server.protocol.fields import (
 MAX_UNKNOWN = 64  # fields that a body does not have; as many again in its objects
 MAX_NESTED = 65_536  # names in the objects of one body
 MAX_VALUE_BYTES = 256
-Report = Callable[[str], None]
+Report = Callable[..., None]  # of a part, and why it has no effect
 Fields = Mapping[str, msgspec.Raw]
 Models = tuple[type[BaseModel], ...]
 _SCALARS = str | float | bool | None

@@ -8,7 +8,7 @@ brings its own decoders for the fields that may be large. Names that the model l
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -78,6 +78,10 @@ class Body(BaseModel):
         """How many completions it asks for, each with the same settings."""
         return 0
 
+    def unused_parts(self) -> Iterator[tuple[str, str]]:
+        """Parts without an effect, and why."""
+        yield from ()
+
 
 BodyType = TypeVar("BodyType", bound=Body)
 
@@ -103,6 +107,8 @@ def parse_body(model: type[BodyType], raw: bytes, report: Report) -> BodyType:
     _check_copies(
         body, sum(memoryview(fields[name]).nbytes for name in values if name not in model.decoders)
     )
+    for part, reason in body.unused_parts():
+        report(part, reason)
     return body
 
 

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar
 
-import msgspec
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SkipValidation,
-    TypeAdapter,
-    ValidationError,
-    ValidationInfo,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BaseModel, Field, SkipValidation, WithJsonSchema, model_validator
 
 from tenonry.sampling_params import MAX_LOGPROBS, MAX_N, MAX_TOKENS
 from tenonry_openai_server.protocol.large_fields import (
@@ -26,23 +16,22 @@ from tenonry_openai_server.protocol.large_fields import (
     decode_prompts,
     decode_text,
 )
-from tenonry_openai_server.protocol.parse import Body, explain
+from tenonry_openai_server.protocol.messages import Messages, decode_messages
+from tenonry_openai_server.protocol.parse import Body
 from tenonry_openai_server.protocol.sampling import SamplingBody, Scalars, at_most
 from tenonry_openai_server.protocol.tools import (
     MAX_TOOLS,
     NamedChoice,
     ReasoningEffort,
-    ToolBody,
     ToolChoice,
+    ToolFunction,
     Tools,
     check_choice,
     check_names,
 )
 
 DEFAULT_MAX_TOKENS = 16
-MAX_MESSAGES = 4096
 MAX_COMPLETIONS = 4096  # prompts × n of one request
-MAX_PARTS = 4096  # of the content of all messages of a chat, and tool calls
 
 Prompts = Annotated[
     list[Prompt], SkipValidation, WithJsonSchema(PROMPTS_SCHEMA)
@@ -118,143 +107,6 @@ class CompletionRequest(SamplingBody):
         return self
 
 
-def _spend(info: ValidationInfo) -> None:
-    """Count a part or a tool call; the context of a validation is an iterator over what may still come."""
-    if info.context is not None and next(info.context, None) is None:
-        raise ValueError(f"the messages have more than {MAX_PARTS} parts and tool calls together")
-
-
-class ImageUrl(BaseModel):
-    """Where an image is."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-    url: str
-
-
-class Part(BaseModel):
-    """A part of a message: text, or an image where the model is shown some."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-    type: str = Field(max_length=64)
-    text: str | None = None
-    image_url: ImageUrl | str | None = None
-
-    @model_validator(mode="after")
-    def _check(self, info: ValidationInfo) -> Part:
-        _spend(info)
-        if self.type in {"image_url", "input_image"}:
-            if self.image_url is None:
-                raise ValueError(f"holds a part of type '{self.type}' without image_url")
-            return self
-        if self.type not in {"text", "input_text"}:
-            raise ValueError(
-                f"holds a part of type '{self.type}'; this server reads parts of type 'text' and 'image_url' only"
-            )
-        if self.text is None:
-            raise ValueError("holds a part without text")
-        return self
-
-    @property
-    def url(self) -> str:
-        """Of an image; empty for text."""
-        if isinstance(self.image_url, ImageUrl):
-            return self.image_url.url
-        return self.image_url or ""
-
-
-class Function(BaseModel):
-    """The function that an earlier answer called."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-    name: str = Field(max_length=256)
-    arguments: str = ""
-
-
-class ToolCall(BaseModel):
-    """A call in an earlier answer; goes to the chat template as it is."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-    id: str | None = Field(None, max_length=256)
-    type: str = Field("function", max_length=64)
-    function: Function
-
-    @model_validator(mode="after")
-    def _check(self, info: ValidationInfo) -> ToolCall:
-        _spend(info)
-        return self
-
-
-Parts = Annotated[list[Part], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
-ToolCalls = Annotated[list[ToolCall], Field(max_length=128, fail_fast=True)]
-
-
-class Message(BaseModel):
-    """One message of a chat. What tools and reasoning added to earlier answers goes to the chat template as it is."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-    role: str = Field(min_length=1, max_length=64)
-    content: str | Parts | None = None
-    name: str | None = Field(None, max_length=256)
-    tool_calls: ToolCalls | None = None
-    tool_call_id: str | None = Field(None, max_length=256)
-    reasoning_content: str | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Message:
-        if self.content is None and not self.tool_calls:
-            raise ValueError("content is missing")
-        return self
-
-    def for_template(self) -> dict[str, Any]:
-        """The message as chat templates know it; `developer` is what newer clients call the system."""
-        values = self.model_dump(exclude_none=True, exclude={"content"})
-        if values["role"] == "developer":
-            values["role"] = "system"
-        return {**values, "content": self.parts if self.has_images else self.text}
-
-    @property
-    def has_images(self) -> bool:
-        """Whether any of its parts is an image."""
-        return isinstance(self.content, list) and any(part.image_url for part in self.content)
-
-    @property
-    def parts(self) -> list[dict[str, Any]]:
-        """The parts one by one, as IO processors read them."""
-        return [
-            {"type": "image_url", "image_url": {"url": part.url}}
-            if part.url
-            else {"type": "text", "text": part.text or ""}
-            for part in self.content or ()
-            if isinstance(part, Part)
-        ]
-
-    @property
-    def text(self) -> str:
-        """The content; parts are joined by line breaks."""
-        if isinstance(self.content, list):
-            return "\n".join(part.text or "" for part in self.content)
-        return self.content or ""
-
-
-Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
-_messages: TypeAdapter[list[Message]] = TypeAdapter(Messages)
-
-
-def decode_messages(raw: msgspec.Raw) -> list[Message] | None:
-    """The messages of a chat, straight from JSON, or null. Raises APIError."""
-    if bytes(memoryview(raw)[:4]) == b"null":
-        return None
-    try:
-        return _messages.validate_json(bytes(raw), strict=True, context=iter(range(MAX_PARTS)))
-    except ValidationError as error:
-        raise explain(error, {"messages": raw}, "messages") from None
-
-
 class ChatPrompt(BaseModel):
     """How messages become a prompt."""
 
@@ -272,9 +124,20 @@ class ChatPrompt(BaseModel):
         return not self.continue_final_message if given is None else given
 
     @property
-    def shown_tools(self) -> list[ToolBody]:
+    def functions(self) -> list[ToolFunction]:
+        """The tools that a model can call here."""
+        return [tool.served for tool in self.tools or () if tool.served is not None]
+
+    @property
+    def shown_tools(self) -> list[ToolFunction]:
         """The tools that the prompt shows to the model."""
-        return self.tools or []
+        return self.functions
+
+    def unused_parts(self) -> Iterator[tuple[str, str]]:
+        """Tools that are no functions."""
+        for place, tool in enumerate(self.tools or ()):
+            if tool.served is None:
+                yield f"tools[{place}] ({tool.type})", "only functions are offered to the model"
 
     @property
     def template_values(self) -> dict[str, Any]:
@@ -283,13 +146,13 @@ class ChatPrompt(BaseModel):
 
     @model_validator(mode="after")
     def _check_prompt(self) -> ChatPrompt:
-        check_names(self.tools or [])
+        check_names(self.functions)
         if self.continue_final_message and self.add_generation_prompt:
             raise ValueError("continue_final_message and add_generation_prompt exclude each other")
         return self
 
 
-class ChatRequest(SamplingBody, ChatPrompt):
+class ChatRequest(ChatPrompt, SamplingBody):
     """Body of POST /v1/chat/completions."""
 
     decoders: ClassVar = {"messages": decode_messages}
@@ -309,7 +172,7 @@ class ChatRequest(SamplingBody, ChatPrompt):
     include_reasoning: bool | None = None
 
     @property
-    def shown_tools(self) -> list[ToolBody]:
+    def shown_tools(self) -> list[ToolFunction]:
         """None where the request forbids calls."""
         return [] if self.tool_choice == "none" else super().shown_tools
 
@@ -348,11 +211,11 @@ class ChatRequest(SamplingBody, ChatPrompt):
     def _check(self) -> ChatRequest:
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs: true")
-        check_choice(self.tool_choice, self.tools or [])
+        check_choice(self.tool_choice, self.functions)
         return self
 
 
-class TokenizeRequest(Body, ChatPrompt):
+class TokenizeRequest(ChatPrompt, Body):
     """Body of POST /tokenize: a text, or messages."""
 
     decoders: ClassVar = {"messages": decode_messages, "prompt": decode_text}

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from tenonry_openai_server.protocol.fields import nearest_field
 from tenonry_output_parsers.base import Tool
 
 MAX_TOOLS = 128
 MAX_DESCRIPTION = 64 << 10
 MAX_DEPTH = 32  # of a schema: templates and grammars walk through it
+MAX_KIND_CHARS = 64
 NAME = r"^[a-zA-Z0-9_.:/-]{1,128}$"
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -27,23 +29,35 @@ class ToolFunction(BaseModel):
     parameters: dict[str, Any] | None = Field(None, description="A JSON schema of an object.")
     strict: bool | None = None
 
+    def for_template(self) -> dict[str, Any]:
+        """The function as a tool that chat templates know."""
+        return {"type": "function", "function": self.model_dump(exclude_none=True)}
+
+    def for_parser(self) -> Tool:
+        """The function as output parsers know it."""
+        return Tool(self.name, self.parameters or {}, bool(self.strict))
+
 
 class ToolBody(BaseModel):
-    """One entry of `tools`."""
+    """One entry of `tools`. Only functions are served; what else a tool of another type holds is its vendor's."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
-    type: Literal["function"]
-    function: ToolFunction
+    type: str = Field(max_length=MAX_KIND_CHARS)
+    function: ToolFunction | None = None
 
-    def for_template(self) -> dict[str, Any]:
-        """The tool as chat templates know it."""
-        return self.model_dump(exclude_none=True)
+    @model_validator(mode="after")
+    def _check(self) -> ToolBody:
+        if self.type != "function" and nearest_field(self.type, ["function"]):
+            raise ValueError(f"type '{self.type}' is unknown; did you mean function?")
+        if self.type == "function" and self.function is None:
+            raise ValueError("function is missing")
+        return self
 
-    def for_parser(self) -> Tool:
-        """The tool as output parsers know it."""
-        function = self.function
-        return Tool(function.name, function.parameters or {}, bool(function.strict))
+    @property
+    def served(self) -> ToolFunction | None:
+        """The function, unless it is a tool of another type."""
+        return self.function if self.type == "function" else None
 
 
 class NamedFunction(BaseModel):
@@ -70,15 +84,15 @@ ToolChoice = Annotated[
 ]
 
 
-def check_names(tools: Sequence[ToolBody]) -> None:
+def check_names(tools: Sequence[ToolFunction]) -> None:
     """Raises ValueError for two tools of one name, and for a schema that is nested too deeply."""
     seen: set[str] = set()
     for tool in tools:
-        name = tool.function.name
+        name = tool.name
         if name in seen:
             raise ValueError(f"tools has two functions named '{name}'; give each a name of its own")
         seen.add(name)
-        if _depth(tool.function.parameters, 0) > MAX_DEPTH:
+        if _depth(tool.parameters, 0) > MAX_DEPTH:
             raise ValueError(
                 f"tools: the parameters of '{name}' are nested more than {MAX_DEPTH} levels deep"
             )
@@ -92,14 +106,16 @@ def _depth(value: Any, above: int) -> int:
     return max((_depth(entry, above + 1) for entry in entries), default=above + 1)
 
 
-def check_choice(choice: str | NamedChoice | None, tools: Sequence[ToolBody]) -> None:
+def check_choice(choice: str | NamedChoice | None, tools: Sequence[ToolFunction]) -> None:
     """Raises ValueError for a choice that none of the tools can fulfil."""
     if isinstance(choice, NamedChoice):
-        names = [tool.function.name for tool in tools]
+        names = [tool.name for tool in tools]
         if choice.function.name not in names:
             offered = ", ".join(names) or "none"
             raise ValueError(
                 f"tool_choice names '{choice.function.name}'; the tools of this request are: {offered}"
             )
     elif choice == "required" and not tools:
-        raise ValueError("tool_choice=required needs tools to choose from")
+        raise ValueError(
+            "tool_choice=required needs tools to choose from, and functions among them"
+        )

@@ -9,7 +9,8 @@ from tenonry.interfaces.io_processor import IOProcessor
 from tenonry.sampling_params import SamplingParams
 from tenonry_openai_server.errors import bad_request
 from tenonry_openai_server.helper_thread import INLINE_CHARS, off_loop
-from tenonry_openai_server.protocol.requests import ChatPrompt, Message
+from tenonry_openai_server.protocol.messages import Message
+from tenonry_openai_server.protocol.requests import ChatPrompt
 from tenonry_openai_server.protocol.sampling import SamplingBody
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ async def render(
     """
     io_processor = need_text(engine, "a chat", "messages")
     chat = [message.for_template() for message in messages]
-    size = sum(MESSAGE_CHARS + len(message["content"]) for message in chat)
+    size = sum(MESSAGE_CHARS + message.num_chars for message in messages)
     if any(message.has_images for message in messages):
         size = INLINE_CHARS + 1  # they are read and decoded there
     tools = [tool.for_template() for tool in options.shown_tools]

@@ -37,7 +37,7 @@ async def tokenize(request: Request) -> Response:
     else:
         special = bool(body.add_special_tokens)
         prompt = await render(engine, body.messages, body, special=special)
-        size = sum(len(message.text) for message in body.messages)
+        size = sum(message.num_chars for message in body.messages)
         processed = await off_loop(
             size,
             lambda: io_processor.process_prompt(

@@ -129,6 +129,14 @@ class ByteIOProcessor(IOProcessor):
     def render_chat(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> str:
         """`role: content` lines, and an open line for the answer."""
         lines = [
-            f"{message.get('role', 'user')}: {message.get('content', '')}" for message in messages
+            f"{message.get('role', 'user')}: {_text(message.get('content'))}"
+            for message in messages
         ]
         return "\n".join([*lines, "assistant:"])
+
+
+def _text(content: Any) -> str:
+    """The text of a content: a string, a list of parts, or None."""
+    if isinstance(content, list):
+        return "".join(part.get("text", "") for part in content)
+    return content or ""
