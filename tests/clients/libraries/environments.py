@@ -1,4 +1,4 @@
-"""Environments of the client libraries: beside `.venv`, made once and again when the pinned versions change. Test process."""
+"""Environments of the client libraries, below `.venv`: made once per set of pinned versions. Test process."""
 
 from __future__ import annotations
 

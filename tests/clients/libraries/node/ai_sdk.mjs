@@ -41,7 +41,7 @@ await run({
     return { calls, text: answer.text };
   },
   async structured() {
-    const schema = z.object({ city: z.enum(["Tokyo", "Rome"]), nights: z.number().int() });
+    const schema = z.object({ city: z.enum(["Tokyo", "Rome"]), nights: z.number().int().min(1).max(9) });
     const answer = await generateObject({ ...asked, schema, maxOutputTokens: 200 });
     return answer.object;
   },

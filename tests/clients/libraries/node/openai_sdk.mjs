@@ -16,7 +16,7 @@ const parameters = {
   additionalProperties: false,
 };
 const tool = { type: "function", function: { name: "forecast", parameters } };
-const Trip = z.object({ city: z.enum(["Tokyo", "Rome"]), nights: z.number().int() });
+const Trip = z.object({ city: z.enum(["Tokyo", "Rome"]), nights: z.number().int().min(1).max(9) });
 
 await run({
   async chat() {

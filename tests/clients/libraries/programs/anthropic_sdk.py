@@ -7,16 +7,20 @@ from scenarios import MODEL, NO_MODEL, QUESTION, URL, WEATHER, forecast, run
 
 client = Anthropic(base_url=URL, api_key="none", max_retries=0, timeout=60)
 ASK = [{"role": "user", "content": QUESTION}]
+ANY = {"type": "any", "disable_parallel_tool_use": True}
+GREEDY = {"temperature": 0}  # the library no longer has a parameter for it
 TOOL = {"name": "forecast", "description": "Weather of a city.", "input_schema": WEATHER}
 
 
 def chat():
-    answer = client.messages.create(model=MODEL, messages=ASK, max_tokens=30, temperature=0)
+    answer = client.messages.create(model=MODEL, messages=ASK, max_tokens=30, extra_body=GREEDY)
     return {"text": answer.content[0].text, "tokens": answer.usage.output_tokens}
 
 
 def stream():
-    with client.messages.stream(model=MODEL, messages=ASK, max_tokens=30, temperature=0) as events:
+    with client.messages.stream(
+        model=MODEL, messages=ASK, max_tokens=30, extra_body=GREEDY
+    ) as events:
         text = "".join(events.text_stream)
         tokens = events.get_final_message().usage.output_tokens
     return {"text": text, "tokens": tokens}
@@ -24,7 +28,7 @@ def stream():
 
 def tools():
     first = client.messages.create(
-        model=MODEL, messages=ASK, tools=[TOOL], tool_choice={"type": "any", "disable_parallel_tool_use": True}, max_tokens=200
+        model=MODEL, messages=ASK, tools=[TOOL], tool_choice=ANY, max_tokens=200
     )
     (call,) = [block for block in first.content if block.type == "tool_use"]
     result = {"type": "tool_result", "tool_use_id": call.id, "content": forecast(**call.input)}
@@ -50,6 +54,7 @@ def structured():
             "type": "object",
             "properties": {"city": {"enum": ["Tokyo", "Rome"]}, "nights": {"enum": [1, 2, 3]}},
             "required": ["city", "nights"],
+            "additionalProperties": False,
         },
     }
     answer = client.messages.create(

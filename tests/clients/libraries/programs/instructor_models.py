@@ -13,14 +13,20 @@ ASK = [{"role": "user", "content": QUESTION}]
 plain = OpenAI(base_url=URL + "/v1", api_key="none", max_retries=0, timeout=60)
 
 
-class Trip(BaseModel):
+class Trip(BaseModel, extra="forbid"):
     city: Literal["Tokyo", "Rome"]
     nights: int = Field(ge=1, le=9)
 
 
 def ask(mode: instructor.Mode, **fields):
     made = instructor.from_openai(plain, mode=mode)
-    options = {"model": MODEL, "messages": ASK, "max_tokens": 200, "max_retries": 0}
+    options = {
+        "model": MODEL,
+        "messages": ASK,
+        "max_tokens": 200,
+        "max_retries": 0,
+        "temperature": 0,
+    }
     return made.chat.completions.create(response_model=Trip, **(options | fields))
 
 
@@ -29,7 +35,10 @@ def structured():
 
 
 def tools():
-    return {"calls": [ask(instructor.Mode.TOOLS).model_dump()], "text": "typed"}
+    return {
+        "calls": [ask(instructor.Mode.TOOLS, parallel_tool_calls=False).model_dump()],
+        "text": "typed",
+    }
 
 
 def stream():

@@ -50,7 +50,9 @@ def stream():
 def tools():
     CALLS.clear()
     asked = [HumanMessage(QUESTION)]
-    forced = model(max_tokens=200).bind_tools([forecast], tool_choice="required")
+    forced = model(max_tokens=200).bind_tools(
+        [forecast], tool_choice="required", strict=True, parallel_tool_calls=False
+    )
     first = forced.invoke(asked)
     results = [
         ToolMessage(forecast.invoke(call["args"]), tool_call_id=call["id"])

@@ -9,11 +9,12 @@ import litellm
 from pydantic import BaseModel, Field
 from scenarios import MODEL, NO_MODEL, QUESTION, URL, WEATHER, forecast, run
 
+litellm.suppress_debug_info = True
 ASK = [{"role": "user", "content": QUESTION}]
 TOOL = {"type": "function", "function": {"name": "forecast", "parameters": WEATHER}}
 
 
-class Trip(BaseModel):
+class Trip(BaseModel, extra="forbid"):
     city: Literal["Tokyo", "Rome"]
     nights: int = Field(ge=1, le=9)
 
@@ -43,7 +44,11 @@ def stream():
 
 
 def tools():
-    message = ask(tools=[TOOL], tool_choice="required", max_tokens=200, parallel_tool_calls=False).choices[0].message
+    message = (
+        ask(tools=[TOOL], tool_choice="required", max_tokens=200, parallel_tool_calls=False)
+        .choices[0]
+        .message
+    )
     (call,) = message.tool_calls
     arguments = json.loads(call.function.arguments)
     result = {"role": "tool", "tool_call_id": call.id, "content": forecast(**arguments)}

@@ -16,14 +16,19 @@ ASK = [ChatMessage(role="user", content=QUESTION)]
 CALLS: list[dict] = []
 
 
-class Trip(BaseModel):
+class Trip(BaseModel, extra="forbid"):
     """A journey."""
 
     city: Literal["Tokyo", "Rome"]
     nights: int = Field(ge=1, le=9)
 
 
-def forecast(city: Literal["Tokyo", "Rome"], days: Literal[1, 2, 3]) -> str:
+class Place(BaseModel, extra="forbid"):
+    city: Literal["Tokyo", "Rome"]
+    days: Literal[1, 2, 3]
+
+
+def forecast(city: str, days: int) -> str:
     """Weather of a city."""
     CALLS.append({"city": city, "days": days})
     return answer(city, days)
@@ -54,8 +59,10 @@ def stream():
 def tools():
     CALLS.clear()
     made = model(max_tokens=200)
-    tool = FunctionTool.from_defaults(forecast)
-    first = made.chat_with_tools([tool], chat_history=ASK, tool_required=True)
+    tool = FunctionTool.from_defaults(forecast, fn_schema=Place)
+    first = made.chat_with_tools(
+        [tool], chat_history=ASK, tool_required=True, allow_parallel_tool_calls=False
+    )
     history = [*ASK, first.message]
     for call in made.get_tool_calls_from_response(first):
         result = tool.call(**call.tool_kwargs)

@@ -56,7 +56,9 @@ async def stream():
 
 async def tools(kind: type = OpenAIChatCompletionsModel):
     CALLS.clear()
-    settings = ModelSettings(tool_choice="required", max_tokens=200)
+    settings = ModelSettings(
+        tool_choice="required", parallel_tool_calls=False, max_tokens=200, temperature=0
+    )
     agent = Agent("traveller", model=model(kind), tools=[forecast], model_settings=settings)
     found = await Runner.run(agent, QUESTION, max_turns=3)
     return {"calls": list(CALLS), "text": found.final_output}

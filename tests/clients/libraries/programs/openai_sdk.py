@@ -47,7 +47,12 @@ def stream():
 def tools():
     messages = list(ASK)
     first = client.chat.completions.create(
-        model=MODEL, messages=messages, tools=[TOOL], tool_choice="required", max_tokens=200, parallel_tool_calls=False
+        model=MODEL,
+        messages=messages,
+        tools=[TOOL],
+        tool_choice="required",
+        max_tokens=200,
+        parallel_tool_calls=False,
     )
     message = first.choices[0].message
     call = message.tool_calls[0]
@@ -85,14 +90,25 @@ def error():
 
 
 def responses():
-    first = client.responses.create(model=MODEL, input=QUESTION, temperature=0, max_output_tokens=30)
+    first = client.responses.create(
+        model=MODEL, input=QUESTION, temperature=0, max_output_tokens=30
+    )
     tool = {"type": "function", "name": "forecast", "parameters": WEATHER, "strict": True}
     asked = client.responses.create(
-        model=MODEL, input=QUESTION, tools=[tool], tool_choice="required", max_output_tokens=200, parallel_tool_calls=False
+        model=MODEL,
+        input=QUESTION,
+        tools=[tool],
+        tool_choice="required",
+        max_output_tokens=200,
+        parallel_tool_calls=False,
     )
     (call,) = [item for item in asked.output if item.type == "function_call"]
     arguments = json.loads(call.arguments)
-    result = {"type": "function_call_output", "call_id": call.call_id, "output": forecast(**arguments)}
+    result = {
+        "type": "function_call_output",
+        "call_id": call.call_id,
+        "output": forecast(**arguments),
+    }
     last = client.responses.create(
         model=MODEL,
         input=[{"role": "user", "content": QUESTION}, *asked.output, result],
