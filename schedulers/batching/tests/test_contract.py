@@ -7,6 +7,7 @@ as they decide the order and the shares of what the same code schedules.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 from tenonry.plugin.manager import resolve_point
@@ -28,6 +29,16 @@ class TestPriority(SchedulerContract):
     scheduler = BatchingScheduler
     policy = f"{POLICIES}:PriorityPolicy"
     effort = 0.15
+
+
+class TestShortFirst(SchedulerContract):
+    """The policy of the tutorial, whose order brings long prompts and their cached beginnings together differently.
+
+    As the tutorial runs it: at full effort.
+    """
+
+    scheduler = BatchingScheduler
+    policy = f"{Path(__file__).with_name('short_first.py')}:ShortFirst"
 
 
 class TestSmallShares(SchedulerContract):

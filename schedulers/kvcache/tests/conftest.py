@@ -100,12 +100,17 @@ class ManagerDriver:
         self.rows.num_tokens[row] += 1
 
     def leave(
-        self, row: int, *, finished: bool = True, drop: bool = False
+        self,
+        row: int,
+        *,
+        finished: bool = True,
+        drop: bool = False,
+        reason: FinishReason = FinishReason.LENGTH,
     ) -> dict[str, Any] | None:
         request = self.rows.request(row)
         self.rows.save(row)
         if finished:
-            request.status, request.finish_reason = RequestStatus.FINISHED, FinishReason.LENGTH
+            request.status, request.finish_reason = RequestStatus.FINISHED, reason
         known = min(request.num_tokens, int(self.rows.num_computed[row]))
         parameters = self.blocks.free(request, row, num_known=known, drop=drop)
         self.rows.leave(row)

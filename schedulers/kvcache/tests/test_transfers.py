@@ -294,6 +294,48 @@ class TestTheEnd:
         assert driver.leave(row, drop=drop) == {"blocks": full}
 
 
+class TestAbortsBeforeTheResult:
+    """A load that its step relied on may turn out to have failed, and nothing else would tell what was saved of it."""
+
+    def test_the_request_that_loaded_saves_nothing(self, driver, connector):
+        row, _ = driver.enter(driver.request(LONG))
+        driver.compute(row, 12)
+        driver.blocks.connector_metadata()
+        assert driver.leave(row, reason=FinishReason.ABORT) == {"blocks": 0}
+
+    def test_one_that_found_its_blocks_in_the_cache_saves_nothing(self, driver, connector):
+        loader, _ = driver.enter(driver.request(LONG))
+        driver.compute(loader, 12)
+        connector.extra = 0
+        reader, match = driver.enter(driver.request([*LONG, 77, 78, 79, 80, 81]))
+        assert match.num_computed == 20
+        driver.compute(reader, 5)
+        driver.blocks.connector_metadata()
+        driver.leave(loader, reason=FinishReason.ABORT)
+        assert driver.leave(reader, reason=FinishReason.ABORT) == {"blocks": 0}
+
+    def test_others_save_theirs(self, driver, connector):
+        driver.compute(driver.enter(driver.request(LONG))[0], 12)
+        connector.extra = 0
+        other, _ = driver.enter(driver.request([90] * 9))
+        driver.compute(other, 9)
+        driver.blocks.connector_metadata()
+        assert driver.leave(other, reason=FinishReason.ABORT) == {"blocks": 2}
+
+    def test_one_that_ended_by_itself_had_its_result(self, driver, connector):
+        row, _ = driver.enter(driver.request(LONG))
+        driver.compute(row, 12)
+        driver.blocks.connector_metadata()
+        assert driver.leave(row) == {"blocks": 5}
+
+    def test_when_the_result_has_come_it_saves_all(self, driver, connector):
+        row, _ = driver.enter(driver.request(LONG))
+        driver.compute(row, 12)
+        for _ in range(3):
+            driver.blocks.connector_metadata()
+        assert driver.leave(row, reason=FinishReason.ABORT) == {"blocks": 5}
+
+
 def test_without_a_connector_nothing_is_sent(make_driver):
     driver = make_driver()
     row, _ = driver.enter(driver.request(LONG))

@@ -101,6 +101,22 @@ class TestSearch:
         with pytest.raises(AssertionError, match="saw 10"):
             search(st.integers(0, 1000), check, 50)
 
+    def test_shrinking_is_bounded_and_names_its_own_bound(self, monkeypatch, capsys):
+        """Hypothesis would go on for five minutes, and say so."""
+        monkeypatch.setattr("tenonry_testkit.search.MAX_SHRINKING_S", -1)  # over before it begins
+        seen = []
+
+        def check(numbers):
+            seen.append(numbers)
+            assert sum(numbers) < 1000
+
+        with pytest.raises(AssertionError):
+            search(st.lists(st.integers(0, 1000), max_size=40), check, 50)
+        printed = capsys.readouterr().out
+        assert "Shrinking stopped after -1 s; a smaller failing example may exist." in printed
+        assert "five minutes" not in printed
+        assert len(seen) < 60
+
     def test_all_cases_of_a_suite_are_named(self):
         cases = list(
             cases_of(SchedulerContract, ["test_right_at_depth", "test_limits_are_never_exceeded"])

@@ -145,7 +145,8 @@ class KVConnector(Plugin[KVConnectorContext], ABC):
         """The request ended: (keep its blocks until its transfer is done, parameters for the client).
 
         `block_ids` are its full blocks of K/V, in order from the first token on. The last token has no K/V, nor have
-        tokens that an aborted request did not compute; of a request that failed no block can be trusted.
+        tokens that an aborted request did not compute; there are none of a request that failed, or was aborted before
+        the result of the step that relied on its load.
         """
         return False, None
 

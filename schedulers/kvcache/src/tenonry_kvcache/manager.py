@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tenonry.interfaces.scheduler import SchedulerContext
+from tenonry.outputs import FinishReason
 from tenonry.request import Request
 from tenonry.step import I32
 from tenonry_kvcache.hashing import CONNECTOR_SEED, BlockHasher
@@ -228,10 +229,12 @@ class KVCacheManager(BlockManager):
             self._snapshots.leave(row, num_known)
             if drop:
                 self._snapshots.forget(self._prefix.chain_of(self._rows, row))
+        is_trusted = not (
+            drop or row in self._outdated or self._may_lack_load(request, row, blocks)
+        )
         is_kept = self._transfers.withdraw(request, row)
         parameters = None
         if request.is_finished:
-            is_trusted = not drop and row not in self._outdated
             num_full = num_known // self._size if is_trusted else 0
             is_sent, parameters = self._transfers.finished(request, blocks[:num_full])
             is_kept |= is_sent
@@ -245,6 +248,17 @@ class KVCacheManager(BlockManager):
         self._lookups.leave(row, undo=num_known == 0)
         self._prefix.leave(row)
         return parameters
+
+    def _may_lack_load(self, request: Request, row: int, blocks: BlockIds) -> bool:
+        """Whether an aborted request relied on a load that may turn out to have failed.
+
+        One that ended by itself did so with the result of the step that relied on it.
+        """
+        if request.finish_reason is not FinishReason.ABORT:
+            return False
+        hits = blocks[: self._prefix.hits[row]]
+        suspects = self._transfers.suspects()
+        return self._transfers.has_open_load(request.handle) or bool(np.isin(hits, suspects).any())
 
     def forget(self, request: Request) -> None:
         self._prefix.forget(request.handle)

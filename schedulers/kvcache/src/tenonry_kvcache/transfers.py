@@ -27,6 +27,7 @@ from tenonry.request import Request
 from tenonry_kvcache.pool import BlockIds
 
 logger = logging.getLogger("tenonry.kvcache")
+NO_BLOCK_IDS = np.empty(0, np.intp)
 LEFT = -1  # instead of a row: the request that loaded has left it
 Ending = tuple[bool, dict[str, Any] | None]  # whether blocks are kept, parameters for the client
 
@@ -183,11 +184,22 @@ class Transfers:
         trusted = self._trusted.pop(handle, None)
         if trusted is None:
             return None
-        suspect = [np.empty(0, np.intp)]
-        for step, blocks in self._cached:
-            if step >= trusted.step:
-                suspect.append(blocks)
-        return trusted.row, np.concatenate(suspect)
+        return trusted.row, self._cached_since(trusted.step)
+
+    def has_open_load(self, handle: int) -> bool:
+        """The request relied on a load whose result may be missing."""
+        return handle in self._trusted
+
+    def suspects(self) -> BlockIds:
+        """Blocks whose cached contents may come from a load whose result may be missing."""
+        if not self._trusted:
+            return NO_BLOCK_IDS
+        return self._cached_since(min(load.step for load in self._trusted.values()))
+
+    def _cached_since(self, first: int) -> BlockIds:
+        return np.concatenate(
+            [NO_BLOCK_IDS, *(blocks for step, blocks in self._cached if step >= first)]
+        )
 
     def finished(self, request: Request, blocks: BlockIds) -> Ending:
         """Whether a request's blocks must be kept for a while, and parameters for its client. `blocks`: full ones."""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, reporting, settings
 from hypothesis.internal.conjecture import engine
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from hypothesis.strategies import SearchStrategy
@@ -20,6 +20,7 @@ from hypothesis.strategies import SearchStrategy
 EFFORT_VARIABLE = "TENONRY_TESTKIT_EFFORT"
 NUMBER = re.compile(r"\d+(\.\d+)?")
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
+MAX_SHRINKING_S = 10
 Value = TypeVar("Value")
 
 
@@ -40,11 +41,19 @@ def brief_shrinking() -> Iterator[None]:
     ):  # a hypothesis that calls it something else: failures take longer, that is all
         yield
         return
-    engine.MAX_SHRINKING_SECONDS = 10
+    engine.MAX_SHRINKING_SECONDS = MAX_SHRINKING_S
     try:
-        yield
+        with reporting.with_reporter(_report):
+            yield
     finally:
         engine.MAX_SHRINKING_SECONDS = before
+
+
+def _report(text: str) -> None:
+    """Print what hypothesis reports; its own text about slow shrinking names its limit instead of ours."""
+    if "working to shrink" in text:
+        text = f"Shrinking stopped after {MAX_SHRINKING_S} s; a smaller failing example may exist."
+    reporting.default(text)
 
 
 def search_settings(
