@@ -20,13 +20,19 @@ from tenonry_output_parsers.events import (
     TextDelta,
 )
 from tenonry_route_messages.answer import MessageStream, whole_message
+from tenonry_route_messages.blocks import FOREIGN
 from tenonry_route_messages.request import chat_fields
+
+
+def chat_of(body, ignore=lambda part, reason: None):
+    return chat_fields(body, ignore)
+
 
 PLAIN = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
 
 
 def test_plain_request_is_a_plain_chat():
-    assert chat_fields(PLAIN) == PLAIN
+    assert chat_of(PLAIN) == PLAIN
 
 
 def test_blocks_become_messages_of_a_chat():
@@ -57,9 +63,9 @@ def test_blocks_become_messages_of_a_chat():
         ],
     }
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
-    assert chat_fields(body)["messages"] == [
+    assert chat_of(body)["messages"] == [
         {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "a\nb"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
         {"role": "assistant", "content": "so", "reasoning_content": "hm", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "1", "content": "2"},
         {"role": "user", "content": "c"},
@@ -83,7 +89,7 @@ def test_images_stand_among_the_texts_in_questions_and_in_results():
         {"type": "text", "text": "b"},
     ]
     body = {**PLAIN, "messages": [{"role": "user", "content": content}]}
-    assert chat_fields(body)["messages"] == [
+    assert chat_of(body)["messages"] == [
         {"role": "tool", "tool_call_id": "1", "content": [SHOWN]},
         {
             "role": "user",
@@ -113,7 +119,7 @@ def test_images_stand_among_the_texts_in_questions_and_in_results():
 )
 def test_choices(choice, expected):
     tools = [{"name": "f", "input_schema": {"type": "object"}, "description": "d"}]
-    fields = chat_fields({**PLAIN, "tools": tools, "tool_choice": choice})
+    fields = chat_of({**PLAIN, "tools": tools, "tool_choice": choice})
     assert fields["tools"] == [
         {
             "type": "function",
@@ -156,16 +162,18 @@ def test_choices(choice, expected):
                 ({"type": []}, "type"),
                 ({"type": "url"}, "url"),
                 ({"type": "base64", "media_type": "image/png"}, "data"),
+                ({"type": "base64", "media_type": "image/png", "data": ""}, "data"),
+                ({"type": "url", "url": " "}, "url"),
                 ({"type": "base64", "media_type": "text/html", "data": ""}, "media_type"),
                 ({"type": "base64", "media_type": "image/png;x,y", "data": ""}, "media_type"),
             )
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "document"}]}]},
-            "messages.0.content.0.type",
+            "messages.0.content.0.source",
         ),
         (
-            {"messages": [{"role": "assistant", "content": [{"type": "server_tool_use"}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "documents"}]}]},
             "messages.0.content.0.type",
         ),
         (
@@ -174,29 +182,164 @@ def test_choices(choice, expected):
         ),
         ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
         ({"system": [{"type": "image"}]}, "system.0.type"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type"),
+        *(
+            (
+                {
+                    "tools": [{"type": "web_search_20250305", "name": "web_search"}],
+                    "tool_choice": choice,
+                },
+                "tool_choice",
+            )
+            for choice in ({"type": "any"}, {"type": "tool", "name": "web_search"})
+        ),
+        ({"tools": [{"type": 5, "name": "x"}]}, "tools.0.type"),
         ({"tool_choice": {"type": "sometimes"}}, "tool_choice.type"),
         ({"tool_choice": {"type": []}}, "tool_choice.type"),
         ({"thinking": {"type": []}}, "thinking.type"),
         ({"output_config": {"effort": {}}}, "output_config.effort"),
         ({"thinking": {"type": "perhaps"}}, "thinking.type"),
-        ({"output_config": {"format": {}}}, "output_config"),
+        ({"output_config": {"format": {}}}, "output_config.format.type"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+        ({"output_format": {"type": "json_schema"}}, "output_format.schema"),
+        ({"thinking": {"type": "adaptive", "display": "x"}}, "thinking.display"),
+        (
+            {
+                "messages": [
+                    {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f"}]}
+                ]
+            },
+            "messages",
+        ),
+        ({"messages": [{"role": "assistant", "content": ""}]}, "messages"),
         ({"output_config": {"effort": "much"}}, "output_config.effort"),
     ],
 )
 def test_what_cannot_be_honoured_is_named(change, param):
     with pytest.raises(RequestError) as refused:
-        chat_fields({**PLAIN, **change})
+        chat_of({**PLAIN, **change})
     assert refused.value.param == param
 
 
 def test_thinking_is_the_templates():
-    fields = chat_fields({**PLAIN, "thinking": {"type": "enabled", "budget_tokens": 1024}})
+    fields = chat_of({**PLAIN, "thinking": {"type": "enabled", "budget_tokens": 1024}})
     assert fields["chat_template_kwargs"] == {"enable_thinking": True}
-    fields = chat_fields(
+    fields = chat_of(
         {**PLAIN, "thinking": {"type": "disabled"}, "output_config": {"effort": "low"}}
     )
     assert (fields["include_reasoning"], fields["reasoning_effort"]) == (False, "low")
+
+
+@pytest.mark.parametrize("where", ["output_config", "output_format"])
+def test_form_of_the_answer(where):
+    form = {"type": "json_schema", "schema": {"type": "object"}}
+    fields = chat_of({**PLAIN, where: {"format": form} if where == "output_config" else form})
+    assert fields["response_format"]["json_schema"]["schema"] == {"type": "object"}
+
+
+def test_thinking_that_is_adaptive_or_omitted():
+    assert chat_of({**PLAIN, "thinking": {"type": "adaptive"}})["include_reasoning"] is True
+    omitted = chat_of({**PLAIN, "thinking": {"type": "adaptive", "display": "omitted"}})
+    assert omitted["include_reasoning"] is False
+
+
+@pytest.mark.parametrize("content", ["So ", [{"type": "text", "text": "So "}]])
+def test_last_message_of_the_assistant_is_continued(content):
+    messages = [*PLAIN["messages"], {"role": "assistant", "content": content}]
+    fields = chat_of({**PLAIN, "messages": messages})
+    assert fields["messages"][-1] == {"role": "assistant", "content": "So "}
+    assert fields["continue_final_message"] is True
+
+
+@pytest.mark.parametrize("content", ["", [], [{"type": "text", "text": ""}]])
+def test_empty_message_at_the_end_is_a_new_answer(content):
+    messages = [*PLAIN["messages"], {"role": "assistant", "content": content}]
+    assert chat_of({**PLAIN, "messages": messages}) == PLAIN
+
+
+def last_of(content, role="user", ignore=lambda part, reason: None):
+    messages = [*PLAIN["messages"], {"role": role, "content": content}, *PLAIN["messages"]]
+    return chat_of({**PLAIN, "messages": messages}, ignore)["messages"][1:-1]
+
+
+@pytest.mark.parametrize(
+    ("block", "text"),
+    [
+        ({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "D"}}, "D"),
+        (
+            {"type": "document", "title": "T", "context": "C", "source": {"type": "text", "data": "D"}},
+            "T\nC\nD",
+        ),
+        ({"type": "document", "source": {"type": "content", "content": "D"}}, "D"),
+        (
+            {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "D"}]}},
+            "D",
+        ),
+        (
+            {"type": "search_result", "title": "T", "source": "S", "content": [{"type": "text", "text": "D"}]},
+            "T\nS\nD",
+        ),
+        ({"type": "compaction", "content": "D", "encrypted_content": "?"}, "D"),
+    ],
+)  # fmt: skip
+def test_blocks_that_are_texts(block, text):
+    assert last_of([block]) == [{"role": "user", "content": text}]
+    result = {"type": "tool_result", "tool_use_id": "1", "content": [block]}
+    assert last_of([result]) == [{"role": "tool", "tool_call_id": "1", "content": text}]
+
+
+def test_references_to_tools_are_their_names():
+    content = [{"type": "tool_reference", "tool_name": "f"}]
+    result = {"type": "tool_result", "tool_use_id": "1", "content": content}
+    assert last_of([result])[0]["content"] == "f"
+
+
+@pytest.mark.parametrize("source", [
+    {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}, {"type": "url", "url": "https://a/b.pdf"},
+    {"type": "file", "file_id": "f"},
+])  # fmt: skip
+def test_files_are_left_out_and_the_model_learns_of_it(source):
+    ignored = []
+    blocks = [{"type": "document", "title": "T", "source": source}, {"type": "text", "text": "?"}]
+    (message,) = last_of(blocks, ignore=lambda part, _: ignored.append(part))
+    assert ignored == ["messages[].content[] (document)"]
+    shown, asked = [part["text"] for part in message["content"]]
+    assert ("'T' cannot be read" in shown, asked) == (True, "?")
+
+
+@pytest.mark.parametrize("kind", sorted(FOREIGN))
+def test_blocks_of_other_servers_are_left_out(kind):
+    ignored = []
+    blocks = [{"type": kind, "id": "1"}, {"type": "text", "text": "so"}]
+    for role in ("user", "assistant"):
+        (message,) = last_of(blocks, role, lambda part, _: ignored.append(part))
+        assert message == {"role": role, "content": "so"}
+    assert set(ignored) == {f"messages[].content[] ({kind})"}
+
+
+def test_instructions_in_the_middle_stand_before_the_question():
+    block = {"type": "mid_conv_system", "content": [{"type": "text", "text": "s"}]}
+    assert last_of([{"type": "text", "text": "a"}, block]) == [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "a"},
+    ]
+
+
+def test_arguments_that_were_no_json_are_their_text_again():
+    call = {"type": "tool_use", "id": "1", "name": "f", "input": {"INVALID_JSON": '{"a": '}}
+    result = {"type": "tool_result", "tool_use_id": "1"}
+    messages = [*PLAIN["messages"], {"role": "assistant", "content": [call]}]
+    chat = chat_of({**PLAIN, "messages": [*messages, {"role": "user", "content": [result]}]})
+    (shown,) = chat["messages"][1]["tool_calls"]
+    assert shown["function"]["arguments"] == '{"a": '
+    assert chat["messages"][2]["content"] == ""
+
+
+def test_tools_of_other_servers_are_left_out_and_named():
+    ignored = []
+    tools = [{"type": "web_search_20250305", "name": "web_search"}, {"name": "f"}]
+    fields = chat_of({**PLAIN, "tools": tools}, lambda part, _: ignored.append(part))
+    assert [tool["function"]["name"] for tool in fields["tools"]] == ["f"]
+    assert ignored == ["tools[0] (web_search_20250305)"]
 
 
 JSON = st.recursive(
@@ -216,7 +359,7 @@ JSON = st.recursive(
 )
 def test_any_json_is_a_chat_or_is_refused(body):
     with contextlib.suppress(RequestError):
-        chat_fields({**PLAIN, **body})
+        chat_of({**PLAIN, **body})
 
 
 class Answer:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tenonry_route_messages.request import EFFORT, HARMLESS, MAX_BLOCKS, MEDIA_TYPE, PASSED
+from tenonry_route_messages.blocks import FOREIGN, MAX_BLOCKS, MEDIA_TYPE
+from tenonry_route_messages.request import EFFORT, HARMLESS, PASSED
 
 CHAT = "#/components/schemas/ChatRequest/properties/"
 TEXT = {"type": "string"}
@@ -36,6 +37,42 @@ IMAGE_BLOCK = {
     "properties": {"type": {"const": "image"}, "source": SOURCE},
     "required": ["type", "source"],
 }
+DOCUMENT_BLOCK = {
+    "type": "object",
+    "description": "Of plain texts and content blocks; files are left out and named in x-tenonry-ignored.",
+    "properties": {
+        "type": {"const": "document"},
+        "source": {
+            "type": "object",
+            "properties": {"type": {"enum": ["text", "content", "base64", "url", "file"]}},
+            "required": ["type"],
+        },
+        "title": {"type": ["string", "null"]},
+        "context": {"type": ["string", "null"]},
+    },
+    "required": ["type", "source"],
+}
+SEARCH_BLOCK = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "search_result"},
+        "source": TEXT,
+        "title": TEXT,
+        "content": {"type": "array", "items": TEXT_BLOCK},
+    },
+    "required": ["type", "source", "title", "content"],
+}
+REFERENCE_BLOCK = {
+    "type": "object",
+    "properties": {"type": {"const": "tool_reference"}, "tool_name": TEXT},
+    "required": ["type", "tool_name"],
+}
+FOREIGN_BLOCK = {
+    "type": "object",
+    "description": "Left out and named in x-tenonry-ignored.",
+    "properties": {"type": {"enum": sorted(FOREIGN)}},
+    "required": ["type"],
+}
 RESULT_BLOCK = {
     "type": "object",
     "properties": {
@@ -44,7 +81,18 @@ RESULT_BLOCK = {
         "content": {
             "anyOf": [
                 TEXT,
-                {"type": "array", "items": {"anyOf": [TEXT_BLOCK, IMAGE_BLOCK]}},
+                {
+                    "type": "array",
+                    "items": {
+                        "anyOf": [
+                            TEXT_BLOCK,
+                            IMAGE_BLOCK,
+                            DOCUMENT_BLOCK,
+                            SEARCH_BLOCK,
+                            REFERENCE_BLOCK,
+                        ]
+                    },
+                },
                 {"type": "null"},
             ]
         },
@@ -81,15 +129,26 @@ def _message(role: str, *blocks: dict[str, Any]) -> dict[str, Any]:
 SYSTEM = {"anyOf": [TEXT, {"type": "array", "items": TEXT_BLOCK}, {"type": "null"}]}
 MESSAGE = {
     "anyOf": [
-        _message("user", TEXT_BLOCK, IMAGE_BLOCK, RESULT_BLOCK),
-        _message("assistant", TEXT_BLOCK, THINKING_BLOCK, CALL_BLOCK),
+        _message(
+            "user",
+            TEXT_BLOCK,
+            IMAGE_BLOCK,
+            DOCUMENT_BLOCK,
+            SEARCH_BLOCK,
+            RESULT_BLOCK,
+            FOREIGN_BLOCK,
+        ),
+        _message("assistant", TEXT_BLOCK, THINKING_BLOCK, CALL_BLOCK, FOREIGN_BLOCK),
         _message("system", TEXT_BLOCK),
     ]
 }
 TOOL = {
     "type": "object",
     "properties": {
-        "type": {"enum": ["custom", None]},
+        "type": {
+            "type": ["string", "null"],
+            "description": "custom; tools of other types are left out and named in x-tenonry-ignored.",
+        },
         "name": {"$ref": "#/components/schemas/ToolFunction/properties/name"},
         "description": {"$ref": "#/components/schemas/ToolFunction/properties/description"},
         "input_schema": {"type": ["object", "null"]},
@@ -117,8 +176,16 @@ CHOICE = {
 }
 THINKING = {
     "type": ["object", "null"],
-    "properties": {"type": {"enum": ["enabled", "disabled", "adaptive"]}},
+    "properties": {
+        "type": {"enum": ["enabled", "disabled", "adaptive"]},
+        "display": {"enum": ["summarized", "omitted", None]},
+    },
     "required": ["type"],
+}
+FORMAT = {
+    "type": ["object", "null"],
+    "properties": {"type": {"const": "json_schema"}, "schema": {"type": "object"}},
+    "required": ["type", "schema"],
 }
 PROPERTIES: dict[str, Any] = {
     **{name: {"description": "Changes no answer here."} for name in sorted(HARMLESS)},
@@ -131,9 +198,10 @@ PROPERTIES: dict[str, Any] = {
     "tools": {"type": ["array", "null"], "items": TOOL, "maxItems": 128},
     "tool_choice": CHOICE,
     "thinking": {"anyOf": [THINKING, {"type": "null"}]},
+    "output_format": FORMAT,
     "output_config": {
         "type": ["object", "null"],
-        "properties": {"effort": {"enum": [*sorted(EFFORT), None]}},
+        "properties": {"effort": {"enum": [*sorted(EFFORT), None]}, "format": FORMAT},
     },
 }
 COUNTED: dict[str, Any] = {

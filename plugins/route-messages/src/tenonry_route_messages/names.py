@@ -15,31 +15,44 @@ REFUSED = {
     "stop": "it is called stop_sequences here",
     "reasoning_effort": "it is called output_config.effort here",
     "response_format": _ANSWER_FORM,
-    "output_format": _ANSWER_FORM,
     "logprobs": "this route has no log-probabilities; /v1/chat/completions has",
     "kv_transfer_params": "this route has none; /v1/chat/completions has",
 }
 MESSAGE = frozenset({"role", "content"})
-SOURCE = frozenset({"type", "media_type", "data", "url", "file_id"})
+SOURCE = frozenset({"type", "media_type", "data", "url", "file_id", "content"})
+# Fields of the API's features that this server does not have → values with which they ask for nothing.
+NOTHING: dict[str, tuple[Any, ...]] = {
+    "mcp_servers": ([],),
+    "context_management": ({}, {"edits": []}),
+    "container": ({}, ""),
+    "speed": ("standard",),
+    "fallbacks": ([],),
+}
 BLOCKS: dict[str, Collection[str]] = {
     "text": {"type", "text"},
     "image": {"type", "source"},
     "tool_use": {"type", "id", "name", "input"},
     "tool_result": {"type", "tool_use_id", "content"},
+    "document": {"type", "source", "title", "context"},
+    "search_result": {"type", "source", "title", "content"},
+    "tool_reference": {"type", "tool_name"},
+    "compaction": {"type", "content", "encrypted_content"},
+    "mid_conv_system": {"type", "content"},
     "thinking": {"type", "thinking", "signature"},
     "redacted_thinking": {"type", "data"},
 }
 TOOL = frozenset({"type", "name", "description", "input_schema", "strict"})
 CHOICE = frozenset({"type", "name", "disable_parallel_tool_use"})
-THINKING = frozenset({"type"})
-OUTPUT = frozenset({"effort"})
+THINKING = frozenset({"type", "display"})
+OUTPUT = frozenset({"effort", "format"})
+FORMAT = frozenset({"type", "schema"})
 
 
 def check_names(body: Any, fields: Any) -> None:
     """Judge all names in a body; `fields` is the server's `FieldCheck`. What has another form is left to others."""
     if not isinstance(body, dict):
         return
-    fields.body(body, READ | {*PASSED} | HARMLESS, REFUSED)
+    fields.body(body, READ | {*PASSED} | HARMLESS, REFUSED, NOTHING)
     _check_blocks(body.get("system"), fields, "system")
     for place, message in enumerate(_list(body.get("messages"))):
         where = f"messages.{place}"
@@ -51,7 +64,11 @@ def check_names(body: Any, fields: Any) -> None:
             fields.object(tool, TOOL, f"tools.{place}")
     fields.object(body.get("tool_choice"), CHOICE, "tool_choice")
     fields.object(body.get("thinking"), THINKING, "thinking")
-    fields.object(body.get("output_config"), OUTPUT, "output_config")
+    output = body.get("output_config")
+    fields.object(output, OUTPUT, "output_config")
+    if isinstance(output, dict):
+        fields.object(output.get("format"), FORMAT, "output_config.format")
+    fields.object(body.get("output_format"), FORMAT, "output_format")
 
 
 def _check_blocks(value: Any, fields: Any, where: str) -> None:

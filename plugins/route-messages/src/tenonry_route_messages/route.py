@@ -62,8 +62,9 @@ def build(context: Any) -> APIRouter:
         """Continue a conversation."""
         try:
             body = await chats.read(request)
-            check_names(body, chats.fields(request))
-            answer = await chats.chat(request, chat_fields(body))
+            fields = chats.fields(request)
+            check_names(body, fields)
+            answer = await chats.chat(request, chat_fields(body, fields.ignore))
             if not body.get("stream"):
                 parts = await chats.whole(request, answer)
                 return chats.answer(whole_message(answer, parts))
@@ -80,9 +81,10 @@ def build(context: Any) -> APIRouter:
         """How many tokens the prompt has; none are computed."""
         try:
             body = await chats.read_json(request)
-            check_names(body, chats.fields(request))
-            fields = chat_fields(body, needs_max_tokens=False)
-            count = await chats.count_tokens(request, fields)
+            fields = chats.fields(request)
+            check_names(body, fields)
+            chat = chat_fields(body, fields.ignore, needs_max_tokens=False)
+            count = await chats.count_tokens(request, chat)
         except Exception as error:  # noqa: BLE001  every error has this API's shape
             return errors.answer(request, error)
         return chats.answer({"input_tokens": count})
