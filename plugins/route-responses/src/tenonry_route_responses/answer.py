@@ -16,6 +16,7 @@ from tenonry_output_parsers.events import (
     ReasoningDelta,
     TextDelta,
 )
+from tenonry_route_responses.tools import OwnName
 
 _encode = msgspec.json.Encoder().encode
 ECHOED = {
@@ -29,7 +30,6 @@ ECHOED = {
     "tool_choice": "auto",
     "tools": [],
     "top_p": 1.0,
-    "truncation": "disabled",
     "user": None,
 }
 CONTENT = {"message": "output_text", "reasoning": "reasoning_text"}
@@ -39,10 +39,11 @@ PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
 class Items:
     """The output items so far. At most one is open."""
 
-    def __init__(self, new_call_id: Callable[[], str]) -> None:
+    def __init__(self, new_call_id: Callable[[], str], own_names: Mapping[str, OwnName]) -> None:
         self.done: list[dict[str, Any]] = []
         self.open: dict[str, Any] | None = None
         self._new_call_id = new_call_id
+        self._own_names = own_names
 
     @property
     def index(self) -> int:
@@ -55,6 +56,7 @@ class Items:
         item["status"] = "in_progress"
         if kind == "function_call":
             item |= {"call_id": self._new_call_id(), "name": name, "arguments": ""}
+            item |= self._own_names[name]._asdict() if name in self._own_names else {}
         elif kind == "message":
             item |= {"role": "assistant", "content": []}
         else:
@@ -96,6 +98,7 @@ def response_of(answer: Any, body: Mapping[str, Any], items: Items, status: str)
         "output": items.done,
         "previous_response_id": None,
         "store": False,
+        "truncation": "disabled",
         "usage": None,
         **echoed,
     }
@@ -104,13 +107,17 @@ def response_of(answer: Any, body: Mapping[str, Any], items: Items, status: str)
 class ResponseWriter:
     """Turns the parts of an answer into events, in the documented order; `items` hold what they amount to.
 
-    `count_text`: tokens of a text.
+    `count_text`: tokens of a text. `own_names`: of functions in namespaces, by the names that the model knows.
     """
 
     def __init__(
-        self, answer: Any, body: Mapping[str, Any], count_text: Callable[[str], int]
+        self,
+        answer: Any,
+        body: Mapping[str, Any],
+        count_text: Callable[[str], int],
+        own_names: Mapping[str, OwnName] | None = None,
     ) -> None:
-        self.items = Items(answer.new_call_id)
+        self.items = Items(answer.new_call_id, own_names or {})
         self._answer = answer
         self._body = body
         self._count_text = count_text

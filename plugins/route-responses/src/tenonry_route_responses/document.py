@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tenonry_route_responses.request import HARMLESS, MAX_ITEMS, PASSED, TEXT_PARTS
+from tenonry_route_responses.items import CLIENT_CALLS, MAX_ITEMS, TEXT_PARTS
+from tenonry_route_responses.request import HARMLESS, PASSED
 
 CHAT = "#/components/schemas/ChatRequest/properties/"
 TEXT = {"type": "string"}
@@ -32,7 +33,7 @@ PART = {
     ]
 }
 CONTENT = {"anyOf": [TEXT, {"type": "array", "items": PART}]}
-ITEM = {
+ITEM: dict[str, Any] = {
     "anyOf": [
         {
             "type": "object",
@@ -75,7 +76,28 @@ ITEM = {
         },
     ]
 }
-TOOL = {
+ITEM["anyOf"] += [
+    {
+        "type": "object",
+        "description": description,
+        "properties": {"type": {"enum": kinds}},
+        "required": ["type"],
+    }
+    for kinds, description in (
+        (sorted(CLIENT_CALLS), "Shown to the model as the call of a function."),
+        ([f"{kind}_output" for kind in sorted(CLIENT_CALLS)], "Shown as the result of that call."),
+        (["mcp_call"], "Shown as the call of a function and its result."),
+    )
+]
+ITEM["anyOf"].append(
+    {
+        "type": "object",
+        "description": "Any other type: left out and named in x-tenonry-ignored.",
+        "properties": {"type": TEXT},
+        "required": ["type"],
+    }
+)
+FUNCTION = {
     "type": "object",
     "properties": {
         "type": {"const": "function"},
@@ -85,6 +107,37 @@ TOOL = {
         "strict": {"type": ["boolean", "null"]},
     },
     "required": ["type", "name"],
+}
+TOOL = {
+    "anyOf": [
+        FUNCTION,
+        {
+            "type": "object",
+            "description": "Functions that the model knows by joined names.",
+            "properties": {
+                "type": {"const": "namespace"},
+                "name": TEXT,
+                "description": TEXT,
+                "tools": {"type": "array", "items": {"type": "object"}},
+            },
+            "required": ["type", "name", "tools"],
+        },
+        {
+            "type": "object",
+            "description": "Any other type: left out and named in x-tenonry-ignored.",
+            "properties": {"type": TEXT},
+            "required": ["type"],
+        },
+    ]
+}
+ALLOWED_TOOLS = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "allowed_tools"},
+        "mode": {"enum": ["auto", "required"]},
+        "tools": {"type": "array", "items": {"type": "object"}},
+    },
+    "required": ["type", "tools"],
 }
 NAMED_TOOL = {
     "type": "object",
@@ -124,12 +177,14 @@ PROPERTIES: dict[str, Any] = {
     "instructions": {"type": ["string", "null"]},
     "max_output_tokens": {"$ref": CHAT + "max_tokens"},
     "tools": {"type": ["array", "null"], "items": TOOL, "maxItems": 128},
-    "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required", None]}, NAMED_TOOL]},
+    "tool_choice": {
+        "anyOf": [{"enum": ["none", "auto", "required", None]}, NAMED_TOOL, ALLOWED_TOOLS]
+    },
     "reasoning": {
         "type": ["object", "null"],
         "properties": {"effort": {"$ref": CHAT + "reasoning_effort"}},
     },
     "text": {"type": ["object", "null"], "properties": {"format": FORMAT}},
-    "truncation": {"enum": ["disabled", None]},
+    "truncation": {"enum": ["disabled", "auto", None]},
 }
 BODY: dict[str, Any] = {"type": "object", "properties": PROPERTIES, "required": ["input"]}

@@ -24,11 +24,21 @@ ELSEWHERE = {
     "previous_response": REFUSED["previous_response_id"],
     "enable_response_messages": "/tokenize shows the prompt of a chat",
 }
-_CALL = {"type", "id", "call_id", "name", "arguments", "status"}
+_CALL = {"type", "id", "call_id", "name", "arguments", "status", "namespace"}
+_OUTPUT = {"type", "id", "call_id", "output", "status"}
 ITEMS: dict[str, Collection[str]] = {
     "message": {"type", "id", "role", "content", "status"},
     "function_call": _CALL,
-    "function_call_output": {"type", "id", "call_id", "output", "status"},
+    "function_call_output": _OUTPUT,
+    "custom_tool_call": {"type", "id", "call_id", "name", "input", "status", "namespace"},
+    "custom_tool_call_output": _OUTPUT,
+    "local_shell_call": {"type", "id", "call_id", "action", "status"},
+    "local_shell_call_output": _OUTPUT,
+    "shell_call": {"type", "id", "call_id", "action", "status"},
+    "shell_call_output": _OUTPUT,
+    "apply_patch_call": {"type", "id", "call_id", "operation", "status"},
+    "apply_patch_call_output": _OUTPUT,
+    "mcp_call": {"type", "id", "name", "arguments", "output", "error", "status", "server_label"},
     "reasoning": {"type", "id", "summary", "content", "encrypted_content", "status"},
 }
 PARTS: dict[str, Collection[str]] = {
@@ -39,7 +49,8 @@ PARTS: dict[str, Collection[str]] = {
     "input_image": {"type", "image_url", "file_id"},
 }
 TOOL = frozenset({"type", "name", "description", "parameters", "strict"})
-CHOICE = frozenset({"type", "name"})
+SPACE = frozenset({"type", "name", "description", "tools"})
+CHOICE = frozenset({"type", "name", "namespace", "mode", "tools"})
 REASONING = frozenset({"effort"})
 TEXT = frozenset({"format"})
 FORMAT = frozenset({"type", "name", "description", "schema", "strict"})
@@ -52,9 +63,7 @@ def check_names(body: Any, fields: Any) -> None:
     fields.body(body, READ | {*PASSED} | HARMLESS | set(REFUSED), ELSEWHERE)
     for place, item in enumerate(_list(body.get("input"))):
         _check_item(item, fields, f"input.{place}")
-    for place, tool in enumerate(_list(body.get("tools"))):
-        if isinstance(tool, dict) and tool.get("type") == "function":
-            fields.object(tool, TOOL, f"tools.{place}")
+    _check_tools(body.get("tools"), fields, "tools")
     fields.object(body.get("tool_choice"), CHOICE, "tool_choice")
     fields.object(body.get("reasoning"), REASONING, "reasoning")
     fields.object(body.get("stream_options"), (), "stream_options")
@@ -62,6 +71,16 @@ def check_names(body: Any, fields: Any) -> None:
     fields.object(text, TEXT, "text")
     if isinstance(text, dict):
         fields.object(text.get("format"), FORMAT, "text.format")
+
+
+def _check_tools(tools: Any, fields: Any, where: str) -> None:
+    for place, tool in enumerate(_list(tools)):
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if kind == "function":
+            fields.object(tool, TOOL, f"{where}.{place}")
+        elif kind == "namespace" and where == "tools":
+            fields.object(tool, SPACE, f"{where}.{place}")
+            _check_tools(tool.get("tools"), fields, f"{where}.{place}.tools")
 
 
 def _check_item(item: Any, fields: Any, where: str) -> None:

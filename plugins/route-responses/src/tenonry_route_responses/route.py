@@ -12,6 +12,7 @@ from tenonry_route_responses.answer import ResponseWriter
 from tenonry_route_responses.document import BODY
 from tenonry_route_responses.names import check_names
 from tenonry_route_responses.request import chat_fields
+from tenonry_route_responses.tools import own_names
 
 EVENTS = "text/event-stream"
 
@@ -27,9 +28,12 @@ def build(context: Any) -> APIRouter:
     async def responses(request: Request) -> Response:
         """Continue a conversation that comes whole."""
         body = await chats.read(request)
-        check_names(body, chats.fields(request))
-        answer = await chats.chat(request, chat_fields(body))
-        writer = ResponseWriter(answer, body, lambda text: chats.count_text(request, text))
+        fields = chats.fields(request)
+        check_names(body, fields)
+        answer = await chats.chat(request, chat_fields(body, fields.ignore))
+        writer = ResponseWriter(
+            answer, body, lambda text: chats.count_text(request, text), own_names(body.get("tools"))
+        )
         if not body.get("stream"):
             parts = await chats.whole(request, answer)
             for part in parts:

@@ -1,0 +1,23 @@
+"""Reading and refusing values of a request. Front end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from tenonry.errors import RequestError
+
+Ignore = Callable[[str, str], None]  # of a part, and why it has no effect
+
+
+def refuse(param: str, message: str, code: str = "invalid_request") -> NoReturn:
+    """Raises RequestError."""
+    raise RequestError(f"{param}: {message}", param, code)
+
+
+def text_of(value: Any, where: str, name: str) -> str:
+    """The text in a field. Raises RequestError."""
+    text = value.get(name) if isinstance(value, dict) else None
+    if not isinstance(text, str):
+        refuse(f"{where}.{name}", "must be a text")
+    return str(text)
