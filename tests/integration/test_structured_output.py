@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from functools import partial
 
 import jsonschema
 import openai
@@ -309,9 +310,20 @@ class TestRefusals:
         with pytest.raises(RequestError, match="ignore_eos=True needs stop_token_ids"):
             llm.generate([PROMPT], SamplingParams(ignore_eos=True, structured_output=spec))
 
+    @pytest.mark.parametrize(
+        "fields", [{"choice": ("yes", "no")}, {"regex": "a{1,3}"}, {"json": '{"type": "null"}'}]
+    )
+    def test_more_tokens_than_any_text_has(self, llm, fields):
+        params = SamplingParams(
+            max_tokens=40, min_tokens=30, structured_output=StructuredOutput(**fields)
+        )
+        with pytest.raises(RequestError, match=r"min_tokens=30 .* lower min_tokens") as caught:
+            llm.generate([PROMPT], params)
+        assert caught.value.param == "min_tokens"
+
     def test_parameters_that_leave_no_token_fail_their_request_alone(self, llm):
         spec = StructuredOutput(choice=("yes", "no"))
-        impossible = SamplingParams(max_tokens=40, min_tokens=30, structured_output=spec)
+        impossible = SamplingParams(max_tokens=40, min_tokens=3, structured_output=spec)
         failed, fine = llm.generate(
             [PROMPT, PROMPT], [impossible, SamplingParams(temperature=0, structured_output=spec)], use_tqdm=False
         )  # fmt: skip
@@ -411,6 +423,33 @@ class TestServer:
             (chat.choices[0].finish_reason, chat.choices[0].message.content),
         ):
             assert reason == "length" or check(text)
+
+    @pytest.mark.parametrize("is_chat", [False, True])
+    @pytest.mark.parametrize("min_tokens", [3, 8])
+    def test_a_row_without_a_token_is_a_400_with_the_cause(self, server, min_tokens, is_chat):
+        """Eight tokens are more than any choice has; whether three are is known when the row has none left."""
+        extra = {"structured_outputs": {"choice": ["yes"]}, "min_tokens": min_tokens}
+        options = {"model": "tiny", "max_tokens": 20, "extra_body": extra}
+        with server.client() as client:
+            ask = partial(client.completions.create, prompt=PROMPT, **options)
+            if is_chat:
+                messages = [{"role": "user", "content": "Hi"}]
+                ask = partial(client.chat.completions.create, messages=messages, **options)
+            with pytest.raises(openai.BadRequestError) as caught:
+                ask()
+        known = (caught.value.code, caught.value.param)
+        expected = {3: ("no_token_left", None), 8: ("invalid_request", "min_tokens")}
+        assert known == expected[min_tokens]
+
+    def test_a_stream_without_a_token_ends_with_the_cause(self, server):
+        extra = {"structured_outputs": {"grammar": 'start: "a" | "bb"'}, "min_tokens": 4}
+        with server.client() as client, pytest.raises(openai.APIError) as caught:
+            list(
+                client.completions.create(
+                    model="tiny", prompt=PROMPT, stream=True, extra_body=extra
+                )
+            )
+        assert caught.value.code == "no_token_left"
 
     @pytest.mark.parametrize(
         ("extra", "message"),

@@ -144,7 +144,7 @@ class RowFailure:
 
     NUMERICAL = 1  # the row's logits hold NaN
     SAMPLING = 2  # the row's parameters leave no token to sample
-    GRAMMAR = 3  # nothing can follow the row's output under its grammar
+    GRAMMAR = 3  # the row's grammar, alone or with its parameters, leaves no token to sample
     PROMPT_LOGPROBS = 4  # they are asked for, and the model gives none
     ADAPTER = 5  # the row's adapter is not loaded
     FEATURES = 6  # the model's code does not take them
@@ -152,13 +152,14 @@ class RowFailure:
     TEXT: ClassVar[dict[int, str]] = {
         NUMERICAL: "the model produced NaN logits for this request",
         SAMPLING: "no token is left to sample under these sampling parameters",
-        GRAMMAR: "the output cannot be continued under this request's grammar",
+        GRAMMAR: "no token is left to sample under this request's grammar and sampling parameters",
         ADAPTER: "the adapter of this request is not loaded, or was removed meanwhile",
         FEATURES: "the features of this request do not fit the model",
         PROMPT_LOGPROBS: "prompt_logprobs: this model gives no log-probabilities of its prompt",
     }
     CODE: ClassVar[dict[int, str]] = {
         SAMPLING: ErrorCode.NO_TOKEN_LEFT,
+        GRAMMAR: ErrorCode.NO_TOKEN_LEFT,
         PROMPT_LOGPROBS: ErrorCode.NO_PROMPT_LOGPROBS,
     }
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenonry_grammar_xgrammar.formats import FORMATS
-from tenonry_grammar_xgrammar.regex import MAX_COUNT, MAX_NESTING, parsed
 from tenonry_grammar_xgrammar.write import written
 from tenonry_grammars.base import GrammarError
+from tenonry_grammars.regex import MAX_COUNT, MAX_NESTING, parsed
 
 
 def for_re(found: str) -> str:
@@ -141,24 +141,21 @@ def test_of_what_is_read_in_two_ways_only_what_is_right_in_both_is_matched(patte
         (r"\Aa", r"\\A"),
         (r"\p{L}", r"\\p"),
         (r"\07", "octal"),
-        ("a^b", r"\^ elsewhere"),
-        ("a$b", r"\$ before the end"),
-        ("(^a)", r"\^ elsewhere"),
         ("(a", "unclosed group"),
         ("a)", "unmatched"),
         ("[a", "unclosed class"),
         ("[]", "without characters"),
         ("[z-a]", "ends before it begins"),
         (r"[\d-z]", "between two sets"),
+        ("a^b", "matches no text"),
+        ("a$b", "matches no text"),
+        ("{2}a", "nothing to repeat"),
         ("[a&&b]", "&& in a class"),
         ("[[:alpha:]]", r"\[ in a class"),
         ("*a", "nothing to repeat"),
         ("a**", "count after a count"),
         ("a*+", "possessive"),
         ("a{2,1}", "from 2 to 1"),
-        ("a{", "number from 0"),
-        ("a{1", "} is missing"),
-        ("{a}", "nothing to repeat"),
         (f"a{{{MAX_COUNT + 1}}}", "number from 0"),
         ("a{" + "9" * 5000 + "}", "number from 0"),
         ("(" * (MAX_NESTING + 1), "nested"),

@@ -16,13 +16,13 @@ import numpy as np
 
 from tenonry.sampling_params import StructuredOutput
 from tenonry_grammar_xgrammar import notation
-from tenonry_grammar_xgrammar.regex import parsed
 from tenonry_grammar_xgrammar.schema import rewritten
 from tenonry_grammar_xgrammar.vocabulary import token_bytes
 from tenonry_grammar_xgrammar.write import written
 from tenonry_grammars.base import Grammar, GrammarBackend, GrammarContext, GrammarError, Matcher
 from tenonry_grammars.bits import EVERYTHING, I32, NOTHING, WORD_BITS
 from tenonry_grammars.notation import is_lark
+from tenonry_grammars.regex import parsed
 from tenonry_grammars.schema import parse_schema
 
 ANY_OBJECT = {"type": "object"}

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from tenonry_grammar_xgrammar.regex import parsed
 from tenonry_grammar_xgrammar.write import written
 from tenonry_grammars.base import GrammarError
+from tenonry_grammars.regex import parsed
 
 FIRST_RULE = "first-rule-of-all"
 # What a grammar in Lark's notation is made of: a comment, a text, an expression, or what only some readers know.

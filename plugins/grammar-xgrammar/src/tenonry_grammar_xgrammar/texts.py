@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tenonry_grammar_xgrammar.characters import ANY
 from tenonry_grammar_xgrammar.formats import FORMATS
 from tenonry_grammar_xgrammar.numbers import is_number
-from tenonry_grammar_xgrammar.regex import MAX_COUNT, One, Repeat, parsed
 from tenonry_grammar_xgrammar.write import ANY_JSON_TEXT, written
 from tenonry_grammars.base import GrammarError
+from tenonry_grammars.characters import ANY
+from tenonry_grammars.nodes import One, Repeat
+from tenonry_grammars.regex import MAX_COUNT, parsed
 from tenonry_grammars.schema import pointer
 
 KEYWORDS = frozenset({"pattern", "format", "minLength", "maxLength"})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tenonry_grammar_xgrammar import characters as chars
-from tenonry_grammar_xgrammar.characters import Chars
-from tenonry_grammar_xgrammar.regex import Choice, Node, One, Repeat, Row
+from tenonry_grammars import characters as chars
 from tenonry_grammars.base import GrammarError
+from tenonry_grammars.characters import Chars
+from tenonry_grammars.nodes import Choice, Node, One, Repeat, Row
 
 # Above ASCII: xgrammar drops escapes from an expression for a JSON string that is all in ASCII.
 LAST_CHAR = chr(chars.LAST)
@@ -37,6 +37,8 @@ def written(node: Node, *, in_json: bool) -> str:
             else written(part, in_json=in_json)
             for part in node.parts
         )
+    if not isinstance(node, Choice):
+        raise TypeError(f"{node} is not written")
     options = [written(option, in_json=in_json) for option in node.options]
     some = "|".join(option for option in options if option)
     return some if all(options) else f"({some})?" if some else ""

@@ -11,7 +11,7 @@ from tenonry_io_text.codec import Codec, FastCodec
 if TYPE_CHECKING:
     from tenonry.config import EngineConfig
     from tenonry.info import ModelInfo
-    from tenonry.sampling_params import SamplingParams
+    from tenonry.sampling_params import SamplingParams, StructuredOutput
     from tenonry_grammars.checker import GrammarChecker
 
 FIELD = "structured_output"
@@ -43,6 +43,7 @@ class GrammarCheck:
             if self._checker is None:
                 self._checker = self._open(codec)
         self._checker.check(spec)
+        _check_min_tokens(params.min_tokens, spec)
 
     def _open(self, codec: Codec) -> GrammarChecker:
         from tenonry_grammars.base import GrammarContext
@@ -68,3 +69,17 @@ class GrammarCheck:
         """End the processes."""
         if self._checker is not None:
             self._checker.shutdown()
+
+
+def _check_min_tokens(min_tokens: int, spec: StructuredOutput) -> None:
+    """Raises RequestError where no text of the specification has as many tokens: each stands for a byte at least."""
+    from tenonry_grammars.lengths import longest_text
+
+    if min_tokens and not spec.start_after:
+        longest = longest_text(spec)
+        if longest is not None and longest < min_tokens:
+            raise RequestError(
+                f"min_tokens={min_tokens} cannot be met: the longest text that structured_output allows has {longest} "
+                f"bytes, and so at most {longest} tokens; lower min_tokens",
+                "min_tokens",
+            )

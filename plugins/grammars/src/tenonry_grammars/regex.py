@@ -1,59 +1,29 @@
-"""Regular expressions, read here and handed to xgrammar in few and plain constructs. Pure.
+"""Regular expressions as trees of sets, rows, alternatives and counts, which grammar backends write anew. Pure.
 
-xgrammar passes over some constructs, reads others in its own way, and knows nothing of the escapes of a JSON string. So
-an expression is parsed here, what is not regular is refused by name, and classes, groups, alternatives and counts are
-all that is left of it.
+Libraries pass over some constructs and read others in their own way. So an expression is parsed here as ECMA 262 and
+Python read it, what is not regular is refused by name, and a set has the characters that all readings share.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
-from tenonry_grammar_xgrammar import characters as chars
-from tenonry_grammar_xgrammar.characters import Chars
+from tenonry_grammars import characters as chars
 from tenonry_grammars.base import GrammarError
+from tenonry_grammars.characters import Chars
+from tenonry_grammars.edges import without_edges
+from tenonry_grammars.nodes import Choice, Edge, Node, One, Repeat, Row
 
 MAX_NESTING = 64
 MAX_COUNT = 65_535
 CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "0": "\0"}
 NUMBERED = {"x": 2, "u": 4, "U": 8}
 GROUPS = ("?:", "?P<", "?<")  # without a meaning for what is matched
-# In a class of a language with sets of sets these would mean something else than the characters.
+COUNT = re.compile(r"\{([0-9]+)(,([0-9]*))?\}")
+# In a class of a language with sets of sets these would mean something else than the characters; in ECMA 262, whose
+# expressions a JSON schema has, they do not.
 AMBIGUOUS = ("[", "&&", "--", "~~", "||")
-
-
-@dataclass(frozen=True, slots=True)
-class One:
-    """One character of a set."""
-
-    chars: Chars
-
-
-@dataclass(frozen=True, slots=True)
-class Repeat:
-    """`part` at least `low` times, at most `high` times, without a limit for None."""
-
-    part: Node
-    low: int
-    high: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One part after another."""
-
-    parts: tuple[Node, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One of the options."""
-
-    options: tuple[Node, ...]
-
-
-Node = One | Repeat | Row | Choice
-ANYTHING = Repeat(One(chars.ANY), 0, None)
 
 
 def parsed(pattern: str, *, whole: bool) -> Node:
@@ -75,7 +45,7 @@ class _Parser:
         found = self._choice()
         if self.place < len(self.text):
             raise self._error("unmatched )")
-        return found
+        return without_edges(found, whole=self.whole)
 
     def _error(self, what: str) -> GrammarError:
         return GrammarError(
@@ -100,21 +70,10 @@ class _Parser:
         return options[0] if len(options) == 1 else Choice(tuple(options))
 
     def _row(self) -> Node:
-        """One alternative; on the outside, with what may stand before and after what it matches."""
-        is_outside = self.depth == 0
-        begins = is_outside and self._next("^")
-        parts: list[Node] = [] if begins or self.whole or not is_outside else [ANYTHING]
-        ends = False
+        parts: list[Node] = []
         while self.place < len(self.text) and self.text[self.place] not in "|)":
-            if ends:
-                raise self._not_regular("$ before the end")
-            if is_outside and self._next("$"):
-                ends = True
-                continue
             parts.append(self._counted(self._atom()))
-        if is_outside and not (ends or self.whole):
-            parts.append(ANYTHING)
-        return Row(tuple(parts))
+        return parts[0] if len(parts) == 1 else Row(tuple(parts))
 
     def _counted(self, part: Node) -> Node:
         counts = self._counts()
@@ -132,37 +91,30 @@ class _Parser:
         for sign, counts in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
             if self._next(sign):
                 return counts
-        if not self._next("{"):
+        count = COUNT.match(self.text, self.place)
+        if count is None:  # a brace that begins no count is the character
             return None
-        low = self._number()
+        self.place = count.end()
+        low = self._number(count[1])
         high: int | None = low
-        if self._next(","):
-            is_open = self.text.startswith("}", self.place)
-            high = None if is_open else self._number()
-        if not self._next("}"):
-            raise self._error("} is missing; write \\{ for the character")
+        if count[2]:
+            high = self._number(count[3]) if count[3] else None
         if high is not None and high < low:
             raise self._error(f"a count from {low} to {high}")
         return low, high
 
-    def _number(self) -> int:
-        start = self.place
-        while self.text[self.place : self.place + 1] in set("0123456789"):
-            self.place += 1
-        digits = self.text[start : self.place]
-        if not 0 < len(digits) <= len(str(MAX_COUNT)) or int(digits) > MAX_COUNT:
-            raise self._error(
-                f"a count has to be a number from 0 to {MAX_COUNT}; for the character write \\{{"
-            )
+    def _number(self, digits: str) -> int:
+        if len(digits) > len(str(MAX_COUNT)) or int(digits) > MAX_COUNT:
+            raise self._error(f"a count has to be a number from 0 to {MAX_COUNT}")
         return int(digits)
 
     def _atom(self) -> Node:
         char = self.text[self.place]
-        if char in "*+?{":
+        if char in "*+?" or COUNT.match(self.text, self.place):
             raise self._error(f"nothing to repeat before {char}")
-        if char in "^$":
-            raise self._not_regular(f"{char} elsewhere than at an end of the expression")
         self.place += 1
+        if char in "^$":
+            return Edge(is_end=char == "$")
         if char == "(":
             return self._group()
         if char == "[":
@@ -246,7 +198,7 @@ class _Parser:
         return chars.complement(found) if is_negated else found
 
     def _member(self, *, is_negated: bool) -> Chars:
-        for text in AMBIGUOUS:
+        for text in AMBIGUOUS if self.whole else ():
             if self.text.startswith(text, self.place):
                 raise self._not_regular(f"{text} in a class; with \\ before it, it is a character,")
         char = self.text[self.place : self.place + 1]
