@@ -37,6 +37,12 @@ def backend() -> LLGuidance:
     return LLGuidance(GrammarContext(TOKENIZER_JSON, 300, (END,)))
 
 
+HEAVY = StructuredOutput(
+    json=json.dumps({"type": "string", "pattern": r"^(?:\S+\s+){0,49}\S+$", "maxLength": 500})
+)
+MANY_WORDS = tokens_of(f'"{" ".join(f"word{place}" for place in range(45))}"')
+
+
 def accepts(backend: LLGuidance, text: str, **spec) -> bool:
     """Whether the whole text is allowed, and may end there."""
     matcher = backend.compile(StructuredOutput(**spec)).matcher([END])
@@ -181,6 +187,33 @@ class TestLimits:
         (first,) = contract.masks(backend, matcher)
         matcher.accept(sorted(first)[:1])
         assert contract.masks(backend, matcher) == [set()]
+
+    def test_an_output_is_replayed_within_the_budgets_that_it_had(self, backend):
+        """Half a million units in all, where each token may take 200 000 (G34)."""
+        grammar = backend.compile(HEAVY)
+        assert grammar.matcher([END]).accept(MANY_WORDS) == len(MANY_WORDS)
+        assert not grammar.is_spent
+        assert TestContract().masks(backend, grammar.matcher([END])) != [set()]
+
+    def test_a_row_that_spends_what_rows_share_is_noticed(self, backend):
+        grammar = backend.compile(HEAVY)
+        matcher = grammar.matcher([END])
+        assert matcher.inner.try_consume_tokens(MANY_WORDS) < len(MANY_WORDS)  # no mask between
+        assert not grammar.is_spent
+        assert TestContract().masks(backend, matcher) == [set()]
+        assert grammar.is_spent
+        assert TestContract().masks(backend, grammar.matcher([END])) == [set()]
+        fresh = backend.compile(HEAVY)
+        assert TestContract().masks(backend, fresh.matcher([END])) != [set()]
+
+    def test_a_row_that_reaches_a_limit_of_its_own_spends_nothing(self, backend):
+        grammar = backend.compile(StructuredOutput(grammar='start: a{1000000}\na: "a"'))
+        matcher = grammar.matcher([END])
+        contract = TestContract()
+        (first,) = contract.masks(backend, matcher)
+        matcher.accept(sorted(first)[:1])
+        assert contract.masks(backend, matcher) == [set()]
+        assert not grammar.is_spent
 
     def test_it_needs_no_torch(self):
         assert LLGuidance.__module__ in sys.modules

@@ -25,7 +25,7 @@ class WithMatcher(LLGuidance):
         class Changed(LLGrammar):
             def matcher(self, end_ids):
                 inner = compiled.matcher(end_ids)
-                return matcher_class(inner.inner, inner.own_ends)
+                return matcher_class(compiled, inner.inner, inner.own_ends)
 
         return Changed(None, self.context)
 
@@ -104,8 +104,8 @@ class KnowsOneEndId(WithMatcher):
     caught_by = "test_a_request_has_end_ids_of_its_own"
 
     class matcher_class(LLMatcher):
-        def __init__(self, inner, own_ends):
-            super().__init__(inner, None)
+        def __init__(self, grammar, inner, own_ends):
+            super().__init__(grammar, inner, None)
 
 
 class AddsToTheMask(LLGuidance):

@@ -7,6 +7,7 @@ limits, the same wherever it is compiled; one that reaches a limit while it runs
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -24,20 +25,30 @@ MAX_STEP_ITEMS = 20_000
 MAX_THREADS = 8
 ROWS_FOR_THREADS = 16  # fewer are filled by the calling thread
 MAX_ERROR_CHARS = 500
+BUDGET_S = 0.0005  # of processor time: a small part of what the lexer may do between two masks
 
 
 class LLMatcher(Matcher):
     """Over a matcher of the library. `own_ends`: end ids where these differ from the tokenizer's, else None."""
 
-    __slots__ = ("inner", "own_ends")
+    __slots__ = ("grammar", "inner", "own_ends")
 
-    def __init__(self, inner: Any, own_ends: list[int] | None) -> None:
+    def __init__(self, grammar: LLGrammar, inner: Any, own_ends: list[int] | None) -> None:
+        self.grammar = grammar
         self.inner = inner
         self.own_ends = own_ends
 
     def accept(self, token_ids: Sequence[int]) -> int:
-        accepted: int = self.inner.try_consume_tokens(token_ids)
-        return accepted
+        """A mask renews the lexer's budget, and an output that is replayed has none made between its tokens."""
+        consume = self.inner.try_consume_tokens
+        since = time.thread_time()
+        for count, token_id in enumerate(token_ids):
+            if count and time.thread_time() - since > BUDGET_S:
+                self.inner.compute_bitmask()
+                since = time.thread_time()
+            if consume([token_id]) != 1:
+                return count
+        return len(token_ids)
 
     def rollback(self, count: int) -> None:
         if count:
@@ -45,19 +56,30 @@ class LLMatcher(Matcher):
 
 
 class LLGrammar(Grammar):
-    """Over a matcher that no row uses: copies of it share what was worked out of its lexer."""
+    """Over a matcher that no row uses: copies of it share its lexer, with what it has worked out and its limits."""
 
     def __init__(self, prototype: Any, context: GrammarContext) -> None:
         self._prototype = prototype
         self._context = context
+        self._is_spent = False
+
+    @property
+    def is_spent(self) -> bool:
+        return self._is_spent
 
     def matcher(self, end_ids: Sequence[int]) -> LLMatcher:
         context = self._context
         inner = self._prototype.deep_copy()
         if set(end_ids) == set(context.end_ids):
-            return LLMatcher(inner, None)
+            return LLMatcher(self, inner, None)
         known = [token_id for token_id in end_ids if token_id < context.vocab_size]
-        return LLMatcher(inner, known)
+        return LLMatcher(self, inner, known)
+
+    def check(self) -> None:
+        """Find out whether a new row could still begin."""
+        inner = self._prototype.deep_copy()
+        inner.compute_bitmask()
+        self._is_spent = inner.is_error()
 
 
 class LLGuidance(GrammarBackend):
@@ -124,6 +146,7 @@ class LLGuidance(GrammarBackend):
             inner = row.inner
             if inner.is_error():
                 masks[line] = NOTHING
+                row.grammar.check()
             elif row.own_ends is not None:
                 forbid(masks[line], self._ends)
                 if inner.is_accepting():

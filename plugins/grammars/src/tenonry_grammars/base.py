@@ -62,6 +62,11 @@ class Matcher(ABC):
 class Grammar(ABC):
     """One compiled specification; any number of rows may use it, from several threads."""
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether its matchers share a limit that is reached: rows that come get the specification compiled anew."""
+        return False
+
     @abstractmethod
     def matcher(self, end_ids: Sequence[int]) -> Matcher:
         """A matcher at the start of the output. `end_ids`: all ids that end this request.

@@ -63,7 +63,7 @@ class GrammarStore:
         """The grammar of a specification, now or later; the oldest of many are dropped."""
         key = msgspec.structs.replace(spec, start_after=())
         future = self._grammars.get(key)
-        if future is None:
+        if future is None or _is_spent(future):
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(MAX_COMPILING, thread_name_prefix="grammars")
             work = partial(self._compile, key)
@@ -81,6 +81,10 @@ class GrammarStore:
 
     def _compile(self, spec: StructuredOutput) -> Grammar:
         return self.build().compile(spec)
+
+
+def _is_spent(future: Future[Grammar]) -> bool:
+    return future.done() and not future.exception() and future.result().is_spent
 
 
 def open_grammars(

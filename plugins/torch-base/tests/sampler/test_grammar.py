@@ -381,6 +381,20 @@ def test_equal_specifications_are_compiled_once(model, monkeypatch):
     store.shutdown()
 
 
+def test_a_spent_grammar_is_compiled_anew_for_rows_that_come(model):
+    store = GrammarStore(LLGuidance, model, VOCAB)
+    spec = StructuredOutput(choice=("ab",))
+    first = store.compiled(spec)
+    assert store.compiled(spec) is first
+    grammar = first.result()
+    grammar.__class__ = type("Spent", (type(grammar),), {"is_spent": True})
+    second = store.compiled(spec)
+    assert second is not first
+    assert store.compiled(spec) is second
+    assert not second.result().is_spent
+    store.shutdown()
+
+
 def test_the_choice_of_a_missing_backend_is_refused_at_the_start(model):
     class Context:
         class config:
