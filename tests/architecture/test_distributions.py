@@ -16,6 +16,7 @@ LIBRARIES = {
     "tenonry_drafters",
     "tenonry_front_ends",
     "tenonry_grammars",
+    "tenonry_helper_pool",
     "tenonry_hf_hub",
     "tenonry_images",
     "tenonry_kv_stores",

@@ -89,7 +89,7 @@ class TestLife:
                 },
                 stat_loggers=["tenonry_testkit.fakes:RecordingStatLogger"],
             )
-        assert ended == [RecordingStatLogger, ByteIOProcessor]
+        assert ended == [ByteIOProcessor, RecordingStatLogger]
 
     def test_a_hook_that_refuses_the_engine_stops_it(self, tmp_path):
         with fake_model_installed(tmp_path / "model") as site:

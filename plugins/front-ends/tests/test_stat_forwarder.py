@@ -15,6 +15,7 @@ from tenonry.stats import IterationStats, StatRecord
 from tenonry_front_ends import attached
 from tenonry_front_ends.attached import StatForwarder
 from tenonry_front_ends.messages import LoggerCall, Metrics, MetricsRequest, Report
+from tenonry_helper_pool.stats import HelperStats
 
 
 def forwarder(link: FakeLink, *iterations: IterationStats) -> StatForwarder:
@@ -136,3 +137,35 @@ class TestForwarder:
         monkeypatch.setattr(attached, "METRICS_TIMEOUT_S", 0.01)
         with pytest.raises(TenonryError, match="rendered no metrics within"):
             asyncio.run(forwarder(FakeLink("x")).render())
+
+
+class TestHelpers:
+    def test_the_latest_numbers_of_each_helper_go_with_the_next_report(self):
+        link = FakeLink("x")
+        stats = forwarder(link)
+        for number in range(3):
+            stats.submit("record_extra", HelperStats(helper="a", num_jobs=number))
+        stats.submit("record_extra", HelperStats(helper="b", num_waiting=1))
+        assert link.sent == []
+        stats.flush()
+        stats.flush()
+        (report,) = link.sent
+        assert report.helpers == [
+            HelperStats(helper="a", num_jobs=2),
+            HelperStats(helper="b", num_waiting=1),
+        ]
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=Report) == report
+
+    def test_none_is_lost_where_the_supervisor_is_silent(self, monkeypatch):
+        monkeypatch.setattr(attached, "MAX_UNACKNOWLEDGED", 0)
+        link = FakeLink("x")
+        stats = forwarder(link)
+        stats.submit("record_extra", HelperStats(helper="a", num_jobs=1))
+        stats.submit("record_extra", HelperStats(helper="b", num_jobs=1))
+        stats.flush()
+        stats.submit("record_extra", HelperStats(helper="a", num_jobs=2))
+        stats.flush(1)
+        assert [(each.helper, each.num_jobs) for each in link.sent[-1].helpers] == [
+            ("a", 2),
+            ("b", 1),
+        ]

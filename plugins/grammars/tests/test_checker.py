@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tenonry.errors import DrainingError, QueueFullError, RequestError
 from tenonry.sampling_params import StructuredOutput
-from tenonry_grammars import check_start
 from tenonry_grammars import checker as checker_module
-from tenonry_grammars.background import FIRST_NICE
 from tenonry_grammars.base import GrammarContext
 from tenonry_grammars.checker import GrammarChecker
+from tenonry_helper_pool import turns
+from tenonry_helper_pool.background import FIRST_NICE
+from tenonry_helper_pool.client import as_client
 from tenonry_testkit.fakes.tokenizer import END, TOKENIZER_JSON
 
 CONTEXT = GrammarContext(TOKENIZER_JSON, 300, (END,))
@@ -108,27 +109,12 @@ def test_what_breaks_the_check_or_its_answer_is_refused_in_few_words(checker):
     checker.check(spec(regex="a"))
 
 
-class Counting(checker_module._CheckProcess):
-    """Counts what is asked."""
-
-    asked: list = []  # noqa: RUF012
-
-    def send(self, message):
-        if isinstance(message, StructuredOutput):
-            self.asked.append(message)
-        super().send(message)
-
-
-@pytest.fixture
-def asked(monkeypatch):
-    monkeypatch.setattr(checker_module, "_CheckProcess", Counting)
-    Counting.asked = []
-    return Counting.asked
+def num_checked(checker) -> int:
+    return checker.pool.stats.num_jobs
 
 
 class TestOnce:
-    def test_equal_ones_are_checked_once_also_at_the_same_time(self, asked):
-        checker = GrammarChecker(None, CONTEXT, 10.0)
+    def test_equal_ones_are_checked_once_also_at_the_same_time(self, checker):
         same = [spec(regex="a+b", start_after=(place,)) for place in range(6)]
         threads = [threading.Thread(target=checker.check, args=(one,)) for one in same]
         for thread in threads:
@@ -138,16 +124,24 @@ class TestOnce:
         for _ in range(2):
             with pytest.raises(RequestError, match="unclosed group"):
                 checker.check(spec(regex="(a"))
-        assert len(asked) == 2
-        checker.shutdown()
+        assert num_checked(checker) == 2
 
-    def test_what_is_remembered_is_bounded(self, asked, monkeypatch):
+    def test_what_is_remembered_is_bounded(self, checker, monkeypatch):
         monkeypatch.setattr(checker_module, "MAX_KNOWN", 2)
-        checker = GrammarChecker(None, CONTEXT, 10.0)
         for regex in ("a", "b", "c", "a", "c"):
             checker.check(spec(regex=regex))
-        assert [one.regex for one in asked] == ["a", "b", "c", "a"]
-        checker.shutdown()
+        assert num_checked(checker) == 4
+
+    def test_a_client_with_too_many_is_refused_and_known_ones_pass(self, checker, monkeypatch):
+        checker.check(spec(regex="a"))
+        monkeypatch.setattr(turns, "MAX_PER_CLIENT", 0)
+        with as_client("one"):
+            for _ in range(2):
+                with pytest.raises(QueueFullError, match="of this client wait for 'grammar_check'"):
+                    checker.check(spec(regex="b"))
+            checker.check(spec(regex="a"))
+        monkeypatch.undo()
+        checker.check(spec(regex="b"))
 
 
 class TestBombs:
@@ -170,89 +164,49 @@ class TestBombs:
         checker.check(spec(regex="b"))  # in another process
         thread.join()
         assert refused
-        checker.check(spec(regex="c"))
+        assert checker.pool.stats.num_timeouts == 1
+        with pytest.raises(RequestError, match="not compiled within"):  # not remembered
+            checker.check(BOMB)
+        assert checker.pool.stats.num_timeouts == 2
         checker.shutdown()
 
-    def test_the_process_ends_by_itself_when_its_front_end_is_gone(self):
-        checker = GrammarChecker(None, CONTEXT, 0.5)
+    def test_many_of_one_client_do_not_hold_up_a_small_one_of_another(self):
+        """Eight heavy schemas hold one slot; the other one is free, whatever they take."""
+        checker = GrammarChecker(None, CONTEXT, 600.0, size=2)
         checker.check(spec(regex="a"))
-        (process,) = checker._idle
-        checker_module.write_message(process._process.stdin, BOMB)
-        process._process.stdin.close()
-        process._process.stdout.close()
-        assert process._process.wait(20) != 0
-        process.close()
 
-    def test_it_ends_without_a_word_when_its_answer_is_read_no_more(self, capfd):
-        checker = GrammarChecker(None, CONTEXT, 10.0)
-        checker.check(spec(regex="a"))
-        (process,) = checker._idle
-        process._process.stdout.close()
-        process.send(spec(regex="b"))
-        assert process._process.wait(20) == 0
-        process._process.stdin.close()
-        assert capfd.readouterr().err == ""
+        def drop(number: int) -> None:
+            heavy = {f"{number} {place}": {"type": "string"} for place in range(6500)}
+            with as_client("many"), pytest.raises(DrainingError):
+                checker.check(schema(type="object", properties=heavy))
 
-    def test_a_process_that_was_killed_while_it_waited_costs_no_request(self):
-        checker = GrammarChecker(None, CONTEXT, 10.0)
-        checker.check(spec(regex="a"))
-        (process,) = checker._idle
-        process._process.kill()
-        process._process.wait(20)
-        checker.check(spec(regex="b"))
+        threads = [threading.Thread(target=drop, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        while checker.pool.stats.num_waiting < 7:
+            time.sleep(0.01)
+        with as_client("another"):
+            for number in range(5):
+                checker.check(schema(type="object", properties={f"q{number}": {"type": "null"}}))
+        assert checker.pool.stats.num_waiting > 0
+        assert checker.pool.stats.num_running == 1
         checker.shutdown()
+        for thread in threads:
+            thread.join()
 
     @pytest.mark.skipif(
         sys.platform != "linux", reason="elsewhere threads have no priority of their own"
     )
-    def test_it_starts_with_a_low_priority_and_answers_with_a_higher_one(self):
+    def test_it_never_had_the_usual_priority(self):
         checker = GrammarChecker(None, CONTEXT, 10.0)
         checker.check(spec(regex="a"))
-        (process,) = checker._idle
-        pid = process._process.pid
-        threads = [int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()]
-        others = [thread for thread in threads if thread != pid]
         usual = os.getpriority(os.PRIO_PROCESS, 0)
-        assert os.getpriority(os.PRIO_PROCESS, pid) == max(usual, check_start.NICE)
-        found = [os.getpriority(os.PRIO_PROCESS, thread) for thread in others]
-        assert min(found) == max(usual, FIRST_NICE)  # none of its threads ever had the usual one
-        assert os.getpriority(os.PRIO_PROCESS, 0) == usual
-        checker.shutdown()
-
-    def test_a_limit_is_of_processor_time(self):
-        """A process that gets no processor for longer than the limit still finishes."""
-        checker = GrammarChecker(None, CONTEXT, 1.0)
-        checker.check(spec(regex="a"))
-        (process,) = checker._idle
-        pid = process._process.pid
-        os.kill(pid, signal.SIGSTOP)
-        wake = threading.Timer(2.0, os.kill, (pid, signal.SIGCONT))
-        wake.start()
-        checker.check(spec(regex="b"))
-        wake.join()
-        checker.shutdown()
-
-    def test_many_that_wait_are_refused_and_known_ones_pass(self, monkeypatch):
-        monkeypatch.setattr(checker_module, "MAX_WAITING", 2)
-        checker = GrammarChecker(None, CONTEXT, 10.0)
-        checker.check(spec(regex="a"))
-        for _ in range(checker_module.MAX_PROCESSES):
-            checker._free.acquire()
-        waiting = [threading.Thread(target=checker.check, args=(spec(regex="b"),)) for _ in "12"]
-        for thread in waiting:
-            thread.start()
-        while checker._num_waiting < 2:
-            time.sleep(0.01)
-        for regex in ("b", "c"):
-            with pytest.raises(QueueFullError, match="of 2 requests are being checked"):
-                checker.check(spec(regex=regex))
-        checker.check(spec(regex="a"))
-        for _ in range(checker_module.MAX_PROCESSES):
-            checker._free.release()
-        for thread in waiting:
-            thread.join()
-        checker.check(spec(regex="c"))
-        assert checker._num_waiting == 0
+        helpers = psutil.Process().children(recursive=True)
+        assert len(helpers) >= 2
+        for helper in helpers:
+            threads = [int(path.name) for path in Path(f"/proc/{helper.pid}/task").iterdir()]
+            found = [os.getpriority(os.PRIO_PROCESS, thread) for thread in threads]
+            assert min(found) == max(usual, FIRST_NICE)
         checker.shutdown()
 
 
@@ -263,16 +217,19 @@ class TestSetup:
             checker.check(spec(regex="a"))
         with pytest.raises(RequestError, match="not available"):  # not remembered
             checker.check(spec(regex="a"))
+        checker.shutdown()
 
     def test_a_tokenizer_that_it_cannot_read_is_refused(self):
         checker = GrammarChecker(None, GrammarContext("{}", 300, (END,)), 1.0)
         with pytest.raises(RequestError, match="cannot read the tokenizer"):
             checker.check(spec(regex="a"))
+        checker.shutdown()
 
-    def test_after_the_shutdown_what_waits_is_refused_and_no_process_is_kept(self):
+    def test_after_the_shutdown_what_comes_is_refused_and_no_process_is_left(self):
         checker = GrammarChecker(None, CONTEXT, 1.0)
         checker.check(spec(regex="a"))
         checker.shutdown()
-        with pytest.raises(DrainingError, match="checks no more"):
+        with pytest.raises(DrainingError, match="takes no more"):
             checker.check(spec(regex="b"))
-        assert checker._idle == []
+        psutil.wait_procs(psutil.Process().children(recursive=True), timeout=20)
+        assert psutil.Process().children(recursive=True) == []

@@ -62,7 +62,9 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
         self.stat_loggers = self._stats.loggers
         with contextlib.ExitStack() as built:  # ended again if the rest cannot be built
             built.callback(self._engines.shutdown)
-            self.io_processor = build_io_processor(config, self._engines.plan, self.model, built)
+            self.io_processor = build_io_processor(
+                config, self._engines.plan, self.model, self._stats.submit, built
+            )
             self._post_process = post_processor(self.io_processor)
             self._outputs = OutputProcessor(
                 self.io_processor,

@@ -28,8 +28,8 @@ class ConstantList(Sequence[T]):
     def __len__(self) -> int:
         return len(self._items)
 
-    def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
-        return self._items.index(value, start, len(self._items) if stop is None else stop)
+    def index(self, *args: Any) -> int:
+        return self._items.index(*args)
 
     def __repr__(self) -> str:
         return f"ConstantList({self._items!r})"

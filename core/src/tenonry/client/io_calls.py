@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from tenonry.errors import EngineGenerateError, PluginFault, RequestError
+from tenonry.errors import EngineGenerateError, PluginFault, QueueFullError, RequestError
 from tenonry.interfaces.io_processor import IOProcessor
 from tenonry.outputs import RequestOutput
 from tenonry.plugin.discovery import distribution_of_module
@@ -15,10 +15,10 @@ PostProcess = Callable[[RequestOutput], RequestOutput]
 
 @contextlib.contextmanager
 def io_call(io: IOProcessor, request_id: str, call: str) -> Iterator[None]:
-    """Around one call of `io`: RequestError passes as it is, any other exception becomes `io_fault`."""
+    """Around one call of `io`: errors of the request and a full queue pass as they are, others become `io_fault`."""
     try:
         yield
-    except RequestError:
+    except (RequestError, QueueFullError):
         raise
     except Exception as error:  # noqa: BLE001 - raised again, with the plugin's name
         fault = io_fault(io, request_id, call, error)

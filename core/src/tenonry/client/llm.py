@@ -61,10 +61,12 @@ class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):
         self.config = config
         manager, plan, self.model = resolve_front_end(config, launcher=False)
         with contextlib.ExitStack() as parts:  # ended again if the rest cannot be built
-            self.io_processor = build_io_processor(config, plan, self.model, parts)
-            self._post_process = post_processor(self.io_processor)
             self._stats = StatManager(config, plan)
             parts.callback(self._stats.shutdown)
+            self.io_processor = build_io_processor(
+                config, plan, self.model, self._stats.submit, parts
+            )
+            self._post_process = post_processor(self.io_processor)
             self.engine_core = EngineCore(build_engine(config, self.model, plan))
             parts.callback(self.engine_core.shutdown)
             self.adapters = EngineAdapters(self.engine_core)

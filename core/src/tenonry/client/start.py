@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tenonry.config import EngineConfig
 from tenonry.continuity.fallbacks import check_fallbacks
@@ -35,13 +35,20 @@ def resolve_front_end(
 
 
 def build_io_processor(
-    config: EngineConfig, plan: PluginPlan, model: ModelInfo, parts: contextlib.ExitStack
+    config: EngineConfig,
+    plan: PluginPlan,
+    model: ModelInfo,
+    submit: Callable[..., None],
+    parts: contextlib.ExitStack,
 ) -> IOProcessor | None:
-    """The chosen IO processor, which `parts` shuts down; None where the configuration has none."""
+    """The chosen IO processor, which `parts` shuts down; None where the configuration has none.
+
+    `submit`: see `IOProcessorContext`.
+    """
     entry = plan.find("io_processor")
     if entry is None or config.skip_tokenizer_init:
         return None
-    made: IOProcessor = build_plugin(entry, IOProcessorContext(config, model))
+    made: IOProcessor = build_plugin(entry, IOProcessorContext(config, model, submit))
     parts.callback(made.shutdown)
     return made
 

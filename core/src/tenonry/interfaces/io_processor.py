@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,9 +20,12 @@ from tenonry.step import I32
 
 @dataclass(slots=True)
 class IOProcessorContext(PluginContext):
-    """What an IO processor is built from."""
+    """What an IO processor is built from. `submit("record_extra", record)` passes a record to every stat logger, from
+    any thread.
+    """
 
     model: ModelInfo
+    submit: Callable[..., None] | None = None
 
 
 class ProcessedPrompt(msgspec.Struct, kw_only=True):

@@ -48,5 +48,8 @@ class StatLogger(Plugin[StatLoggerContext], ABC):
     def record_ignored_field(self) -> None:
         """A field or another part of a request had no effect."""
 
+    def record_extra(self, record: object) -> None:
+        """A plugin's own record, such as `HelperStats` of tenonry-helper-pool. Ignore those of unknown types."""
+
     def shutdown(self) -> None:
         """The last call."""

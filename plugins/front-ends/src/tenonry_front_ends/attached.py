@@ -46,6 +46,7 @@ from tenonry_front_ends.messages import (
     Stop,
     SupervisorMessage,
 )
+from tenonry_helper_pool.stats import HelperStats
 
 logger = logging.getLogger("tenonry.front_ends")
 CONNECT_TIMEOUT_S = 10.0
@@ -73,6 +74,7 @@ class StatForwarder(StatManager):
         self._take_iterations: TakeIterations = dict
         self._records: list[StatRecord] = []
         self._calls: dict[LoggerCall, int] = {}
+        self._helpers: dict[str, HelperStats] = {}
         self._asked: dict[int, asyncio.Future[Metrics]] = {}
         self._call_ids = itertools.count(1)
 
@@ -85,8 +87,13 @@ class StatForwarder(StatManager):
             self._records.append(record)
 
     def submit(self, method: str, *args: Any) -> None:
-        """Count the calls that clients cause, which may come by the thousand; report any other immediately."""
-        if self.enabled:
+        """Count the calls that clients cause, which may come by the thousand; report any other immediately.
+
+        Numbers of helpers wait for the next report, and may come from any thread.
+        """
+        if method == "record_extra":
+            self._helpers[args[0].helper] = args[0]
+        elif self.enabled:
             call = LoggerCall(method, args)  # type: ignore[arg-type]  # checked where it is decoded
             self._calls[call] = self._calls.get(call, 0) + 1
             if method not in COUNTED_CALLS:
@@ -107,22 +114,28 @@ class StatForwarder(StatManager):
         now = time.monotonic()
         records = self._records
         calls = self._calls
+        helpers = [self._helpers.pop(name) for name in list(self._helpers)]
         self._records = []
         self._calls = {}
         records += (
             StatRecord(engine_index=index, time=now, iteration=iteration)
             for index, iteration in self._take_iterations().items()
         )
-        if not (records or calls or number):
+        if not (records or calls or helpers or number):
             return
         if self._unacknowledged >= MAX_UNACKNOWLEDGED and not number:
             num_dropped = len(records) + len(calls)
+            self._helpers = {each.helper: each for each in helpers} | self._helpers
             self.dropped += num_dropped
             self._unreported += num_dropped
             return
         self._unacknowledged += 1
         report = Report(
-            records=records, calls=list(calls.items()), dropped=self._unreported, flush=number
+            records=records,
+            calls=list(calls.items()),
+            dropped=self._unreported,
+            flush=number,
+            helpers=helpers if self.enabled else [],
         )
         self._link.send(report)
         self._unreported = 0

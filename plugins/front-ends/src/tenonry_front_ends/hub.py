@@ -16,6 +16,8 @@ import queue
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
+
 from tenonry.client.engine_link import EngineLink
 from tenonry.client.engines import OwnedEngines
 from tenonry.config import EngineConfig
@@ -323,6 +325,9 @@ class Hub:
         for call, count in report.calls:
             for _ in range(count):
                 self._stats.submit(call.method, *call.args)
+        index = int(identity.partition(b".")[0])
+        for stats in report.helpers:
+            self._stats.submit("record_extra", msgspec.structs.replace(stats, front_end=index))
         if report.dropped:
             logger.warning(
                 "API server %s lost %d records; the totals miss them",

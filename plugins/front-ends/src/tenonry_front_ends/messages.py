@@ -10,6 +10,7 @@ from tenonry.info import EngineInfo, ModelInfo
 from tenonry.messages import EngineFacts, EngineZmqAddresses
 from tenonry.plugin.plan import PluginPlan
 from tenonry.stats import StatRecord
+from tenonry_helper_pool.stats import HelperStats
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,13 +57,14 @@ class LoggerCall(msgspec.Struct, array_like=True, frozen=True):
 
 class Report(msgspec.Struct, array_like=True, tag=True):
     """Server: numbers since the last report. `calls` with how often each was made; `dropped` records are missing;
-    `flush` is the number of the Flush that it answers, or 0.
+    `flush` is the number of the Flush that it answers, or 0. `helpers`: the latest of each that changed.
     """
 
     records: list[StatRecord]
     calls: list[tuple[LoggerCall, int]] = []
     dropped: int = 0
     flush: int = 0
+    helpers: list[HelperStats] = []
 
 
 class MetricsRequest(msgspec.Struct, array_like=True, tag=True):

@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from tenonry.errors import RequestError
+from tenonry_helper_pool.stats import HelperStats
 from tenonry_io_text.codec import Codec, FastCodec
 
 if TYPE_CHECKING:
@@ -13,17 +14,27 @@ if TYPE_CHECKING:
     from tenonry.info import ModelInfo
     from tenonry.sampling_params import SamplingParams, StructuredOutput
     from tenonry_grammars.checker import GrammarChecker
+    from tenonry_helper_pool.turns import Report
 
 FIELD = "structured_output"
+HELPER = "grammar_check"
 
 
 class GrammarCheck:
-    """For one model; its processes start with the first specification. `seconds`: what compiling one may take."""
+    """For one model; its processes start with the first specification. `seconds`: what compiling one may take.
 
-    def __init__(self, config: EngineConfig, model: ModelInfo, seconds: float) -> None:
+    `report` receives the numbers of its queue.
+    """
+
+    def __init__(
+        self, config: EngineConfig, model: ModelInfo, seconds: float, report: Report | None
+    ) -> None:
         self._backend = config.grammar_backend
         self._model = model
         self._seconds = seconds
+        self._report = report
+        if report is not None:
+            report(HelperStats(helper=HELPER))
         self._checker: GrammarChecker | None = None
         self._lock = threading.Lock()
 
@@ -63,7 +74,7 @@ class GrammarCheck:
         context = GrammarContext(
             codec.tokenizer.to_str(), self._model.vocab_size, self._model.eos_token_ids
         )
-        return GrammarChecker(self._backend, context, self._seconds)
+        return GrammarChecker(self._backend, context, self._seconds, HELPER, report=self._report)
 
     def shutdown(self) -> None:
         """End the processes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +92,8 @@ class TextIOProcessor(IOProcessor):
         self._max_chars = options.max_prompt_chars or max(
             MIN_CHARS, CHARS_PER_TOKEN * self._max_model_len
         )
-        self._grammars = GrammarCheck(config, model, options.grammar_seconds)
+        report = partial(context.submit, "record_extra") if context.submit else None
+        self._grammars = GrammarCheck(config, model, options.grammar_seconds, report)
         self._codec: Codec | None = None
         self._transformers_tokenizer: Any = None
         self._folder: Path | None = None

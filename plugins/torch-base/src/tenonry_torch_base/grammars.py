@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tenonry_grammars.background import Background
 from tenonry_grammars.base import GrammarContext, GrammarError
 from tenonry_grammars.points import GRAMMARS, find_backend, missing_backend
+from tenonry_helper_pool.background import Background
 
 if TYPE_CHECKING:
     from tenonry.info import ModelInfo

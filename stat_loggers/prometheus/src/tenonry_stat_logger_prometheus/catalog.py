@@ -25,7 +25,10 @@ MAX_ADAPTERS = (
     64  # of one engine at a time; the requests of further ones are counted as those of `other`
 )
 
+MAX_HELPERS = 16  # kinds of helpers with a label of their own
+
 ENGINE = ("model_name", "engine")
+HELPER = ("model_name", "helper")
 
 # Upper bounds, inclusive; the exposition adds +Inf. Time in seconds.
 REQUEST_SECONDS = (
@@ -243,6 +246,22 @@ METRICS: tuple[MetricDef, ...] = (
         "counter",
         "Fields and other parts of requests that had no effect.",
         ("model_name",),
+    ),
+    # helpers of front ends, such as the check of grammars
+    MetricDef("helper_jobs_waiting", "gauge", "Jobs that wait for a helper.", HELPER),
+    MetricDef("helper_jobs_running", "gauge", "Jobs that a helper works on.", HELPER),
+    MetricDef("helper_jobs", "counter", "Jobs of a helper that ended.", HELPER),
+    MetricDef("helper_busy_seconds", "counter", "Seconds that these jobs took.", HELPER),
+    MetricDef("helper_waiting_seconds", "counter", "Seconds that jobs waited.", HELPER),
+    MetricDef(
+        "helper_timeouts", "counter", "Jobs that exceeded a limit of time or memory.", HELPER
+    ),
+    MetricDef("helper_refusals", "counter", "Jobs refused because too many waited.", HELPER),
+    MetricDef(
+        "helper_restarts",
+        "counter",
+        "Jobs that took longer than expected and started again, behind short ones.",
+        HELPER,
     ),
     # how long it took
     _histogram(

@@ -13,7 +13,9 @@ from tenonry.info import EngineInfo
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
 from tenonry.stats import StatRecord
+from tenonry_helper_pool.stats import HelperStats
 from tenonry_stat_logger_prometheus.catalog import BY_NAME, OTHER, REJECTION_REASONS
+from tenonry_stat_logger_prometheus.helpers import HelperSeries
 from tenonry_stat_logger_prometheus.series import EngineSeries
 from tenonry_stat_logger_prometheus.storage import Reading, Storage
 
@@ -64,6 +66,7 @@ class PrometheusStatLogger(StatLogger):
             reason: self._storage.cell("request_rejections", reason) for reason in REJECTION_REASONS
         }
         self._ignored_fields = self._storage.cell("ignored_request_fields")
+        self._helpers = HelperSeries(self._storage)
         collector = StatsCollector(self._read, vllm_names=options.vllm_names)
         self.registry: CollectorRegistry = make_registry(
             collector, process_metrics=options.process_metrics
@@ -119,6 +122,11 @@ class PrometheusStatLogger(StatLogger):
     def record_ignored_field(self) -> None:
         with self._lock:
             self._ignored_fields.value += 1
+
+    def record_extra(self, record: object) -> None:
+        if isinstance(record, HelperStats):
+            with self._lock:
+                self._helpers.take(record)
 
     def shutdown(self) -> None:
         if self._server is not None:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tenonry_grammars.background import FIRST_NICE, QUICK_S, Background, lower
+from tenonry_helper_pool.background import FIRST_NICE, QUICK_S, Background, lower
 
 STACK = 1 << 20
 PATIENCE = 20

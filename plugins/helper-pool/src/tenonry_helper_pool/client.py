@@ -1,0 +1,30 @@
+"""The client of the current request. Front end; any thread.
+
+A server sets it once per request. It travels with the context: through awaits, and into threads that copy it, as
+`asyncio.to_thread` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+_CLIENT: ContextVar[str] = ContextVar("tenonry_client", default="")
+_NUMBERS = itertools.count(1)
+
+
+def current_client() -> str:
+    """Name of the client; a new one for each call where none is set, so that each request is its own client."""
+    return _CLIENT.get() or f"request {next(_NUMBERS)}"
+
+
+@contextlib.contextmanager
+def as_client(name: str) -> Iterator[None]:
+    """Set the client for the block."""
+    token = _CLIENT.set(name)
+    try:
+        yield
+    finally:
+        _CLIENT.reset(token)

@@ -1,0 +1,104 @@
+"""A pool of helper processes: jobs of many clients, fair, each bounded in time and memory. Front end; any thread.
+
+A job that is expected to be short runs in any slot. When it takes more than `SHORT_S` of processor time it becomes a
+long job, if one of their slots is free; else its worker is ended and it starts again later, in a slot of theirs. So one
+slot is free for short jobs within `SHORT_S`.
+"""
+
+from __future__ import annotations
+
+import time
+
+from tenonry_helper_pool.messages import Limits
+from tenonry_helper_pool.queue import SHORT_S
+from tenonry_helper_pool.stats import HelperStats
+from tenonry_helper_pool.turns import Report, Turn, Turns
+from tenonry_helper_pool.workers import HelperUnavailable, Workers
+
+__all__ = ["HelperPool", "HelperUnavailable", "Limits", "LimitExceeded", "Workers"]
+
+MAX_LOST = 3  # times that a job starts again because something ended the processes
+
+
+class LimitExceeded(Exception):
+    """A job took too much time or memory, or crashed its worker."""
+
+
+class HelperPool:
+    """Runs jobs in `workers`, which other pools may use as well.
+
+    `short_cost`: jobs of a larger cost are long from the start; `size`: slots.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        workers: Workers,
+        *,
+        short_cost: int,
+        size: int | None = None,
+        report: Report | None = None,
+    ) -> None:
+        self._workers = workers
+        self._turns = Turns(name, short_cost, size=size, report=report)
+
+    @property
+    def stats(self) -> HelperStats:
+        """The numbers so far."""
+        return self._turns.stats
+
+    def facts(self) -> bytes:
+        """What the handler tells its owner; starts the first process. Raises HelperUnavailable."""
+        return self._workers.facts()
+
+    def run(self, body: bytes, cost: int) -> memoryview:
+        """The answer to a job of the current client; waits for it.
+
+        Raises LimitExceeded, HelperUnavailable, QueueFullError and DrainingError.
+        """
+        with self._turns.hold(cost) as turn:
+            for _ in range(MAX_LOST):
+                answer = self._attempt(turn, body)
+                if answer is not None or not self._workers.are_lost:
+                    break
+            self._turns.check_open()
+            if answer is None:
+                self._turns.count_timeout()
+                raise LimitExceeded
+            return answer
+
+    def close(self) -> None:
+        """End the processes and refuse jobs; those that wait raise DrainingError."""
+        self._turns.close()
+        self._workers.close()
+
+    def _attempt(self, turn: Turn, body: bytes) -> memoryview | None:
+        """The answer; None where the worker ended."""
+        if not turn.is_long:
+            answer, is_short = self._tried(turn, body)
+            if is_short or turn.is_long:
+                return answer
+            self._turns.restart(turn)
+        answer, _ = self._tried(turn, body)
+        return answer
+
+    def _tried(self, turn: Turn, body: bytes) -> tuple[memoryview | None, bool]:
+        """The answer, and whether it came, or the worker ended, within `SHORT_S`. One that takes longer than it may is
+        ended.
+        """
+        worker = self._workers.take()
+        is_short = False
+        answer = None
+        try:
+            deadline = time.monotonic() + self._workers.limits.most_s
+            worker.send(body)
+            is_short = worker.answers_within(SHORT_S, deadline)
+            if is_short or self._turns.may_go_on(turn):
+                answer = worker.answer(deadline)
+            return answer, is_short
+        finally:
+            # One that ran a long job may hold much memory.
+            if is_short and answer is not None:
+                self._workers.keep(worker)
+            else:
+                worker.close()
