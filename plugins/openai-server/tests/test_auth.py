@@ -141,3 +141,28 @@ def test_local_server_answers_to_local_names(host, status, make_api):
 def test_public_server_answers_to_any_name(make_api):
     api = make_api(host="0.0.0.0")
     assert api.get("/v1/models", headers={"host": "my.site"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("https://evil.test", 403), ("null", 403), ("http://127.0.0.1:9000", 403), ("HTTP://EVIL.TEST", 403),
+        ("http://127.0.0.1", 200), ("https://friend.test", 200), ("app://notes", 200), ("file://", 200), (None, 200),
+    ],
+)  # fmt: skip
+def test_pages_of_other_sites_change_nothing(origin, status, make_api):
+    """A page may send a POST without a preflight request to a route of a plugin that checks no content type."""
+    api = make_api(allowed_origins=("https://friend.test",))
+    headers = {} if origin is None else {"origin": origin}
+    response = api.post("/v1/completions", {"prompt": "a"}, headers=headers)
+    assert response.status_code == status
+    if status == 403:
+        assert response.json()["error"]["code"] == "origin_not_allowed"
+    assert api.get("/v1/models", headers=headers).status_code == 200
+
+
+def test_a_key_is_enough_for_pages_of_other_sites(make_api):
+    """No page has it, unless its owner gave it to the page."""
+    api = make_api(api_key=("one",))
+    headers = {"origin": "https://evil.test", "authorization": "Bearer one"}
+    assert api.post("/v1/completions", {"prompt": "a"}, headers=headers).status_code == 200

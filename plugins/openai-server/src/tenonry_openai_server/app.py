@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from tenonry.errors import TenonryError
 from tenonry.version import __version__
 from tenonry_openai_server import openapi
-from tenonry_openai_server.auth import HostCheck, KeyCheck, is_local
+from tenonry_openai_server.auth import HostCheck, KeyCheck, OriginCheck, is_local
 from tenonry_openai_server.client_name import ClientName
 from tenonry_openai_server.disconnect import Disconnected
 from tenonry_openai_server.errors import APIError, as_api_error, bad_request
@@ -53,8 +53,10 @@ def create_app(state: ServerState) -> ASGIApp:
     app: ASGIApp = BodyLimit(ClientName(api), settings.max_body_bytes, settings.receive_timeout)
     if settings.api_key:
         app = KeyCheck(app, settings)
-    elif settings.uds is None and is_local(settings.host):
-        app = HostCheck(app, settings)
+    else:
+        app = OriginCheck(app, settings)
+        if settings.uds is None and is_local(settings.host):
+            app = HostCheck(app, settings)
     if settings.allowed_origins:
         app = CORSMiddleware(
             app,

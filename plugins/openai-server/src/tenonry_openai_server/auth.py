@@ -17,6 +17,7 @@ from tenonry_openai_server.errors import APIError, send_error
 from tenonry_openai_server.guard import header
 from tenonry_openai_server.settings import ServerConfig
 
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN_PATHS = frozenset({"/health", "/ready", "/version"})
 TENANT = "tenonry.tenant"
 
@@ -75,6 +76,35 @@ class HostCheck:
             await send_error(send, APIError(403, message, code="host_not_allowed"))
             return
         await self.app(scope, receive, send)
+
+
+class OriginCheck:
+    """Refuses requests of other sites' web pages that could change something, where no key protects the server.
+
+    A page may send such a request without a preflight: a POST without a body, say. Browsers name the page's origin;
+    other programs, and pages of this server, send none or its own. Desktop applications have schemes of their own.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServerConfig) -> None:
+        self.app = app
+        self.allowed = {origin.lower().rstrip("/") for origin in settings.allowed_origins}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        origin = (header(scope, b"origin") or b"").decode("latin-1").strip().lower()
+        if scope["method"] not in SAFE_METHODS and self._is_foreign(origin, scope):
+            message = f"web pages of '{origin[:256]}' may not call this server; allow them with --allowed-origins"
+            await send_error(send, APIError(403, message, code="origin_not_allowed"))
+            return
+        await self.app(scope, receive, send)
+
+    def _is_foreign(self, origin: str, scope: Scope) -> bool:
+        if not origin or origin in self.allowed or "*" in self.allowed:
+            return False
+        if origin == "null":
+            return True
+        scheme, _, host = origin.partition("://")
+        own = (header(scope, b"host") or b"").decode("latin-1").strip().lower()
+        return scheme in {"http", "https"} and host != own
 
 
 def _host_name(text: str) -> str:

@@ -20,6 +20,7 @@ from tenonry_openai_server.state import ServerState
 
 RAW_SEND = "tenonry.send"
 REQUEST_ID = "tenonry.request_id"
+NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # no browser takes an answer for a page
 _CLIENT_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
@@ -56,7 +57,7 @@ class Guard:
             nonlocal started, complete
             if message["type"] == "http.response.start":
                 started = True
-                headers = [*message.get("headers", ()), (b"x-request-id", label)]
+                headers = [*message.get("headers", ()), (b"x-request-id", label), NO_SNIFFING]
                 in_vain = ignored.header()
                 message["headers"] = headers if in_vain is None else [*headers, in_vain]
             else:
