@@ -293,8 +293,8 @@ class TestRefusals:
         ("fields", "message"),
         [
             (
-                {"json": '{"properties": {"a": {"typ": "string"}}}'},
-                "/properties/a: unknown keyword 'typ'",
+                {"json": '{"properties": {"a": {"uniqueItems": true}}}'},
+                "/properties/a: .*uniqueItems",
             ),
             ({"json": '{"$ref": "#/$defs/a"}'}, "does not exist"),
             ({"regex": "(?=a)"}, "look-around"),
@@ -454,7 +454,7 @@ class TestServer:
     @pytest.mark.parametrize(
         ("extra", "message"),
         [
-            ({"guided_json": {"properties": {"a": {"typ": 1}}}}, "/properties/a: unknown keyword"),
+            ({"guided_json": {"properties": {"a": {"not": {}}}}}, "/properties/a: .*not"),
             ({"guided_regex": "(a"}, "unclosed group"),
             ({"guided_json": "x" * (1 << 20)}, "larger than"),
             ({"guided_regex": "a", "guided_choice": ["a"]}, "give one of them"),

@@ -10,7 +10,7 @@ from tenonry.sampling_params import StructuredOutput
 from tenonry_grammar_xgrammar.schema import ALONE, ANY, ANY_TEXT, ENFORCED, SHARED, TEXT, rewritten
 from tenonry_grammars.base import GrammarError
 from tenonry_grammars.probing import check_spec
-from tenonry_grammars.schema import KEYWORDS, MAX_DEPTH, NOTES
+from tenonry_grammars.schema import MAX_DEPTH, RESTRICTING
 
 A_TEXT = {"type": "string"}
 BAD = [
@@ -94,7 +94,7 @@ def test_the_path_gets_to_the_user_without_other_trials():
     assert len(compiled) == 1
 
 
-@pytest.mark.parametrize("keyword", sorted(KEYWORDS - NOTES - {"$defs", "definitions"}))
+@pytest.mark.parametrize("keyword", sorted(RESTRICTING))
 def test_every_keyword_of_json_schema_is_enforced_or_refused(keyword):
     """None is passed over: what is written holds it, or what it says."""
     known = set().union(*ENFORCED.values()) | {"type", *ALONE}

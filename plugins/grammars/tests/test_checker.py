@@ -55,6 +55,19 @@ GOOD = [
         type="object", properties={"a": {"$ref": "#/$defs/n"}}, **{"$defs": {"n": {"type": "null"}}}
     ),
     schema(**{"$defs": {"n": {"properties": {"c": {"$ref": "#/$defs/n"}}}}, "$ref": "#/$defs/n"}),
+    schema(
+        properties={
+            "a": {
+                "markdownDescription": "d",
+                "ui:widget": "w",
+                "errorMessage": {"type": "no"},
+                "maxLenght": 3,
+            }
+        }
+    ),
+    spec(
+        grammar='start: "a" one\none: %json {"type": "null", "x-order": 1, "enumDescriptions": []}'
+    ),
     schema(type="object", properties={f"p{i}": {"type": "string"} for i in range(50)}),
 ]
 BAD = [
@@ -62,7 +75,6 @@ BAD = [
         schema(type="object", properties={"a": {"items": {"not": {}}}}),
         r"/properties/a/items: .*not",
     ),
-    (schema(properties={"a": {"maxLenght": 3}}), "/properties/a: unknown keyword 'maxLenght'"),
     (schema(properties={"a": {"$ref": "#/$defs/n"}}), r"/properties/a: .*does not exist"),
     (schema(properties={"a": {"$ref": "http://169.254.169.254/"}}), "/properties/a: .*retriev"),
     (
@@ -77,7 +89,6 @@ BAD = [
     (spec(regex=r"(a)\1"), "backreferences are not supported"),
     (spec(regex="[a&&b]"), "nothing satisfies it"),
     (spec(grammar="start: foo"), "unknown name"),
-    (spec(grammar='start: "a" one\none: %json {"typ": 1}'), "unknown keyword 'typ'"),
     (spec(grammar='start: a{1000000}\na: "a"'), "too complex to follow"),
     (spec(regex="\ud800"), "lone surrogate"),
 ]
@@ -99,8 +110,8 @@ def test_what_breaks_the_check_or_its_answer_is_refused_in_few_words(checker):
     chain = "start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(4000)) + '\nr4000: "a"'
     for bad, message in (
         (spec(json='{"const":' + "[" * 900 + "]" * 900 + "}"), "RecursionError"),
-        (spec(json='{"properties": {"\\ud800": {"typ": 1}}}'), "unknown keyword"),
-        (spec(json=json.dumps({"properties": {"x" * 200_000: {"typ": 1}}})), "unknown keyword"),
+        (spec(json='{"properties": {"\\ud800": {"not": {}}}}'), "not"),
+        (spec(json=json.dumps({"properties": {"x" * 200_000: {"not": {}}}})), "not"),
         (spec(grammar=chain), "nested too deeply"),
     ):
         with pytest.raises(RequestError, match=message) as caught:

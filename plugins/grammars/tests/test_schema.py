@@ -12,9 +12,9 @@ from tenonry.sampling_params import StructuredOutput
 from tenonry_grammars.base import GrammarError
 from tenonry_grammars.probing import check_spec
 from tenonry_grammars.schema import (
-    KEYWORDS,
     MAX_DEPTH,
-    check_keywords,
+    RESTRICTING,
+    check_depth,
     failing_part,
     parse_schema,
     parts,
@@ -42,62 +42,26 @@ class TestParse:
         assert parse_schema("true") is True
 
 
-class TestKeywords:
-    @pytest.mark.parametrize(
-        ("schema", "message"),
-        [
-            ({"typ": "string"}, "^: unknown keyword 'typ'; did you mean 'type'"),
-            (
-                {"properties": {"a": {"maxLenght": 3}}},
-                "^/properties/a: unknown keyword 'maxLenght'; did you mean 'maxLength'",
-            ),
-            (
-                {"items": {"anyOf": [{}, {"foo": 1}]}},
-                "^/items/anyOf/1: unknown keyword 'foo'; leave it out",
-            ),
-            ({"$defs": {"a/b~": {"foo": 1}}}, "^/\\$defs/a~1b~0: unknown"),
-            ({"additionalProperties": {"foo": 1}}, "^/additionalProperties: unknown"),
-            ({"items": [{"foo": 1}]}, "^/items/0: unknown"),
-        ],
-    )
-    def test_unknown_ones_are_named_with_their_path(self, schema, message):
-        with pytest.raises(GrammarError, match=message):
-            check_keywords(schema)
-
-    @pytest.mark.parametrize(
-        "schema",
-        [
-            True,
-            {"properties": {"maxLenght": {"type": "string"}}},
-            {"enum": [{"foo": 1}], "const": {"foo": 1}, "default": {"foo": 1}},
-            {"x-order": 1, "title": "T", "$comment": "c", "description": "d", "examples": []},
-            {"properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"type": "object"}}},
-            {"required": ["foo"], "dependentRequired": {"foo": ["bar"]}},
-        ],
-    )
-    def test_names_and_values_are_no_keywords(self, schema):
-        check_keywords(schema)
-
+class TestDepth:
     def test_depth_is_bounded(self):
         schema = {}
         for _ in range(MAX_DEPTH):
             schema = {"properties": {"a": schema}}
-        check_keywords(schema)
+        check_depth(schema)
         with pytest.raises(GrammarError, match=f"more than {MAX_DEPTH} deep"):
-            check_keywords({"properties": {"a": schema}})
+            check_depth({"properties": {"a": schema}})
 
     @given(
         st.recursive(
             st.just({"type": "string"}),
             lambda part: st.dictionaries(
-                st.sampled_from(sorted(KEYWORDS)),
+                st.sampled_from(sorted(RESTRICTING)),
                 part | st.lists(part) | st.dictionaries(st.text(), part),
             ),
             max_leaves=8,
         )
     )
     def test_any_shape_is_walked(self, schema):
-        """A property may have any name, so only texts where a keyword stands are unknown; here there are none."""
         assert all(isinstance(path, tuple) for path, _ in parts(schema))
 
 

@@ -6,12 +6,11 @@ from typing import Any
 from urllib.parse import unquote
 
 from tenonry_grammars.base import GrammarError
-from tenonry_grammars.schema import NOTES, pointer
+from tenonry_grammars.schema import RESTRICTING, pointer
 
 Path = tuple[str, ...]
 Schema = dict[str, Any]
 
-DEFINITIONS = frozenset({"$defs", "definitions"})
 # `uniqueItems: false` says nothing, and `unevaluatedProperties: false` what is assumed anyway.
 EMPTY_CLAIMS = (("uniqueItems", False), ("unevaluatedProperties", False))
 
@@ -80,8 +79,6 @@ def rules_of(schema: Schema) -> Schema:
     return {
         keyword: value
         for keyword, value in schema.items()
-        if keyword not in NOTES
-        and keyword not in DEFINITIONS
-        and not keyword.startswith("x-")
+        if keyword in RESTRICTING
         and not any(keyword == empty and value is claim for empty, claim in EMPTY_CLAIMS)
     }

@@ -13,7 +13,7 @@ import numpy as np
 from tenonry.sampling_params import StructuredOutput
 from tenonry_grammars.base import Grammar, GrammarBackend, GrammarError
 from tenonry_grammars.bits import allowed_ids, forbid
-from tenonry_grammars.schema import check_keywords, embedded_schemas, failing_part, parse_schema
+from tenonry_grammars.schema import check_depth, embedded_schemas, failing_part, parse_schema
 
 WALKS = 3
 TOKENS_PER_WALK = 24
@@ -22,12 +22,12 @@ TOKENS_PER_WALK = 24
 def check_spec(backend: GrammarBackend, spec: StructuredOutput) -> None:
     """Raises GrammarError with what is wrong, and for a schema with the path of the part."""
     for schema in embedded_schemas(spec.grammar or ""):
-        check_keywords(schema)
+        check_depth(schema)
     if spec.json is None:
         walk(backend, backend.compile(spec))
         return
     schema = parse_schema(spec.json)
-    check_keywords(schema)
+    check_depth(schema)
     try:
         walk(backend, backend.compile(spec))
     except GrammarError as error:

@@ -1,13 +1,11 @@
-"""What is wrong with a JSON schema, and where: unknown keywords, and the part that a backend cannot compile. Pure.
+"""What is wrong with a JSON schema, and where: the part that a backend cannot compile, or one nested too deep. Pure.
 
-JSON Schema lets a validator skip keywords that it does not know. Here that would give an answer that the user's schema,
-as it was meant, forbids: `maxLenght` is an error, with its path.
+A keyword that JSON Schema does not define is an annotation, and is ignored as every validator does.
 """
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -28,13 +26,10 @@ RULES = frozenset({
     "maxProperties", "minProperties", "required", "dependentRequired", "dependencies", "$ref", "$dynamicRef",
     "$recursiveRef",
 })  # fmt: skip
-# Say nothing about the values that a schema allows.
-NOTES = frozenset({
-    "title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "nullable",
-    "discriminator", "xml", "externalDocs", "propertyOrdering", "strict", "contentEncoding", "contentMediaType",
-    "$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$comment", "$vocabulary",
-})  # fmt: skip
-KEYWORDS = BY_NAME | IN_LISTS | PLAIN | RULES | NOTES
+# Places for schemas that say nothing of a value where they stand: only references lead there.
+DEFINITIONS = frozenset({"$defs", "definitions"})
+# What restricts values; all other keywords are annotations, or name and place a schema.
+RESTRICTING = (BY_NAME | IN_LISTS | PLAIN | RULES) - DEFINITIONS - {"contentSchema"}
 MAX_DEPTH = 64  # of schemas within schemas
 MAX_TRIALS = 200  # parts compiled alone to find the one that cannot be
 ROOT = "root"
@@ -60,17 +55,11 @@ def embedded_schemas(grammar: str) -> Iterator[Any]:
             yield schema
 
 
-def check_keywords(schema: Any) -> None:
-    """Raises GrammarError for a keyword that no draft of JSON Schema has, or schemas nested too deep, with the path."""
-    for path, part in parts(schema):
+def check_depth(schema: Any) -> None:
+    """Raises GrammarError for schemas nested too deep, with the path."""
+    for path, _ in parts(schema):
         if len(path) > 2 * MAX_DEPTH:
             raise GrammarError(f"{pointer(path)}: schemas are nested more than {MAX_DEPTH} deep")
-        for keyword in part if isinstance(part, dict) else ():
-            if keyword in KEYWORDS or keyword.startswith("x-"):
-                continue
-            near = difflib.get_close_matches(keyword, KEYWORDS, n=1, cutoff=0.75)
-            hint = f"did you mean '{near[0]}'?" if near else "leave it out, or begin it with x-"
-            raise GrammarError(f"{pointer(path)}: unknown keyword '{keyword[:64]}'; {hint}")
 
 
 def parts(schema: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
