@@ -7,6 +7,7 @@ type instead.
 from __future__ import annotations
 
 import enum
+import signal
 import traceback
 
 
@@ -63,6 +64,12 @@ class PluginFault(PluginError):
             f"plugin {plugin} ({origin}) failed in {call}: {type(cause).__name__}: {cause}{place}"
         )
         self.__cause__ = cause
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Ctrl-C, which is no fault of the plugin that runs at the moment. Where Python does not raise it, a plugin did."""
+    handler = signal.getsignal(signal.SIGINT)
+    return isinstance(error, KeyboardInterrupt) and handler is signal.default_int_handler
 
 
 class ContractViolation(PluginError):

@@ -165,12 +165,13 @@ class BrokenIO(ByteIOProcessor):
     """Fails in the call named by `fails`."""
 
     fails = ""
+    error: BaseException = ValueError("on purpose")
 
     def make_detokenizer(
         self, prompt_token_ids: Sequence[int], params: SamplingParams
     ) -> ByteDetokenizer | None:
         if self.fails == "make_detokenizer":
-            raise ValueError("on purpose")
+            raise self.error
         made = super().make_detokenizer(prompt_token_ids, params)
         if (
             made is not None
@@ -182,7 +183,7 @@ class BrokenIO(ByteIOProcessor):
 
     def token_texts(self, token_ids: Sequence[int]) -> list[str]:
         if self.fails == "token_texts":
-            raise ValueError("on purpose")
+            raise self.error
         return super().token_texts(token_ids)
 
     def process_prompt(self, prompt: Any, params: SamplingParams, **options: Any) -> Any:
@@ -191,20 +192,22 @@ class BrokenIO(ByteIOProcessor):
         return super().process_prompt(prompt, params, **options)
 
     def _raise(self, *_: Any) -> str:
-        raise ValueError("on purpose")
+        raise self.error
 
 
 class TestFaultsOfTheIOProcessor:
     """An IO processor that raises fails the one request; the plugin is named; the others go on."""
 
-    def front(self, fails: str) -> EnginelessFrontEnd:
+    def front(self, fails: str, error: BaseException | None = None) -> EnginelessFrontEnd:
         io = BrokenIO(IO_CONTEXT)
         io.fails = fails
+        io.error = error or io.error
         return EnginelessFrontEnd(io)
 
+    @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(1), GeneratorExit()])
     @pytest.mark.parametrize("call", ["push", "finish", "token_texts"])
-    def test_while_a_request_runs(self, call):
-        front = self.front(call)
+    def test_while_a_request_runs(self, call, error):
+        front = self.front(call, error)
         bad, good = front.open("b", "bad", logprobs=0), front.open("g", "good")
         aborts = front.receive({1: "x", 2: "y"}, logprobs=logprobs([0], [[120]]))
         assert aborts == ([] if call == "finish" else [1])
@@ -225,8 +228,9 @@ class TestFaultsOfTheIOProcessor:
         assert front.outputs.abort(["b"]) == [1]
         assert len(front.outputs) == 0
 
-    def test_before_a_request_is_accepted(self):
-        front = self.front("make_detokenizer")
+    @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(1)])
+    def test_before_a_request_is_accepted(self, error):
+        front = self.front("make_detokenizer", error)
         with pytest.raises(
             EngineGenerateError, match=r"request r failed: plugin .*BrokenIO.* in make_detokenizer"
         ):

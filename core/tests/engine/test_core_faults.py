@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from typing import Any
 
 import pytest
@@ -75,18 +77,46 @@ class TestWorkerFaults:
         with pytest.raises(PluginFault, match="execute_model failed on purpose"):
             core.step()
 
-    @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-    def test_an_interrupt_is_no_fault(self, error, monkeypatch):
-        """EC-8: Exception, not BaseException."""
+    def test_an_interrupt_is_no_fault(self, monkeypatch, caplog):
+        """EC-8: Ctrl-C reaches the caller as it is."""
+        monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)
+        core = failing_with(KeyboardInterrupt(), monkeypatch)
+        with pytest.raises(KeyboardInterrupt):
+            core.step()
+        assert "step 0 failed" not in caplog.text
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(0), GeneratorExit()])
+    def test_what_ends_processes_is_a_fault_of_the_plugin(self, error, monkeypatch):
+        """Where Ctrl-C is not raised, as in an engine's process, a plugin raised it."""
+        monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_IGN)
+        core = failing_with(error, monkeypatch)
+        with pytest.raises(PluginFault, match=f"execute_model: {type(error).__name__}"):
+            core.step()
+
+    @pytest.mark.parametrize("call", ["schedule", "has_requests", "update_from_output"])
+    def test_a_scheduler_that_exits_is_named(self, call, monkeypatch):
         core = make_core()
         core.add_request(request(1))
 
-        def interrupted(output: Any) -> None:
-            raise error
+        def leave(*_: object) -> None:
+            sys.exit(0)
 
-        monkeypatch.setattr(core.executor, "execute_model", interrupted)
-        with pytest.raises(error):
-            core.step()
+        monkeypatch.setattr(core.scheduler, call, leave)
+        with pytest.raises(PluginFault, match=f"failed in {call}: SystemExit: 0") as caught:
+            Inbox().run(core)
+        assert caught.value.call == call
+
+
+def failing_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> EngineCore:
+    """An engine with a request, whose worker raises this."""
+    core = make_core()
+    core.add_request(request(1))
+
+    def execute_model(output: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(core.executor, "execute_model", execute_model)
+    return core
 
 
 class TestSchedulerFaults:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from tenonry.errors import EngineGenerateError, PluginFault, QueueFullError, RequestError
+from tenonry.errors import (
+    EngineGenerateError,
+    PluginFault,
+    QueueFullError,
+    RequestError,
+    is_interrupt,
+)
 from tenonry.interfaces.io_processor import IOProcessor
 from tenonry.outputs import RequestOutput
 from tenonry.plugin.discovery import distribution_of_module
@@ -20,15 +26,17 @@ def io_call(io: IOProcessor, request_id: str, call: str) -> Iterator[None]:
         yield
     except (RequestError, QueueFullError):
         raise
-    except Exception as error:  # noqa: BLE001 - raised again, with the plugin's name
+    except BaseException as error:  # noqa: BLE001 - raised again, with the plugin's name
         fault = io_fault(io, request_id, call, error)
         raise fault from fault.__cause__
 
 
 def io_fault(
-    io: IOProcessor | None, request_id: str, call: str, cause: Exception
+    io: IOProcessor | None, request_id: str, call: str, cause: BaseException
 ) -> EngineGenerateError:
-    """The error of the request; its `__cause__` is the PluginFault."""
+    """The error of the request; its `__cause__` is the PluginFault. Ctrl-C is raised again."""
+    if is_interrupt(cause):
+        raise cause
     plugin = f"{type(io).__module__}:{type(io).__qualname__}"
     fault = PluginFault(plugin, *distribution_of_module(type(io).__module__), call, cause)
     error = EngineGenerateError(str(fault), request_id=request_id)

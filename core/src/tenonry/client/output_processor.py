@@ -194,7 +194,7 @@ class OutputProcessor:
             return []
         try:
             return [logprob_entry(*line, wanted, self._io) for line in lines]
-        except Exception as error:  # noqa: BLE001 - it fails this request, and is named
+        except BaseException as error:  # noqa: BLE001 - it fails this request, and is named
             self._io_failed(completion, "token_texts", error)
             return []
 
@@ -263,7 +263,7 @@ class OutputProcessor:
         if detokenizer is not None:
             try:
                 completion.pending_text += detokenizer.push(ids)
-            except Exception as error:  # noqa: BLE001 - it fails this request, and is named
+            except BaseException as error:  # noqa: BLE001 - it fails this request, and is named
                 self._io_failed(completion, "push", error)
                 return
             if detokenizer.stop_reason is not None:
@@ -272,7 +272,7 @@ class OutputProcessor:
                 return
         self._count(completion, ids, now)
 
-    def _io_failed(self, completion: Completion, call: str, error: Exception) -> None:
+    def _io_failed(self, completion: Completion, call: str, error: BaseException) -> None:
         """The IO processor raised: this request ends, here and in the engine."""
         stream = completion.stream
         if completion.finish_reason is None:
@@ -309,7 +309,7 @@ class OutputProcessor:
         if completion.detokenizer is not None and not isinstance(stop_reason, str):
             try:
                 completion.pending_text += completion.detokenizer.finish()
-            except Exception as error:  # noqa: BLE001 - it fails this request, and is named
+            except BaseException as error:  # noqa: BLE001 - it fails this request, and is named
                 reason = FinishReason.ERROR
                 stop_reason = None
                 stream.error = stream.error or io_fault(

@@ -14,7 +14,14 @@ from typing import Any
 
 from tenonry.checks.requests import RequestLimits, check_request
 from tenonry.engine.build import EngineParts
-from tenonry.errors import ErrorCode, PluginError, PluginFault, RequestError, TenonryError
+from tenonry.errors import (
+    ErrorCode,
+    PluginError,
+    PluginFault,
+    RequestError,
+    TenonryError,
+    is_interrupt,
+)
 from tenonry.handle import client_of
 from tenonry.messages import (
     EngineCoreOutputs,
@@ -103,7 +110,7 @@ class EngineCore:
                 code=error.code,
                 param=error.param,
             )
-        except Exception as error:
+        except BaseException as error:
             raise self._blame("scheduler", "add_request", error) from error
         self._live.add(source.handle)
         if self.validator is not None:
@@ -218,19 +225,17 @@ class EngineCore:
     def _execute(self, output: SchedulerOutput) -> StepFuture:
         try:
             return self.executor.execute_model(output)
-        except Exception as error:
+        except BaseException as error:
             if self.executor.runs_elsewhere:
                 self._validate(output)  # a fault of the scheduler is not blamed on the worker
-            self._dump_state(output)
-            raise self._blame("worker", "execute_model", error) from error
+            raise self._blame("worker", "execute_model", error, output) from error
 
     def _collect(self) -> OutputsByClient:
         output, future = self._in_flight.popleft()
         try:
             result = future.result()
-        except Exception as error:
-            self._dump_state(output)
-            raise self._blame("worker", "execute_model", error) from error
+        except BaseException as error:
+            raise self._blame("worker", "execute_model", error, output) from error
         outputs_by_client: OutputsByClient = self._ask("update_from_output", output, result)
         if self.validator is not None:
             self.validator.answered(result)
@@ -293,11 +298,20 @@ class EngineCore:
         """Call the scheduler; an exception is blamed on it."""
         try:
             return getattr(self.scheduler, call)(*args)
-        except Exception as error:
+        except BaseException as error:
             raise self._blame("scheduler", call, error) from error
 
-    def _blame(self, kind: str, call: str, error: Exception) -> TenonryError:
-        """Name the plugin behind an exception; an error that names it already passes. No step follows."""
+    def _blame(
+        self, kind: str, call: str, error: BaseException, output: SchedulerOutput | None = None
+    ) -> TenonryError:
+        """Name the plugin behind an exception; an error that names it already passes. No step follows.
+
+        `output`: the step that failed.
+        """
+        if is_interrupt(error):
+            raise error
+        if output:
+            self._dump_state(output)
         if isinstance(error, PluginError):
             self._fault = error
         else:

@@ -19,8 +19,8 @@ Order: the implementation that was registered last is called first; those marked
 end, and the kernel's own answer, the entry points, after all of them. Hooks that choose something stop at the first
 answer other than None; the others call every implementation.
 
-Exceptions: those of `tenonry.errors` end the start with their own message. Any other one ends it with PluginFault,
-which names the hook module, its distribution, its version, and the hook.
+Exceptions: those of `tenonry.errors` end the start with their own message and the hook module. Any other one,
+SystemExit included, ends it with PluginFault, which names the hook module, its distribution, its version, and the hook.
 """
 
 from __future__ import annotations

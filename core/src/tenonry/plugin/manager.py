@@ -18,7 +18,14 @@ import pluggy
 
 from tenonry.checks.plugins import check_plugin, check_settings, load_options
 from tenonry.config import EngineConfig, PluginChoice, PluginPolicy
-from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault, TenonryError
+from tenonry.errors import (
+    ConfigError,
+    ModelError,
+    PluginError,
+    PluginFault,
+    TenonryError,
+    is_interrupt,
+)
 from tenonry.info import ModelInfo, PluginRecord
 from tenonry.interfaces.plugin import PluginContext
 from tenonry.plugin import hookspecs
@@ -46,16 +53,17 @@ class PluginManager:
             self._load_hook_modules(policy or PluginPolicy())
 
     def call(self, hook: str, **arguments: Any) -> Any:
-        """Call a hook. Errors of the kernel pass; any other becomes a PluginFault that names the hook module."""
-        caller = getattr(self.hook, hook)
+        """Call a hook. Errors of the kernel get the hook module's name; any other becomes a PluginFault."""
         try:
-            return caller(**arguments)
-        except TenonryError:
+            return getattr(self.hook, hook)(**arguments)
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            name, origin = _culprit(error)
+            if not isinstance(error, TenonryError):
+                raise PluginFault(name, *origin, hook, error) from error
+            error.args = (f"{error} ({hook} of {name}, {' '.join(origin)})", *error.args[1:])
             raise
-        except Exception as error:
-            name = _culprit(caller, error)
-            origins = {one.name: (one.distribution, one.version) for one in self.hook_modules}
-            raise PluginFault(name, *origins.get(name, ("", "")), hook, error) from error
 
     def register(self, module: object, name: str | None = None) -> None:
         """Add a hook module. Raises PluginError for a misspelt hook or wrong arguments, naming the module."""
@@ -141,13 +149,11 @@ class PluginManager:
         return info
 
 
-def _culprit(caller: pluggy.HookCaller, error: BaseException) -> str:
-    """The hook module whose implementation stands in the traceback."""
-    names = {
-        getattr(one.function, "__code__", None): one.plugin_name for one in caller.get_hookimpls()
-    }
-    frames = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
-    return next((names[code] for code in frames if code in names), caller.name)
+def _culprit(error: BaseException) -> tuple[str, tuple[str, str]]:
+    """The hook module that pluggy was calling, and its distribution and version."""
+    frames = (frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__))
+    called = next(names["hook_impl"] for names in frames if "hook_impl" in names)
+    return called.plugin_name, distribution_of_module(getattr(called.plugin, "__name__", ""))
 
 
 def qualified_record(kind: str, choice: PluginChoice) -> PluginRecord:
@@ -225,10 +231,12 @@ def build_plugin(record: PluginRecord, context: PluginContext) -> Any:
 
 @contextlib.contextmanager
 def blamed(record: PluginRecord, call: str) -> Iterator[None]:
-    """An exception in this block becomes a PluginFault that names the plugin; errors of the kernel pass."""
+    """An exception in this block becomes a PluginFault that names the plugin; errors of the kernel and Ctrl-C pass."""
     try:
         yield
     except TenonryError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise PluginFault(record.name, record.distribution, record.version, call, error) from error

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import BaseModel
 
 from tenonry.checks.plugins import check_plugin, load_options
-from tenonry.errors import PluginError, PluginFault, TenonryError
+from tenonry.errors import PluginError, PluginFault, TenonryError, is_interrupt
 from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import NoOptions
 from tenonry.plugin import Point
@@ -119,7 +119,9 @@ def _bound(policy: Any, question: str, record: PluginRecord) -> Callable[..., An
             return method(*args)
         except TenonryError:
             raise
-        except Exception as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             raise PluginFault(
                 record.name, record.distribution, record.version, question, error
             ) from error

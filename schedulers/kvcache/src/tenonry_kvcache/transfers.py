@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tenonry.errors import ConfigError, PluginFault, TenonryError
+from tenonry.errors import ConfigError, PluginFault, TenonryError, is_interrupt
 from tenonry.interfaces.kv_connector import KVConnector
 from tenonry.plugin.discovery import distribution_of_module
 from tenonry.request import Request
@@ -243,7 +243,9 @@ class Transfers:
             return getattr(self._connector, call)(*args)
         except TenonryError:
             raise
-        except Exception as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             origin = distribution_of_module(type(self._connector).__module__)
             raise PluginFault(self._name, *origin, call, error) from error
 
