@@ -234,13 +234,11 @@ class _Progress:
 
     def __init__(self, total: int) -> None:
         self._total = total
-        self._started = time.monotonic()
         self._shown_at = 0.0
 
     def show(self, done: int) -> None:
         now = time.monotonic()
         if now - self._shown_at > 0.1 or done == self._total:
             self._shown_at = now
-            rate = done / max(1e-9, now - self._started)
-            sys.stderr.write(f"\r{done}/{self._total} requests, {rate:.1f} per second")
+            sys.stderr.write(f"\r{done}/{self._total} requests")
             sys.stderr.flush()

@@ -75,11 +75,10 @@ class Observer:
 
     def _next_log(self) -> float:
         """When `log` is due, on the monotonic clock: after the interval of the logger, or the least one."""
-        try:
-            wanted = float(self.logger.interval_s)
-        except (TypeError, ValueError):
+        wanted: Any = self.logger.interval_s
+        if not isinstance(wanted, int | float):
             wanted = StatLogger.interval_s
-        interval_s = max(LEAST_INTERVAL_S, wanted)  # the least for what is not a number
+        interval_s: float = max(LEAST_INTERVAL_S, wanted)  # the least for what is not a number
         return time.monotonic() + min(interval_s, threading.TIMEOUT_MAX)
 
     def call(self, method: str, *args: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from tenonry.errors import ConfigError, Unsupported
@@ -33,13 +33,7 @@ class OperatedEngine(Protocol):
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool: ...
 
-    def call_workers(
-        self,
-        method: str,
-        args: Sequence[Any] = (),
-        timeout: float | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]: ...
+    def call_workers(self, *args: Any, **options: Any) -> list[Any]: ...
 
     def collect_all(self) -> None: ...
 

@@ -62,7 +62,7 @@ class PluginManager:
             name, origin = _culprit(error)
             if not isinstance(error, TenonryError):
                 raise PluginFault(name, *origin, hook, error) from error
-            error.args = (f"{error} ({hook} of {name}, {' '.join(origin)})", *error.args[1:])
+            error.args = (f"{error} ({hook} of {name}, {' '.join(origin)})",)
             raise
 
     def register(self, module: object, name: str | None = None) -> None:
