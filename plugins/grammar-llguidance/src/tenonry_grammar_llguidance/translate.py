@@ -15,7 +15,10 @@ from tenonry_grammars.notation import is_lark
 MAX_GBNF_BYTES = 8192
 # A space, or a line break and its indentation: a model that likes white space could write nothing else for ever.
 WHITESPACE = r"( |\r?\n[ \t]{0,20})"
-JSON_OPTIONS = {"whitespace_pattern": WHITESPACE, "lenient": False}
+# Each text has one form: with \u a property could be written under another name, past its rule. Control characters that
+# JSON writes in no other way are left out.
+ESCAPES = 'nrbtf\\"'
+JSON_OPTIONS = {"whitespace_pattern": WHITESPACE, "lenient": False, "json_allowed_escapes": ESCAPES}
 MAX_NAMES = 16  # of special tokens that an error lists
 # Texts, expressions and comments of Lark's notation, in which `<name>` is no special token; and one that is.
 LARK_PART = re.compile(

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import json
 import random
-import re
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -30,86 +28,12 @@ from tenonry_testkit.fakes.tokenizer import (
     TOKENIZER_JSON,
     tokenizer_json,
 )
+from tenonry_testkit.grammar_cases import CASES, TEXT_FORMS, WRONG, Case
 
+__all__ = ["CASES", "Case", "GrammarContract", "tokens_of"]
 VOCAB_SIZE = 300  # more than the tokenizer has
 MAX_WALK = 120
 WALKS = 12
-
-
-class Case(NamedTuple):
-    """A specification, texts that it allows whole, and whether a text satisfies it, worked out independently."""
-
-    spec: StructuredOutput
-    texts: Sequence[str]
-    is_right: Callable[[str], bool]
-
-
-def _is_person(text: str) -> bool:
-    value = json.loads(text)
-    return (
-        list(value) == ["name", "age"]
-        and isinstance(value["name"], str)
-        and isinstance(value["age"], int)
-        and 0 <= value["age"] <= 120
-    )
-
-
-def _is_object(text: str) -> bool:
-    return isinstance(json.loads(text), dict)
-
-
-def _is_nested(text: str) -> bool:
-    half = len(text) // 2
-    return text == "(" * half + "x" + ")" * half
-
-
-PERSON = json.dumps(
-    {
-        "type": "object",
-        "properties": {
-            "name": {"type": "string"},
-            "age": {"type": "integer", "minimum": 0, "maximum": 120},
-        },
-        "required": ["name", "age"],
-        "additionalProperties": False,
-    }
-)
-CHOICES = ("ab", "abc", 'no "way"\n', "naïve")
-CASES = {
-    "json": Case(
-        StructuredOutput(json=PERSON), ['{"name":"a","age":7}', '{"name":"","age":120}'], _is_person
-    ),
-    "json_object": Case(StructuredOutput(json_object=True), ["{}", '{"a":[1,true]}'], _is_object),
-    "regex": Case(
-        StructuredOutput(regex=r"[a-c]{2,5}-\d\d?"),
-        ["ab-1", "abcab-12"],
-        lambda text: bool(re.fullmatch(r"[a-c]{2,5}-\d\d?", text)),
-    ),
-    "choice": Case(StructuredOutput(choice=CHOICES), CHOICES, lambda text: text in CHOICES),
-    "lark": Case(
-        StructuredOutput(grammar='start: "(" start ")" | "x"'), ["x", "((x))"], _is_nested
-    ),
-    "gbnf": Case(
-        StructuredOutput(grammar='root ::= "(" root ")" | "x"'), ["x", "((x))"], _is_nested
-    ),
-}
-# Forms of a specification that allows one text alone.
-TEXT_FORMS: dict[str, Callable[[str], StructuredOutput]] = {
-    "choice": lambda text: StructuredOutput(choice=(text,)),
-    "regex": lambda text: StructuredOutput(regex=re.escape(text)),
-    "json": lambda text: StructuredOutput(json=json.dumps({"const": text})),
-    "lark": lambda text: StructuredOutput(grammar=f'start: {json.dumps(text)} ""'),
-    "gbnf": lambda text: StructuredOutput(grammar=f"root ::= {json.dumps(text)}"),
-}
-WRONG = {
-    "no JSON": StructuredOutput(json="{"),
-    "unknown type": StructuredOutput(json='{"type": "strin"}'),
-    "reference to nothing": StructuredOutput(json='{"$ref": "#/$defs/a"}'),
-    "reference elsewhere": StructuredOutput(json='{"$ref": "http://example.com/a"}'),
-    "open group": StructuredOutput(regex="(a"),
-    "no grammar": StructuredOutput(grammar="hello"),
-    "rule that is missing": StructuredOutput(grammar="start: foo"),
-}
 
 
 def tokens_of(text: str) -> list[int]:
@@ -280,6 +204,22 @@ class GrammarContract:
         backend = self.open(tokenizer_json=tokenizer_json(**changes))
         for text in ("Ae\u0301b", "\u00e9B", " a"):
             assert self.written(backend, StructuredOutput(choice=(text,))) == text
+
+    @pytest.mark.parametrize(
+        "rest", [{}, {"additionalProperties": True}, {"patternProperties": {"^x": {}}}]
+    )
+    def test_a_name_written_with_escapes_does_not_pass_by_its_rule(self, rest):
+        if "json" not in self.cases:
+            pytest.skip("the backend does not have json")
+        backend = self.open()
+        schema = {"type": "object", "properties": {"a": {"type": "integer"}}, **rest}
+        try:
+            grammar = backend.compile(StructuredOutput(json=json.dumps(schema)))
+        except GrammarError:
+            pytest.skip("the backend refuses the schema")
+        for text in ('{"\\u0061":"b"}', '{"\\u0061":true}', '{"a":1,"\\u0061":[]}'):
+            tokens = tokens_of(text)
+            assert grammar.matcher(self.end_ids).accept(tokens) < len(tokens), text
 
     # ------------------------------------------------------------------ end ids
     def test_a_request_has_end_ids_of_its_own(self):
