@@ -17,6 +17,7 @@ from tenonry.version import __version__
 from tenonry_openai_server import openapi
 from tenonry_openai_server.auth import HostCheck, KeyCheck, OriginCheck, is_local
 from tenonry_openai_server.client_name import ClientName
+from tenonry_openai_server.content_encoding import BodyDecoder
 from tenonry_openai_server.disconnect import Disconnected
 from tenonry_openai_server.errors import APIError, as_api_error, bad_request
 from tenonry_openai_server.guard import REQUEST_ID, Guard
@@ -50,7 +51,8 @@ def create_app(state: ServerState) -> ASGIApp:
     mount_plugins(api, state, routers)
     openapi.install(api, refuses_unknown=settings.unknown_fields == "refuse")
     _handle_errors(api)
-    app: ASGIApp = BodyLimit(ClientName(api), settings.max_body_bytes, settings.receive_timeout)
+    app: ASGIApp = BodyDecoder(ClientName(api), settings.max_body_bytes)
+    app = BodyLimit(app, settings.max_body_bytes, settings.receive_timeout)
     if settings.api_key:
         app = KeyCheck(app, settings)
     else:

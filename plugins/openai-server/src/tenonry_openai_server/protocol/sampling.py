@@ -20,6 +20,7 @@ from tenonry_openai_server.protocol.structured import StructuredBody
 MAX_INT = 2**63 - 1
 MAX_SALT_CHARS = 256
 MAX_EXTRA_ARGS = 64
+MAX_EXTRA_NAME_CHARS = 64
 DEFAULTABLE = (
     "temperature",
     "top_p",
@@ -46,32 +47,52 @@ def at_most(count: int) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def _names(value: Any) -> dict[str, Any]:
+    """A mapping of few names. Raises ValueError for anything else."""
+    if not isinstance(value, dict) or len(value) > MAX_EXTRA_ARGS:
+        raise ValueError(f"must be a mapping of at most {MAX_EXTRA_ARGS} names")
+    if any(len(name) > MAX_EXTRA_NAME_CHARS for name in value):
+        raise ValueError(f"holds a name of more than {MAX_EXTRA_NAME_CHARS} characters")
+    return value
+
+
 def _scalars(value: Any) -> dict[str, Any] | None:
-    """A flat mapping: nothing that an engine would have to walk through."""
+    """A flat mapping: nothing that an engine would have to walk through. Names with null are as good as absent."""
     if value is None:
         return None
-    if not isinstance(value, dict) or len(value) > MAX_EXTRA_ARGS:
-        raise ValueError(
-            f"must be a mapping of at most {MAX_EXTRA_ARGS} names to texts, numbers or flags"
-        )
-    for name, entry in value.items():
-        if len(name) > 64 or not isinstance(entry, str | int | float) or len(str(entry)) > 1024:
-            raise ValueError(
-                "must map names of at most 64 characters to texts of at most 1024, numbers or flags"
-            )
-    return value
+    found = {name: entry for name, entry in _names(value).items() if entry is not None}
+    for name, entry in found.items():
+        if not isinstance(entry, str | int | float) or len(str(entry)) > 1024:
+            raise ValueError(f"{name}: must be a text of at most 1024 characters, a number or a flag")
+    return found
+
+
+def _template_values(value: Any) -> dict[str, Any] | None:
+    """Names for a chat template with values of any kind; one that is null reaches the template as none."""
+    if value is None:
+        return None
+    if depth(_names(value), 0) > MAX_DEPTH:
+        raise ValueError(f"is nested more than {MAX_DEPTH} levels deep")
+    return dict(value)
 
 
 SCALARS_SCHEMA: dict[str, Any] = {
     "type": ["object", "null"],
     "maxProperties": MAX_EXTRA_ARGS,
-    "propertyNames": {"maxLength": 64},
-    "additionalProperties": {"type": ["string", "number", "boolean"], "maxLength": 1024},
+    "propertyNames": {"maxLength": MAX_EXTRA_NAME_CHARS},
+    "additionalProperties": {"type": ["string", "number", "boolean", "null"], "maxLength": 1024},
+}
+TEMPLATE_SCHEMA: dict[str, Any] = {
+    **SCALARS_SCHEMA,
+    "additionalProperties": {"description": "Any value, as the template reads it."},
 }
 Number = Annotated[float, Field(allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 Scalars = Annotated[dict[str, Any] | None, PlainValidator(_scalars), WithJsonSchema(SCALARS_SCHEMA)]
+TemplateValues = Annotated[
+    dict[str, Any] | None, PlainValidator(_template_values), WithJsonSchema(TEMPLATE_SCHEMA)
+]
 Text = Annotated[str, Field(min_length=1, max_length=limits.MAX_STOP_STRING_CHARS)]
 Texts = Annotated[list[Text], Field(max_length=limits.MAX_STOP_STRINGS, fail_fast=True)]
 
