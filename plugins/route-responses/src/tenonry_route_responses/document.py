@@ -38,7 +38,7 @@ ITEM: dict[str, Any] = {
         {
             "type": "object",
             "properties": {
-                "type": {"const": "message"},
+                "type": {"enum": ["message", None]},
                 "role": {"enum": ["user", "assistant", "system", "developer"]},
                 "content": CONTENT,
             },

@@ -86,7 +86,7 @@ def _check_tools(tools: Any, fields: Any, where: str) -> None:
 def _check_item(item: Any, fields: Any, where: str) -> None:
     if not isinstance(item, dict):
         return
-    known = _of_kind(ITEMS, item.get("type", "message"))
+    known = _of_kind(ITEMS, item.get("type") or "message")
     if known is None:
         return
     fields.object(item, known, where)

@@ -18,7 +18,7 @@ from tenonry_openai_server.protocol.large_fields import (
 )
 from tenonry_openai_server.protocol.messages import Messages, decode_messages
 from tenonry_openai_server.protocol.parse import Body
-from tenonry_openai_server.protocol.sampling import SamplingBody, Scalars, at_most
+from tenonry_openai_server.protocol.sampling import SamplingBody, TemplateValues, at_most
 from tenonry_openai_server.protocol.tools import (
     MAX_TOOLS,
     NamedChoice,
@@ -113,7 +113,7 @@ class ChatPrompt(BaseModel):
     tools: Annotated[Tools | None, at_most(MAX_TOOLS)] = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: Scalars = Field(
+    chat_template_kwargs: TemplateValues = Field(
         None, description="Names for the chat template, such as enable_thinking."
     )
 

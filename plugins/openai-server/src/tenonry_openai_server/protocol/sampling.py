@@ -16,6 +16,7 @@ from tenonry import sampling_params as limits
 from tenonry.errors import RequestError
 from tenonry.sampling_params import OutputKind, SamplingParams
 from tenonry_openai_server.protocol.structured import StructuredBody
+from tenonry_openai_server.protocol.tools import MAX_DEPTH, depth
 
 MAX_INT = 2**63 - 1
 MAX_SALT_CHARS = 256
@@ -63,7 +64,9 @@ def _scalars(value: Any) -> dict[str, Any] | None:
     found = {name: entry for name, entry in _names(value).items() if entry is not None}
     for name, entry in found.items():
         if not isinstance(entry, str | int | float) or len(str(entry)) > 1024:
-            raise ValueError(f"{name}: must be a text of at most 1024 characters, a number or a flag")
+            raise ValueError(
+                f"{name}: must be a text of at most 1024 characters, a number or a flag"
+            )
     return found
 
 

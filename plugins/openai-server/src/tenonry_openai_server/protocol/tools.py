@@ -92,18 +92,18 @@ def check_names(tools: Sequence[ToolFunction]) -> None:
         if name in seen:
             raise ValueError(f"tools has two functions named '{name}'; give each a name of its own")
         seen.add(name)
-        if _depth(tool.parameters, 0) > MAX_DEPTH:
+        if depth(tool.parameters, 0) > MAX_DEPTH:
             raise ValueError(
                 f"tools: the parameters of '{name}' are nested more than {MAX_DEPTH} levels deep"
             )
 
 
-def _depth(value: Any, above: int) -> int:
+def depth(value: Any, above: int) -> int:
     """Levels of nesting; counting ends above the bound."""
     if above > MAX_DEPTH or not isinstance(value, dict | list):
         return above
     entries = value.values() if isinstance(value, dict) else value
-    return max((_depth(entry, above + 1) for entry in entries), default=above + 1)
+    return max((depth(entry, above + 1) for entry in entries), default=above + 1)
 
 
 def check_choice(choice: str | NamedChoice | None, tools: Sequence[ToolFunction]) -> None:
