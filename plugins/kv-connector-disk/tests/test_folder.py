@@ -68,3 +68,26 @@ def test_engines_of_one_identity_agree_on_names_until_one_is_reset(tmp_path):
     # Neither the engine with what may be other weights, nor one that starts, uses names of before or of each other.
     names = {index.name(b"digest") for index in (first, second, DiskIndex(folder, IDENTITY))}
     assert len(names) == 3
+
+
+@pytest.mark.parametrize("at", ["epoch", "model"])
+def test_something_else_in_the_place_of_the_epoch_is_a_miss_and_a_line(tmp_path, caplog, at):
+    folder = BlockFolder(tmp_path, num_ranks=1)
+    model = tmp_path / IDENTITY[:8].hex()
+    if at == "epoch":
+        (model / "epoch" / "stray").mkdir(parents=True)
+    else:
+        model.write_text("x")
+    index = DiskIndex(folder, IDENTITY)
+    assert not index.has(b"digest")
+    assert str(model) in caplog.text
+    assert "blocks of earlier runs are not found" in caplog.text
+    assert index.reset()
+    assert not index.has(b"digest")
+
+
+def test_a_folder_in_the_place_of_a_block_is_a_miss(tmp_path):
+    folder = BlockFolder(tmp_path, num_ranks=1)
+    index = DiskIndex(folder, IDENTITY)
+    folder.path(index.name(b"digest"), 0).mkdir(parents=True)
+    assert not index.has(b"digest")

@@ -90,6 +90,22 @@ def test_a_slow_disk_costs_hits_and_no_memory(store, monkeypatch):
     assert [number for number in range(20) if slow.read(name(number))] == [0, 1]
 
 
+def test_a_folder_among_the_files_is_named_and_nothing_else(store, tmp_path, caplog):
+    """It is a miss, and the others are written and trimmed as before."""
+    first = store()
+    stray = BlockFolder(tmp_path, 1).path(name(1), 0)
+    stray.mkdir(parents=True)
+    assert first.read(name(1)) is None
+    assert not first.wants(name(1))
+    first.write(name(2), content(2))
+    first.close()
+    again = store(limit=1)
+    again.close()
+    assert stray.is_dir()
+    assert f"{stray} is not a file; ignored" in caplog.text
+    assert "no more blocks are saved" not in caplog.text
+
+
 def test_a_full_disk_ends_the_saving_with_one_line(store, monkeypatch, caplog, tmp_path):
     """Reliability, faults 26 and 29."""
 

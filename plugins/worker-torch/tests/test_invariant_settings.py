@@ -101,6 +101,19 @@ def test_by_default_it_is_left_out_where_something_is_in_the_way(folder, setting
     assert TorchWorker(worker_tools.context(folder, **settings)).examine().architecture
 
 
+def test_where_the_default_ends_one_line_says_so(folder, caplog):
+    caplog.set_level("INFO", "tenonry.worker")
+    assert not looked_at(folder, dtype="float32", kv_connector="host")
+    lines = [line for line in caplog.messages if "batch invariance" in line]
+    reason = "kv_connector=host: K/V of another engine may have other bits; use none"
+    assert lines == [f"Served without batch invariance, the default in float32: {reason}"]
+    caplog.clear()
+    assert looked_at(folder, dtype="float32")
+    assert not looked_at(folder, dtype="bfloat16", kv_connector="host")
+    assert not looked_at(folder, dtype="float32", batch_invariant=False)
+    assert "batch invariance" not in caplog.text
+
+
 def test_by_default_it_is_kept_in_float32_for_families_that_have_kernels(folder, tmp_path):
     assert looked_at(folder, dtype="float32")
     assert looked_at(folder, dtype="float32", max_loras=2)

@@ -39,6 +39,7 @@ class ManagerDriver:
         **config: Any,
     ) -> None:
         self.max_model_len = 64
+        self.now = 0.0
         self.config = EngineConfig(model="none", max_num_seqs=rows, **config)
         self.kv_cache = KVCacheConfig(
             num_blocks=num_blocks,
@@ -54,7 +55,7 @@ class ManagerDriver:
                 self.config,
                 self.kv_cache,
                 max_model_len=self.max_model_len,
-                clock=lambda: 0.0,
+                clock=lambda: self.now,
                 kv_connector=connector,
             ),
             seed="test",

@@ -294,6 +294,55 @@ class TestTheEnd:
         assert driver.leave(row, drop=drop) == {"blocks": full}
 
 
+class TestBlocksThatNeverComeBack:
+    """The limit is `kv_transfer_timeout`, 300 s by default."""
+
+    def keep(self, driver, connector, tokens):
+        connector.extra, connector.keeps = 0, True
+        request = driver.request(tokens)
+        row, _ = driver.enter(request)
+        driver.compute(row, len(tokens))
+        driver.leave(row)
+        return request
+
+    def steps(self, driver, seconds):
+        for _ in range(seconds):
+            driver.now += 1.0
+            driver.blocks.connector_metadata()
+
+    def test_its_connector_is_named_and_left_out_until_they_do(self, driver, connector, caplog):
+        kept = self.keep(driver, connector, LONG)
+        self.steps(driver, 300)
+        connector.asked = []
+        row, _ = driver.enter(driver.request(LONG))
+        assert connector.asked == []
+        assert "RecordingConnector' (" in caplog.text
+        assert "keeps 5 blocks for more than 300 s" in caplog.text
+        assert driver.leave(row) is None
+        assert connector.ended == [kept.handle]
+        driver.blocks.transfers([kept.handle], [])
+        self.keep(driver, connector, LONG)
+        driver.enter(driver.request(LONG))
+        assert connector.asked
+
+    def test_before_the_limit_it_is_asked(self, driver, connector):
+        self.keep(driver, connector, LONG)
+        self.steps(driver, 299)
+        driver.now += (
+            3600.0  # an hour in which the process stood still is none in which they could come back
+        )
+        connector.asked = []
+        driver.enter(driver.request(LONG))
+        assert len(connector.asked) == 1
+
+    def test_where_requests_would_wait_without_end_the_engine_ends(self, make_driver, connector):
+        driver = make_driver(18, connector=connector)  # a longest sequence has 16 blocks
+        self.keep(driver, connector, LONG)
+        self.steps(driver, 300)
+        with pytest.raises(PluginFault, match=r"TimeoutError: it keeps 5 of 18 KV blocks"):
+            driver.enter(driver.request(LONG))
+
+
 class TestAbortsBeforeTheResult:
     """A load that its step relied on may turn out to have failed, and nothing else would tell what was saved of it."""
 

@@ -9,6 +9,7 @@ write to the directory can put K/V of their choice under a prompt's name: it is 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import shutil
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from tenonry.errors import ConfigError
 
+logger = logging.getLogger("tenonry.kv_connector.disk")
 MODE = 0o700
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 MODEL_BYTES = 8  # leading bytes of a name: its model
@@ -87,22 +89,27 @@ class BlockFolder:
 
     def is_stored(self, name: bytes) -> bool:
         """Whether every rank's part is there."""
-        return all(self.path(name, rank).exists() for rank in range(self._num_ranks))
+        return all(self.path(name, rank).is_file() for rank in range(self._num_ranks))
 
     def epoch(self, model: bytes) -> bytes:
         """What names of this model's blocks depend on until the next reset, equal for all engines."""
-        folder = self.root / model.hex()
-        folder.mkdir(mode=MODE, exist_ok=True)
-        place = folder / EPOCH
-        with contextlib.suppress(FileExistsError), place.open("xb") as file:
-            file.write(secrets.token_bytes(EPOCH_BYTES))
-        return place.read_bytes()[:EPOCH_BYTES]
+        place = self.root / model.hex() / EPOCH
+        try:
+            place.parent.mkdir(mode=MODE, exist_ok=True)
+            with contextlib.suppress(FileExistsError), place.open("xb") as file:
+                file.write(secrets.token_bytes(EPOCH_BYTES))
+            return place.read_bytes()[:EPOCH_BYTES]
+        except OSError as error:
+            logger.warning(
+                "KV connector 'disk': %s; blocks of earlier runs are not found, remove it", error
+            )
+            return secrets.token_bytes(EPOCH_BYTES)
 
     def forget(self, model: bytes) -> None:
         """No block of this model is found again: a new epoch, and its files are removed."""
         folder = self.root / model.hex()
-        folder.mkdir(mode=MODE, exist_ok=True)
-        (folder / EPOCH).unlink(missing_ok=True)
-        for place in folder.iterdir():
+        with contextlib.suppress(OSError):  # something else stands in its place
+            (folder / EPOCH).unlink(missing_ok=True)
+        for place in folder.glob("*"):
             if place.is_dir():
                 shutil.rmtree(place, ignore_errors=True)

@@ -43,6 +43,8 @@ class DiskStore:
 
 def read_block(path: Path, name: bytes, block_format: BlockFormat) -> bytes | None:
     """The content of a file, or None if it is not there, or not whole; then it is removed."""
+    if not path.is_file():
+        return None
     try:
         number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

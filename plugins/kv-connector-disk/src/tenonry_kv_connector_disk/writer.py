@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -172,6 +173,9 @@ def _files_in(path: str) -> list[StoredFile]:
                 try:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
+                    continue
+                if not stat.S_ISREG(status.st_mode):
+                    logger.warning("KV connector 'disk': %s is not a file; ignored", entry.path)
                     continue
                 found.append(StoredFile(status.st_mtime_ns, status.st_size, entry.path))
     except FileNotFoundError:

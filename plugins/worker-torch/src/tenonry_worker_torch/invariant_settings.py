@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.fuse.kernels.found import FoundKernels
     from tenonry_worker_torch.loading.load import Look
 
+logger = logging.getLogger("tenonry.worker")
 PROMISE = "batch_invariant: what a token gets must not depend on what runs beside it"
 
 # Unless a user asks, these alone: their layers have such kernels in most shapes, and in bfloat16 a single stream is
@@ -33,7 +35,12 @@ def serves_invariant(found: Look, config: EngineConfig, device: torch.device, op
     if config.batch_invariant is None:
         is_known = found.whole.config.model_type in FAMILIES
         is_known &= choose_dtype(config.dtype, found.whole.config, device) == DTYPE
-        return is_known and next(_reasons(found, config, device, options), None) is None
+        if not is_known:
+            return False
+        reason = next(_reasons(found, config, device, options), None)
+        if reason is not None:
+            logger.info("Served without batch invariance, the default in float32: %s", reason)
+        return reason is None
     if config.batch_invariant:
         check_invariant(found, config, device, options)
     return config.batch_invariant

@@ -51,7 +51,9 @@ class BatchingOptions(PluginOptions):
         TRANSFER_TIMEOUT_S,
         gt=0,
         description="Seconds after which a KV load that has not ended counts as failed and its request computes its "
-        "prompt itself; the load's blocks, and those of a save, stay aside until the KV connector says that it ended.",
+        "prompt itself; the load's blocks, and those of a save, stay aside until the KV connector says that it ended. "
+        "A connector that keeps blocks for longer is named and left out until it gives them back; if the rest is too "
+        "small for the longest sequence, the engine restarts.",
     )
     state_snapshot_interval: int = Field(
         SNAPSHOT_INTERVAL,

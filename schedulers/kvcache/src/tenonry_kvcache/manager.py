@@ -54,6 +54,8 @@ class KVCacheManager(BlockManager):
         kinds = [group.kind for group in kv_cache.groups]
         self._with_states = [number for number, kind in enumerate(kinds) if kind == "recurrent"]
         self._pool = BlockPool(kv_cache.num_blocks)
+        longest = -(-context.max_model_len // self._size)
+        self._most_needed = min(longest, kv_cache.num_blocks)  # by one request
         self._tables = _tables_for(context, self._pool)
         self._prefix = PrefixCache(
             num_rows,
@@ -99,6 +101,8 @@ class KVCacheManager(BlockManager):
 
     # ------------------------------------------------------------------ entering
     def match(self, request: Request, row: int) -> Match | None:
+        if self._transfers.kept or self._transfers.is_left_out:
+            self._transfers.check_kept(self._pool.num_blocks, self._most_needed)
         max_hits = self._max_hits(request)
         num_blocks = 0
         hits: Hits | None = None

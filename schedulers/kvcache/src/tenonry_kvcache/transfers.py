@@ -7,7 +7,9 @@ before its step is trusted until the result of that very step names it as failed
 No wait is unbounded: a load that has not ended in time counts as failed, and its request computes its prompt itself.
 But the blocks of a transfer may be read or written until the connector says that it ended, so they are kept until then,
 even for a save that never ends. Handed out again, they would be saved with other contents under their old names, or be
-overwritten while another request uses them. After the time limit they only stop keeping an idle engine awake.
+overwritten while another request uses them. After the time limit they stop keeping an idle engine awake, and their
+connector is left out until it gives them back; where the others do not hold a longest sequence, the engine ends with
+the connector named, and another starts with all blocks.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ from tenonry.request import Request
 from tenonry_kvcache.pool import BlockIds
 
 logger = logging.getLogger("tenonry.kvcache")
+MAX_STEP_S = (
+    1.0  # of the time that kept blocks are waited for: an engine may have been idle, or stood still
+)
 NO_BLOCK_IDS = np.empty(0, np.intp)
 LEFT = -1  # instead of a row: the request that loaded has left it
 Ending = tuple[bool, dict[str, Any] | None]  # whether blocks are kept, parameters for the client
@@ -49,16 +54,18 @@ class TrustedLoad(NamedTuple):
 
 
 class KeptBlocks(NamedTuple):
-    """Blocks that `num_transfers` transfers of one request may still read or write."""
+    """Blocks that `num_transfers` transfers of one request may still read or write, the first one since `since`."""
 
     num_transfers: int
     blocks: BlockIds
+    since: float
 
 
 class Transfers:
     """State by handle and by row. `connector` may be None: then no load is ever promised.
 
     `loading`: handle → load, of rows that wait, oldest first. `kept`: handle → blocks of transfers that have not ended.
+    `is_left_out`: the connector keeps some for too long.
     `depth`: steps whose results may be missing at once. `timeout`: seconds of `clock` that a transfer may take. `name`:
     the connector's, as the user wrote it.
     """
@@ -84,6 +91,9 @@ class Transfers:
         self._cached: deque[tuple[int, BlockIds]] = deque()  # (step, blocks cached in it)
         self._failed: set[int] = set()  # handles whose load failed: computed here from now on
         self._step = 0
+        self.is_left_out = False
+        self._served_s = 0.0  # without times in which nothing stepped
+        self._stepped_at = clock()
 
     @property
     def is_used(self) -> bool:
@@ -109,7 +119,7 @@ class Transfers:
 
         None instead of a number: ask again in a later step.
         """
-        if self._connector is None or request.handle in self._failed:
+        if self._connector is None or self.is_left_out or request.handle in self._failed:
             return 0, False
         extra, takes_steps = self._ask("match", request, num_computed)
         if extra is not None:
@@ -163,18 +173,44 @@ class Transfers:
         """A transfer of this handle may still read or write these blocks."""
         kept = self.kept.get(handle)
         if kept is None:
-            self.kept[handle] = KeptBlocks(1, blocks)
+            self.kept[handle] = KeptBlocks(1, blocks, self._served_s)
         else:
             joined = np.concatenate([kept.blocks, blocks])
-            self.kept[handle] = KeptBlocks(kept.num_transfers + 1, joined)
+            self.kept[handle] = KeptBlocks(kept.num_transfers + 1, joined, kept.since)
 
     def give_back(self, handle: int) -> BlockIds:
         """A transfer ended: blocks that are free now. With two transfers of one handle, none before the last."""
-        num_transfers, blocks = self.kept.pop(handle)
-        if num_transfers == 1:
-            return blocks
-        self.kept[handle] = KeptBlocks(num_transfers - 1, blocks)
-        return blocks[:0]
+        kept = self.kept.pop(handle)
+        if kept.num_transfers == 1:
+            return kept.blocks
+        self.kept[handle] = kept._replace(num_transfers=kept.num_transfers - 1)
+        return kept.blocks[:0]
+
+    def check_kept(self, num_blocks: int, num_needed: int) -> None:
+        """Leave a connector out that has kept blocks for too long, until it gives them back.
+
+        Raises PluginFault where fewer than `num_needed` of `num_blocks` are left: requests would wait without end.
+        """
+        late = self._served_s - self._timeout
+        num_kept = sum(len(kept.blocks) for kept in self.kept.values() if kept.since <= late)
+        if num_kept and num_blocks - num_kept < num_needed:
+            text = (
+                f"it keeps {num_kept} of {num_blocks} KV blocks for more than {self._timeout:g} s"
+            )
+            raise PluginFault(self._name, *self._origin(), "poll", TimeoutError(text))
+        if bool(num_kept) != self.is_left_out:
+            self.is_left_out = bool(num_kept)
+            if num_kept:
+                logger.error(
+                    "KV connector '%s' (%s) keeps %d blocks for more than %g s (kv_transfer_timeout); it is left out "
+                    "until it gives them back",
+                    self._name,
+                    " ".join(filter(None, self._origin())) or "no distribution",
+                    num_kept,
+                    self._timeout,
+                )
+            else:
+                logger.info("KV connector '%s' gave its blocks back; it is used again", self._name)
 
     def disown(self, handle: int) -> tuple[int, BlockIds] | None:
         """A load failed that its step relied on: (row or LEFT, blocks whose cached contents may come from it).
@@ -203,7 +239,7 @@ class Transfers:
 
     def finished(self, request: Request, blocks: BlockIds) -> Ending:
         """Whether a request's blocks must be kept for a while, and parameters for its client. `blocks`: full ones."""
-        if self._connector is None:
+        if self._connector is None or self.is_left_out:
             return False, None
         ending: Ending = self._ask("finished", request, blocks.tolist())
         keeps_blocks = ending[0]
@@ -235,6 +271,9 @@ class Transfers:
         while self._cached and self._cached[0][0] <= known:
             self._cached.popleft()
         self._step += 1
+        now = self._clock()
+        self._served_s += min(now - self._stepped_at, MAX_STEP_S)
+        self._stepped_at = now
         return self._ask("build_metadata")
 
     def _ask(self, call: str, *args: Any) -> Any:
@@ -246,8 +285,11 @@ class Transfers:
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            origin = distribution_of_module(type(self._connector).__module__)
-            raise PluginFault(self._name, *origin, call, error) from error
+            raise PluginFault(self._name, *self._origin(), call, error) from error
+
+    def _origin(self) -> tuple[str, str]:
+        """The connector's distribution and version."""
+        return distribution_of_module(type(self._connector).__module__)
 
 
 def check_movable(kinds: Sequence[str]) -> None:
