@@ -154,7 +154,7 @@ def split(weight: torch.Tensor, config: dict, method: str):
         part = weight[:, groups == group]
         low, high = part.amin(1).clamp_max(0), part.amax(1).clamp_min(0)
         scale = ((high - low) / (2**bits - 1)).half().float()
-        zero = (-low / scale).round().clamp(1, 2**bits - 1)
+        zero = (-low / scale).round().clamp(0, 2**bits - 1)
         scales[group] = scale
         zeros[group] = zero.long()
         made = (part / scale[:, None] + zero[:, None]).round().clamp(0, 2**bits - 1)

@@ -214,3 +214,25 @@ def test_symmetric_checkpoints_have_no_zeros(bits):
     word = sum(middle << (bits * place) for place in range(32 // bits))
     parts["qzeros"].fill_(word - (1 << 32))
     assert Gptq(config).weight("up", parts).zeros is None
+
+
+@pytest.mark.parametrize("name", ["format", "checkpoint_format"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_zero_points_of_both_gptq_formats_are_those_that_the_library_reads(bits, name):
+    """GPTQModel takes 1 off each field of a word at once, so that a zero point of 0 borrows from the one behind it, and
+    adds it again in the same way when it reads the first format.
+    """
+    weight = floats()
+    weight[::3].abs_()  # zero points of 0
+    second = GPTQ | {"bits": bits, "checkpoint_format": "gptq_v2"}
+    parts, wanted = split(weight, second, "gptq")
+    step = 0x11111111 if bits == 4 else 0x01010101
+    first = parts | {"qzeros": parts["qzeros"] - step}
+    for config, stored in (
+        (GPTQ | {"bits": bits, name: "gptq_v2"}, parts),
+        (GPTQ | {"bits": bits, name: "gptq"}, first),
+        (GPTQ | {"bits": bits, name: "GPTQ"}, first),
+        (GPTQ | {"bits": bits}, first),
+    ):
+        made = Gptq(config).weight("up", stored).dequantised()
+        torch.testing.assert_close(made, wanted, rtol=0, atol=0)

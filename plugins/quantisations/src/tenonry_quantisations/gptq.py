@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
     from tenonry_hf_hub import StoredTensor
 
-FORMATS = ("gptq", "gptq_v2")
+FIRST = "gptq"
+FORMATS = (FIRST, "gptq_v2")
+# What the first format took off the zero points of a word, all at once: 1 of each, with borrows from the next.
+TAKEN_OFF = {4: 0x11111111, 8: 0x01010101}
 
 
 class Gptq(CheckpointQuantisation):
@@ -38,7 +41,9 @@ class Gptq(CheckpointQuantisation):
         self.bits: int = entry(given, "bits", WIDTHS, 4, self.name)
         self.group_size = group_size_of(given, self.name, 128)
         format_of = "format" if "format" in given else "checkpoint_format"
-        self.zero_step = int(entry(given, format_of, FORMATS, "gptq", self.name) == "gptq")
+        named = {format_of: str(given.get(format_of) or FIRST).lower()}
+        is_first = entry(named, format_of, FORMATS, FIRST, self.name) == FIRST
+        self.taken_off = TAKEN_OFF[self.bits] if is_first else 0
         if given.get("dynamic"):
             raise ModelError(
                 "quantization_config: dynamic of gptq gives layers bits of their own, which is not read; take a model "
@@ -65,7 +70,7 @@ class Gptq(CheckpointQuantisation):
         values = unpacked(tensors["qweight"].t(), self.bits)
         rows, columns = values.shape
         scales = tensors["scales"].t().float().contiguous()
-        zeros = unpacked(tensors["qzeros"], self.bits)[:, :rows].t().short() + self.zero_step
+        zeros = unpacked(tensors["qzeros"] + self.taken_off, self.bits)[:, :rows].t().short()
         return QuantisedWeight(
             bits=self.bits,
             values=values,
