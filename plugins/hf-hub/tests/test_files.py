@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import pytest
 
 from tenonry.errors import ModelError
-from tenonry_hf_hub import read_json, read_text
+from tenonry_hf_hub import check_sizes, read_json, read_text
 from tenonry_hf_hub.files import read_json_if_there
 
 
 def test_read_json_gives_the_object(tmp_path):
     (tmp_path / "config.json").write_text('{"vocab_size": 3}')
     assert read_json(tmp_path / "config.json") == {"vocab_size": 3}
+
+
+def test_numbers_that_are_not_finite_are_read_as_transformers_reads_them(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"time_step_limit": [0.0, Infinity], "low": -Infinity, "odd": NaN}')
+    found = read_json(path)
+    assert found["time_step_limit"] == [0.0, math.inf]
+    assert found["low"] == -math.inf
+    assert math.isnan(found["odd"])
+
+
+@pytest.mark.parametrize("value", ["Infinity", "NaN", "-Infinity"])
+def test_a_size_that_is_not_finite_is_refused(tmp_path, value):
+    path = tmp_path / "config.json"
+    path.write_text(f'{{"hidden_size": {value}}}')
+    with pytest.raises(ModelError, match=r"hidden_size is (-?inf|nan), which is not from 1"):
+        check_sizes(read_json(path), path)
 
 
 @pytest.mark.parametrize(

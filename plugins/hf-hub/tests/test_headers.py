@@ -100,22 +100,26 @@ def test_a_data_type_of_tomorrow_is_not_judged(tmp_path):
     assert headers(tmp_path)["new"].dtype == "F3_NEW"
 
 
-def test_an_index_that_names_a_missing_tensor(tmp_path):
+def test_tensors_are_where_the_files_hold_them_whatever_the_index_says(tmp_path):
     shard(tmp_path, "a.safetensors", "one")
-    index(tmp_path, {"one": "a.safetensors", "two": "a.safetensors"})
-    with pytest.raises(ModelError, match=r"tensor two is in a\.safetensors, which does not hold"):
-        headers(tmp_path)
+    shard(tmp_path, "b.safetensors", "three")
+    index(tmp_path, {"one": "b.safetensors", "two": "a.safetensors"})
+    assert {name: found.file.name for name, found in headers(tmp_path).items()} == {
+        "one": "a.safetensors",
+        "three": "b.safetensors",
+    }
 
 
-def test_the_index_decides_which_of_two_is_meant(tmp_path):
+def test_of_one_tensor_in_two_files_of_an_index_the_last_counts(tmp_path, caplog):
     shard(tmp_path, "a.safetensors", "one")
     shard(tmp_path, "b.safetensors", "one", "two")
     with pytest.raises(
         ModelError, match=r"tensor one is in .*a\.safetensors and in b\.safetensors"
     ):
         headers(tmp_path)
-    index(tmp_path, {"one": "b.safetensors", "two": "b.safetensors"})
+    index(tmp_path, {"one": "a.safetensors", "two": "b.safetensors"})
     assert headers(tmp_path)["one"].file.name == "b.safetensors"
+    assert "a.safetensors and in b.safetensors; the latter is read" in caplog.text
 
 
 @given(st.binary(max_size=200))

@@ -79,6 +79,74 @@ def test_index_without_a_map_is_refused(tmp_path, weight_map):
         list_weights(tmp_path)
 
 
+def names(found):
+    return [path.name for path in found.files]
+
+
+def touch(folder, *files):
+    for name in files:
+        (folder / name).touch()
+
+
+@pytest.mark.parametrize("weight_map", [{}, [], None, {"a": "old-00001-of-00001.safetensors"}])
+def test_files_beside_an_index_of_other_files_are_the_model(tmp_path, weight_map):
+    """Saved again, in other shards, beside the index of before."""
+    touch(tmp_path, "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+    write_index(tmp_path, weight_map)
+    found = list_weights(tmp_path)
+    assert names(found) == ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    assert found.weight_map is None
+    assert "model.safetensors.index.json" in found.note
+    assert "is not used" in found.note
+
+
+def test_a_single_file_wins_over_an_index_and_its_shards(tmp_path):
+    touch(tmp_path, "model.safetensors", "model-00001-of-00001.safetensors")
+    write_index(tmp_path, {"a": "model-00001-of-00001.safetensors"})
+    found = list_weights(tmp_path)
+    assert names(found) == ["model.safetensors"]
+    assert found.note.startswith("model.safetensors hold the weights; model.safetensors.index.json")
+    assert "model-00001-of-00001.safetensors beside them are not read" in found.note
+
+
+def test_files_that_the_index_does_not_name_are_not_read(tmp_path):
+    touch(tmp_path, "a.safetensors", "stray.safetensors")
+    write_index(tmp_path, {"a": "a.safetensors"})
+    found = list_weights(tmp_path)
+    assert names(found) == ["a.safetensors"]
+    assert "stray.safetensors beside them are not read" in found.note
+
+
+@pytest.mark.parametrize("chosen", ["special.safetensors", "special.safetensors.index.json"])
+def test_config_json_may_name_the_file(tmp_path, chosen):
+    touch(tmp_path, "model.safetensors", "special.safetensors", "part.safetensors")
+    index = {"weight_map": {"a": "part.safetensors"}}
+    (tmp_path / "special.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "config.json").write_text(json.dumps({"transformers_weights": chosen}))
+    is_index = chosen.endswith(".json")
+    assert names(list_weights(tmp_path)) == ["part.safetensors" if is_index else chosen]
+    (tmp_path / "special.safetensors").unlink()
+    (tmp_path / "special.safetensors.index.json").unlink()
+    with pytest.raises(ModelError, match=f"names {chosen} .transformers_weights., which is not"):
+        list_weights(tmp_path)
+
+
+@pytest.mark.parametrize("chosen", ["../model.safetensors", "a/b.safetensors", "model.bin", 3])
+def test_config_json_cannot_name_a_file_elsewhere(tmp_path, chosen):
+    touch(tmp_path, "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"transformers_weights": chosen}))
+    with pytest.raises(ModelError, match="which is not a"):
+        list_weights(tmp_path)
+
+
+def test_shards_without_an_index_are_all_there_or_named(tmp_path):
+    touch(tmp_path, "model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors")
+    with pytest.raises(ModelError, match=r"lacks model-00002-of-00003\.safetensors, 1 of the 3"):
+        list_weights(tmp_path)
+    touch(tmp_path, "model-00002-of-00003.safetensors")
+    assert len(list_weights(tmp_path).files) == 3
+
+
 def test_single_file_wins_over_strays(tmp_path):
     for name in ("model.safetensors", "adapter_model.safetensors", "consolidated.safetensors"):
         (tmp_path / name).touch()

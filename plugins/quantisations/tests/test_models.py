@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
@@ -15,7 +16,7 @@ from quantised_models import (
     write_floats,
     write_plainly,
 )
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import FineGrainedFP8Config, LlamaForCausalLM
 
 from tenonry_torch_base.read_ahead import pieces_of
@@ -93,6 +94,32 @@ def test_floats_of_8_bits_answer_as_transformers_reads_them(block, tmp_path, cap
     model = LlamaForCausalLM.from_pretrained(
         tmp_path, quantization_config=config, dtype=torch.float32, device_map="cpu"
     )
+    with caplog.at_level(logging.INFO):
+        assert_near(answers(tmp_path), expected(model))
+    assert "Quantisation fp8: 8 matrices" in caplog.text
+
+
+@pytest.mark.parametrize("declared", ["hf_quant_config.json", "quantization_config"])
+def test_floats_of_8_bits_of_modelopt_answer_as_what_they_stand_for(declared, tmp_path, caplog):
+    model_folder(tmp_path)
+    model = write_floats(tmp_path, None)
+    stored = load_file(tmp_path / "model.safetensors")
+    renamed = {key.replace("scale_inv", "scale"): each for key, each in stored.items()}
+    renamed |= {
+        key.replace("weight_scale_inv", "input_scale"): torch.ones(())
+        for key in stored
+        if "scale" in key
+    }
+    save_file(renamed, tmp_path / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["quantization_config"]
+    said = {"quant_algo": "FP8", "kv_cache_quant_algo": None, "exclude_modules": ["lm_head"]}
+    if declared == "quantization_config":
+        config[declared] = {"quant_method": "modelopt", **said}
+    else:
+        file = {"producer": {"name": "modelopt", "version": "0.33"}, "quantization": said}
+        (tmp_path / declared).write_text(json.dumps(file))
+    (tmp_path / "config.json").write_text(json.dumps(config))
     with caplog.at_level(logging.INFO):
         assert_near(answers(tmp_path), expected(model))
     assert "Quantisation fp8: 8 matrices" in caplog.text

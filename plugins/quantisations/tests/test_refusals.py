@@ -310,3 +310,34 @@ def test_what_is_said_of_floats_of_8_bits_and_is_not_read_is_named(config, words
     with pytest.raises(ModelError) as raised:
         Fp8(config)
     assert words in str(raised.value)
+
+
+def test_other_formats_of_modelopt_are_refused_by_name(tmp_path):
+    model_folder(tmp_path)
+    said = {
+        "producer": {"name": "modelopt"},
+        "quantization": {"quant_algo": "NVFP4", "group_size": 16},
+    }
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(said))
+    assert "is quantised (modelopt NVFP4), and none of the installed" in refused(tmp_path)
+    (tmp_path / "hf_quant_config.json").unlink()
+    groups = {"group_0": {"weights": {"num_bits": 4, "type": "float", "group_size": 16}}}
+    set_config(
+        tmp_path, {"quant_method": "modelopt", "quant_algo": "NVFP4", "config_groups": groups}
+    )
+    assert "is quantised (modelopt NVFP4), and none of the installed" in refused(tmp_path)
+
+
+def test_a_text_model_may_declare_it_by_itself(tmp_path):
+    """In a model that also sees, the entry stands in text_config."""
+    from pathlib import Path
+
+    from tenonry_torch_base.folder import declared_quantisation
+
+    said = {"quant_method": "awq"}
+    assert (
+        declared_quantisation(Path(tmp_path), {"text_config": {"quantization_config": said}})
+        == said
+    )
+    assert declared_quantisation(Path(tmp_path), {"quantization_config": said}) == said
+    assert declared_quantisation(Path(tmp_path), {"text_config": {}}) is None

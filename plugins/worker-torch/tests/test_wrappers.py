@@ -203,10 +203,10 @@ def in_two_files(folder, target):
 
 def read_tensors(monkeypatch):
     """Names of the tensors whose values are taken out of safetensors files from now on."""
-    from transformers import modeling_utils
+    import safetensors
 
     read = []
-    opened = modeling_utils.safe_open
+    opened = safetensors.safe_open
 
     class Slice:
         def __init__(self, name, inner):
@@ -236,5 +236,5 @@ def read_tensors(monkeypatch):
         def __exit__(self, *error):
             return self.inner.__exit__(*error)
 
-    monkeypatch.setattr(modeling_utils, "safe_open", File)
+    monkeypatch.setattr(safetensors, "safe_open", File)
     return read

@@ -6,6 +6,7 @@ hub id must be looked up.
 
 from __future__ import annotations
 
+from tenonry_hf_hub.facts import text_config
 from tenonry_hf_hub.files import read_json, read_text
 from tenonry_hf_hub.gguf import WEIGHTS as GGUF_WEIGHTS
 from tenonry_hf_hub.gguf import GgufTensor
@@ -15,7 +16,13 @@ from tenonry_hf_hub.locate import locate_model, locate_tokenizer
 from tenonry_hf_hub.located import Located
 from tenonry_hf_hub.remote_code import remote_code_note
 from tenonry_hf_hub.sizes import check_sizes
-from tenonry_hf_hub.weights import WeightFiles, check_present, find_weights, list_weights
+from tenonry_hf_hub.weights import (
+    WeightFiles,
+    check_present,
+    find_weights,
+    holds_weights,
+    list_weights,
+)
 
 __all__ = [
     "GGUF_WEIGHTS",
@@ -26,6 +33,7 @@ __all__ = [
     "check_present",
     "check_sizes",
     "find_weights",
+    "holds_weights",
     "list_weights",
     "locate_model",
     "locate_tokenizer",
@@ -35,4 +43,5 @@ __all__ = [
     "read_text",
     "remote_code_note",
     "tensor_shapes",
+    "text_config",
 ]

@@ -5,6 +5,7 @@ A model folder is somebody else's data: a file may be huge, a directory, a pipe 
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,22 @@ def read_json(path: str | Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str,
     try:
         found = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ModelError(
-            f"{path} is not valid JSON: {error}; download or save the model again"
-        ) from None
+        found = _as_python_reads(data)
+        if found is None:
+            raise ModelError(
+                f"{path} is not valid JSON: {error}; download or save the model again"
+            ) from None
     if not isinstance(found, dict):
         raise ModelError(f"{path} must hold a JSON object, not a {type(found).__name__}")
     return found
+
+
+def _as_python_reads(data: bytes) -> Any:
+    """With Infinity, -Infinity and NaN, which transformers writes and reads; None if it is no JSON even so."""
+    try:
+        return json.loads(data.decode())
+    except (ValueError, RecursionError):
+        return None
 
 
 def read_json_if_there(path: str | Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:

@@ -8,6 +8,7 @@ before anything is started.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,8 @@ import msgspec
 from tenonry.errors import ModelError
 from tenonry_hf_hub.gguf import read_tensors
 from tenonry_hf_hub.weights import INDEX, WeightFiles
+
+logger = logging.getLogger("tenonry.models")
 
 MAX_HEADER_BYTES = 100 << 20
 READERS = 8
@@ -60,22 +63,29 @@ def read_headers(
     file that is broken; where it says no, the tensors of that file are left out.
 
     Raises ModelError that names file and tensor: a file is truncated or is none, a tensor's size does not fit its
-    shape, the index names a tensor that its file does not hold, or two files hold one tensor.
+    shape, or two files hold one tensor and there is no index. With one, the last file in order counts, as in
+    transformers, which reads all that the files hold, wherever the index says that it is.
     """
     with ThreadPoolExecutor(min(READERS, max(len(weights.files), 1))) as readers:
         headers = list(readers.map(partial(_header_of, is_needed), weights.files))
-    if weights.weight_map is not None:
-        return _as_the_index_says(weights, dict(zip(weights.files, headers, strict=True)))
     found: dict[str, StoredTensor] = {}
     for header in filter(None, headers):
         for name, tensor in header.items():
             if name in found:
-                raise ModelError(
-                    f"tensor {name} is in {found[name].file} and in {tensor.file.name}, and no {INDEX} says which is "
-                    "meant; keep the files of one checkpoint only"
-                )
+                _check_twice(found[name], tensor, name, has_index=weights.weight_map is not None)
             found[name] = tensor
     return found
+
+
+def _check_twice(first: StoredTensor, second: StoredTensor, name: str, *, has_index: bool) -> None:
+    if not has_index:
+        raise ModelError(
+            f"tensor {name} is in {first.file} and in {second.file.name}, and no {INDEX} says which is meant; keep the "
+            "files of one checkpoint only"
+        )
+    logger.warning(
+        "tensor %s is in %s and in %s; the latter is read", name, first.file, second.file.name
+    )
 
 
 def _header_of(
@@ -146,25 +156,6 @@ def _check_size(name: str, tensor: StoredTensor) -> None:
             f"{tensor.file}: tensor {name} is {tensor.dtype} {list(tensor.shape)}, which does not fit its "
             f"{tensor.num_bytes} bytes; download or save the model again"
         )
-
-
-def _as_the_index_says(
-    weights: WeightFiles, headers: dict[Path, dict[str, StoredTensor] | None]
-) -> dict[str, StoredTensor]:
-    by_name = {path.name: header for path, header in headers.items()}
-    found = {}
-    for name, file in (weights.weight_map or {}).items():
-        header = by_name.get(file)
-        if header is None:
-            continue  # the file is not there, or broken
-        tensor = header.get(name)
-        if tensor is None:
-            raise ModelError(
-                f"{INDEX} says that tensor {name} is in {file}, which does not hold it ({weights.files[0].parent}); "
-                "download or save the model again"
-            )
-        found[name] = tensor
-    return found
 
 
 def total_bytes(tensors: Iterable[StoredTensor]) -> int:

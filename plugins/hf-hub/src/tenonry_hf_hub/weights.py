@@ -6,6 +6,7 @@ Other formats are refused: a .bin or .pt file is a pickle, and unpickling somebo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,8 +15,13 @@ from tenonry.errors import ModelError
 from tenonry_hf_hub.files import read_json
 from tenonry_hf_hub.gguf import WEIGHTS
 
+SUFFIX = ".safetensors"
 INDEX = "model.safetensors.index.json"
+INDEX_SUFFIX = ".safetensors.index.json"
 SINGLE = "model.safetensors"
+CONFIG = "config.json"
+SHARD = re.compile(r"(?P<stem>.+)-\d+-of-(?P<total>\d{1,6})\.safetensors")
+MAX_SHARDS = 10_000
 MAX_INDEX_BYTES = 256 << 20
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 OTHER_FORMATS = (*PICKLED, ".gguf", ".msgpack", ".h5")
@@ -23,14 +29,16 @@ OTHER_FORMATS = (*PICKLED, ".gguf", ".msgpack", ".h5")
 
 class WeightFiles(NamedTuple):
     """`files`: the safetensors files, in a fixed order, or the one GGUF file. `weight_map`: tensor name → file name, if
-    there is an index.
+    an index says which files there are.
 
-    `absent`: names of files that the index names and that are not there.
+    `absent`: names of files that the index names and that are not there. `note`: which files beside them are not read,
+    and why, in words for the log; "" if none.
     """
 
     files: tuple[Path, ...]
     weight_map: dict[str, str] | None
     absent: tuple[str, ...] = ()
+    note: str = ""
 
 
 def list_weights(folder: str | Path) -> WeightFiles:
@@ -44,38 +52,118 @@ def list_weights(folder: str | Path) -> WeightFiles:
     return found
 
 
-def find_weights(folder: str | Path) -> WeightFiles:
-    """The files that are there: text of a model that also sees or hears may need no more.
+def holds_weights(folder: str | Path) -> bool:
+    """Whether the folder holds a file of weights, of any format, read or not."""
+    return any(path.suffix in (SUFFIX, *OTHER_FORMATS) for path in Path(folder).iterdir())
 
-    Raises ModelError: none there (naming what is there instead), or the index points out of the folder.
+
+def find_weights(folder: str | Path) -> WeightFiles:
+    """The files that are there, in the order of transformers: what `transformers_weights` of config.json names; else
+    model.safetensors, whatever is beside it; else what the index names; else all others.
+
+    Text of a model that also sees or hears may need no more than is there. Raises ModelError: none there (naming what
+    is there instead), shards are missing, or the index points out of the folder.
     """
     folder = Path(folder)
-    if (folder / INDEX).exists():
-        return _from_index(folder)
-    if (folder / SINGLE).is_file():
-        return WeightFiles((folder / SINGLE,), None)
+    chosen = _chosen_in_config(folder)
+    plain = _plain_files(folder)
+    if chosen is not None:
+        found = _named(folder, chosen)
+    elif (folder / SINGLE).is_file():
+        found = WeightFiles((folder / SINGLE,), None)
+    elif (folder / INDEX).exists():
+        found = _from_index(folder / INDEX, plain)
+    elif plain:
+        found = _without_index(plain)
+    elif (folder / WEIGHTS).is_file():
+        found = WeightFiles((folder / WEIGHTS,), None)
+    else:
+        raise ModelError(_nothing_to_load(folder, sorted(folder.glob("*.safetensors"))))
+    return found._replace(note=found.note or _note(folder, found, plain))
+
+
+def _plain_files(folder: Path) -> tuple[Path, ...]:
+    """Without adapters, which are no model, and "consolidated" files, which repeat the weights under other names."""
     found = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
-    # An adapter is no model, and "consolidated" files repeat the weights under other names.
-    plain = [path for path in found if not path.name.startswith(("adapter_", "consolidated"))]
-    if not plain and (folder / WEIGHTS).is_file():
-        return WeightFiles((folder / WEIGHTS,), None)
-    if not plain:
-        raise ModelError(_nothing_to_load(folder, [path.name for path in found]))
-    return WeightFiles(tuple(plain), None)
+    return tuple(path for path in found if not path.name.startswith(("adapter_", "consolidated")))
 
 
-def _from_index(folder: Path) -> WeightFiles:
-    index = folder / INDEX
+def _chosen_in_config(folder: Path) -> str | None:
+    file = folder / CONFIG
+    chosen = read_json(file).get("transformers_weights") if file.exists() else None
+    if chosen is None:
+        return None
+    if isinstance(chosen, str) and chosen.endswith(INDEX_SUFFIX):
+        return _safe_name(file, chosen, INDEX_SUFFIX)
+    return _safe_name(file, chosen)
+
+
+def _named(folder: Path, chosen: str) -> WeightFiles:
+    if not (folder / chosen).is_file():
+        raise ModelError(
+            f"{folder / CONFIG} names {chosen} (transformers_weights), which is not there; download the model again"
+        )
+    if chosen.endswith(INDEX_SUFFIX):
+        return _from_index(folder / chosen, ())
+    return WeightFiles((folder / chosen,), None)
+
+
+def _from_index(index: Path, plain: tuple[Path, ...]) -> WeightFiles:
+    """What it names; `plain` if it names nothing that is there: a model was saved again beside an older index."""
+    folder = index.parent
     weight_map = read_json(index, max_bytes=MAX_INDEX_BYTES).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise ModelError(f"{index} has no weight_map; download or save the model again")
+    if not isinstance(weight_map, dict):
+        weight_map = {}
     names = sorted({_safe_name(index, name) for name in weight_map.values()})
     there = tuple(folder / name for name in names if (folder / name).is_file())
     absent = tuple(name for name in names if not (folder / name).is_file())
     found = WeightFiles(there, weight_map, absent)
-    if not there:
-        raise ModelError(_lacks(folder, found, absent))
-    return found
+    if there:
+        return found
+    if plain:
+        reason = "names no file that is there" if names else "is empty"
+        found = _without_index(plain)
+        return found._replace(note=f"{index.name} {reason} and is not used")
+    if not names:
+        raise ModelError(f"{index} has no weight_map; download or save the model again")
+    raise ModelError(_lacks(folder, found, absent))
+
+
+def _without_index(plain: tuple[Path, ...]) -> WeightFiles:
+    """Raises ModelError where their names say that there should be more."""
+    for path in plain:
+        number = SHARD.fullmatch(path.name)
+        if number is None:
+            continue
+        total = int(number["total"])
+        width = len(number["total"])
+        if total > MAX_SHARDS:
+            continue
+        names = [
+            f"{number['stem']}-{part:0{width}}-of-{number['total']}.safetensors"
+            for part in range(1, total + 1)
+        ]
+        lacking = [name for name in names if not path.with_name(name).is_file()]
+        if lacking:
+            raise ModelError(
+                f"{path.parent} lacks {_some(lacking)}, {len(lacking)} of the {total} weight files that {path.name} is "
+                "one of; download the model again, or use load_format=dummy"
+            )
+    return WeightFiles(plain, None)
+
+
+def _note(folder: Path, found: WeightFiles, plain: tuple[Path, ...]) -> str:
+    """What is beside the files that were chosen and not read."""
+    beside = [path.name for path in plain if path not in found.files]
+    if (folder / INDEX).exists() and found.weight_map is None:
+        beside.insert(0, INDEX)
+    if not beside:
+        return ""
+    return f"{_some([path.name for path in found.files])} hold the weights; {_some(beside)} beside them are not read"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
 def check_present(folder: str | Path, found: WeightFiles, needed: Iterable[str]) -> None:
@@ -88,26 +176,25 @@ def check_present(folder: str | Path, found: WeightFiles, needed: Iterable[str])
 
 
 def _lacks(folder: Path, found: WeightFiles, names: Sequence[str]) -> str:
-    some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
     total = len(found.files) + len(found.absent)
     return (
-        f"{folder} lacks {len(names)} of the {total} weight files that {INDEX} names ({some}); download the model "
-        "again, or use load_format=dummy"
+        f"{folder} lacks {len(names)} of the {total} weight files that {INDEX} names ({_some(names)}); download the "
+        "model again, or use load_format=dummy"
     )
 
 
-def _safe_name(index: Path, name: object) -> str:
+def _safe_name(index: Path, name: object, suffix: str = ".safetensors") -> str:
     """A file name of the index, if it is one. Only its text is checked: in the hub's cache, files are links."""
-    if not isinstance(name, str) or not name.endswith(".safetensors"):
-        raise ModelError(f"{index} names {name!r}, which is not a .safetensors file")
+    if not isinstance(name, str) or not name.endswith(suffix):
+        raise ModelError(f"{index} names {str(name)[:200]!r}, which is not a {suffix} file")
     if "/" in name or "\\" in name or "\0" in name or name.startswith("."):
-        raise ModelError(f"{index} names {name!r}, which is not a file of this folder")
+        raise ModelError(f"{index} names {name[:200]!r}, which is not a file of this folder")
     return name
 
 
-def _nothing_to_load(folder: Path, passed_over: list[str]) -> str:
+def _nothing_to_load(folder: Path, passed_over: list[Path]) -> str:
     others = sorted(path.name for path in folder.iterdir() if path.suffix in OTHER_FORMATS)
-    there = (passed_over + others)[:4]
+    there = ([path.name for path in passed_over] + others)[:4]
     found = (
         f"only {', '.join(there)}, which cannot be loaded" if there else "no weights of any kind"
     )

@@ -74,7 +74,8 @@ class CompressedTensors(CheckpointQuantisation):
     def reads(cls, config: Mapping[str, Any]) -> bool:
         if Fp8.reads(config):
             return False
-        return config.get("quant_method") == cls.name or "config_groups" in config
+        method = config.get("quant_method")
+        return method == cls.name or (method is None and "config_groups" in config)
 
     def shape(self, name: str, stored: Mapping[str, StoredTensor]) -> tuple[int, int]:
         parts = Parts(name, stored)

@@ -1,4 +1,4 @@
-"""The quantisation `fp8`: checkpoints in floats of 8 bits, as compressed-tensors and DeepSeek write them.
+"""The quantisation `fp8`: checkpoints in floats of 8 bits, as compressed-tensors, DeepSeek and ModelOpt write them.
 
 Worker process.
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.quantisations import QuantisedLinear
 
 COMPRESSED = "compressed-tensors"
+MODELOPT = "modelopt"
 FORMATS = ("float-quantized", "naive-quantized")
 STRATEGIES = ("block", "channel", "tensor")
 E4M3 = ("F8_E4M3",)
@@ -53,6 +54,8 @@ class Fp8(CheckpointQuantisation):
         if given.get("quant_method") == self.name:
             entry(given, "fmt", ("e4m3", "float8_e4m3fn"), "e4m3", self.name)
             entry(given, "scale_fmt", ("float", None), None, self.name)
+        elif _is_modelopt(given):
+            self.strategy = "tensor"
         else:
             entry(given, "format", FORMATS, FORMATS[0], COMPRESSED)
             scheme = _one_scheme(given)
@@ -64,7 +67,7 @@ class Fp8(CheckpointQuantisation):
 
     @classmethod
     def reads(cls, config: Mapping[str, Any]) -> bool:
-        if config.get("quant_method") == cls.name:
+        if config.get("quant_method") == cls.name or _is_modelopt(config):
             return True
         weights = list(_weights_of(config))
         return bool(weights) and all(_is_float8(each) for each in weights)
@@ -111,6 +114,11 @@ class Fp8(CheckpointQuantisation):
     ) -> QuantisedLinear | None:
         floats = weight.dequantised()
         return layer_for(rounded(floats), bias, dtype)
+
+
+def _is_modelopt(config: Mapping[str, Any]) -> bool:
+    """Whether ModelOpt wrote it, in floats of 8 bits with a scale per matrix."""
+    return config.get("quant_method") == MODELOPT and config.get("quant_algo") == "FP8"
 
 
 def _weights_of(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -5,6 +5,7 @@ Worker process.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tenonry.errors import ModelError
 from tenonry_hf_hub import StoredTensor, check_present, find_weights, read_headers
 from tenonry_torch_base.gguf import GGUF, gguf_slices
+from tenonry_torch_base.oddities import check_float, folder_notes, names_by_pattern
 from tenonry_torch_base.renaming import Renaming
 from tenonry_torch_base.stored_matrices import MatrixSlice, StoredMatrices
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from tenonry_hf_hub import WeightFiles
     from tenonry_torch_base.quantisations import Quantisation
 
+logger = logging.getLogger("tenonry.worker")
+
 # Conversions on loading that keep every element of a tensor and add none.
 KEEPING_STEPS = {"MergeModulelist", "Concatenate", "Transpose"}
 MAX_NAMES = 3
@@ -36,7 +40,8 @@ class Checkpoint:
 
     `tensors`: checkpoint name → where it is. `targets`: checkpoint name → name in the model. `converters`: of those
     that are not just copied, checkpoint name → the converter of transformers. `absent`: files of the index that are not
-    there, or broken, and that the model does not need.
+    there, or broken, and that the model does not need. `notes`: for the log, what is not read and why. `untied`:
+    parameters whose stored values differ from those of the parameter that they are tied to.
     """
 
     def __init__(
@@ -51,11 +56,15 @@ class Checkpoint:
         self.targets: dict[str, str] = {}
         self.converters: dict[str, Any] = {}
         self.matrices = None if quantisation is None else StoredMatrices(quantisation)
+        self.notes: list[str] = list(folder_notes(path))
+        self.untied: frozenset[str] = frozenset()
         self._unplaced: dict[str, tuple[str, str]] = {}  # checkpoint name → renamed, and its file
         renaming = Renaming(model)
         self._names = renaming.names
         weights = find_weights(path)
         weight_map = weights.weight_map
+        if weights.note:
+            self.notes.append(weights.note)
         check_present(path, weights, _placed(renaming, weights, weights.absent))
         stored = read_headers(
             weights, lambda file: weight_map is None or any(_placed(renaming, weights, (file,)))
@@ -63,6 +72,8 @@ class Checkpoint:
         readable = {tensor.file.name for tensor in stored.values()}
         absent = []
         for key, file in (weight_map or {}).items():
+            if key in stored:
+                continue
             if file not in readable:
                 absent.append(file)
                 self._unplaced[key] = (renaming.target(key)[0], file)
@@ -74,6 +85,8 @@ class Checkpoint:
             if name not in renaming.names:
                 self._unplaced[key] = (name, tensor.file.name)
                 continue
+            if renaming.names[name].is_floating_point() and key not in self._parts:
+                check_float(key, tensor, stored)
             self.tensors[key] = tensor
             self.targets[key] = name
             if converter is not None:
@@ -110,7 +123,12 @@ class Checkpoint:
     @property
     def features(self) -> dict[str, list[str]]:
         """What facts about the model say of its files, where that is anything unusual."""
-        return {"files_not_needed": list(self.absent)} if self.absent else {}
+        found = {"files_not_needed": list(self.absent), "notes": self.notes}
+        return {name: each for name, each in found.items() if each}
+
+    def is_quantised(self, key: str) -> bool:
+        """Whether the tensor is a matrix that the files hold in few bits."""
+        return key in self._parts
 
     @property
     def is_gguf(self) -> bool:
@@ -146,7 +164,7 @@ class Checkpoint:
         self._check_shapes(shapes)
         self._check_counts(shapes)
         self._check_depth(model)
-        missing = self._missing(model)
+        missing = self.missing(model)
         if missing:
             names = ", ".join(missing[:MAX_NAMES]) + (", …" if len(missing) > MAX_NAMES else "")
             raise ModelError(
@@ -207,7 +225,19 @@ class Checkpoint:
                     "the model again"
                 )
 
-    def _missing(self, model: PreTrainedModel) -> list[str]:
+    def log(self) -> None:
+        """What is not read of the folder, and which stored tensors the model has no place for."""
+        for note in self.notes:
+            logger.warning("%s: %s", self.path, note)
+        if self._unplaced:
+            logger.info(
+                "%s: %d stored tensors are not used: %s",
+                self.path,
+                len(self._unplaced),
+                names_by_pattern(self._unplaced),
+            )
+
+    def missing(self, model: PreTrainedModel) -> list[str]:
         """Parameters without a stored tensor, none of whose namesakes has one and that are not made on loading."""
         if any(len(converter.target_patterns) > 1 for converter in self.converters.values()):
             return []  # one tensor becomes several: transformers itself compares after loading

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from tenonry.errors import ModelError
-from tenonry_hf_hub import GGUF_WEIGHTS, check_sizes, read_json
+from tenonry_hf_hub import GGUF_WEIGHTS, check_sizes, read_json, text_config
 
+MODELOPT_FILE = "hf_quant_config.json"
 UNSAFE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -25,7 +26,7 @@ def check_folder(
             f"model folder {path} does not exist; give a folder with config.json and *.safetensors"
         )
     config = read_config(folder / "config.json")
-    method = quantised_by(config)
+    method = method_of(declared_quantisation(folder, config))
     if method is not None and not reads_quantised:
         raise ModelError(
             f"{path} is quantised ({method}); this worker runs only float32, bfloat16 and float16 weights"
@@ -40,13 +41,30 @@ def has_weights(folder: Path) -> bool:
     return any(folder.glob("*.safetensors")) or (folder / GGUF_WEIGHTS).is_file()
 
 
-def quantised_by(config: dict[str, Any]) -> str | None:
-    """What config.json calls the format of weights in few bits; None for floats."""
-    quantised = config.get("quantization_config") or config.get("compression_config")
+def declared_quantisation(folder: Path, config: dict[str, Any]) -> Any:
+    """What says how weights are stored in few bits; None for floats. `config`: config.json, which may say so for its
+    text model alone. ModelOpt has a file of its own: https://nvidia.github.io/Model-Optimizer.
+    """
+    text = text_config(config)
+    for key in ("quantization_config", "compression_config"):
+        if found := config.get(key) or text.get(key):
+            return found
+    file = folder / MODELOPT_FILE
+    if not file.exists():
+        return None
+    found = read_json(file).get("quantization")
+    return {"quant_method": "modelopt", **found} if isinstance(found, dict) else None
+
+
+def method_of(quantised: Any) -> str | None:
+    """The name of a declared format; None for floats."""
     if not quantised:
         return None
-    method = quantised.get("quant_method", "unknown") if isinstance(quantised, dict) else quantised
-    return str(method)[:80]
+    if not isinstance(quantised, dict):
+        return str(quantised)[:80]
+    method = str(quantised.get("quant_method", "unknown"))
+    algorithm = quantised.get("quant_algo")
+    return (f"{method} {algorithm}" if isinstance(algorithm, str) else method)[:80]
 
 
 def architecture_of(config: dict[str, Any]) -> str:

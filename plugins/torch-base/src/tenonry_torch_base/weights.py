@@ -163,9 +163,16 @@ class _Named:
 
 
 def stored_model(
-    path: str, whole: PreTrainedModel, dtype: torch.dtype, architecture: str, checkpoint: Checkpoint
+    path: str,
+    whole: PreTrainedModel,
+    dtype: torch.dtype,
+    architecture: str,
+    checkpoint: Checkpoint,
+    **build: Any,
 ) -> PreTrainedModel:
     """The model `whole`, made by `skeleton`, with its stored weights; tensors of other names are never read.
+
+    `build`: options of its class.
 
     Raises ModelError when one is missing or has another shape.
     """
@@ -174,17 +181,13 @@ def stored_model(
         "dtype": dtype,
         "ignore_mismatched_sizes": True,  # they are named below
         "output_loading_info": True,
+        **build,
     }
     with weights_of(architecture, path), ExitStack() as open_files:
-        # Otherwise transformers would open them all.
-        if checkpoint.absent or checkpoint.is_gguf or checkpoint.matrices is not None:
-            weights = checkpoint.slices(open_files)
-            model, info = type(whole).from_pretrained(None, state_dict=weights, **options)
-            _read_generation_config(model, path)
-        else:
-            model, info = type(whole).from_pretrained(
-                path, local_files_only=True, use_safetensors=True, **options
-            )
+        # Not by its path: transformers would choose files by itself, and apply an adapter that is beside them.
+        weights = checkpoint.slices(open_files)
+        model, info = type(whole).from_pretrained(None, state_dict=weights, **options)
+        _read_generation_config(model, path)
     check_complete(info, path, architecture)
     return model
 

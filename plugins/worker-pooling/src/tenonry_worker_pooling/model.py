@@ -10,7 +10,7 @@ import torch
 from tenonry.errors import ModelError
 from tenonry_torch_base.rope_lengths import depends_on_length, reset_tables
 from tenonry_torch_base.seeded import seeded
-from tenonry_torch_base.weights import check_complete, progress_only_on_a_terminal, weights_of
+from tenonry_torch_base.weights import progress_only_on_a_terminal, stored_model, weights_of
 from tenonry_worker_pooling.packed import can_pack, pack_linears, put_back
 from tenonry_worker_pooling.pooled import pool
 
@@ -34,17 +34,10 @@ def load_module(
             with seeded(seed):
                 model = kind._from_config(found.config, dtype=dtype, **found.build)  # noqa: SLF001
         else:
-            model, info = kind.from_pretrained(
-                path,
-                config=found.config,
-                dtype=dtype,
-                local_files_only=True,
-                use_safetensors=True,
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-                **found.build,
+            found.checkpoint.log()
+            model = stored_model(
+                path, found.whole, dtype, found.architecture, found.checkpoint, **found.build
             )
-            check_complete(info, path, found.architecture)
     placed: PreTrainedModel = model.to(device).eval().requires_grad_(False)
     return placed
 

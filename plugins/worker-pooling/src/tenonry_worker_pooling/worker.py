@@ -61,22 +61,22 @@ class PoolingWorker(Worker):
             raise RuntimeError("worker 'pooling' has no model: load() comes first")
         return self._found
 
-    def _look(self) -> Outline:
-        if self._found is None:
-            from tenonry_worker_pooling.outline import outline
+    def _look(self, *, needs_weights: bool) -> Outline:
+        from tenonry_worker_pooling.outline import outline
 
-            self._found = outline(
-                self.context.model.path,
-                needs_weights=self.context.config.load_format != "dummy",
-                mode=self.options.pooling,
-            )
-        return self._found
+        is_dummy = self.context.config.load_format == "dummy"
+        return outline(
+            self.context.model.path,
+            needs_weights=needs_weights and not is_dummy,
+            mode=self.options.pooling,
+        )
 
     def examine(self) -> WorkerFacts:
         with importing():
+            from tenonry_hf_hub import holds_weights
             from tenonry_torch_base.one_rank import one_rank_facts
 
-            found = self._look()
+            found = self._look(needs_weights=holds_weights(self.context.model.path))
         return one_rank_facts(
             "pooling",
             found.architecture,
@@ -107,7 +107,7 @@ class PoolingWorker(Worker):
         device = choose_device(config.device, self.context.local_rank)
         prepare_device(device, self.options)
         with importing():
-            found = self._look()
+            found = self._found = self._look(needs_weights=True)
         module = load_module(
             found,
             self.context.model.path,

@@ -13,6 +13,7 @@ import torch
 from tenonry.errors import ConfigError, ModelError
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
+from tenonry_hf_hub import holds_weights
 from tenonry_torch_base.device import choose_device, prepare_device
 from tenonry_torch_base.grammars import open_grammars
 from tenonry_torch_base.phases import Phases
@@ -77,8 +78,11 @@ def backend_class(
     return found
 
 
-def looked(context: WorkerContext) -> tuple[Look, WorkerFacts]:
-    """The model before a weight is read, and what is known of it so far. Raises ModelError as `load` would."""
+def looked(context: WorkerContext, *, needs_weights: bool = True) -> tuple[Look, WorkerFacts]:
+    """The model before a weight is read, and what is known of it so far. Raises ModelError as `load` would.
+
+    Without `needs_weights`, what config.json says is enough where the folder holds no weights at all.
+    """
     config = context.config
     if config.enable_expert_parallel:
         check_settings(config)
@@ -97,6 +101,7 @@ def looked(context: WorkerContext) -> tuple[Look, WorkerFacts]:
         load_format=config.load_format,
         towers=config.max_images > 0,
         quantization=config.quantization,
+        is_bare=not needs_weights and not holds_weights(context.model.path),
     )
     if config.enable_expert_parallel:
         check_experts(found.whole, config)
@@ -196,6 +201,8 @@ class Loader:
         )
         if self._num_loads:
             return self._again(found, make)
+        if found.checkpoint is not None and self._context.rank == 0:
+            found.checkpoint.log()
         with self._phases.of("weights"):
             module = make()
         if self._rendezvous is not None:

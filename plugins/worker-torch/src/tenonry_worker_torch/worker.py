@@ -148,15 +148,18 @@ class TorchWorker(Worker):
         with importing():
             from tenonry_worker_torch.startup import facts
 
-            return facts(self.context, self._look())
+            return facts(self.context, self._look(needs_weights=False))
 
-    def _look(self) -> Look:
-        """The model before its weights, looked at once; `load` takes it along."""
+    def _look(self, *, needs_weights: bool = True) -> Look:
+        """The model before its weights, looked at once; `load` takes it along, unless there are none."""
         if self._found is None:
             from tenonry_worker_torch.startup import looked
 
             with self._phases.of("look"):
-                self._found, self._known = looked(self.context)
+                found, known = looked(self.context, needs_weights=needs_weights)
+            if found.is_bare:
+                return found
+            self._found, self._known = found, known
         return self._found
 
     def _look_or_name_another(self) -> Look:

@@ -12,6 +12,7 @@ from tenonry_torch_base.device import choose_dtype
 from tenonry_torch_base.dummy import RandomSlice
 from tenonry_torch_base.folder import architecture_of, check_folder
 from tenonry_torch_base.read_ahead import read_ahead
+from tenonry_torch_base.ties import settle_ties
 from tenonry_torch_base.weights import (
     check_complete,
     progress_only_on_a_terminal,
@@ -45,14 +46,25 @@ def outline(path: str, *, needs_weights: bool) -> Outline:
     architecture = architecture_of(raw)
     with progress_only_on_a_terminal():
         config = read_model_config(path, architecture)
-        whole = _encoder_decoder(config, architecture) or skeleton(config, architecture, path)
+        whole = _skeleton(config, architecture, path)
     for reason in refusals(whole):
         raise ModelError(f"{architecture} cannot run on worker 'transformers': {reason}")
     found = Outline(config, whole, architecture)
     if needs_weights:
-        found.checkpoint = Checkpoint(path, whole)
-        found.checkpoint.check(whole)
+        built = [whole]
+
+        def make() -> tuple[PreTrainedModel, Checkpoint]:
+            model = built.pop() if built else _skeleton(config, architecture, path)
+            return model, Checkpoint(path, model)
+
+        with progress_only_on_a_terminal():
+            found.whole, found.checkpoint = settle_ties(config, make)
+        found.checkpoint.check(found.whole)
     return found
+
+
+def _skeleton(config: PretrainedConfig, architecture: str, path: str) -> PreTrainedModel:
+    return _encoder_decoder(config, architecture) or skeleton(config, architecture, path)
 
 
 def _encoder_decoder(config: PretrainedConfig, architecture: str) -> PreTrainedModel | None:
@@ -116,6 +128,7 @@ def load_model(
         else:
             with weights_of(found.architecture, path):
                 read_ahead(found.checkpoint)
+            found.checkpoint.log()
             model = stored_model(path, found.whole, chosen, found.architecture, found.checkpoint)
     return model.to(device).eval().requires_grad_(False)
 

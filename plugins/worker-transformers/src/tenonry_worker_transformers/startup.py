@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tenonry.errors import ModelError
+from tenonry_hf_hub import holds_weights
 from tenonry_torch_base.device import choose_device, prepare_device
 from tenonry_torch_base.grammars import open_grammars
 from tenonry_torch_base.imports import importing
@@ -40,7 +41,7 @@ def facts(context: WorkerContext) -> WorkerFacts:
     """What the model needs, without its weights; only a run says how many bytes its cache takes. Raises ModelError."""
     load_format = context.config.load_format
     refuse_sharded(load_format)
-    needs_weights = load_format != "dummy"
+    needs_weights = load_format != "dummy" and holds_weights(context.model.path)
     return facts_of(outline(context.model.path, needs_weights=needs_weights), context)
 
 

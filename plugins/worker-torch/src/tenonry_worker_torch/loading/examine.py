@@ -30,7 +30,7 @@ from tenonry_worker_torch.parallel.plan import pipeline_plan
 from tenonry_worker_torch.parallel.tensor import check_heads, tensor_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import torch
     from transformers import PreTrainedModel
@@ -71,12 +71,28 @@ def examine(
         window_groups=window_groups,
         is_shown_images=config.max_images > 0,
     )
+    notes = [*known.features.get("notes", ()), *_latent_notes(text, groups, dtype)]
+    of_cache = {"notes": notes} if notes else {}
     ranks = {
         "tensor_parallel": tensor_parallel_sizes(whole, found.checkpoint),
         "pipeline_parallel": max_stages(whole),
     }
     return with_groups(
-        msgspec.structs.replace(known, features=known.features | ranks), groups, config
+        msgspec.structs.replace(known, features=known.features | ranks | of_cache), groups, config
+    )
+
+
+def _latent_notes(text: Any, groups: Sequence[KVCacheGroup], dtype: torch.dtype) -> Iterator[str]:
+    """What multi-head latent attention (arXiv:2405.04434, section 2.1) takes here, and what its latents would."""
+    rank = getattr(text, "kv_lora_rank", None)
+    kept = sum(group.bytes_per_token for group in groups)
+    if not rank or not kept:
+        return
+    width = int(rank) + int(getattr(text, "qk_rope_head_dim", 0) or 0)
+    latent = width * int(text.num_hidden_layers) * dtype.itemsize
+    yield (
+        f"multi-head latent attention: K and V of every head are kept, {kept:,} bytes per token; the latents alone "
+        f"would take {latent:,}"
     )
 
 

@@ -10,6 +10,7 @@ from tenonry_torch_base.checkpoint import Checkpoint
 from tenonry_torch_base.device import choose_dtype
 from tenonry_torch_base.folder import architecture_of, check_folder
 from tenonry_torch_base.read_ahead import read_ahead
+from tenonry_torch_base.ties import settle_ties
 from tenonry_torch_base.weights import (
     check_complete,
     progress_only_on_a_terminal,
@@ -39,8 +40,9 @@ if TYPE_CHECKING:
 class Look:
     """A model that this worker does not refuse. `whole` has no storage, and stays as it is.
 
-    `checkpoint` is what its files hold for it; None with random weights, and where each rank has files of its own,
-    which `is_sharded` says. `is_invariant`: no token's bits shall depend on what runs beside it.
+    `checkpoint` is what its files hold for it; None with random weights, where each rank has files of its own, which
+    `is_sharded` says, and where there are none and it cannot be loaded, which `is_bare` says. `is_invariant`: no
+    token's bits shall depend on what runs beside it.
     """
 
     architecture: str
@@ -49,18 +51,25 @@ class Look:
     is_sharded: bool = False
     quantised: FoundQuantisation | None = None
     is_invariant: bool = False
+    is_bare: bool = False
 
 
 def look(
-    path: str, *, load_format: str, towers: bool = False, quantization: str | None = None
+    path: str,
+    *,
+    load_format: str,
+    towers: bool = False,
+    quantization: str | None = None,
+    is_bare: bool = False,
 ) -> Look:
     """The model in a folder before a weight is read; `towers`: with what sees in it. `quantization`: the setting.
+    `is_bare`: there are no weights, and none are asked for.
 
     Raises ModelError with the layer that cannot be served, or the file and the tensor that do not fit.
     """
     is_dummy = load_format == "dummy"
     is_sharded = load_format == "sharded"
-    raw = check_folder(path, needs_weights=not is_dummy, reads_quantised=True)
+    raw = check_folder(path, needs_weights=not is_dummy and not is_bare, reads_quantised=True)
     quantised = find_quantisation(quantization, raw, path, load_format)
     architecture = architecture_of(raw)
     config = read_model_config(path, architecture)
@@ -74,13 +83,20 @@ def look(
             refuse_blind(whole, architecture)
     if is_sharded:
         read_index(path, 0)
-    checkpoint = None
-    if not is_dummy and not is_sharded:
-        stored_as = None
-        if quantised is not None and not quantised.is_at_load:
-            stored_as = quantised.quantisation
-        checkpoint = Checkpoint(path, whole, stored_as)
-        checkpoint.check(whole)
+    if is_dummy or is_sharded or is_bare:
+        return Look(architecture, whole, None, is_sharded, quantised, is_bare=is_bare)
+    stored_as = None
+    if quantised is not None and not quantised.is_at_load:
+        stored_as = quantised.quantisation
+    built = [whole]
+
+    def make() -> tuple[PreTrainedModel, Checkpoint]:
+        model = built.pop() if built else skeleton(config, architecture, path, towers=towers)
+        return model, Checkpoint(path, model, stored_as)
+
+    with progress_only_on_a_terminal():
+        whole, checkpoint = settle_ties(config, make)
+    checkpoint.check(whole)
     return Look(architecture, whole, checkpoint, is_sharded, quantised)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
@@ -10,7 +11,7 @@ from torch import nn
 from tenonry.errors import ConfigError, ModelError
 from tenonry.plugin.discovery import installed
 from tenonry.plugin.manager import resolve_point
-from tenonry_torch_base.folder import quantised_by
+from tenonry_torch_base.folder import declared_quantisation, method_of
 from tenonry_torch_base.points import QUANTISATIONS, resolve_class
 from tenonry_torch_base.quantisations import Quantisation
 
@@ -47,10 +48,10 @@ def find_quantisation(
     Raises ModelError for a format that is not known, with those that are, ConfigError for a setting that does not go
     with the model, PluginError for a name that is not installed.
     """
-    method = quantised_by(raw)
+    config = declared_quantisation(Path(path), raw)
+    method = method_of(config)
     if method is None:
         return None if asked is None else _at_load(asked, path)
-    config = raw.get("quantization_config") or raw["compression_config"]
     if not isinstance(config, dict):
         raise ModelError(
             f"{path}/config.json: quantization_config is {str(config)[:80]!r}, no object"

@@ -64,6 +64,8 @@ class RankModel:
     def stored(self, checkpoint: Checkpoint, open_files: ExitStack) -> dict[str, FileSlice]:
         """Checkpoint name → slice of this rank's piece. Raises ModelError when a tensor cannot be cut."""
         parts_of = self.parts(checkpoint)
+        self._check_untied(checkpoint)
+        stored = set(checkpoint.targets.values())
         found = {}
         for key, source in checkpoint.slices(open_files).items():
             name = checkpoint.targets[key]
@@ -75,7 +77,7 @@ class RankModel:
                 continue
             if name in self.names:
                 found[key] = FileSlice(source, shard, parts_of.get(key))
-            for alias in self._aliases(name):
+            for alias in self._aliases(name, stored):
                 found[alias] = FileSlice(source, self.shards.get(alias))
         return found
 
@@ -84,18 +86,30 @@ class RankModel:
         found = {}
         parameters = {name for name, _ in self.whole.named_parameters()}
         for source in sorted(parameters - self.tied.keys()):
-            names = [source] if source in self.names else self._aliases(source)
+            names = [source] if source in self.names else self._aliases(source, {source})
             for name in names:
                 shard = self.shards.get(name)
                 cut = None if shard is None else shard.cut
                 found[name] = RandomSlice(self.whole, source, seed, cut)
         return found
 
-    def _aliases(self, source: str) -> list[str]:
-        """Parameters of this rank that share the weight of one that another stage has."""
-        if source in self.names:
+    def _aliases(self, name: str, stored: set[str]) -> list[str]:
+        """Parameters of this rank that share the weight of `name`, which another stage has, and are not `stored`."""
+        if name in self.names:
             return []
-        return [name for name, other in self.tied.items() if other == source and name in self.names]
+        owner = self.tied.get(name, name)
+        mates = {owner, *(each for each, source in self.tied.items() if source == owner)}
+        return sorted(mates & self.names - stored)
+
+    def _check_untied(self, checkpoint: Checkpoint) -> None:
+        """Raises ModelError where some of several weights that share one are stored with other values."""
+        untied = sorted(checkpoint.untied & self.tied.keys())
+        if untied:
+            raise ModelError(
+                f"{untied[0]} is stored with other values than {self.tied[untied[0]]}, to which config.json ties it "
+                "and others, and a rank cannot read such a model in part; use tensor_parallel_size=1 and "
+                "pipeline_parallel_size=1"
+            )
 
 
 def rank_model_class(

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 class WeightUpdate:
     """The tensors of a source, under the checkpoint's own names, and where the model has them.
 
-    `tensors`, `targets` and `converters` are as in `tenonry_torch_base.checkpoint.Checkpoint`.
+    `tensors`, `targets`, `converters` and `untied` are as in `tenonry_torch_base.checkpoint.Checkpoint`.
     """
+
+    untied: frozenset[str] = frozenset()
 
     def __init__(self, source: str, names: Sequence[str] | None, found: Look) -> None:
         """Raises ModelError naming the tensor when one of them does not fit: before anything has changed."""
