@@ -61,6 +61,64 @@ def test_a_config_alone_is_enough(check, write_config):
     assert found["groups"] == [GROUP]
 
 
+@pytest.mark.parametrize("words", [(), ("--worker", "auto")])
+def test_a_quantised_config_alone_is_judged_by_what_reads_it(check, write_config, words):
+    """No load_format is blamed that nobody set."""
+    known = {"quant_method": "gptq", "bits": 4, "group_size": 8}
+    status, found = check(write_config(quantization_config=known), *words)
+    assert (status, found["reason"]) == (0, "")
+    assert found["features"]["quantization"] == ["gptq"]
+    unknown = {"quant_method": "mxfp4"}
+    status, found = check(write_config(quantization_config=unknown), *words)
+    assert status == 1
+    assert (
+        "quantised (mxfp4), and none of the installed quantisations reads that" in found["reason"]
+    )
+    assert "load_format" not in found["reason"]
+
+
+def test_a_load_format_that_was_set_is_named(check, write_config):
+    known = {"quant_method": "gptq", "bits": 4, "group_size": 8}
+    status, found = check(write_config(quantization_config=known), "--load-format", "dummy")
+    assert status == 1
+    assert "load_format=dummy" in found["reason"]
+
+
+def test_a_config_alone_can_be_judged_and_not_loaded(write_config):
+    from tenonry import LLM
+    from tenonry.errors import ModelError
+
+    with pytest.raises(ModelError, match=r"holds no weights of any kind|no \*\.safetensors"):
+        LLM(model=str(write_config()), device="cpu", skip_tokenizer_init=True)
+
+
+def test_what_is_not_read_of_a_folder_is_a_note(check, small_model, capsys):
+    folder, _ = small_model
+    (folder / "other.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    (folder / "adapter_config.json").write_text("{}")
+    status, found = check(folder)
+    assert status == 0
+    assert found["stored_here"]
+    notes = found["features"]["notes"]
+    assert [note.split()[0] for note in notes] == ["adapter_config.json", "model.safetensors"]
+    assert "other.safetensors beside them are not read" in notes[1]
+    assert main(["models", "check", str(folder), *FLAGS]) == 0
+    assert capsys.readouterr().out.count("\nnote  ") == 2
+
+
+def test_shards_without_an_index_are_servable_when_all_are_there(check, small_model):
+    folder, _ = small_model
+    whole = folder / "model.safetensors"
+    whole.rename(folder / "model-00001-of-00002.safetensors")
+    status, found = check(folder)
+    assert status == 1
+    assert "lacks model-00002-of-00002.safetensors" in found["reason"]
+    (folder / "model-00001-of-00002.safetensors").rename(
+        folder / "model-00001-of-00001.safetensors"
+    )
+    assert check(folder)[0] == 0
+
+
 def test_a_refused_model_says_why_and_what_would_serve_it(check, write_config):
     folder = write_config(model_type="mamba3", architectures=["Mamba3ForCausalLM"])
     status, found = check(folder)

@@ -112,7 +112,8 @@ class Worker(Plugin[WorkerContext], ABC):
         )
 
     def examine(self) -> WorkerFacts:
-        """Look at the model without reading a weight, opening a device or meeting other ranks.
+        """Look at the model without reading a weight, opening a device or meeting other ranks. Its folder may hold a
+        config.json and no weights; then what that says is enough.
 
         Raises ModelError, as `load` would, where that can be known: with the model, the offending layer and a remedy.
         """

@@ -22,9 +22,8 @@ from tenonry.plugin.kinds import KINDS
 from tenonry.plugin.manager import PluginManager, build_plugin
 from tenonry.plugin.plan import load_class
 from tenonry.sizing.plan import plan_kv_cache
+from tenonry_hf_hub import find_weights
 from tenonry_models.memory import free_memory
-
-PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,23 +53,18 @@ def check(config: EngineConfig, memory: int | None = None) -> Report:
     """
     manager = PluginManager(config.plugins)
     worker = manager.resolve("worker", config.worker, config)
-    config_only = config.replaced(load_format="dummy")
-    model = manager.resolve_model(config_only)
-    folder = Path(model.path)
-    has_files = any(folder.glob("*.safetensors"))
-    stored = has_files or any(path.suffix in PICKLED for path in folder.iterdir())
-    judged = config if stored else config_only
+    model = manager.resolve_model(config.replaced(load_format="dummy"))
     report = Report(
         model=config.model,
         servable=False,
-        stored_here=has_files,
+        stored_here=_has_files(Path(model.path)),
         max_model_len=model.max_model_len,
         facts=WorkerFacts(architecture=model.architecture, worker=worker.name),
     )
     try:
-        facts = examine(worker, judged, model)
+        facts = examine(worker, config, model)
     except (ModelError, ConfigError) as error:
-        others = tuple(_others(worker, judged, model))
+        others = tuple(_others(worker, config, model))
         return msgspec.structs.replace(report, reason=str(error), served_by=others)
     report = msgspec.structs.replace(report, facts=facts)
     try:
@@ -79,6 +73,14 @@ def check(config: EngineConfig, memory: int | None = None) -> Report:
         return _with_memory(report, config, free_memory(config, memory))
     except (ModelError, ConfigError) as error:
         return msgspec.structs.replace(report, reason=str(error))
+
+
+def _has_files(folder: Path) -> bool:
+    """Whether weights are there, in files that are read."""
+    try:
+        return bool(find_weights(folder).files)
+    except ModelError:
+        return False
 
 
 def examine(record: PluginRecord, config: EngineConfig, model: ModelInfo) -> WorkerFacts:

@@ -12,6 +12,7 @@ from tenonry_models.check import Report
 UNITS = ("bytes", "kB", "MB", "GB", "TB")
 STEP = 1000
 LABEL_WIDTH = 12
+NOTES = "notes"  # the feature that has lines of its own
 
 
 def as_text(report: Report) -> str:
@@ -64,8 +65,10 @@ def _lines(report: Report) -> list[tuple[str, str]]:
         for place, text in enumerate(_group_texts(facts.groups))
     ]
     lines.append(("context", _context(report)))
-    if facts.features:
-        lines.append(("features", "; ".join(_feature(*pair) for pair in facts.features.items())))
+    features = {name: value for name, value in facts.features.items() if name != NOTES}
+    if features:
+        lines.append(("features", "; ".join(_feature(*pair) for pair in features.items())))
+    lines += [("note", note) for note in facts.features.get(NOTES, ())]
     if report.servable:
         lines.append(("servable", "yes"))
         return lines
