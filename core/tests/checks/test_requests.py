@@ -65,6 +65,12 @@ class TestAccepted:
                     for i in range(MAX_TAGS)
                 }
             },
+            {"prompt": [5] * 7, **sampling(min_tokens=3, max_tokens=None)},
+            {
+                "prompt": [5] * 7,
+                "output_token_ids": [5] * 2,
+                **sampling(min_tokens=3, max_tokens=None),
+            },
             sampling(stop_token_ids=[99], allowed_token_ids=[0, 99], logit_bias={99: 1.0}),
         ],
         ids=",".join,
@@ -83,6 +89,11 @@ class TestRefused:
             ({"prompt": []}, "prompt", "the prompt is empty"),
             ({"prompt": [5] * 10}, "prompt", "10 tokens, but the context holds max_model_len=10"),
             ({"prompt": [5] * 5, "output_token_ids": [5] * 5}, "prompt", "10 tokens"),
+            (
+                {"prompt": [5] * 7, **sampling(min_tokens=4, max_tokens=None)},
+                "min_tokens",
+                "min_tokens=4 is above 3, which a prompt of 7 tokens leaves of max_model_len=10",
+            ),
             ({"prompt": [1, 100]}, "prompt", "token id 100; ids are 0 to 99"),
             ({"prompt": [1, -1]}, "prompt", "token id -1"),
             ({"prompt": np.array([2**40])}, "prompt", f"token id {2**40}"),

@@ -94,6 +94,20 @@ def test_stream_begins_with_the_role_and_ends_with_done(api):
     assert all(chunk["object"] == "chat.completion.chunk" for chunk in chunks)
 
 
+@pytest.mark.parametrize("parser", ["none", "think+hermes"])
+def test_every_chunk_has_usage_where_asked_that_of_the_role_too(parser, make_api):
+    api = make_api(output_parser=parser)
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "n": 2}
+    events = api.stream("/v1/chat/completions", {**body, "stream_options": options})
+    chunks = [json.loads(event) for event in events[:-1]]
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (0, 6)
+    roles = [chunk for chunk in chunks[:-1] if "role" in chunk["choices"][0]["delta"]]
+    assert [chunk["usage"]["prompt_tokens"] > 0 for chunk in roles] == [True, True]
+
+
 def test_stream_of_two_answers_keeps_them_apart(api):
     body = {
         "messages": [{"role": "user", "content": "hi"}],

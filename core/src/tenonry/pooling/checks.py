@@ -27,18 +27,26 @@ CALLS = {
 
 
 def check_length(request: EngineCoreRequest, max_model_len: int) -> None:
-    """A prompt leaves a place for a token, unless it is pooled. Raises RequestError."""
-    length = len(request.prompt_token_ids) + len(request.output_token_ids)
-    room = max_model_len - 1
-    remedy = "and at least one must be left for the output; shorten the prompt"
-    if request.sampling_params.pooling:
-        room = max_model_len
-        remedy = "all for the prompt; shorten it, or give truncate_prompt_tokens=-1, which cuts it"
-    if length > room:
+    """A prompt leaves room for `min_tokens`, and for one token unless it is pooled. Raises RequestError."""
+    params = request.sampling_params
+    room = max_model_len - len(request.prompt_token_ids)
+    remedy = (
+        "all for the prompt; shorten it, or give truncate_prompt_tokens=-1, which cuts it"
+        if params.pooling
+        else "and at least one must be left for the output; shorten the prompt"
+    )
+    if len(request.output_token_ids) >= room + bool(params.pooling):
         raise RequestError(
-            f"the prompt has {length} tokens, but the context holds max_model_len={max_model_len} tokens {remedy}",
+            f"the prompt has {max_model_len - room + len(request.output_token_ids)} tokens, but the context holds "
+            f"max_model_len={max_model_len} tokens {remedy}",
             "prompt",
             "context_length_exceeded",
+        )
+    if params.min_tokens > room:
+        raise RequestError(
+            f"min_tokens={params.min_tokens} is above {room}, which a prompt of {max_model_len - room} tokens leaves "
+            f"of max_model_len={max_model_len}; lower it, or shorten the prompt",
+            "min_tokens",
         )
 
 
@@ -47,7 +55,14 @@ def check_task(request: EngineCoreRequest, tasks: Mapping[str, int]) -> None:
     pooling = request.sampling_params.pooling
     if pooling is not None:
         _check_params(pooling, tasks)
-        _check_only_pooled(request)
+        for field, wanted in ALONE.items():
+            value = getattr(request.sampling_params, field)
+            if value != wanted:
+                raise RequestError(
+                    f"{field}={value}: a pooling request has {field}={wanted}", field
+                )
+        if request.output_token_ids:
+            raise RequestError("a pooling request has no output_token_ids", "output_token_ids")
     elif tasks:
         raise RequestError(
             f"this model does not generate, it serves {', '.join(tasks)}: use {instead(tasks)}",
@@ -75,16 +90,6 @@ def _check_params(pooling: PoolingParams, tasks: Mapping[str, int]) -> None:
         raise RequestError(
             f"pair_start={pooling.pair_start}: it must be 0 to {MAX_TOKENS}", "pair_start"
         )
-
-
-def _check_only_pooled(request: EngineCoreRequest) -> None:
-    """What has no meaning without output is not asked for."""
-    for field, wanted in ALONE.items():
-        value = getattr(request.sampling_params, field)
-        if value != wanted:
-            raise RequestError(f"{field}={value}: a pooling request has {field}={wanted}", field)
-    if request.output_token_ids:
-        raise RequestError("a pooling request has no output_token_ids", "output_token_ids")
 
 
 def tasks_of(executor: Executor) -> dict[str, int]:

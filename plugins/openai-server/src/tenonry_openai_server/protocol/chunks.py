@@ -113,13 +113,11 @@ class ChunkWriter(ABC):
         lead = b""
         if begins:
             self._heads[index] = self._open + b'{"index":%d,%s' % (index, self.delta_open)
-            lead = self._lead(index, output)
+            lead = self._lead(index, output, self._usage_before(prompt, completion))
         text, extras = self._content(index, output, completion, begins=begins)
         if not (begins or text or completion.token_ids or completion.finish_reason):
             return b""
-        usage = self._no_usage
-        if self.context.options.continuous_usage:
-            usage = b',"usage":' + _encode(Usage.of(prompt.tokens, prompt.generated, prompt.cached))
+        usage = self._usage(prompt, prompt.generated)
         ending = {"finish_reason": completion.finish_reason} | extras
         if completion.finish_reason is not None:
             ending["stop_reason"] = completion.stop_reason
@@ -139,7 +137,18 @@ class ChunkWriter(ABC):
             )
         )
 
-    def _lead(self, index: int, output: RequestOutput) -> bytes:
+    def _usage(self, prompt: _Prompt, generated: int) -> bytes:
+        """The field `usage` of a chunk, after so many generated tokens."""
+        if not self.context.options.continuous_usage:
+            return self._no_usage
+        return b',"usage":' + _encode(Usage.of(prompt.tokens, generated, prompt.cached))
+
+    def _usage_before(self, prompt: _Prompt, completion: CompletionOutput) -> bytes:
+        """The same, before the tokens of `completion`, which are counted already."""
+        new = len(completion.token_ids) if self._counts else 0
+        return self._usage(prompt, prompt.generated - new)
+
+    def _lead(self, index: int, output: RequestOutput, usage: bytes) -> bytes:
         """The events before a completion's first text."""
         return b""
 
@@ -197,7 +206,7 @@ class ChatChunks(ChunkWriter):
     delta_open = b'"delta":{"content":'
     delta_close = b"}"
 
-    def _lead(self, index: int, output: RequestOutput) -> bytes:
+    def _lead(self, index: int, output: RequestOutput, usage: bytes) -> bytes:
         of_prompt = b""
         if self.context.options.token_ids and index == 0:
             of_prompt = b',"prompt_token_ids":' + _encode(output.prompt_token_ids)
@@ -207,7 +216,7 @@ class ChatChunks(ChunkWriter):
             b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
             % index
         )
-        return self._open + choice + of_prompt + self._no_usage + b"}\n\n"
+        return self._open + choice + of_prompt + usage + b"}\n\n"
 
     def _content(
         self, index: int, output: RequestOutput, completion: CompletionOutput, *, begins: bool

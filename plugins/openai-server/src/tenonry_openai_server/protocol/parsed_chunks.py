@@ -11,7 +11,6 @@ from tenonry.outputs import CompletionOutput, RequestOutput
 from tenonry_openai_server.protocol.chunks import ChatChunks
 from tenonry_openai_server.protocol.options import ResponseContext
 from tenonry_openai_server.protocol.reader import AnswerForm, CompletionReader
-from tenonry_openai_server.protocol.responses import Usage
 from tenonry_openai_server.protocol.views import shown_chat_logprobs
 from tenonry_output_parsers.events import CallArguments, CallStart, Event, ReasoningDelta, TextDelta
 
@@ -84,7 +83,7 @@ class ParsedChatChunks(ChatChunks):
         if index not in self._writers:
             self._writers[index] = DeltaWriter(self._form.open(output))
             self._heads[index] = self._open + b'{"index":%d,"delta":' % index
-            lead = self._lead(index, output)
+            lead = self._lead(index, output, self._usage_before(prompt, completion))
         writer = self._writers[index]
         deltas = writer.deltas(completion)
         extras = self._extras(completion)
@@ -107,9 +106,7 @@ class ParsedChatChunks(ChatChunks):
     def _chunk(
         self, index: int, delta: dict[str, Any], fields: dict[str, Any], prompt: Any
     ) -> bytes:
-        usage = self._no_usage
-        if self.context.options.continuous_usage:
-            usage = b',"usage":' + _encode(Usage.of(prompt.tokens, prompt.generated, prompt.cached))
+        usage = self._usage(prompt, prompt.generated)
         rest = _encode(fields)[1:-1]
         return b"".join(
             (self._heads[index], _encode(delta), b",", rest, b"}]", usage, prompt.version, b"}\n\n")
