@@ -288,3 +288,58 @@ def test_a_running_request_decodes_every_step_beside_prompts_with_logprobs():
         )
     assert neighbour.is_live
     harness.drain()
+
+
+class TestLongPrompts:
+    """A prompt of many steps leaves room for much shorter ones, and for every row that decodes."""
+
+    def beside(self, *, depth: int = 1, longs: int = 1) -> SchedulerHarness:
+        """Prompts of 1 900 tokens, 16 tokens a step, and a row that decodes."""
+        harness = make_harness(
+            max_model_len=2048,
+            max_num_batched_tokens=16,
+            num_blocks=2100,
+            max_num_seqs=6,
+            depth=depth,
+        )
+        harness.add(range(3), 40)
+        for number in range(longs):
+            harness.add([number, *range(30)] * 61, 2)
+        for _ in range(4):
+            harness.turn()
+        return harness
+
+    @pytest.mark.parametrize("longs", [1, 3])
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_a_short_one_has_its_first_token_within_a_few_steps(self, depth, longs):
+        harness = self.beside(depth=depth, longs=longs)
+        short = harness.add([7, 8, 9, 7, 8, 9], 3)
+        for _ in range(5 + depth):
+            harness.turn()
+        assert short.token_ids
+        harness.drain()
+
+    def test_rows_that_decode_run_in_every_step(self):
+        harness = self.beside()
+        first = harness.outputs[-1].step_id
+        harness.add([7, 8, 9] * 4, 9)
+        for _ in range(20):
+            harness.turn()
+        decoding = [output.row.tolist() for output in harness.outputs if output.step_id > first]
+        assert all(0 in rows for rows in decoding)
+        harness.drain()
+
+    def test_prompts_of_like_length_come_one_after_another(self):
+        harness = make_harness(
+            max_model_len=256, max_num_batched_tokens=16, num_blocks=200, max_num_seqs=4
+        )
+        harness.add(range(64), 2)
+        harness.add(range(100, 160), 2)
+        assert sizes(harness) == {1: 16}
+
+    def test_alone_a_long_one_has_the_whole_step(self):
+        harness = make_harness(
+            max_model_len=2048, max_num_batched_tokens=16, num_blocks=600, max_num_seqs=4
+        )
+        harness.add(list(range(60)) * 30, 2)
+        assert [sizes(harness) for _ in range(1)] == [{1: 16}]

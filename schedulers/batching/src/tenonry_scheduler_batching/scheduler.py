@@ -7,6 +7,7 @@ victims are the policy's, a plugin of its own.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -25,6 +26,8 @@ from tenonry_scheduler_batching.policy import (
 )
 from tenonry_scheduling import BaseScheduler, StepBuilder
 
+LONG_STEPS = 4  # a prompt that needs so many whole steps more, and so many times the tokens of another, shares with it
+MAX_SHARING = 8  # waiting prompts that count
 MAX_PASSED = 64  # waiting requests that cannot start yet which a step looks past
 
 
@@ -89,6 +92,8 @@ class BatchingScheduler(BaseScheduler):
         super().__init__(context, blocks)
         self._max_prefill = options.long_prefill_token_threshold if self.chunked_prefill else None
         self._watermark = int(options.watermark * self.blocks.num_total)
+        self._long = LONG_STEPS * self.token_budget
+        self._has_long = False  # a long prompt may be running
 
     def order(self, request: Request) -> Any:
         return self.policy.order(request)
@@ -96,16 +101,38 @@ class BatchingScheduler(BaseScheduler):
     def victim(self, running: list[Request]) -> Request:
         return self.policy.victim(running)
 
+    def started(self, request: Request, row: int, num_computed: int, now: float) -> None:
+        if self.chunked_prefill and self._max_prefill is None:
+            self._has_long |= request.num_tokens - num_computed >= self._long
+
     def choose(self, step: StepBuilder) -> None:
-        step.run_ready(self._max_prefill)
+        max_prefill = self._share_of_long(step) if self._has_long else self._max_prefill
+        step.run_ready(max_prefill)
         if (
             self.waiting
             and not step.preempted
             and (step.free_blocks >= self._watermark or not step.num_running)
         ):
-            self._admit(step)
+            self._admit(step, max_prefill)
 
-    def _admit(self, step: StepBuilder) -> None:
+    def _share_of_long(self, step: StepBuilder) -> int | None:
+        """Most tokens of each prompt while a much shorter one computes or waits, so that this step has room for it."""
+        uncomputed = step.num_uncomputed(step.ready)
+        longest = int(uncomputed.max(initial=0))
+        self._has_long = longest >= self._long
+        if not self._has_long:
+            return None
+        prompts = uncomputed[uncomputed > 1].tolist()
+        num_decodes = len(uncomputed) - len(prompts)
+        next_ones = islice(step.waiting, min(step.free_rows, MAX_SHARING))
+        prompts += [request.num_tokens for request in next_ones]
+        limit = LONG_STEPS * min(prompts)
+        num_long = sum(length >= limit for length in prompts)
+        if not num_long:
+            return None
+        return max(1, (self.token_budget - num_decodes) // (num_long + 1))
+
+    def _admit(self, step: StepBuilder, max_prefill: int | None) -> None:
         """Start waiting requests, in order, until budget, rows or blocks run out."""
         if not step.free_rows or not step.tokens_left:
             return
@@ -113,7 +140,7 @@ class BatchingScheduler(BaseScheduler):
         for request in step.waiting:
             if not self._admits(request, step):
                 break
-            if not step.run(request, self._max_prefill):
+            if not step.run(request, max_prefill):
                 passed += 1
             if step.full or not step.free_rows or not step.tokens_left or passed == MAX_PASSED:
                 break
