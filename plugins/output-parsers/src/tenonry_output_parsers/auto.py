@@ -6,9 +6,52 @@ from collections.abc import Callable
 
 from tenonry_output_parsers.base import OutputParser
 
-REASONING = ("mistral-think", "seed-think", "think")
-CALLS = ("harmony", "deepseek", "mistral", "qwen-coder", "glm", "hermes", "llama")
-WITH_REASONING = frozenset({"harmony"})  # formats of calls that hold the reasoning, too
+REASONING = (
+    "mistral-think",
+    "seed-think",
+    "gemma-think",
+    "minimax-think",
+    "minicpm-think",
+    "apriel-think",
+    "granite-think",
+    "hunyuan-think",
+    "think",
+)
+# Formats with markup of their own come before those that share it, and those without markup last.
+CALLS = (
+    "harmony",
+    "cohere",
+    "deepseek-v3.2",
+    "deepseek-v4",
+    "deepseek",
+    "kimi",
+    "mistral",
+    "minimax",
+    "seed-coder",
+    "gemma",
+    "functiongemma",
+    "lfm2",
+    "olmo",
+    "minicpm",
+    "nemotron",
+    "apertus",
+    "gigachat",
+    "internlm",
+    "phi",
+    "granite",
+    "granite-code",
+    "functools",
+    "qwen-coder",
+    "glm",
+    "tool-calls",
+    "hermes",
+    "functionary",
+    "functionary-v3.2",
+    "command-r",
+    "pythonic",
+    "llama",
+)
+WITH_REASONING = frozenset({"harmony", "cohere"})  # formats of calls that hold the reasoning, too
 
 
 def recognised(template: str, find: Callable[[str], type[OutputParser]]) -> tuple[str, ...]:

@@ -36,6 +36,12 @@ class ParserContext:
         """The tool of that name."""
         return next((tool for tool in self.tools if tool.name == name), None)
 
+    def schema(self, name: str, argument: str) -> object:
+        """The JSON schema of an argument of that tool; None where there is none."""
+        tool = self.tool(name)
+        properties = tool.parameters.get("properties") if tool is not None else None
+        return properties.get(argument) if isinstance(properties, dict) else None
+
 
 class OutputParser(ABC):
     """Reads one completion: reasoning, text, and calls of tools.

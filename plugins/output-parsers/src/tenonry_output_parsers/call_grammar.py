@@ -7,6 +7,7 @@ Markup of a format stands in them as literals. Where a tokenizer has it as a spe
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ OPTIONS = {"whitespace_pattern": r"( |\r?\n[ \t]{0,20})", "lenient": False}
 JSON = "%json"
 LAZY = "[lazy]"
 ANY_TEXT = r"TEXT: /(.|\n)*/"
+_LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def lark(*lines: str) -> StructuredOutput:
@@ -39,25 +41,37 @@ def json_rule(name: str, schema: Mapping[str, Any]) -> str:
 
 
 def with_tokens(grammar: str, tokens: Mapping[str, int]) -> str | None:
-    """The same grammar with special tokens, by their markup, in the place of its literals.
+    """The same grammar with special tokens, by their markup, instead of its literals.
 
     A rule with such a token is no single lexeme any more, and need not be: no text contains the token. None where
-    markup stands within a longer literal.
+    markup stands in an expression, or behind other text that ends a lazy lexeme.
     """
+    if not tokens:
+        return grammar
+    markup = re.compile(f"({'|'.join(map(re.escape, sorted(tokens, key=len, reverse=True)))})")
     lines = []
     for line in grammar.split("\n"):
-        if JSON in line:
-            lines.append(line)
-            continue
         changed = line
-        for markup, token_id in tokens.items():
-            changed = changed.replace(literal(markup), f"<[{token_id}]>")
-        if any(markup in changed for markup in tokens):
-            return None
-        if changed != line:
-            changed = changed.replace(LAZY, "")
+        if JSON not in line:
+            changed = _LITERAL.sub(lambda found: _split(found[0], markup, tokens), line)
+            if LAZY in line and changed != line:
+                if _LITERAL.search(changed):
+                    return None
+                changed = changed.replace(LAZY, "")
+            if markup.search(changed.replace(r"\/", "/")):
+                return None
         lines.append(changed)
     return "\n".join(lines)
+
+
+def _split(found: str, markup: re.Pattern[str], tokens: Mapping[str, int]) -> str:
+    """A literal with tokens instead of the markup in it."""
+    parts = markup.split(json.loads(found))
+    if len(parts) == 1:
+        return found
+    return " ".join(
+        f"<[{tokens[part]}]>" if part in tokens else literal(part) for part in parts if part
+    )
 
 
 def any_arguments(tools: Sequence[Tool]) -> list[Tool]:
@@ -96,9 +110,10 @@ def arguments_of(tools: Sequence[Tool]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """`begin`, a JSON object with `name` and `arguments`, `end`; `between` stands between calls.
+    """JSON objects with a name and arguments: `begin`, an object, `end`, and `between` two calls.
 
-    `mark`: the beginning of `begin` that no text has. It is "" where a format has none.
+    `mark`: the beginning of a call that no text has, "" where a format has none. `begin` and `end` stand around each
+    call, or around all of them where the format `is_list`. `name` and `arguments` are the keys of the object.
     """
 
     mark: str
@@ -106,27 +121,29 @@ class CallFormat:
     end: str
     between: str
     arguments: str = "arguments"
+    name: str = "name"
+    is_list: bool = False
 
     def demanded(self, tools: Sequence[Tool], *, parallel: bool) -> StructuredOutput:
         """A call of one of the tools, or several where they may be parallel. Raises RequestError for too much text."""
         more = f"({literal(self.between)} call)*" if parallel else ""
-        return lark(
-            f"start: call {more}",
-            f"call: {literal(self.begin)} one {literal(self.end)}",
-            *self._objects(tools),
-        )
+        begin, end = literal(self.begin), literal(self.end)
+        rules = [f"start: call {more}", f"call: {begin} one {end}"]
+        if self.is_list:
+            rules = [f"start: {begin} call {more} {end}", "call: one"]
+        return lark(*rules, *self._objects(tools))
 
     def allowed(self, tools: Sequence[Tool]) -> StructuredOutput:
         """Text, and calls in it; arguments of tools that are not strict may be any object."""
-        rest = literal(self.begin.removeprefix(self.mark))
-        known = any_arguments(tools)
-        return text_and_calls(self.mark, f"{rest} one {literal(self.end)}", self._objects(known))
+        more = f"({literal(self.between)} one)*" if self.is_list else ""
+        calls = f"{literal(self.begin.removeprefix(self.mark))} one {more} {literal(self.end)}"
+        return text_and_calls(self.mark, calls, self._objects(any_arguments(tools)))
 
     def _objects(self, tools: Sequence[Tool]) -> list[str]:
         names = [f"call_{place}" for place in range(len(tools))]
         lines = [f"one: {' | '.join(names)}"]
         for name, tool in zip(names, tools, strict=True):
             definitions: dict[str, Any] = {}
-            schema = call_schema(tool, definitions, self.arguments)
+            schema = call_schema(tool, definitions, arguments=self.arguments, name=self.name)
             lines.append(json_rule(name, {**schema, "$defs": definitions}))
         return lines

@@ -71,6 +71,10 @@ class DeepSeek(ScanningParser):
             yield from source.spaces()
             if not (yield from source.accept(CALL)):
                 raise Malformed("no call follows")
+        yield from source.spaces()
+        if (yield from source.need()) == "{":
+            yield from self.call_object()
+            return
         head, _ = yield from source.collect(SEPARATOR_MARKS)
         name = head.strip()
         yield from source.spaces()

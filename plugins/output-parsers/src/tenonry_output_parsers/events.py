@@ -20,9 +20,13 @@ class TextDelta(msgspec.Struct, frozen=True):
 
 
 class CallStart(msgspec.Struct, frozen=True):
-    """A call of the function `name` begins. Calls follow each other; none begins within another."""
+    """A call of the function `name` begins. Calls follow each other; none begins within another.
+
+    `call_id`: the call's id where the model writes one that its chat template prints again.
+    """
 
     name: str
+    call_id: str = ""
 
 
 class CallArguments(msgspec.Struct, frozen=True):

@@ -37,9 +37,9 @@ def forced_calls(
 
 
 def call_schema(
-    tool: Tool, definitions: dict[str, Any], arguments: str = "arguments"
+    tool: Tool, definitions: dict[str, Any], *, arguments: str = "arguments", name: str = "name"
 ) -> dict[str, Any]:
-    """The schema of one call, whose arguments have the key `arguments`; what refers to itself goes to `definitions`."""
+    """The schema of one call, with these two keys; what refers to itself goes to `definitions`."""
     parameters = dict(tool.parameters) or ANY_OBJECT
     if has_references(parameters):
         place = f"#/$defs/{len(definitions)}"
@@ -47,8 +47,8 @@ def call_schema(
         parameters = {"$ref": place}
     return {
         "type": "object",
-        "properties": {"name": {"const": tool.name}, arguments: parameters},
-        "required": ["name", arguments],
+        "properties": {name: {"const": tool.name}, arguments: parameters},
+        "required": [name, arguments],
         "additionalProperties": False,
     }
 

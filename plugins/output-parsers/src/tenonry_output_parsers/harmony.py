@@ -31,6 +31,7 @@ HEAD_MARKS = check_marks(START, CHANNEL)
 MESSAGE_MARKS = check_marks(MESSAGE)
 BODY_MARKS = check_marks(*ENDS, START, CHANNEL)
 FUNCTIONS = "functions."
+MAX_HEADER = 1 << 10
 _NEXT = f"{literal(START)} {literal('assistant')}"
 # What a message says, without markup of others.
 _BODY = r"BODY: /(.|\n)*/ & ~/(.|\n)*<\|(start|channel|message|return|call)\|>(.|\n)*/"
@@ -66,14 +67,16 @@ class Harmony(ScanningParser):
         _, start, lead = self.context.prompt.rpartition(START)
         head, message, body = lead.rpartition(MESSAGE) if start else ("", "", "")
         mark = ""
-        if message and not any(end in body for end in ENDS):
+        if start and not message:
+            mark = yield from self._rest_of_header(lead)
+        elif message and not any(end in body for end in ENDS):
             mark = yield from self._message(head)
         while True:
             if mark not in HEAD_MARKS:
                 mark = yield from self.source.until(HEAD_MARKS, self.text)
             if not mark:
                 return
-            self.source.limit(1 << 10)
+            self.source.limit(MAX_HEADER)
             try:
                 head, _ = yield from self.source.collect(MESSAGE_MARKS)
             except Malformed:
@@ -82,6 +85,23 @@ class Harmony(ScanningParser):
                 continue
             self.source.unlimit()
             mark = yield from self._message(mark + head)
+
+    def _rest_of_header(self, lead: str) -> Steps[str]:
+        """Read what is missing of a header that the prompt has begun, and its message; returns the mark behind it."""
+        source = self.source
+        source.limit(MAX_HEADER)
+        try:
+            yield from source.spaces()
+            is_header = CHANNEL in lead or bool((yield from source.accept("to=")))
+            if is_header:
+                yield from source.collect(MESSAGE_MARKS)
+        except Malformed:
+            is_header = False
+        read = source.unlimit()
+        if not is_header:
+            self.text(read)
+            return ""
+        return (yield from self._message(lead + read.removesuffix(MESSAGE)))
 
     def _message(self, head: str) -> Steps[str]:
         """Read a message with this header; returns the mark that ends it."""

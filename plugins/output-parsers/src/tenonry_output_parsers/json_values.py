@@ -100,16 +100,22 @@ def _escaped(source: TextInput) -> Steps[str]:
     character = yield from source.take()
     if character != "u":
         return _ESCAPES.get(character, character)
-    text = "\\u" + (yield from _hex_digits(source))
+    return (yield from numbered_character(source))
+
+
+def numbered_character(source: TextInput) -> Steps[str]:
+    r"""The character of an escape behind `\u`, which may be two of them; half a surrogate pair is U+FFFD."""
+    text = "\\u" + (yield from hex_digits(source, 4))
     if "\\ud800" <= text.lower() < "\\udc00" and (yield from source.accept("\\u")):
-        text += "\\u" + (yield from _hex_digits(source))
+        text += "\\u" + (yield from hex_digits(source, 4))
     decoded: str = json.loads(f'"{text}"')
     return decoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _hex_digits(source: TextInput) -> Steps[str]:
+def hex_digits(source: TextInput, number: int) -> Steps[str]:
+    """So many hexadecimal digits. Raises Malformed."""
     digits = ""
-    while len(digits) < 4:
+    while len(digits) < number:
         character = yield from source.need()
         if character not in _HEX:
             raise Malformed(character)

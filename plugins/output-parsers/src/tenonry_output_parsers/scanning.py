@@ -30,6 +30,8 @@ from tenonry_output_parsers.events import (
 from tenonry_output_parsers.json_values import MAX_HELD, pass_arguments, pass_value, short_string
 from tenonry_output_parsers.text_input import Malformed, Steps, TextInput
 
+NAME_KEYS = frozenset({"name", "tool_name"})
+ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
 MAX_SPACES = 64
 MAX_BETWEEN = 256  # characters between the end of a call's arguments and its end tag
 
@@ -133,7 +135,7 @@ class ScanningParser(OutputParser):
         self._text.cut()
         self._reasoning.cut()
 
-    def start_call(self, name: str) -> None:
+    def start_call(self, name: str, call_id: str = "") -> None:
         """A call begins; what was read for it is no text any more. Raises Malformed for a name that is none."""
         if not name or not name.isprintable():
             raise Malformed("the function has no name")
@@ -141,7 +143,7 @@ class ScanningParser(OutputParser):
         self.cut()
         self._num_calls += 1
         self._is_call_open = True
-        self._events.append(CallStart(name))
+        self._events.append(CallStart(name, call_id))
 
     def arguments(self, piece: str) -> None:
         """More of the open call's arguments."""
@@ -188,7 +190,7 @@ class ScanningParser(OutputParser):
         return mark
 
     def call_object(self) -> Steps[None]:
-        """A call as a JSON object with the keys `name` and `arguments`, or `parameters`."""
+        """A call as a JSON object with a key of `NAME_KEYS` and one of `ARGUMENT_KEYS`."""
         source = self.source
         if not source.is_limited:
             source.limit(MAX_HELD)
@@ -202,11 +204,11 @@ class ScanningParser(OutputParser):
             yield from source.spaces()
             yield from source.expect(":")
             yield from source.spaces()
-            if key == "name" and not begun:
+            if key in NAME_KEYS and not begun:
                 self.start_call(self.checked_name((yield from short_string(source))))
                 begun = True
                 self.arguments("".join(held))
-            elif key in {"arguments", "parameters"} and not has_arguments:
+            elif key in ARGUMENT_KEYS and not has_arguments:
                 has_arguments = True
                 yield from pass_arguments(source, self.arguments if begun else held.append)
             else:
@@ -225,11 +227,14 @@ class ScanningParser(OutputParser):
     def call_list(self) -> Steps[None]:
         """A JSON list of such objects."""
         yield from self.source.expect("[")
+        yield from self.source.spaces()
         while True:
-            yield from self.source.spaces()
             yield from self.call_object()
             yield from self.source.spaces()
             if (yield from self.source.take()) != ",":
+                return
+            yield from self.source.spaces()
+            if (yield from self.source.accept("]")):
                 return
 
     def checked_name(self, name: str) -> str:
@@ -262,25 +267,27 @@ class ArgumentWriter:
 
 
 class StringWriter:
-    """A string argument, written as JSON while it arrives, without one line break at its start and one at its end."""
+    """A string argument, written as JSON while it arrives. `trims`: without one line break at its start and its end."""
 
-    __slots__ = ("_emit", "_held", "_is_at_start")
+    __slots__ = ("_emit", "_held", "_is_at_start", "_trims")
 
-    def __init__(self, emit: Callable[[str], object]) -> None:
+    def __init__(self, emit: Callable[[str], object], *, trims: bool = True) -> None:
         self._emit = emit
         self._held = ""
         self._is_at_start = True
+        self._trims = trims
         emit('"')
 
     def push(self, text: str) -> None:
         """More of the text, not empty."""
-        if self._is_at_start:
-            text = text.removeprefix("\n")
-            self._is_at_start = False
-        text = self._held + text
-        self._held = "\n" if text.endswith("\n") else ""
-        shown = text.removesuffix("\n")
-        self._emit(json.dumps(shown, ensure_ascii=False)[1:-1])
+        if self._trims:
+            if self._is_at_start:
+                text = text.removeprefix("\n")
+                self._is_at_start = False
+            text = self._held + text
+            self._held = "\n" if text.endswith("\n") else ""
+            text = text.removesuffix("\n")
+        self._emit(json.dumps(text, ensure_ascii=False)[1:-1])
 
     def end(self) -> None:
         """The end of the string."""

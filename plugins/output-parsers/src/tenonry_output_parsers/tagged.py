@@ -12,9 +12,10 @@ from typing import ClassVar
 from tenonry.sampling_params import StructuredOutput
 from tenonry_output_parsers.base import Tool
 from tenonry_output_parsers.json_values import MAX_HELD, MAX_KEY, schema_types, typed
+from tenonry_output_parsers.python_values import python_value
 from tenonry_output_parsers.scanning import ArgumentWriter, ScanningParser, StringWriter
 from tenonry_output_parsers.tagged_grammar import TaggedFormat
-from tenonry_output_parsers.text_input import EndOfText, Malformed, Steps, check_marks
+from tenonry_output_parsers.text_input import Emit, EndOfText, Malformed, Steps, check_marks
 
 TOOL = "<tool_call>"
 TOOL_END = "</tool_call>"
@@ -45,6 +46,7 @@ class TaggedParser(ScanningParser):
 
     reads_calls = True
     form: ClassVar[TaggedFormat]
+    trims: ClassVar[bool] = True  # a line break at either end of a text is markup
 
     @classmethod
     def grammar(cls, tools: Sequence[Tool], *, parallel: bool) -> StructuredOutput | None:
@@ -55,15 +57,22 @@ class TaggedParser(ScanningParser):
         return cls.form.allowed(tools)
 
     def value(
-        self, writer: ArgumentWriter, function: str, key: str, ends: tuple[str, ...]
+        self,
+        writer: ArgumentWriter,
+        place: tuple[str, str],
+        ends: tuple[str, ...],
+        schema: object = None,
     ) -> Steps[str]:
-        """Write the argument `key`, whose text ends with one of `ends`; returns which. Raises EndOfText."""
-        writer.key(key)
-        schema = self._schema(function, key)
+        """Write the argument at `place`, a function and a key, whose text ends with one of `ends`; returns which.
+
+        `schema` says what it is where markup does. Raises EndOfText.
+        """
+        writer.key(place[1])
+        schema = self.context.schema(*place) if schema is None else schema
         kinds = schema_types(schema)
         if not kinds or kinds == {"string"}:
-            text = StringWriter(writer.value)
-            mark = yield from self.source.until(ends, text.push)
+            text = StringWriter(writer.value, trims=self.trims)
+            mark = yield from self.text_value(text.push, ends)
             if not mark:
                 raise EndOfText
             text.end()
@@ -71,13 +80,16 @@ class TaggedParser(ScanningParser):
         self.source.limit(MAX_HELD)
         held, mark = yield from self.source.collect(ends)
         self.source.unlimit()
-        writer.value(typed(held.removeprefix("\n").removesuffix("\n"), schema))
+        held = held.removeprefix("\n").removesuffix("\n")
+        found = typed(held, schema)
+        if found.startswith('"') and kinds & {"array", "object"}:
+            found = python_value(held.strip()) or found
+        writer.value(found)
         return mark
 
-    def _schema(self, function: str, key: str) -> object:
-        tool = self.context.tool(function)
-        properties = tool.parameters.get("properties") if tool is not None else None
-        return properties.get(key) if isinstance(properties, dict) else None
+    def text_value(self, emit: Emit, ends: tuple[str, ...]) -> Steps[str]:
+        """Pass on the text of an argument up to one of `ends`; returns which, or ""."""
+        return (yield from self.source.until(ends, emit))
 
     def key(self, ends: tuple[str, ...]) -> Steps[str]:
         """The name of an argument, up to one of `ends`."""
@@ -93,11 +105,10 @@ class QwenCoder(TaggedParser):
     Models leave out the outer tags now and then, and end tags of parameters, too.
     """
 
+    tool: ClassVar[str] = TOOL
+    tool_end: ClassVar[str] = TOOL_END
     form = QWEN
     markers: ClassVar[tuple[str, ...]] = (TOOL, TOOL_END)
-    starts: ClassVar[tuple[str, ...]] = check_marks(TOOL, FUNCTION)
-    parts: ClassVar[tuple[str, ...]] = check_marks(PARAMETER, FUNCTION_END, TOOL_END)
-    ends: ClassVar[tuple[str, ...]] = check_marks(PARAMETER_END, PARAMETER, FUNCTION_END, TOOL_END)
 
     @classmethod
     def recognises(cls, template: str) -> bool:
@@ -106,14 +117,15 @@ class QwenCoder(TaggedParser):
     def read(self) -> Steps[None]:
         if not self.context.tools:
             return
+        starts = (self.tool, FUNCTION)
         mark = ""
         while True:
             if mark != FUNCTION:
-                mark = yield from self.source.until(self.starts, self.text)
+                mark = yield from self.source.until(starts, self.text)
             if not mark:
                 return
-            if (yield from self.attempt(mark, self._call(is_wrapped=mark == TOOL))):
-                mark = yield from self.skip_to(TOOL_END, FUNCTION)
+            if (yield from self.attempt(mark, self._call(is_wrapped=mark == self.tool))):
+                mark = yield from self.skip_to(self.tool_end, FUNCTION)
             else:
                 mark = ""
 
@@ -127,20 +139,42 @@ class QwenCoder(TaggedParser):
         name = name.strip()
         self.start_call(name)
         writer = ArgumentWriter(self.arguments)
+        ends = (FUNCTION_END, self.tool_end)
         mark = ""
         while True:
             if mark != PARAMETER:
-                mark = yield from source.until(self.parts, _ignore)
+                mark = yield from source.until((PARAMETER, *ends), _ignore)
             if mark != PARAMETER:
                 break
             key = yield from self.key(ANGLE)
-            mark = yield from self.value(writer, name, key, self.ends)
-            if mark in {FUNCTION_END, TOOL_END}:
+            mark = yield from self.value(writer, (name, key), (PARAMETER_END, PARAMETER, *ends))
+            if mark in ends:
                 break
         if not mark:
             raise EndOfText
         writer.end()
         self.end_call()
+
+
+class SeedCoder(QwenCoder):
+    """The same in `<seed:tool_call>`: Seed-OSS."""
+
+    tool = "<seed:tool_call>"
+    tool_end = "</seed:tool_call>"
+    markers = (tool, tool_end)
+    form = TaggedFormat(
+        tool,
+        f"\n{FUNCTION}{{name}}>\n",
+        f"{FUNCTION_END}\n{tool_end}",
+        f"{PARAMETER}{{key}}>",
+        "",
+        PARAMETER_END,
+        r"<parameter=|<\/function>|<\/seed:tool_call>",
+    )
+
+    @classmethod
+    def recognises(cls, template: str) -> bool:
+        return cls.tool in template
 
 
 class Glm(TaggedParser):
@@ -172,7 +206,7 @@ class Glm(TaggedParser):
             key = yield from self.key(self.key_end)
             mark = yield from self.source.until(self.parts, _ignore)
             if mark == VALUE:
-                yield from self.value(writer, name, key, self.value_end)
+                yield from self.value(writer, (name, key), self.value_end)
                 mark = yield from self.source.until(NAME_MARKS, _ignore)
         if not mark:
             raise EndOfText

@@ -36,7 +36,8 @@ MARKUP = frozenset("<>\n\r\t ")
 class TaggedFormat:
     """`mark`, a call, and what stands between calls.
 
-    `head` and `end` are those of a call, with the place `{name}`; `key` begins an argument, with the place `{key}`.
+    `head` and `end` are those of a call, with the place `{name}`; `key` begins an argument, with the places `{key}`
+    and, where markup says whether it is a text, `{is_text}`.
     `value_end` is the tag that ends its value, after `before_end`, and a line break follows. `others` is an
     expression of markup that ends a value, too; "" for none.
     """
@@ -90,7 +91,8 @@ class TaggedFormat:
         for place, (key, schema) in enumerate(_properties(tool).items()):
             rule = f"{call}_{place}"
             value = self._value_of(rule, schema, lines)
-            lead = literal(self.key.format(key=key))
+            is_text = "true" if schema_types(schema) == {"string"} else "false"
+            lead = literal(self.key.format(key=key, is_text=is_text))
             lines.append(f'{rule}: {lead} {value} "\\n"')
             found.append(rule if key in required else f"{rule}?")
         return " ".join(found)

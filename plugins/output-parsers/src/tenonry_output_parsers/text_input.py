@@ -7,6 +7,7 @@ characters, too, and are exact.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Generator
 from typing import TypeVar
@@ -26,18 +27,19 @@ class EndOfText(Malformed):
 
 
 def check_marks(*marks: str) -> tuple[str, ...]:
-    """Marks that `TextInput.until` can look for. Raises ValueError.
-
-    All of them begin with one character that stands nowhere else in them, so that two never overlap; and none begins
-    another one.
-    """
-    first = marks[0][0]
+    """Marks for `TextInput.until`. Raises ValueError if one of them begins another one."""
     for mark in marks:
-        if mark[0] != first or first in mark[1:]:
-            raise ValueError(f"the mark {mark!r} must have {first!r} as its first character only")
         if any(mark != other and other.startswith(mark) for other in marks):
             raise ValueError(f"the mark {mark!r} begins another one")
     return marks
+
+
+@functools.lru_cache(maxsize=512)
+def _search(marks: tuple[str, ...]) -> tuple[re.Pattern[str], frozenset[str], int]:
+    """(the marks as an expression, what begins one without being one, the length of the longest beginning)."""
+    beginnings = frozenset(mark[:end] for mark in marks for end in range(1, len(mark)))
+    pattern = re.compile("|".join(map(re.escape, marks)))
+    return pattern, beginnings, max(map(len, marks)) - 1
 
 
 class TextInput:
@@ -172,15 +174,14 @@ class TextInput:
     def _find(self, marks: tuple[str, ...]) -> tuple[int, str]:
         """(where the first mark begins, the mark); (up to where there is none, "")."""
         text = self._text
-        at = text.find(marks[0][0], self._at)
-        while at >= 0:
-            for mark in marks:
-                if text.startswith(mark, at):
-                    return at, mark
-                if not self.is_closed and mark.startswith(text[at : at + len(mark)]):
+        pattern, beginnings, longest = _search(marks)
+        found = pattern.search(text, self._at)
+        end = found.start() if found else len(text)
+        if not self.is_closed:
+            for at in range(max(self._at, len(text) - longest), end):
+                if text[at:] in beginnings:
                     return at, ""
-            at = text.find(marks[0][0], at + 1)
-        return len(text), ""
+        return end, found[0] if found else ""
 
     def collect(self, marks: tuple[str, ...]) -> Steps[tuple[str, str]]:
         """(the text before the first of `marks`, the mark). Raises EndOfText. Only under a limit."""
