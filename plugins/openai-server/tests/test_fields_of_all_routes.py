@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -150,3 +151,27 @@ def test_streams_name_them_too(routes):
 def test_names_are_bounded(path, routes):
     body = {**BODIES[path], **{f"zebra{i}": i for i in range(100)}}
     assert "more than 64 fields" in error_of(routes.post(path, body))
+
+
+def test_responses_bring_log_probabilities_of_the_text(make_api):
+    """`include: ["message.output_text.logprobs"]`, which answered an empty list."""
+    api = make_api(route=("responses",), output_parser="think+hermes")
+    api.engine.answer = "<think>Hm.</think>So."
+    body = {
+        "input": "hi",
+        "include": ["message.output_text.logprobs"],
+        "top_logprobs": 2,
+        "max_output_tokens": 50,
+    }
+    response = api.post("/v1/responses", body)
+    assert names(response) == []
+    (content,) = response.json()["output"][-1]["content"]
+    assert content["text"] == "So."
+    assert [entry["token"] for entry in content["logprobs"]] == ["S", "o", "."]
+    assert {len(entry["top_logprobs"]) for entry in content["logprobs"]} == {2}
+    streamed = api.post("/v1/responses", {**body, "stream": True}).text
+    events = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: ")]
+    deltas = [event for event in events if event["type"] == "response.output_text.delta"]
+    assert [entry["token"] for event in deltas for entry in event["logprobs"]] == ["S", "o", "."]
+    (done,) = [event for event in events if event["type"] == "response.output_text.done"]
+    assert [entry["token"] for entry in done["logprobs"]] == ["S", "o", "."]

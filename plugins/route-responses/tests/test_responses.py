@@ -353,7 +353,7 @@ class Answer:
         self._parts = [
             SimpleNamespace(
                 events=events, finish_reason=finish_reason if place == len(parts) - 1 else None,
-                stop_reason=None, prompt_tokens=7, cached_tokens=2, completion_tokens=place + 1,
+                stop_reason=None, prompt_tokens=7, cached_tokens=2, completion_tokens=place + 1, logprobs=(),
                 weight_version=version,
             )
             for place, events in enumerate(parts)

@@ -16,6 +16,7 @@ from tenonry_output_parsers.events import (
     ReasoningDelta,
     TextDelta,
 )
+from tenonry_route_responses.text_logprobs import TextLogprobs
 from tenonry_route_responses.tools import OwnName
 
 _encode = msgspec.json.Encoder().encode
@@ -122,6 +123,7 @@ class ResponseWriter:
         self._body = body
         self._count_text = count_text
         self._sequence = 0
+        self._logprobs = TextLogprobs()
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The events as the answer comes."""
@@ -150,6 +152,7 @@ class ResponseWriter:
 
     def part(self, part: Any) -> bytes:
         """The events of a part, its end included, but for the last one of the response."""
+        self._logprobs.add(part.logprobs)
         data = b"".join([self._one(event) for event in part.events])
         if part.finish_reason is not None and self.items.open is not None:
             data += self._end("incomplete" if part.finish_reason == "length" else "completed")
@@ -218,9 +221,14 @@ class ResponseWriter:
         data = b""
         if self.items.open is None or self.items.open["type"] != kind:
             data = self._close() + self._begin(kind)
+        content = self._opened()["content"][0]
+        content["text"] += text
+        logprobs = self._logprobs.take(text)
+        more: dict[str, Any] = {}
+        if kind == "message":
+            content["logprobs"] += logprobs
+            more["logprobs"] = logprobs
         item = self._opened()
-        item["content"][0]["text"] += text
-        more: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
         return data + self._event(
             f"response.{CONTENT[kind]}.delta",
             **self._place(item),
@@ -250,7 +258,9 @@ class ResponseWriter:
         kind = item["type"]
         if kind in CONTENT:
             part = item["content"][0]
-            more: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
+            more: dict[str, Any] = {}
+            if kind == "message":
+                more["logprobs"] = part["logprobs"]
             data = self._event(
                 f"response.{CONTENT[kind]}.done",
                 **place,

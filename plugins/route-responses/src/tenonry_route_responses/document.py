@@ -171,6 +171,7 @@ PROPERTIES: dict[str, Any] = {
     "stream": {"type": ["boolean", "null"]},
     "stream_options": {"type": ["object", "null"]},
     "include": {"type": ["array", "null"], "items": TEXT},
+    "top_logprobs": {"$ref": CHAT + "top_logprobs"},
     "input": {
         "anyOf": [TEXT, {"type": "array", "items": ITEM, "minItems": 1, "maxItems": MAX_ITEMS}]
     },

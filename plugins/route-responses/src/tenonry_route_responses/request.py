@@ -38,16 +38,17 @@ READ = frozenset(
         "text",
         "truncation",
         "include",
+        "top_logprobs",
         "stream",
         "stream_options",
     }
 )
+LOGPROBS = "message.output_text.logprobs"
 REFUSED = {
     "previous_response_id": "nothing is stored; send the whole conversation as input",
     "conversation": "nothing is stored; send the whole conversation as input",
     "background": "answers are made while the client waits",
     "prompt": "there are no stored prompts; send the text",
-    "top_logprobs": "this route has no log-probabilities; /v1/chat/completions has",
 }
 
 
@@ -69,6 +70,7 @@ def chat_fields(body: Any, ignore: Ignore) -> dict[str, Any]:
     add_tools(fields, body, ignore)
     _add_reasoning(fields, body.get("reasoning"))
     _add_format(fields, body.get("text"))
+    _add_logprobs(fields, body, ignore)
     return fields
 
 
@@ -83,9 +85,6 @@ def _check_values(body: Mapping[str, Any]) -> None:
         refuse("stream", "must be true or false")
     if not isinstance(body.get("stream_options"), dict | None):
         refuse("stream_options", "must be an object")
-    include = [] if body.get("include") is None else body["include"]
-    if not isinstance(include, list) or not all(isinstance(name, str) for name in include):
-        refuse("include", "must be a list of texts")
     if body.get("truncation") not in (None, "disabled", "auto"):
         refuse("truncation", "must be disabled or auto")
 
@@ -121,3 +120,20 @@ def _add_format(fields: dict[str, Any], text: Any) -> None:
         fields["response_format"] = {"type": kind, "json_schema": schema}
     elif kind == "json_object":
         fields["response_format"] = {"type": kind}
+
+
+def _add_logprobs(fields: dict[str, Any], body: Mapping[str, Any], ignore: Ignore) -> None:
+    """`include` asks for log-probabilities; all else that it may ask for is made by tools of OpenAI's servers."""
+    include = [] if body.get("include") is None else body["include"]
+    if not isinstance(include, list) or not all(isinstance(name, str) for name in include):
+        refuse("include", "must be a list of texts")
+    for name in include:
+        if name != LOGPROBS:
+            ignore(f"include ({name:.64})", "answers hold nothing of the kind")
+    top = body.get("top_logprobs")
+    if LOGPROBS in include:
+        fields["logprobs"] = True
+        if top is not None:
+            fields["top_logprobs"] = top
+    elif top not in (None, 0):
+        refuse("top_logprobs", f'needs include: ["{LOGPROBS}"]')

@@ -97,6 +97,7 @@ HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {
     "truncation_side": (None, "left"),
     "n": (None, 1),
     "is_error": (None, False),
+    "detail": (None, "auto"),
     "thinking_token_budget": (None, -1),
     "prompt_logprob_start": (None, 0),
     "top_logprobs": (None, 0),

@@ -6,7 +6,7 @@ A route that speaks another protocol translates its requests into chats, and the
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
@@ -22,6 +22,8 @@ from tenonry_openai_server.ignored import NO_SUCH_FIELD, ignored
 from tenonry_openai_server.protocol.parse import parse_body
 from tenonry_openai_server.protocol.reader import CompletionReader
 from tenonry_openai_server.protocol.requests import ChatRequest
+from tenonry_openai_server.protocol.responses import TokenLogprob
+from tenonry_openai_server.protocol.views import shown_chat_logprobs
 from tenonry_openai_server.routes.bodies import check_content_type, server_state
 from tenonry_openai_server.routes.chat import CHAT
 from tenonry_openai_server.routes.field_check import FieldCheck
@@ -36,6 +38,7 @@ class ChatPart(NamedTuple):
 
     `finish_reason` stands in the last part: "stop", "length", "tool_calls" or "abort"; `stop_reason` is the stop string
     that ended the answer. `weight_version`: of the weights that made the newest tokens, "" for those at the start.
+    `logprobs`: an entry of /v1/chat/completions per new token, where the chat asked for them.
     """
 
     events: list[Event]
@@ -45,6 +48,7 @@ class ChatPart(NamedTuple):
     cached_tokens: int
     completion_tokens: int
     weight_version: str
+    logprobs: Sequence[TokenLogprob] = ()
 
 
 class ChatAnswer:
@@ -78,6 +82,7 @@ class ChatAnswer:
             events = self._reader.read(completion)
             finish_reason = self._reader.finish_reason(completion)
         stop = completion.stop_reason
+        logprobs = shown_chat_logprobs(self._begun.context, completion)
         return ChatPart(
             events,
             finish_reason,
@@ -86,6 +91,7 @@ class ChatAnswer:
             output.num_cached_tokens,
             self._generated,
             output.weight_version,
+            () if logprobs is None else logprobs.content,
         )
 
 
