@@ -253,7 +253,11 @@ class Loader:
             places = Places(found.whole, module)
             if adapters is None:
                 adapters = Adapters(
-                    places, config.max_loras, config.max_lora_rank, self._options.max_cpu_loras
+                    places,
+                    config.max_loras,
+                    config.max_lora_rank,
+                    self._options.max_cpu_loras,
+                    config.served_model_name or (config.model,),
                 )
             adapters.bind(places)
         with phases.of("check"):

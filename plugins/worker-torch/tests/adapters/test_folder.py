@@ -210,3 +210,15 @@ def test_modules_of_the_setting_are_pairs_or_objects():
 def test_other_modules_of_the_setting_say_what_to_give(text, said):
     with pytest.raises(ConfigError, match=f"lora_modules=.*({said})"):
         name_and_path(text)
+
+
+@pytest.mark.parametrize(("stored", "rank", "scale"), [(2, 2, 10.0), (7, 7, 20.0), (5, 2, 10.0)])
+def test_of_keys_that_match_a_layer_the_first_that_fits_its_tensors_counts(stored, rank, scale):
+    """peft writes them sorted, whatever their order was in training."""
+    layer = "model.layers.1.self_attn.k_proj"
+    config = {
+        "peft_type": "LORA", "r": 4, "rank_pattern": {"k_proj": 2, layer: 7},
+        "alpha_pattern": {"k_proj": 20, layer: 140},
+    }  # fmt: skip
+    options = LoraOptions(config, "Test")
+    assert (options.rank_of(layer, stored), options.scale_of(layer, stored)) == (rank, scale)

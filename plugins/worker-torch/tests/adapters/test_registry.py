@@ -13,6 +13,7 @@ import worker_tools
 
 from tenonry.errors import ConfigError, ModelError, RequestError
 from tenonry.step import Adapter, RowFailure
+from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.worker import TorchWorker
 
 RANKS = (1, 3, 4)
@@ -230,3 +231,10 @@ def test_the_worker_says_how_to_start_with_adapters(module, tmp_path):
     worker = TorchWorker(worker_tools.context(tmp_path, max_loras=2, pipeline_parallel_size=2))
     with pytest.raises(ConfigError, match="no adapters over pipeline stages"):
         worker.load()
+
+
+def test_an_adapter_cannot_have_a_name_of_the_model():
+    adapters = Adapters(None, 1, 16, model_names=("served", "alias"))
+    for name in ("served", "alias"):
+        with pytest.raises(ModelError, match=f"'{name}' is a name of the model itself"):
+            adapters.add(name, "anywhere")

@@ -166,14 +166,17 @@ def _pairs(
         place = places.find(module, names["A"])
         if place.name in pairs:
             raise ModelError(f"tensor {names['A']} is for a layer that another tensor is for")
-        rank = options.rank_of(module)
+        stored_rank = (*stored[names["A"]].shape, 0)[0]
+        rank = options.rank_of(module, stored_rank)
         if rank > max_rank:
             raise ModelError(
                 f"the adapter has rank {rank}, above max_lora_rank={max_rank}; start with --max-lora-rank {rank}"
             )
         _check_shape(names["A"], stored, [rank, place.in_features], place)
         _check_shape(names["B"], stored, [place.out_features, rank], place)
-        pairs[place.name] = Pair(place, names["A"], names["B"], rank, options.scale_of(module))
+        pairs[place.name] = Pair(
+            place, names["A"], names["B"], rank, options.scale_of(module, stored_rank)
+        )
     return list(pairs.values())
 
 

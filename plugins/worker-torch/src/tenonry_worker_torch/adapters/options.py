@@ -57,15 +57,29 @@ class LoraOptions:
         self._ranks = _pattern(config, "rank_pattern")
         self._alphas = _pattern(config, "alpha_pattern")
 
-    def rank_of(self, module: str) -> int:
-        """The rank of a layer of the model as the adapter names it."""
-        return int(_matching(self._ranks, module, self.rank))
+    def rank_of(self, module: str, stored: int = 0) -> int:
+        """The rank of a layer of the model as the adapter names it: of the first key that matches, as in peft.
 
-    def scale_of(self, module: str) -> float:
+        peft sorts keys when it saves, so the one that counted in training may come later: then it is the first with the
+        rank of the tensors, `stored`.
+        """
+        key = self._rank_key(module, stored)
+        return self.rank if key is None else int(self._ranks[key])
+
+    def scale_of(self, module: str, stored: int = 0) -> float:
         """What the product of both matrices is multiplied with: alpha / r, or alpha / √r (https://arxiv.org/abs/2312.03732)."""
-        rank = self.rank_of(module)
-        alpha = _matching(self._alphas, module, self.alpha)
+        rank = self.rank_of(module, stored)
+        key = self._rank_key(module, stored)
+        keys = _matching(self._alphas, module)
+        if key not in keys or key == next(iter(_matching(self._ranks, module)), None):
+            key = next(iter(keys), None)
+        alpha = self.alpha if key is None else self._alphas[key]
         return alpha / (math.sqrt(rank) if self._is_rslora else rank)
+
+    def _rank_key(self, module: str, stored: int) -> str | None:
+        keys = _matching(self._ranks, module)
+        fitting = [key for key in keys if self._ranks[key] == stored]
+        return next(iter(fitting + keys), None)
 
     @staticmethod
     def _check_kind(config: dict[str, Any], architecture: str) -> None:
@@ -130,9 +144,6 @@ def _pattern(config: dict[str, Any], name: str) -> dict[str, float]:
     return {key: float(value) for key, value in found.items()}
 
 
-def _matching(pattern: dict[str, float], module: str, default: float) -> float:
-    """The value of the first key that is the name of the layer, or the end of it."""
-    for key, value in pattern.items():
-        if module == key or module.endswith(f".{key}"):
-            return value
-    return default
+def _matching(pattern: dict[str, float], module: str) -> list[str]:
+    """The keys that are the name of the layer, or the end of it, in order."""
+    return [key for key in pattern if f".{module}".endswith(f".{key}")]

@@ -53,12 +53,19 @@ class Adapters:
 
     Adapters outlive the model: one with other weights, of the same shapes, is bound in its place. `max_kept`: how many
     different ones have a name at most, None for any number; one without a name is kept until its last row ends.
+    `model_names`: those of the model itself, which no adapter may have.
     """
 
     def __init__(
-        self, places: Places, max_loras: int, max_rank: int, max_kept: int | None = None
+        self,
+        places: Places,
+        max_loras: int,
+        max_rank: int,
+        max_kept: int | None = None,
+        model_names: Sequence[str] = (),
     ) -> None:
         self.places = places
+        self._model_names = frozenset(model_names)
         self._max_kept = max_kept
         self.max_loras = max_loras
         self.max_rank = max_rank
@@ -114,6 +121,10 @@ class Adapters:
         if not name or len(name) > MAX_NAME_CHARS or not name.isprintable():
             raise ModelError(
                 f"the name of an adapter must have 1 to {MAX_NAME_CHARS} printable characters, not {name!r:.64}"
+            )
+        if name in self._model_names:
+            raise ModelError(
+                f"{name!r:.64} is a name of the model itself, and requests choose by name; give the adapter another one"
             )
         folder = AdapterFolder(path, self.places, self.max_rank)
         if folder.digest in self._orphans.values():
