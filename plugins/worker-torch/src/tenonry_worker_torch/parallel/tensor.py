@@ -6,7 +6,7 @@ inputs, or whose outputs are gathered, becomes a module that communicates with t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -74,18 +74,26 @@ def check_heads(model: PreTrainedModel, plan: dict[str, str], size: int) -> None
     cut = {pattern.rpartition(".")[2] for pattern, style in plan.items() if style == "colwise"}
     config = model.config.get_text_config()
     family = type(model).__name__
-    heads = int(config.num_attention_heads)
-    kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
-    if cut & QUERY and heads % size:
-        raise ModelError(
-            f"{family} has {heads} attention heads, which tensor_parallel_size={size} does not divide; use a number "
-            "that does"
-        )
-    if cut & KEY_VALUE and kv_heads % size and size % kv_heads:
-        raise ModelError(
-            f"{family} has {kv_heads} KV heads: tensor_parallel_size={size} must divide them, or be a multiple of them"
-            "; use a number that does, or 1"
-        )
+    for each in layer_configs(config):
+        heads = int(each.num_attention_heads)
+        kv_heads = int(getattr(each, "num_key_value_heads", None) or heads)
+        if cut & QUERY and heads % size:
+            raise ModelError(
+                f"{family} has {heads} attention heads, which tensor_parallel_size={size} does not divide; use a "
+                "number that does"
+            )
+        if cut & KEY_VALUE and kv_heads % size and size % kv_heads:
+            raise ModelError(
+                f"{family} has {kv_heads} KV heads: tensor_parallel_size={size} must divide them, or be a multiple of "
+                "them; use a number that does, or 1"
+            )
+
+
+def layer_configs(config: Any) -> list[Any]:
+    """The configuration as each layer has it, where transformers has sizes that differ from layer to layer."""
+    if not getattr(config, "is_heterogeneous", False):
+        return [config]
+    return [config.per_layer_config[number] for number in range(int(config.num_hidden_layers))]
 
 
 class Cutter:
