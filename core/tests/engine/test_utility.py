@@ -61,7 +61,6 @@ class TestAllowList:
             "reset_mm_cache",
             "reset_prefix_cache",
             "save_sharded_state",
-            "save_tensorized_model",
             "sleep",
             "take_place",
             "update_weights",
@@ -290,9 +289,8 @@ class TestCapabilities:
         assert core.executor.worker.profiling
         result(core, "profile", False)
         result(core, "save_sharded_state", "/p", "*.st", 5)
-        result(core, "save_tensorized_model", {"k": 1})
         result(core, "execute_dummy_batch")
-        assert CALLS == ["save /p *.st 5", "save {'k': 1}", "dummy"]
+        assert CALLS == ["save /p *.st 5", "dummy"]
 
     def test_who_goes_to_sleep_forgets_cached_blocks_first(self, core, monkeypatch):
         """What they refer to may be gone when it wakes up."""
@@ -311,7 +309,7 @@ class TestCapabilities:
     @pytest.mark.parametrize(
         ("method", "args"),
         [("sleep", [1]), ("wake_up", []), ("add_lora", ["a", "/a"]), ("remove_lora", ["a"]), ("list_loras", []),
-         ("pin_lora", ["a"]), ("save_sharded_state", ["/p"]), ("save_tensorized_model", [{}]),
+         ("pin_lora", ["a"]), ("save_sharded_state", ["/p"]),
         ],
     )  # fmt: skip
     def test_others_say_what_the_worker_declares(self, method, args, monkeypatch):

@@ -166,9 +166,6 @@ class EngineOperations:
         if self._core.index == 0:
             call_optional(self._core, "save", "save_sharded_state", path, pattern, max_size)
 
-    def save_tensorized_model(self, options: dict[str, Any]) -> None:
-        call_optional(self._core, "save", "save_tensorized_model", options)
-
 
 def call_optional(core: OperatedEngine, capability: str, method: str, *args: Any) -> list[Any]:
     """Call a method of the workers that belongs to a capability, on every rank. Raises Unsupported without it."""
