@@ -68,8 +68,8 @@ class PluginFault(PluginError):
 
 def is_interrupt(error: BaseException) -> bool:
     """Ctrl-C, which is no fault of the plugin that runs at the moment. Where Python does not raise it, a plugin did."""
-    handler = signal.getsignal(signal.SIGINT)
-    return isinstance(error, KeyboardInterrupt) and handler is signal.default_int_handler
+    is_raised = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return is_raised and isinstance(error, KeyboardInterrupt)
 
 
 class ContractViolation(PluginError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -269,3 +270,38 @@ class TestFaults:
             llm.generate(["a", "b"], SamplingParams(max_tokens=2))
         assert len(llm._outputs) == 0
         assert len(llm.generate(["a"], GREEDY)) == 1
+
+
+class TestThreads:
+    """One engine steps for one caller at a time."""
+
+    PROMPTS = ("Once", "upon", "a time", "there", "was", "a", "king")
+
+    def texts(self, llm: Any, number: int) -> list[str]:
+        params = SamplingParams(max_tokens=12, seed=number, temperature=1.0)
+        return [each.outputs[0].text for each in llm.generate(list(self.PROMPTS[number:]), params)]
+
+    def test_four_threads_get_what_each_would_get_alone(self, make_llm):
+        with make_llm() as llm:
+            alone = [self.texts(llm, number) for number in range(4)]
+            with ThreadPoolExecutor(4) as threads:
+                for _ in range(5):
+                    together = list(threads.map(lambda number: self.texts(llm, number), range(4)))
+                    assert together == alone
+
+    def test_a_shutdown_waits_for_the_call_of_another_thread(self, make_llm):
+        with make_llm() as llm, ThreadPoolExecutor(1) as threads:
+            begun = threading.Event()
+            step = llm.engine_core.step
+
+            def watched_step() -> Any:
+                begun.set()
+                return step()
+
+            llm.engine_core.step = watched_step  # type: ignore[method-assign]
+            call = threads.submit(self.texts, llm, 0)
+            assert begun.wait(10)
+            llm.shutdown()
+            assert len(call.result(10)) == len(self.PROMPTS)
+            with pytest.raises(EngineDeadError):
+                llm.generate("more")

@@ -226,7 +226,8 @@ class TestSlowLoggers:
         assert "is too slow; its numbers miss records" in caplog.text
         go.set()
         observer.stop()
-        observer.join(10)
+        assert observer.thread is not None
+        observer.thread.join(10)
         assert len(slow.records) == 6
         assert slow.calls[-2:] == ["log", "shutdown"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any, Self
@@ -37,7 +38,8 @@ class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):
     """Generates text for many prompts at once.
 
     `LLM(model="demo", max_num_seqs=64)`: keyword arguments are fields of EngineConfig. Use it as a context manager, or
-    call `shutdown()`. Not for use by two threads at once.
+    call `shutdown()`. Threads may share it: their calls of `generate`, `chat` and what is built on these run one after
+    another, each with the results that it has alone. To run requests of several callers together use AsyncLLM.
     """
 
     engine_core: EngineCore
@@ -82,6 +84,7 @@ class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):
                 log_requests=config.log_requests,
             )
             self._ids = itertools.count()
+            self._lock = threading.RLock()
             self._dead: str | None = None
             self.info = engine_info(config, self.model, plan, [facts])
             self._stats.initialized(self.info)
@@ -105,38 +108,39 @@ class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):
         prompt or parameter raises RequestError before anything runs. Without `sampling_params`: what the model's
         authors recommend. `use_tqdm`: a progress line; by default on a terminal. `adapter`: as `add_lora` returned it.
         """
-        if self._dead is not None:
-            raise EngineDeadError(f"the engine is gone: {self._dead}")
-        if held := self.engine_core.held:
-            raise EngineGenerateError(f"the engine does not step: {held}")
-        if isinstance(prompts, str | dict) or (
-            isinstance(prompts, list) and prompts and isinstance(prompts[0], int)
-        ):
-            prompts = [prompts]
-        params = sampling_params
-        if params is None:
-            params = SamplingParams(**self.model.default_sampling)
-        if not isinstance(params, Sequence):
-            params = [params] * len(prompts)
-        if len(params) != len(prompts):
-            raise ConfigError(
-                f"{len(params)} sampling params for {len(prompts)} prompts; give one, or one each"
-            )
-        if priority is not None and len(priority) != len(prompts):
-            raise ConfigError(f"{len(priority)} priorities for {len(prompts)} prompts")
-        prepared = []
-        for prompt, sampling, rank in zip(
-            prompts, params, priority or itertools.repeat(0), strict=False
-        ):
-            request_id = str(next(self._ids))
-            check_call(sampling, request_id)
-            final = msgspec.structs.replace(sampling, output_kind=OutputKind.FINAL)
-            prepared.append(
-                self._inputs.process(
-                    prompt, final, request_id, priority=rank, tags=tags, adapter=adapter
+        with self._lock:
+            if self._dead is not None:
+                raise EngineDeadError(f"the engine is gone: {self._dead}")
+            if held := self.engine_core.held:
+                raise EngineGenerateError(f"the engine does not step: {held}")
+            if isinstance(prompts, str | dict) or (
+                isinstance(prompts, list) and prompts and isinstance(prompts[0], int)
+            ):
+                prompts = [prompts]
+            params = sampling_params
+            if params is None:
+                params = SamplingParams(**self.model.default_sampling)
+            if not isinstance(params, Sequence):
+                params = [params] * len(prompts)
+            if len(params) != len(prompts):
+                raise ConfigError(
+                    f"{len(params)} sampling params for {len(prompts)} prompts; give one, or one each"
                 )
-            )
-        return self._run(prepared, sys.stderr.isatty() if use_tqdm is None else use_tqdm)
+            if priority is not None and len(priority) != len(prompts):
+                raise ConfigError(f"{len(priority)} priorities for {len(prompts)} prompts")
+            prepared = []
+            for prompt, sampling, rank in zip(
+                prompts, params, priority or itertools.repeat(0), strict=False
+            ):
+                request_id = str(next(self._ids))
+                check_call(sampling, request_id)
+                final = msgspec.structs.replace(sampling, output_kind=OutputKind.FINAL)
+                prepared.append(
+                    self._inputs.process(
+                        prompt, final, request_id, priority=rank, tags=tags, adapter=adapter
+                    )
+                )
+            return self._run(prepared, sys.stderr.isatty() if use_tqdm is None else use_tqdm)
 
     def chat(
         self,
@@ -219,8 +223,9 @@ class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):
 
     def shutdown(self) -> None:
         """Release the model and the threads. Idempotent."""
-        self._dead = self._dead or "it was shut down"
-        self._parts.close()
+        with self._lock:
+            self._dead = self._dead or "it was shut down"
+            self._parts.close()
 
     def __enter__(self) -> Self:
         return self
@@ -241,4 +246,3 @@ class _Progress:
         if now - self._shown_at > 0.1 or done == self._total:
             self._shown_at = now
             sys.stderr.write(f"\r{done}/{self._total} requests")
-            sys.stderr.flush()

@@ -204,8 +204,10 @@ class StepValidator:
             found = getattr(new, field)
             wanted = getattr(expected, field)
             if found is not wanted and encode(found) != encode(wanted):
-                rule = "a new row is that of its request"
-                self._expect(False, rule, "%s of row %d is %.99r", field, new.row, found)
+                detail = "%s of row %d is %.99r"
+                self._expect(
+                    False, "a new row is that of its request", detail, field, new.row, found
+                )
 
     def _check_new_blocks(self, output: SchedulerOutput) -> None:
         group = output.new_block_group

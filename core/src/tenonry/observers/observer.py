@@ -25,14 +25,16 @@ LEAST_INTERVAL_S = 0.01
 
 
 class Observer:
-    """Calls one logger in order, until it is quarantined. `dropped`: calls lost to a full queue."""
+    """Calls one logger in order, until it is quarantined. `dropped`: calls lost to a full queue. `thread`: None before
+    `start`.
+    """
 
     def __init__(self, entry: PluginRecord, stat_logger: StatLogger) -> None:
         self.entry = entry
         self.logger = stat_logger
         self.dropped = 0
         self._queue: queue.Queue[Callable[[], object]] = queue.Queue(QUEUE_SIZE)
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
         self._errors = 0
         self._call = ""
         self._call_s = 0
@@ -41,8 +43,8 @@ class Observer:
 
     def start(self) -> None:
         """Call the logger from a thread of its own from now on."""
-        self._thread = threading.Thread(target=self._run, name="tenonry-stats", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name="tenonry-stats", daemon=True)
+        self.thread.start()
 
     def submit(self, method: str, *args: Any) -> None:
         """Queue a call; dropped and counted if the queue is full, and logged the first time."""
@@ -62,7 +64,7 @@ class Observer:
 
     def _run(self) -> None:
         due = self._next_log()
-        while threading.current_thread() is self._thread:
+        while threading.current_thread() is self.thread:
             with contextlib.suppress(queue.Empty):
                 self._queue.get(timeout=max(0.0, due - time.monotonic()))()
             is_over = self._is_ending and self._queue.empty()
@@ -113,16 +115,11 @@ class Observer:
         logger.error("%s is quarantined %s: it is called no more", self.entry.label(), why)
 
     def stop(self) -> None:
-        """Deliver what is queued, log, and shut the logger down; `join` waits for it."""
+        """Deliver what is queued, log, and shut the logger down; `thread` ends then."""
         self._is_ending = True
-        if self._thread is None:  # the engines never became ready, but the logger may hold a port
+        if self.thread is None:  # the engines never became ready, but the logger may hold a port
             self.call("shutdown")
         self.after(_nothing)
-
-    def join(self, timeout: float) -> None:
-        """Wait for the thread to end, or leave it behind."""
-        if self._thread is not None:
-            self._thread.join(timeout)
 
 
 def _nothing() -> None:

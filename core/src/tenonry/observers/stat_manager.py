@@ -30,7 +30,7 @@ class StatManager:
         self, config: EngineConfig, plan: PluginPlan, extra: dict[str, StatLogger] | None = None
     ) -> None:
         self._observers: list[Observer] = []
-        self._is_running = False
+        self._watcher: threading.Thread | None = None
         self._ended = threading.Event()
         try:
             for entry in plan.all("stat_logger"):
@@ -51,11 +51,11 @@ class StatManager:
 
     def initialized(self, info: EngineInfo) -> None:
         """The engines are ready, or their number changed."""
-        if self.enabled and not self._is_running:
-            self._is_running = True
+        if self.enabled and not self._watcher:
             for observer in self._observers:
                 observer.start()
-            threading.Thread(target=self._watch, name="tenonry-stats", daemon=True).start()
+            self._watcher = threading.Thread(target=self._watch, daemon=True)
+            self._watcher.start()
         self.submit("log_engine_initialized", info)
 
     def _watch(self) -> None:
@@ -86,7 +86,7 @@ class StatManager:
 
     def after(self, function: Callable[[], object]) -> None:
         """Call `function`, from any thread, once the loggers have taken all that was submitted so far."""
-        for observer in self._observers if self._is_running else ():
+        for observer in self._observers if self._watcher else ():
             function = partial(observer.after, function)
         function()
 
@@ -101,13 +101,13 @@ class StatManager:
 
     def shutdown(self, timeout: float = 2.0) -> None:
         """Deliver what is queued, shut the loggers down, and stop; a logger that hangs is left behind. Idempotent."""
-        was_enabled = self.enabled
+        if not self.enabled:
+            return
         self.enabled = False
         self._ended.set()
-        if not was_enabled:
-            return
         for observer in self._observers:
             observer.stop()
         deadline = time.monotonic() + timeout
-        for observer in self._observers:
-            observer.join(max(0.0, deadline - time.monotonic()))
+        for thread in (self._watcher, *(observer.thread for observer in self._observers)):
+            if thread:
+                thread.join(max(0.0, deadline - time.monotonic()))
