@@ -179,6 +179,18 @@ def test_answer_that_is_cut_off(end, api):
     assert without_ids(message["tool_calls"]) == without_ids(whole.get("tool_calls", []))
 
 
+def test_an_id_that_the_model_writes_is_the_calls_id_once(make_api):
+    api = make_api(output_parser="kimi")
+    call = "<|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    api.engine.answer = f"<|tool_calls_section_begin|>{call}{call}<|tool_calls_section_end|>"
+    (choice,) = ask(api)
+    ((message, _),) = streamed(api)
+    for calls in (choice["message"]["tool_calls"], message["tool_calls"]):
+        first, second = (each["id"] for each in calls)
+        assert first == "functions.add:0"
+        assert second.startswith("call_")
+
+
 def test_content_is_null_beside_calls_alone(api):
     api.engine.answer = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
     (choice,) = ask(api)

@@ -184,6 +184,12 @@ class TestHarmony(OutputParserContract):
             (TextDelta("I say it."), *call("say", '{"text": "x"}'), *call("add", "{}")),
         ),
         Answer(
+            ' to=functions.add<|channel|>commentary json<|message|>{"a": 1, "b": 2}<|call|>',
+            ADD,
+            "<|end|><|start|>assistant",
+        ),
+        Answer("today is to=day", (TextDelta("today is to=day"),), "<|start|>assistant"),
+        Answer(
             "and so on.",
             (TextDelta("and so on."),),
             "<|start|>assistant<|channel|>final<|message|>So",

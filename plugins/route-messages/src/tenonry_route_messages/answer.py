@@ -86,7 +86,7 @@ def _add(content: list[dict[str, Any]], one: Event, new_call_id: Callable[[], st
     if isinstance(one, CallArguments):
         last["input"] += one.text
     elif isinstance(one, CallStart):
-        content.append(tool_use(one.name, new_call_id(), ""))
+        content.append(tool_use(one.name, one.call_id or new_call_id(), ""))
     elif isinstance(one, TextDelta | ReasoningDelta):
         name = "text" if isinstance(one, TextDelta) else "thinking"
         if last["type"] != name:
@@ -154,7 +154,7 @@ class MessageStream:
             begun = self._begin("thinking")
             return begun + self._delta("thinking_delta", thinking=one.text)
         if isinstance(one, CallStart):
-            block = tool_use(one.name, self._answer.new_call_id(), {})
+            block = tool_use(one.name, one.call_id or self._answer.new_call_id(), {})
             return self._close() + self._begin("tool_use", block)
         if isinstance(one, CallArguments):
             return self._delta("input_json_delta", partial_json=one.text)

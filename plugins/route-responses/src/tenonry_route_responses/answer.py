@@ -51,12 +51,12 @@ class Items:
         """The place of the open item."""
         return len(self.done)
 
-    def begin(self, kind: str, name: str = "") -> dict[str, Any]:
+    def begin(self, kind: str, name: str = "", call_id: str = "") -> dict[str, Any]:
         """Open an item; none is open."""
         item: dict[str, Any] = {"id": f"{PREFIXES[kind]}_{secrets.token_hex(16)}", "type": kind}
         item["status"] = "in_progress"
         if kind == "function_call":
-            item |= {"call_id": self._new_call_id(), "name": name, "arguments": ""}
+            item |= {"call_id": call_id or self._new_call_id(), "name": name, "arguments": ""}
             item |= self._own_names[name]._asdict() if name in self._own_names else {}
         elif kind == "message":
             item |= {"role": "assistant", "content": []}
@@ -198,13 +198,13 @@ class ResponseWriter:
         if isinstance(event, ReasoningDelta):
             return self._text("reasoning", event.text)
         if isinstance(event, CallStart):
-            return self._close() + self._begin("function_call", event.name)
+            return self._close() + self._begin("function_call", event.name, event.call_id)
         if isinstance(event, CallArguments):
             return self._arguments(event.text)
         return self._end("completed") if isinstance(event, CallEnd) else b""
 
-    def _begin(self, kind: str, name: str = "") -> bytes:
-        item = self.items.begin(kind, name)
+    def _begin(self, kind: str, name: str = "", call_id: str = "") -> bytes:
+        item = self.items.begin(kind, name, call_id)
         data = self._event("response.output_item.added", output_index=self.items.index, item=item)
         if kind in CONTENT:
             part = content_part(kind, "")

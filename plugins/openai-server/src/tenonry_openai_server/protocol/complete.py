@@ -133,7 +133,7 @@ def _parsed_message(reader: CompletionReader, completion: CompletionOutput) -> C
             reasoning.append(event.text)
         elif isinstance(event, CallStart):
             function = ChatFunction(event.name, "")
-            calls.append(ChatToolCall(id=reader.new_call_id(), function=function))
+            calls.append(ChatToolCall(id=event.call_id, function=function))
         elif isinstance(event, CallArguments):
             calls[-1].function.arguments += event.text
     message = ChatMessage(content="".join(texts) if texts or not calls else None)

@@ -43,8 +43,7 @@ class DeltaWriter:
         if isinstance(event, CallStart):
             self._num_calls += 1
             return self._call(
-                {"name": event.name, "arguments": ""},
-                {"id": self._reader.new_call_id(), "type": "function"},
+                {"name": event.name, "arguments": ""}, {"id": event.call_id, "type": "function"}
             )
         if isinstance(event, CallArguments):
             return self._call({"arguments": event.text}, {})

@@ -64,13 +64,14 @@ class AnswerForm:
 class CompletionReader:
     """Reads one completion, part by part; a whole answer is one part. `num_calls`: calls so far."""
 
-    __slots__ = ("_chain", "_form", "_hidden", "_is_dropping", "num_calls")
+    __slots__ = ("_call_ids", "_chain", "_form", "_hidden", "_is_dropping", "num_calls")
 
     def __init__(self, form: AnswerForm, chain: Chain) -> None:
         self._form = form
         self._chain = chain
         self._hidden = HiddenTexts(form.parsers.hidden_text) if form.hides_special else None
         self._is_dropping = False
+        self._call_ids: set[str] = set()
         self.num_calls = 0
 
     def read(self, completion: CompletionOutput) -> list[Event]:
@@ -87,7 +88,17 @@ class CompletionReader:
             raise
         except Exception as error:
             raise self._form.parsers.fault("feed", error) from error
-        return [event for event in events if self._is_wanted(event)]
+        return [self._with_id(event) for event in events if self._is_wanted(event)]
+
+    def _with_id(self, event: Event) -> Event:
+        """The event; a call gets an id unless the model wrote one that no other call of this answer has."""
+        if not isinstance(event, CallStart):
+            return event
+        call_id = event.call_id
+        if not call_id or call_id in self._call_ids:
+            call_id = self._form.parsers.new_call_id()
+        self._call_ids.add(call_id)
+        return CallStart(event.name, call_id)
 
     def _is_wanted(self, event: Event) -> bool:
         if isinstance(event, ReasoningDelta):
@@ -103,10 +114,6 @@ class CompletionReader:
         """Why the answer ended, as clients know it."""
         reason = completion.finish_reason
         return "tool_calls" if reason == "stop" and self.num_calls else reason
-
-    def new_call_id(self) -> str:
-        """An id for the call that has just begun."""
-        return self._form.parsers.new_call_id()
 
 
 class HiddenTexts:
