@@ -227,7 +227,7 @@ def ensure_environment() -> None:
     if installed() == wanted:
         return
     VENV.mkdir(exist_ok=True)
-    with (VENV / ".lock").open("w") as lock:
+    with (VENV / ".lock").open("wb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -317,7 +317,7 @@ def with_links(requirements: str, wheels: Path) -> tuple[str, list[Path]]:
 def link(wheels: Path, folders: list[Path]) -> None:
     """Build wheels that link to `folders`, in one process: pip would start three of them for each."""
     command = [str(PYTHON), "-c", LINKING, str(wheels), *map(str, folders)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
     if done.returncode:
         stop("a distribution of this tree cannot be built:\n" + relevant(done.stdout + done.stderr))
 
@@ -329,7 +329,7 @@ def is_changed(file: Path, before: Path) -> bool:
 def make_venv(folder: Path) -> None:
     """Make a virtual environment in `folder`."""
     command = [sys.executable, "-m", "venv", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
     if done.returncode:
         stop(
             f"{sys.executable} cannot make a virtual environment in {folder}. On Debian and Ubuntu the module is a "
@@ -452,7 +452,7 @@ def tell_races(command: list[str], cache: Path, status: int) -> None:
     same.
     """
     failed = cache / "v" / "cache" / "lastfailed"
-    names = list(json.loads(failed.read_text())) if failed.exists() else []
+    names = list(json.loads(failed.read_text("utf-8"))) if failed.exists() else []
     if status != 1 or not 0 < len(names) <= TRIED_AGAIN:
         return
     say("once more, alone: " + ", ".join(names))
@@ -565,7 +565,7 @@ def check(words: list[str]) -> int:
 
     def status(name: str) -> int:
         command = [PYTHON, *checks[name]]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
         with PRINTING:
             say(f"check {name}")
             print(done.stdout + done.stderr, end="", flush=True)

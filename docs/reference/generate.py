@@ -326,7 +326,7 @@ def outdated() -> list[str]:
     return [
         name
         for name, make in PAGES.items()
-        if not (HERE / name).is_file() or (HERE / name).read_text() != make()
+        if not (HERE / name).is_file() or (HERE / name).read_text("utf-8") != make()
     ]
 
 
@@ -337,7 +337,7 @@ def main() -> int:
         sys.stdout.write("".join(f"docs/reference/{name} is out of date\n" for name in stale))
         return 1 if stale else 0
     for name, make in PAGES.items():
-        (HERE / name).write_text(make())
+        (HERE / name).write_text(make(), "utf-8")
     return 0
 
 

@@ -132,7 +132,7 @@ def _object(
 
 
 def _run(words: list[str]) -> None:
-    subprocess.run(words, check=True, capture_output=True, text=True)
+    subprocess.run(words, check=True, capture_output=True, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tenonry.logs import configure_logging
 from tenonry.plugin import Point
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ EXIT_INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status (1: an error, 2: wrong usage, 130: interrupted)."""
+    configure_logging("tenonry")
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in {"-h", "--help", "help"}:
         sys.stdout.write(help_text())
@@ -64,9 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _guarded(verb: str, words: list[str], *, owns_process: bool) -> int:
     """Run a verb; a TenonryError becomes one line; an interrupt or a closed pipe ends it without a traceback."""
     from tenonry.errors import TenonryError
-    from tenonry.logs import configure_logging
 
-    configure_logging("tenonry")
     try:
         status = _run(verb, words, owns_process=owns_process)
         sys.stdout.flush()

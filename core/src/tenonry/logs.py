@@ -1,15 +1,34 @@
-"""Logging of our own processes: command line and children. Library users keep their own configuration."""
+"""Logging and standard streams. Configured in our own processes: command line and children; library users keep theirs."""
 
 from __future__ import annotations
 
+import io
 import logging
 import os
+import sys
 
 LEVEL_VARIABLE = "TENONRY_LOG_LEVEL"
 
 
+def open_standard_streams() -> None:
+    """Open the null device for each standard stream that is closed: a socket could get its number, and children too."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if getattr(stream, "closed", stream is None):
+            null = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115, PTH123 - for the life of the process
+            os.set_inheritable(null.fileno(), True)
+            setattr(sys, name, null)
+
+
 def configure_logging(process: str) -> None:
-    """Send `tenonry` records to standard error with the process named; the level comes from TENONRY_LOG_LEVEL."""
+    """Send `tenonry` records to standard error with the process named; the level comes from TENONRY_LOG_LEVEL.
+
+    The other standard streams pass on what their encoding lacks: bytes as surrogates, characters as escapes.
+    """
+    open_standard_streams()
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "backslashreplace")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
     handler = logging.StreamHandler()
     handler.setFormatter(
         logging.Formatter(f"%(levelname).1s %(asctime)s [{process}] %(message)s", "%H:%M:%S")

@@ -11,6 +11,7 @@ from tenonry.continuity.fallbacks import check_fallbacks
 from tenonry.errors import ConfigError
 from tenonry.info import EngineInfo, ModelInfo, PluginRecord, UsageRecord
 from tenonry.interfaces.io_processor import IOProcessor, IOProcessorContext
+from tenonry.logs import open_standard_streams
 from tenonry.messages import EngineFacts
 from tenonry.plugin.manager import PluginManager, build_plugin
 from tenonry.plugin.plan import PluginPlan
@@ -22,6 +23,7 @@ def resolve_front_end(
     config: EngineConfig, *, launcher: bool
 ) -> tuple[PluginManager, PluginPlan, ModelInfo]:
     """Resolve the plugins and the model; nothing is built or started. Raises on the first thing that is wrong."""
+    open_standard_streams()
     manager = PluginManager(config.plugins)
     plan = manager.plan(config, launcher=launcher)
     check_fallbacks(config)

@@ -119,7 +119,7 @@ def write_adapter(folder: Path, model: str, rank: int, seed: int) -> None:
         )
     folder.mkdir()
     config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank}
-    (folder / "adapter_config.json").write_text(json.dumps(config))
+    (folder / "adapter_config.json").write_text(json.dumps(config), "utf-8")
     (folder / "adapter_model.safetensors").write_bytes(safetensors_of(tensors))
 
 

@@ -121,7 +121,7 @@ def seconds_until(command: Sequence[str], marker: str) -> float:
     found = None
     lines: list[str] = []
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8"
     ) as process:
         for line in process.stdout or ():
             if found is None and marker in line:
@@ -138,7 +138,7 @@ def seconds_until(command: Sequence[str], marker: str) -> float:
 def seconds_to_run(command: Sequence[str]) -> float:
     """Run a command to its end; wall seconds. Raises TenonryError with its last words if its status is not 0."""
     started = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
     elapsed = time.perf_counter() - started
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])

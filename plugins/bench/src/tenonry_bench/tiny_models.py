@@ -44,4 +44,4 @@ def write_shape(name: str, folder: Path) -> None:
     """The configuration of the shape into `folder`; `load_format` "dummy" makes its weights. Raises ConfigError."""
     if name not in SHAPES:
         raise ConfigError(f"there is no shape '{name}', only {', '.join(sorted(SHAPES))}")
-    (folder / "config.json").write_text(json.dumps(SHAPES[name], indent=1))
+    (folder / "config.json").write_text(json.dumps(SHAPES[name], indent=1), "utf-8")

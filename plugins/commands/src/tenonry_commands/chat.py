@@ -17,6 +17,7 @@ from tenonry_commands.arguments import add_engine_arguments, config_from_argumen
 from tenonry_commands.familiar_flags import add_familiar_flags
 from tenonry_commands.generate import default_model
 from tenonry_commands.sampling_arguments import add_sampling_arguments, sampling_from_arguments
+from tenonry_commands.text_input import as_unicode
 
 if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
@@ -68,7 +69,9 @@ def converse(
     """
     if engine.io_processor is None:
         raise ConfigError("chat needs an IO processor; leave out --io-processor none")
-    messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+    messages: list[dict[str, Any]] = []
+    if system:
+        messages.append({"role": "system", "content": as_unicode(system)})
     for turn in itertools.count():
         line = _read_line()
         if not line:
@@ -98,4 +101,4 @@ def _read_line() -> str:
     if sys.stdin.isatty():
         sys.stdout.write("> ")
         sys.stdout.flush()
-    return sys.stdin.readline().strip()
+    return as_unicode(sys.stdin.readline()).strip()

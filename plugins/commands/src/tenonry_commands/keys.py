@@ -24,7 +24,7 @@ class KeysCommand(Command):
             descriptor = os.open(args.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
             raise ConfigError(f"{args.file} cannot be written: {error.strerror}") from None
-        with os.fdopen(descriptor, "w") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(CurveKeys.generate().encode() + "\n")
         sys.stdout.write(
             f"{args.file} holds new keys; copy it to every node and give --auth-key-file there\n"

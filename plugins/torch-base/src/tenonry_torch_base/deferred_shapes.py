@@ -90,7 +90,7 @@ class _State(DeferredModule):
 
 @cache
 def _source(path: str) -> str:
-    return Path(path).read_text()
+    return Path(path).read_text("utf-8")
 
 
 def _defines(path: str, name: str) -> bool:

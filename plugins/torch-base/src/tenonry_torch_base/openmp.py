@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def team() -> int | None:
     maps = Path("/proc/self/maps")
     if not maps.exists():
         return None
-    for line in maps.read_text().splitlines():
+    for line in os.fsdecode(maps.read_bytes()).splitlines():
         path = line.split(maxsplit=5)[-1]
         if Path(path).name.startswith(TORCH):
             entry = getattr(ctypes.CDLL(path), "GOMP_parallel", None)

@@ -169,7 +169,7 @@ def write_plot(path: Path, picture: str) -> None:
     """Raises ConfigError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(picture)
+        path.write_text(picture, "utf-8")
     except OSError as error:
         raise ConfigError(f"plot {path} cannot be written: {error.strerror}") from None
     say(f"plot: {path}")

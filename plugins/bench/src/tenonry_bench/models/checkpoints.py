@@ -88,7 +88,7 @@ def write_model(name: str, target: Path) -> Path:
     config = COMMON | MODELS[name]
     write_tokenizer(partial)
     write_weights(config, partial / "model.safetensors")
-    (partial / "config.json").write_text(json.dumps(config, indent=1))
+    (partial / "config.json").write_text(json.dumps(config, indent=1), "utf-8")
     partial.rename(target)
     return target
 
@@ -174,7 +174,7 @@ def write_tokenizer(folder: Path) -> None:
     tokenizer.train_from_iterator(sources(TEXT_BYTES), trainer)
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "pad_token": END}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), "utf-8")
 
 
 def sources(limit: int) -> Iterator[str]:

@@ -69,7 +69,7 @@ class Engine(NamedTuple):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            text=True,
+            encoding="utf-8",
             env=environment(options["threads"]),
         )
 

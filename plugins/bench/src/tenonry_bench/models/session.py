@@ -37,7 +37,7 @@ class Session:
 
     def __init__(self, engine: Engine, options: dict[str, Any]) -> None:
         self._engine = engine
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in `close`
+        self._log = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed in `close`
         self.started = time.perf_counter()
         self._process = engine.start(options, self._log)
         self.version = ""

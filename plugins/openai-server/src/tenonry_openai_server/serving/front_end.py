@@ -29,7 +29,7 @@ def shared_keys(config: EngineConfig, settings: ServerConfig) -> Iterator[Engine
     with closing(RunDirectory()) as folder:
         file = Path(folder.path) / "keys"
         file.touch(mode=0o600)
-        file.write_text(CurveKeys.generate().encode())
+        file.write_text(CurveKeys.generate().encode(), "utf-8")
         yield config.replaced(auth_key_file=str(file))
 
 

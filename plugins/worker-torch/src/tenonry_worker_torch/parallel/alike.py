@@ -30,7 +30,7 @@ def served(context: WorkerContext) -> dict[str, str]:
     if config.load_format == "dummy":
         found["seed"] = str(config.seed)
     file = Path(model.path) / "config.json"
-    entries: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    entries: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     for name in entries.keys() - OF_WRITING:
         found[f"{name} (config.json)"] = json.dumps(entries[name], sort_keys=True)
     return found

@@ -150,7 +150,7 @@ def renew_thread_pool() -> None:
 def open_standard_files() -> None:
     """Those that captured what the test process says had other numbers, which are closed."""
     sys.stdin, sys.stdout, sys.stderr = (
-        open(number, mode, closefd=False)  # noqa: SIM115 - open to the end
+        open(number, mode, closefd=False, encoding="utf-8")  # noqa: SIM115 - open to the end
         for number, mode in enumerate("rww")
     )
 

@@ -28,7 +28,7 @@ def answer_runs(load: Load) -> int:
     real_output = os.dup(1)
     os.dup2(2, 1)
     version, run = load()
-    with os.fdopen(real_output, "w", buffering=1) as answers:
+    with os.fdopen(real_output, "w", buffering=1, encoding="utf-8") as answers:
         print(json.dumps({"version": version}), file=answers)
         for line in sys.stdin:
             asked = json.loads(line)

@@ -42,7 +42,7 @@ class Tensor(NamedTuple):
 
 def write_gguf(folder: Path, target: Path) -> None:
     """Raises RuntimeError for another architecture or other numbers: then put a .gguf file into the model's folder."""
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text("utf-8"))
     if config["architectures"] != [ARCHITECTURE] or config.get("dtype") != "bfloat16":
         raise RuntimeError(
             f"{folder} is {config['architectures']} in {config.get('dtype')}, and only {ARCHITECTURE} in bfloat16 is "
