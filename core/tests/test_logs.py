@@ -109,4 +109,6 @@ def test_characters_that_standard_output_lacks_are_escaped(variable):
         check=True,
         timeout=25,
     )
-    assert done.stdout.decode(variable) == ("a\\u2026\\xe9\n" if variable == "ascii" else "a\\u2026é\n")
+    assert done.stdout.decode(variable) == (
+        "a\\u2026\\xe9\n" if variable == "ascii" else "a\\u2026é\n"
+    )

@@ -1,4 +1,4 @@
-"""Text files and pipes are opened with their encoding: the locale's differs from machine to machine (by syntax tree)."""
+"""Text files and pipes are opened with their encoding, since locales differ (by syntax tree)."""
 
 from __future__ import annotations
 

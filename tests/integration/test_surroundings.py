@@ -1,4 +1,4 @@
-"""Commands and libraries in poor surroundings: standard streams that are closed or ASCII, a locale that is not UTF-8."""
+"""Commands and programs whose standard streams are closed or ASCII, or whose locale is not UTF-8."""
 
 from __future__ import annotations
 
@@ -139,9 +139,7 @@ def test_the_locale_changes_no_answer():
 
 
 @pytest.mark.parametrize(
-    ("words", "status"),
-    [(["generate", "-"], 1), (["chat", "demo"], 0)],
-    ids=["generate", "chat"],
+    ("words", "status"), [(["generate", "-"], 1), (["chat", "demo"], 0)], ids=["generate", "chat"]
 )
 def test_without_standard_input_there_is_one_sentence_or_an_end(words, status):
     done = run(*TENONRY, *words, "--worker", "null", closed="<&-")

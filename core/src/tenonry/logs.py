@@ -1,4 +1,4 @@
-"""Logging and standard streams. Configured in our own processes: command line and children; library users keep theirs."""
+"""Logging and standard streams of our own processes: command line and children. Library users keep their own."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ def open_standard_streams() -> None:
 def configure_logging(process: str) -> None:
     """Send `tenonry` records to standard error with the process named; the level comes from TENONRY_LOG_LEVEL.
 
-    The other standard streams pass on what their encoding lacks: bytes as surrogates, characters as escapes.
+    Standard output gets escapes for the characters that its encoding lacks.
     """
     open_standard_streams()
-    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "backslashreplace")):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=errors)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     handler = logging.StreamHandler()
     handler.setFormatter(
         logging.Formatter(f"%(levelname).1s %(asctime)s [{process}] %(message)s", "%H:%M:%S")

@@ -1,13 +1,12 @@
-"""What takes the place of plugins that ended engines, and what nodes know of it (AF-26)."""
+"""What takes the place of plugins that ended engines (AF-26)."""
 
 from __future__ import annotations
 
 import pytest
 
 from tenonry.config import EngineConfig
-from tenonry.continuity.fallbacks import check_fallbacks, fallback_configs, fallbacks_of
+from tenonry.continuity.fallbacks import check_fallbacks, fallbacks_of
 from tenonry.errors import ConfigError, PluginNotFound
-from tenonry.launch.nodes import plugins_of
 from tenonry.plugin.manager import PluginManager
 from tenonry.settings.sources import make_config
 
@@ -32,17 +31,6 @@ def test_those_of_each_kind():
 def test_off_is_the_name_of_no_scheduler():
     with pytest.raises(PluginNotFound, match="'off'"):
         fallbacks_of(*chosen(fallback_scheduler="off"))
-
-
-def test_nodes_know_what_may_be_started_instead():
-    both = chosen(fallback_scheduler=SCHEDULER, fallback_kv_connector="off")
-    assert [plugins_of(config) for config in (both[0], *fallback_configs(*both))] == [
-        "scheduler mine, KV connector own",
-        f"scheduler {SCHEDULER}, KV connector own",
-        "scheduler mine, KV connector none",
-        f"scheduler {SCHEDULER}, KV connector none",
-    ]
-    assert fallback_configs(*chosen()) == []
 
 
 def test_one_that_could_take_the_place_of_nothing_is_refused():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 
 from tenonry.config import EngineConfig, PluginChoice
@@ -41,13 +40,6 @@ def fallbacks_of(config: EngineConfig, manager: PluginManager) -> dict[str, Plug
             manager.resolve(kind, other, config.replaced(**{kind: other}))
             found[kind] = other
     return found
-
-
-def fallback_configs(config: EngineConfig, manager: PluginManager) -> list[EngineConfig]:
-    """All that engines may be started with instead: with one of the fallbacks, or with several."""
-    found = fallbacks_of(config, manager).items()
-    several = (itertools.combinations(found, count) for count in range(1, len(found) + 1))
-    return [config.replaced(**dict(some)) for some in itertools.chain.from_iterable(several)]
 
 
 def fall_back(config: EngineConfig, kind: str, other: PluginChoice | None) -> EngineConfig:

@@ -30,15 +30,13 @@ def main() -> int:
     if not text:  # the parent ended while it started this process
         return EXIT_PARENT_DIED
     message: dict[str, Any] = json.loads(text)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    sys.stdin.close()
+    os.closerange(0, 1)  # for the null device, see `configure_logging`
+    sys.path[:] = message["sys_path"]  # modules are found in the order of the parent
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # sent to the whole group: the parent decides
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the parent had blocked them until now
     _tie_to_parent(message["lifeline"], message["parent"], message["removes"])
-    known = set(sys.path)
-    sys.path.extend(entry for entry in message["sys_path"] if entry not in known)
 
     from setproctitle import setproctitle
 

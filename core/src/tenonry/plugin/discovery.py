@@ -9,8 +9,8 @@ import importlib.metadata
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -22,48 +22,54 @@ from tenonry.point import Point
 from tenonry.version import __version__
 
 KERNEL = "tenonry"
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 logger = logging.getLogger(__name__)
 
 
-class _Extensions(NamedExtensionManager):  # type: ignore[type-arg]  # not generic in every release
-    """stevedore without its cache on disk, which takes a group for unchanged for two minutes and would hide a plugin
-    that has just been installed.
-    """
+def _cached(function: Function) -> Function:
+    """Call again only after a distribution came or went, which changes the time of a folder of `sys.path`."""
 
-    def list_entry_points(self) -> list[Any]:
-        return list(_entry_points(_path_state()).select(group=self.namespace))
+    @functools.lru_cache(256)
+    @functools.wraps(function)
+    def remembered(_: object, *arguments: Any) -> Any:
+        return function(*arguments)
 
+    @functools.wraps(remembered)
+    def call(*arguments: Any) -> Any:
+        times = []
+        for folder in sys.path:
+            with contextlib.suppress(OSError):  # it does not exist, or may not be read
+                times.append((folder, os.stat(folder).st_mtime_ns))  # noqa: PTH116 - quicker, and asked for often
+        return remembered(tuple(times), *arguments)
 
-def installed(point: Point) -> list[PluginRecord]:
-    """All entry points of a point, by name; nothing is imported."""
-    return list(_installed(point, _path_state()))
-
-
-def _path_state() -> tuple[tuple[str, int], ...]:
-    """`sys.path`, and when each of its folders changed last: every distribution that comes or goes changes one."""
-    found = []
-    for folder in sys.path:
-        with contextlib.suppress(OSError):  # it does not exist, or may not be read
-            found.append((folder, os.stat(folder).st_mtime_ns))  # noqa: PTH116 - quicker, and asked for often
-    return tuple(found)
+    return call  # type: ignore[return-value]
 
 
-@functools.lru_cache(maxsize=1)
-def _entry_points(state: object) -> Any:  # noqa: ARG001 - what the answer depends on
+@_cached
+def _entry_points() -> Any:
     """The entry points of all groups. A file of every distribution is read, and a start needs them dozens of times."""
     return importlib.metadata.entry_points()
 
 
-@functools.lru_cache(maxsize=64)
-def _installed(point: Point, state: object) -> list[PluginRecord]:  # noqa: ARG001
-    points = _Extensions(point.group, names=[]).list_entry_points()
+class _Extensions(NamedExtensionManager):  # type: ignore[type-arg]  # not generic in every release
+    """stevedore without its cache on disk, which drops distributions, and takes a group for unchanged for two minutes:
+    a plugin that has just been installed would be hidden.
+    """
+
+    def list_entry_points(self) -> list[Any]:
+        return list(_entry_points().select(group=self.namespace))
+
+
+@_cached
+def installed(point: Point) -> tuple[PluginRecord, ...]:
+    """All entry points of a point, by name; nothing is imported."""
     found = {
-        (one.name, one.value, one.dist.name, one.dist.version)
-        for one in points
+        (one.name, one.value.partition("[")[0].replace(" ", ""), one.dist.name, one.dist.version)
+        for one in _Extensions(point.group, names=[]).list_entry_points()
         if "Name" in one.dist.metadata  # else it is being removed
     }
-    return [PluginRecord(point.kind, *one) for one in sorted(found)]
+    return tuple(PluginRecord(point.kind, *one) for one in sorted(found))
 
 
 def find_entry_point(point: Point, name: str) -> PluginRecord | None:
@@ -118,7 +124,7 @@ def misspelt_groups(points: Iterable[Point]) -> dict[str, str]:
     known = {point.group for point in points}
     return {
         group: nearest
-        for group in sorted(_entry_points(_path_state()).groups - known)
+        for group in sorted(_entry_points().groups - known)
         for nearest in difflib.get_close_matches(group, known, n=1, cutoff=0.85)
     }
 
@@ -129,24 +135,20 @@ def distribution_of_module(module: str) -> tuple[str, str]:
     try:  # most distributions have the name of their module, with dashes
         dist = importlib.metadata.distribution(top)
     except importlib.metadata.PackageNotFoundError:
-        name = _packages(_path_state()).get(top, [""])[0]
+        name = _packages().get(top, [""])[0]
         return name, importlib.metadata.version(name) if name else ""
     return dist.name, dist.version
 
 
-@functools.lru_cache(maxsize=1)
-def _packages(state: object) -> Mapping[str, list[str]]:  # noqa: ARG001
+@_cached
+def _packages() -> Mapping[str, list[str]]:
     """Module → distributions; read from every file list there is."""
     return importlib.metadata.packages_distributions()
 
 
+@_cached
 def check_requirements(distribution: str) -> None:
     """Compare the distribution's declared need of the kernel with the running one, before anything is imported."""
-    _check_requirements(distribution, _path_state())
-
-
-@functools.lru_cache
-def _check_requirements(distribution: str, state: object) -> None:  # noqa: ARG001 - what the answer depends on
     if not distribution:
         return
     for text in importlib.metadata.requires(distribution) or ():

@@ -207,7 +207,11 @@ def run_all(commands: dict[str, list[str]]) -> tuple[list[dict[str, Any]], dict[
             print(f"{title} …", file=sys.stderr, flush=True)
             command = [sys.executable, "-m", "tenonry_bench", *words, "--json", str(file)]
             done = subprocess.run(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", check=False
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                encoding="utf-8",
+                check=False,
             )
             print(
                 f"{done.stdout.rstrip()}\n({time.monotonic() - started:.0f} s)\n",

@@ -17,7 +17,7 @@ from tenonry_commands.arguments import add_engine_arguments, config_from_argumen
 from tenonry_commands.familiar_flags import add_familiar_flags
 from tenonry_commands.generate import default_model
 from tenonry_commands.sampling_arguments import add_sampling_arguments, sampling_from_arguments
-from tenonry_commands.text_input import as_unicode
+from tenonry_commands.text_input import as_unicode, read_line
 
 if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
@@ -101,4 +101,4 @@ def _read_line() -> str:
     if sys.stdin.isatty():
         sys.stdout.write("> ")
         sys.stdout.flush()
-    return as_unicode(sys.stdin.readline()).strip()
+    return read_line().strip()

@@ -11,7 +11,7 @@ from tenonry.settings.reading import ENV_PREFIX
 from tenonry_commands.arguments import add_engine_arguments, config_from_arguments
 from tenonry_commands.familiar_flags import add_familiar_flags
 from tenonry_commands.sampling_arguments import add_sampling_arguments, sampling_from_arguments
-from tenonry_commands.text_input import as_unicode
+from tenonry_commands.text_input import as_unicode, read_standard_input
 
 DEFAULT_MODEL = "demo"
 DEFAULT_MAX_TOKENS = 64
@@ -33,7 +33,7 @@ class GenerateCommand(Command):
     def run(self, args: argparse.Namespace) -> int:
         args.model = args.model or default_model(args)
         config = config_from_arguments(args)
-        prompt = as_unicode(sys.stdin.read() if args.prompt == "-" else args.prompt)
+        prompt = read_standard_input() if args.prompt == "-" else as_unicode(args.prompt)
 
         from tenonry.client.llm import LLM
 

@@ -8,6 +8,7 @@ import difflib
 import inspect
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -118,7 +119,7 @@ def _misplaced(wanted: list[Point], known: list[Point]) -> list[Listed]:
     return found
 
 
-def _state(record: PluginRecord, records: list[PluginRecord]) -> str:
+def _state(record: PluginRecord, records: Sequence[PluginRecord]) -> str:
     """Installed is not active: only hook modules act without being chosen."""
     problem = _incompatible(record)
     if problem:

@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
+from typing import TextIO
+
+
+def read_standard_input() -> str:
+    """All of standard input."""
+    return as_unicode(_standard_input().read())
+
+
+def read_line() -> str:
+    """The next line of standard input; empty at its end."""
+    return as_unicode(_standard_input().readline())
+
+
+def _standard_input() -> TextIO:
+    """Standard input with undecodable bytes as lone surrogates; it cannot be changed after the first read."""
+    if isinstance(sys.stdin, io.TextIOWrapper) and sys.stdin.errors != "surrogateescape":
+        sys.stdin.reconfigure(errors="surrogateescape")
+    return sys.stdin
 
 
 def as_unicode(text: str) -> str:

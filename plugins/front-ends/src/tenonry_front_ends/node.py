@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import queue
@@ -16,7 +17,7 @@ import msgspec
 import zmq
 
 from tenonry.config import EngineConfig
-from tenonry.continuity.fallbacks import fallback_configs
+from tenonry.continuity.fallbacks import fallbacks_of
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.info import ModelInfo
 from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
@@ -61,6 +62,13 @@ def run_headless(config: EngineConfig) -> int:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, _: node.stop(may_abort=number != signal.SIGHUP))
     return node.run()
+
+
+def fallback_configs(config: EngineConfig, manager: PluginManager) -> list[EngineConfig]:
+    """All that engines may be started with instead: with one of the fallbacks, or with several."""
+    found = fallbacks_of(config, manager).items()
+    several = (itertools.combinations(found, count) for count in range(1, len(found) + 1))
+    return [config.replaced(**dict(some)) for some in itertools.chain.from_iterable(several)]
 
 
 def engine_specs(

@@ -129,8 +129,9 @@ class TmpPlugins:
         stevedore_cache._c._internal.clear()
         stevedore_cache._c._disable_caching = True
         for function in vars(discovery).values():
-            if hasattr(function, "cache_clear"):
-                function.cache_clear()
+            remembered = getattr(function, "__wrapped__", None)
+            if hasattr(remembered, "cache_clear"):
+                remembered.cache_clear()
 
     # ------------------------------------------------------------------ details
     def _own_entry_points(self, **conditions: Any) -> importlib.metadata.EntryPoints:
