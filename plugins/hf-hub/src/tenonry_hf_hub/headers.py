@@ -8,6 +8,7 @@ before anything is started.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Callable, Iterable
@@ -130,7 +131,19 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             f"{path} is truncated: tensor {last} ends at byte {found[last].end}, the file has {there}; download or "
             "save the model again"
         )
+    _check_apart(found)
     return found
+
+
+def _check_apart(found: dict[str, StoredTensor]) -> None:
+    """Raises ModelError naming the second of two tensors that share bytes of their file."""
+    ordered = sorted((each.begin, each.end, name) for name, each in found.items() if each.num_bytes)
+    for (_, end, first), (begin, _, second) in itertools.pairwise(ordered):
+        if begin < end:
+            raise ModelError(
+                f"{found[second].file}: tensor {second} begins at byte {begin}, inside tensor {first}, which ends at "
+                f"{end}; download or save the model again"
+            )
 
 
 def tensor_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
