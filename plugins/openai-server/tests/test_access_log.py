@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tenonry_openai_server.serving.logging_setup import ProbeFilter
+from tenonry_openai_server.serving.logging_setup import GarbageFilter, ProbeFilter
 
 
 @pytest.fixture
@@ -46,3 +46,15 @@ def test_probes_are_told_apart(logged):
 def test_other_records_pass(logged):
     record = logging.LogRecord("uvicorn.access", logging.INFO, "", 0, "text", None, None)
     assert ProbeFilter().filter(record)
+
+
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO])
+def test_lines_about_garbage_are_for_debugging(level, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("tenonry"), "isEnabledFor", level.__le__)
+    text = "Invalid HTTP request received."
+    record = logging.LogRecord("uvicorn.error", logging.WARNING, "", 0, text, (), None)
+    assert GarbageFilter().filter(record) is (level == logging.DEBUG)
+    assert record.levelname == "DEBUG"
+    other = logging.LogRecord("uvicorn.error", logging.WARNING, "", 0, "ssl", (), None)
+    assert GarbageFilter().filter(other)
+    assert other.levelno == logging.WARNING

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import socket
 import threading
 
@@ -130,6 +131,15 @@ def test_what_is_no_http_gets_400_and_harms_nobody(data, live, connect):
     assert status == 400
     assert set(body["error"]) == {"message", "type", "param", "code"}
     assert ok(live, connect)
+
+
+@pytest.mark.parametrize("path", [b"/v1/completions", b"/v1/models", b"/nothing"])
+def test_garbage_behind_a_valid_head_leaves_no_error_in_the_log(path, live, connect, caplog):
+    head = b"POST " + path + b" HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+    raw = connect(live).send(head + b"Content-Type: application/json\r\n\r\nZZZ\r\n")
+    assert raw.answer()[0] == 400
+    assert ok(live, connect)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 @pytest.mark.parametrize(

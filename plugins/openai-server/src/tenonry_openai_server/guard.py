@@ -7,6 +7,7 @@ stream may write its many chunks past the layers, which have nothing more to do 
 
 from __future__ import annotations
 
+import logging
 import re
 import uuid
 from collections.abc import MutableMapping
@@ -18,6 +19,8 @@ from tenonry_openai_server.errors import as_api_error, send_error
 from tenonry_openai_server.ignored import SCOPE_KEY, Ignored
 from tenonry_openai_server.state import ServerState
 
+logger = logging.getLogger("tenonry.openai_server")
+CLOSED = "Cannot call write() after write_eof()"  # of asyncio and uvloop
 RAW_SEND = "tenonry.send"
 REQUEST_ID = "tenonry.request_id"
 NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # no browser takes an answer for a page
@@ -70,6 +73,11 @@ class Guard:
         except Exception as error:  # noqa: BLE001  the last resort: logged, and answered in OpenAI's shape
             if complete:
                 return  # an inner layer has answered and logged it
+            if CLOSED in str(error):  # with a 400, because what follows the head is no HTTP
+                logger.debug("request %s: its connection was closed", scope[REQUEST_ID])
+                while (await receive())["type"] != "http.disconnect":
+                    pass  # before that, the HTTP library would log that there is no answer
+                return
             answer = as_api_error(error, scope[REQUEST_ID])
             if started:
                 raise ConnectionAbortedError("the response could not be finished") from None

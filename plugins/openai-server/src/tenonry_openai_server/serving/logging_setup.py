@@ -8,6 +8,7 @@ from tenonry.logs import configure_logging
 
 PROBES = frozenset({"/health", "/ready", "/metrics"})
 OK = 200
+GARBAGE = ("Invalid HTTP request", "Unsupported upgrade request", "No supported WebSocket library")
 
 
 def set_up_logging(process: str, root_path: str = "") -> None:
@@ -20,6 +21,18 @@ def set_up_logging(process: str, root_path: str = "") -> None:
         library.propagate = False
         library.setLevel(level)
     logging.getLogger("uvicorn.access").filters = [ProbeFilter(root_path)]
+    logging.getLogger("uvicorn.error").filters = [GarbageFilter()]
+
+
+class GarbageFilter(logging.Filter):
+    """Lowers lines about bytes that are no HTTP to DEBUG: anyone who reaches the port could fill the log with them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not str(record.msg).startswith(GARBAGE):
+            return True
+        record.levelno = logging.DEBUG
+        record.levelname = "DEBUG"
+        return logging.getLogger("tenonry").isEnabledFor(logging.DEBUG)
 
 
 class ProbeFilter(logging.Filter):
