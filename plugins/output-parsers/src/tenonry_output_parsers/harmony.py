@@ -101,7 +101,7 @@ class Harmony(ScanningParser):
         if not is_header:
             self.text(read)
             return ""
-        return (yield from self._message(lead + read.removesuffix(MESSAGE)))
+        return (yield from self._message(f"{lead} {read.removesuffix(MESSAGE)}"))
 
     def _message(self, head: str) -> Steps[str]:
         """Read a message with this header; returns the mark that ends it."""
