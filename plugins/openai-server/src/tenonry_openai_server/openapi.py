@@ -49,10 +49,18 @@ def describe(
         if isinstance(request, type):
             _requests.add(request.__name__)
         extra["requestBody"] = {
-            "required": True,
+            "required": not _may_be_empty(request),
             "content": {"application/json": {"schema": _schema(request)}},
         }
     return {"summary": summary, "openapi_extra": extra}
+
+
+def _may_be_empty(request: Request) -> bool:
+    """Whether a request without a body is taken: one of an operator with defaults for all fields."""
+    if not (isinstance(request, type) and issubclass(request, BaseModel)):
+        return False
+    needed = any(field.is_required() for field in request.model_fields.values())
+    return getattr(request, "is_strict", False) and not needed
 
 
 def _schema(kind: Request) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tenonry_openai_server.protocol.parse import Body
 
@@ -35,10 +35,30 @@ class WakeUpRequest(ControlBody):
 
 
 class PauseRequest(ControlBody):
-    """Body of POST /pause: what becomes of the requests that run."""
+    """Body of POST /pause: what becomes of the requests that run. `wait_for_inflight_requests` is `mode` wait."""
 
-    mode: Literal["keep", "wait", "abort"] = "keep"
+    mode: Literal["keep", "wait", "abort"] | None = Field(None, description="keep by default.")
+    wait_for_inflight_requests: bool = False
     clear_cache: bool = True
+
+    @property
+    def chosen_mode(self) -> str:
+        """`mode` with its default."""
+        return self.mode or ("wait" if self.wait_for_inflight_requests else "keep")
+
+    @model_validator(mode="after")
+    def _check(self) -> PauseRequest:
+        if self.wait_for_inflight_requests and self.mode not in (None, "wait"):
+            raise ValueError(
+                f"wait_for_inflight_requests is mode wait, not {self.mode}; give mode alone"
+            )
+        return self
+
+
+class AbortRequest(ControlBody):
+    """Body of POST /abort_requests: ids of answers, as in `id`; all requests without."""
+
+    request_ids: list[Name] | None = Field(None, max_length=100_000)
 
 
 class ResetPrefixCacheRequest(ControlBody):
@@ -73,6 +93,12 @@ class DoneResponse(msgspec.Struct):
     """Answer of a route that acts: whether all of it was done."""
 
     done: bool = True
+
+
+class PausedResponse(msgspec.Struct):
+    """Answer of GET /is_paused."""
+
+    is_paused: bool
 
 
 class SleepingResponse(msgspec.Struct):

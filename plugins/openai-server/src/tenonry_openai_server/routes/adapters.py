@@ -15,8 +15,9 @@ from tenonry_openai_server.protocol.adapters import (
     LoadAdapterRequest,
     UnloadAdapterRequest,
 )
-from tenonry_openai_server.routes.bodies import read_body, server_state
+from tenonry_openai_server.routes.bodies import server_state
 from tenonry_openai_server.routes.operations import answer
+from tenonry_openai_server.routes.operator_bodies import read_operation
 
 logger = logging.getLogger("tenonry.server")
 
@@ -30,7 +31,7 @@ async def load(request: Request) -> Response:
     """Load a folder of peft into every engine; requests choose it by `model`."""
     state = server_state(request)
     engine = state.admit()
-    body = await read_body(request, LoadAdapterRequest)
+    body = await read_operation(request, LoadAdapterRequest)
     if body.lora_name in state.model_names:
         raise bad_request(f"'{body.lora_name}' is a name of the model itself", "lora_name")
     adapter = await state.adapters.load(
@@ -48,7 +49,7 @@ async def unload(request: Request) -> Response:
     """No new request finds the adapter; those that run end with it."""
     state = server_state(request)
     engine = state.admit()
-    body = await read_body(request, UnloadAdapterRequest)
+    body = await read_operation(request, UnloadAdapterRequest)
     await state.adapters.unload(engine, body.lora_name)
     logger.info("unloaded adapter %s", body.lora_name)
     return answer(AdapterResponse(status="unloaded", lora_name=body.lora_name))

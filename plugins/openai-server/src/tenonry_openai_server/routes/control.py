@@ -18,8 +18,10 @@ from tenonry.errors import EngineGenerateError, TenonryError
 from tenonry_openai_server.errors import APIError, bad_request
 from tenonry_openai_server.openapi import describe
 from tenonry_openai_server.protocol.control import (
+    AbortRequest,
     DoneResponse,
     EmptyRequest,
+    PausedResponse,
     PauseRequest,
     ReplaceRequest,
     ResetPrefixCacheRequest,
@@ -29,11 +31,13 @@ from tenonry_openai_server.protocol.control import (
     UpdateWeightsRequest,
     WakeUpRequest,
 )
-from tenonry_openai_server.routes.bodies import read_body, server_state
+from tenonry_openai_server.routes.bodies import server_state
 from tenonry_openai_server.routes.operations import answer
+from tenonry_openai_server.routes.operator_bodies import read_operation
 
 if TYPE_CHECKING:
     from tenonry_openai_server.settings import ServerConfig
+    from tenonry_openai_server.state import ServerState
 
 SHARED_MEMORY = "shm:"
 Result = TypeVar("Result")
@@ -54,7 +58,7 @@ async def told(act: Awaitable[Result]) -> Result:
 @router.post("/sleep", **describe("Give memory back", SleepRequest, DoneResponse))
 async def sleep(request: Request) -> Response:
     """Level 1: that of the KV cache; 2: that of the weights as well. Requests wait, or are refused, until /wake_up."""
-    body = await read_body(request, SleepRequest)
+    body = await read_operation(request, SleepRequest)
     await told(server_state(request).engine.sleep(body.level))
     return answer(DoneResponse())
 
@@ -62,7 +66,7 @@ async def sleep(request: Request) -> Response:
 @router.post("/wake_up", **describe("Take memory again", WakeUpRequest, DoneResponse))
 async def wake_up(request: Request) -> Response:
     """What `tags` name, or all."""
-    body = await read_body(request, WakeUpRequest)
+    body = await read_operation(request, WakeUpRequest)
     await told(server_state(request).engine.wake_up(body.tags))
     return answer(DoneResponse())
 
@@ -77,27 +81,54 @@ async def is_sleeping(request: Request) -> Response:
 @router.post("/pause", **describe("Hold requests", PauseRequest, DoneResponse))
 async def pause(request: Request) -> Response:
     """keep: all requests where they are; wait: until those that run have ended; abort: end them."""
-    body = await read_body(request, PauseRequest)
+    body = await read_operation(request, PauseRequest)
     state = server_state(request)
-    if body.mode != "keep" and state.settings.api_server_count > 1:
-        raise bad_request(
-            f"mode '{body.mode}' is about the requests of one API server, and there are "
-            f"{state.settings.api_server_count}; use keep, which holds the engines",
-            "mode",
+    mode = body.chosen_mode
+    if state.settings.api_server_count > 1:
+        _check_alone(
+            state, mode != "keep", f"mode '{mode}' is about the requests of one; use keep", "mode"
         )
+        await told(state.engine.operations.hold())  # another server may get the request to resume
+        return answer(DoneResponse())
     pausing = state.engine.pause_generation(
-        wait_for_inflight_requests=body.mode == "wait",
-        clear_cache=body.clear_cache,
-        keep=body.mode == "keep",
+        wait_for_inflight_requests=mode == "wait", clear_cache=body.clear_cache, keep=mode == "keep"
     )
     await told(pausing)
     return answer(DoneResponse())
 
 
+@router.get("/is_paused", **describe("Whether requests are held", None, PausedResponse))
+async def is_paused(request: Request) -> Response:
+    """True between /pause and /resume."""
+    state = server_state(request)
+    _check_alone(state, True, "none of them knows of a pause at another")
+    return answer(PausedResponse(state.engine.is_paused))
+
+
+@router.post("/abort_requests", **describe("End requests", AbortRequest, DoneResponse))
+async def abort_requests(request: Request) -> Response:
+    """Those named, or all; their answers end with the reason `abort`."""
+    body = await read_operation(request, AbortRequest)
+    state = server_state(request)
+    _check_alone(state, True, "each ends its own requests only")
+    if body.request_ids is None:
+        await state.engine.abort_all()
+    else:
+        await state.engine.abort(body.request_ids)
+    return answer(DoneResponse())
+
+
+def _check_alone(state: ServerState, is_needed: bool, why: str, param: str | None = None) -> None:
+    """Raises APIError 400 for what means one API server where there are several."""
+    count = state.settings.api_server_count
+    if is_needed and count > 1:
+        raise bad_request(f"there are {count} API servers: {why}", param, "unsupported")
+
+
 @router.post("/resume", **describe("End /pause", EmptyRequest, DoneResponse))
 async def resume(request: Request) -> Response:
     """Requests go on."""
-    await read_body(request, EmptyRequest)
+    await read_operation(request, EmptyRequest)
     await told(server_state(request).engine.resume_generation())
     return answer(DoneResponse())
 
@@ -108,7 +139,7 @@ async def resume(request: Request) -> Response:
 )
 async def reset_prefix_cache(request: Request) -> Response:
     """`done` is false where requests still use blocks."""
-    body = await read_body(request, ResetPrefixCacheRequest)
+    body = await read_operation(request, ResetPrefixCacheRequest)
     resetting = server_state(request).engine.reset_prefix_cache(
         body.reset_running_requests, body.reset_connector
     )
@@ -118,7 +149,7 @@ async def reset_prefix_cache(request: Request) -> Response:
 @router.post("/reset_mm_cache", **describe("Forget processed images", EmptyRequest, DoneResponse))
 async def reset_mm_cache(request: Request) -> Response:
     """And whatever else was made of inputs that are no text."""
-    await read_body(request, EmptyRequest)
+    await read_operation(request, EmptyRequest)
     await told(server_state(request).engine.reset_mm_cache())
     return answer(DoneResponse())
 
@@ -126,7 +157,7 @@ async def reset_mm_cache(request: Request) -> Response:
 @router.post("/start_profile", **describe("Begin a profile", EmptyRequest, DoneResponse))
 async def start_profile(request: Request) -> Response:
     """On every rank, and of this event loop where `--front-end-profile-dir` names a folder."""
-    await read_body(request, EmptyRequest)
+    await read_operation(request, EmptyRequest)
     await told(server_state(request).engine.start_profile())
     return answer(DoneResponse())
 
@@ -134,7 +165,7 @@ async def start_profile(request: Request) -> Response:
 @router.post("/stop_profile", **describe("End and write it", EmptyRequest, DoneResponse))
 async def stop_profile(request: Request) -> Response:
     """Where the worker's option `profile_dir` says, and `--front-end-profile-dir`."""
-    await read_body(request, EmptyRequest)
+    await read_operation(request, EmptyRequest)
     await told(server_state(request).engine.stop_profile())
     return answer(DoneResponse())
 
@@ -142,7 +173,7 @@ async def stop_profile(request: Request) -> Response:
 @router.post("/scale", **describe("Go on with more or fewer engines", ScaleRequest, DoneResponse))
 async def scale(request: Request) -> Response:
     """Engines that leave finish their requests first."""
-    body = await read_body(request, ScaleRequest)
+    body = await read_operation(request, ScaleRequest)
     try:
         await told(server_state(request).engine.scale(body.size, body.drain_timeout))
     except TenonryError as error:
@@ -156,7 +187,7 @@ async def scale(request: Request) -> Response:
 )
 async def replace(request: Request) -> Response:
     """New engines start beside those that run, and take over their requests. What is refused changes nothing."""
-    body = await read_body(request, ReplaceRequest)
+    body = await read_operation(request, ReplaceRequest)
     state = server_state(request)
     for name, value in body.changes.items():
         check_choice(name, value, getattr(state.config, name, None))
@@ -187,7 +218,7 @@ def check_choice(setting: str, value: Any, chosen: Any) -> None:
 @router.post("/update_weights", **describe("Replace weights", UpdateWeightsRequest, DoneResponse))
 async def update_weights(request: Request) -> Response:
     """By those of a safetensors file, a folder of them, or shared memory (shm:NAME)."""
-    body = await read_body(request, UpdateWeightsRequest)
+    body = await read_operation(request, UpdateWeightsRequest)
     state = server_state(request)
     source = allowed_source(body.source, state.settings)
     await told(state.engine.update_weights(source, body.names, body.version))
