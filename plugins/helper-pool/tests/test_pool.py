@@ -109,7 +109,7 @@ def make(module):
 
 
 def run(pool: HelperPool, text: str, cost: int = 1) -> str:
-    return bytes(pool.run(text.encode(), cost)).decode()
+    return bytes(pool.run(text.encode(), cost=cost)).decode()
 
 
 def in_thread(function, *args) -> tuple[threading.Thread, list]:
@@ -293,8 +293,8 @@ class TestEnds:
 
             workers = Workers("test", "helper_handlers:Jobs", b"", Limits(seconds=600.0))
             pool = HelperPool("test", workers, short_cost=100, size=2)
-            pool.run(b"echo a", 1)
-            threading.Thread(target=pool.run, args=(b"spin 500", 1000)).start()
+            pool.run(b"echo a", cost=1)
+            threading.Thread(target=pool.run, args=(b"spin 500",), kwargs={"cost": 1000}).start()
             while pool.stats.num_running == 0:
                 time.sleep(0.01)
             print("runs", flush=True)

@@ -21,8 +21,18 @@ def encoded(data: bytes) -> str:
 
 @pytest.mark.parametrize(
     ("url", "data"),
-    [(encoded(b"\x00abc"), b"\x00abc"), ("data:,a%20b", b"a b"), ("DATA:image/png;BASE64,YQ==", b"a")],
-)  # fmt: skip
+    [
+        (encoded(b"\x00abc"), b"\x00abc"),
+        ("data:,a%20b", b"a b"),
+        ("DATA:image/png;BASE64,YQ==", b"a"),
+        ("data:image/png;charset=utf-8; base64,YQ==", b"a"),
+        ("data:image/png;base64,AGFi\r\n Yw==\n", b"\x00abc"),
+        ("data:image/png;base64,AGFi%0AYw%3D%3D", b"\x00abc"),
+        ("data:image/png;base64,%2B%2Fs=", b"\xfb\xfb"),
+        ("data:image/png;base64,+/s=", b"\xfb\xfb"),
+        ("data:image/png;base64,AGFiYw", b"\x00abc"),
+    ],
+)
 def test_a_data_url_gives_its_bytes(url, data):
     assert ImageSources((), 100).read(url, "here") == data
 
@@ -33,6 +43,12 @@ def test_a_data_url_gives_its_bytes(url, data):
         (encoded(bytes(11)), "11 bytes; at most 10"),
         (encoded(bytes(100)), "136 characters; at most 10 bytes"),
         ("data:image/png;base64,!!", "no base64"),
+        ("data:image/png;base64,YQ=Y", "no base64"),
+        ("data:image/png;base64,YWFhY", "no base64"),
+        ("data:image/png;base64,\u00e9\u00e9\u00e9\u00e9", "no base64"),
+        ("data:image/png;base64,%20%0A", "empty"),
+        ("", "data: URL, or an https: URL"),
+        (" ", "data: URL, or an https: URL"),
         ("data:image/png;base64,", "empty"),
         ("data:image/png", "comma"),
         ("ftp://good.test/a", "data: URL, or an https: URL"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tenonry_helper_pool.stats import HelperStats
@@ -60,3 +62,17 @@ def test_the_logger_shows_them(make_logger, scrape):
     logger.record_extra(stats(num_jobs=2, waiting_s=0.25))
     text = logger.render()[0].decode()
     assert 'tenonry:helper_waiting_seconds_total{helper="grammar_check",model_name=' in text
+
+
+def test_the_cache_of_images_has_names_of_its_own(make_logger):
+    """MM-1."""
+    logger = make_logger()
+    logger.record_extra(stats(helper="image_decode", num_lookups=5, num_hits=2))
+    logger.record_extra(stats(helper="grammar_check", num_lookups=9, num_hits=9))
+    text = logger.render()[0].decode()
+    for prefix in ("tenonry:", "vllm:"):
+        for name, value in (("queries", 5), ("hits", 2)):
+            assert re.search(
+                rf"^{prefix}mm_cache_{name}_total{{[^}}]*}} {value}\.0$", text, re.MULTILINE
+            )
+    assert 'helper_cache_hits_total{helper="grammar_check"' in text

@@ -71,6 +71,7 @@ class GrammarChecker:
             self._known.move_to_end(key)
             while len(self._known) > MAX_KNOWN:
                 self._known.popitem(last=False)
+        self.pool.count_lookup(not is_mine)
         if is_mine:
             self._find_out(key, text, verdict)
         error = verdict.result()
@@ -98,7 +99,7 @@ class GrammarChecker:
 
     def _verdict(self, text: bytes) -> str | None:
         try:
-            answer = self.pool.run(text, len(text))
+            answer = self.pool.run(text, cost=len(text))
         except HelperUnavailable as error:
             raise RequestError(f"structured output is not available: {error}", PARAM) from None
         return msgspec.msgpack.decode(answer, type=Verdict).error

@@ -17,6 +17,8 @@ class HelperCounts(msgspec.Struct):
     num_timeouts: int = 0
     num_refused: int = 0
     num_restarted: int = 0
+    num_lookups: int = 0
+    num_hits: int = 0
     busy_s: float = 0.0
     waiting_s: float = 0.0
 

@@ -8,6 +8,7 @@ slot is free for short jobs within `SHORT_S`.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from tenonry_helper_pool.messages import Limits
 from tenonry_helper_pool.queue import SHORT_S
@@ -51,14 +52,18 @@ class HelperPool:
         """What the handler tells its owner; starts the first process. Raises HelperUnavailable."""
         return self._workers.facts()
 
-    def run(self, body: bytes, cost: int) -> memoryview:
-        """The answer to a job of the current client; waits for it.
+    def count_lookup(self, is_hit: bool) -> None:
+        """Count a job whose result may be known already."""
+        self._turns.count_lookup(is_hit)
+
+    def run(self, *parts: bytes, cost: int) -> memoryview:
+        """The answer to a job of the current client; waits for it. `parts`: the body of the job.
 
         Raises LimitExceeded, HelperUnavailable, QueueFullError and DrainingError.
         """
         with self._turns.hold(cost) as turn:
             for _ in range(MAX_LOST):
-                answer = self._attempt(turn, body)
+                answer = self._attempt(turn, parts)
                 if answer is not None or not self._workers.are_lost:
                     break
             self._turns.check_open()
@@ -72,17 +77,17 @@ class HelperPool:
         self._turns.close()
         self._workers.close()
 
-    def _attempt(self, turn: Turn, body: bytes) -> memoryview | None:
+    def _attempt(self, turn: Turn, parts: Sequence[bytes]) -> memoryview | None:
         """The answer; None where the worker ended."""
         if not turn.is_long:
-            answer, is_short = self._tried(turn, body)
+            answer, is_short = self._tried(turn, parts)
             if is_short or turn.is_long:
                 return answer
             self._turns.restart(turn)
-        answer, _ = self._tried(turn, body)
+        answer, _ = self._tried(turn, parts)
         return answer
 
-    def _tried(self, turn: Turn, body: bytes) -> tuple[memoryview | None, bool]:
+    def _tried(self, turn: Turn, parts: Sequence[bytes]) -> tuple[memoryview | None, bool]:
         """The answer, and whether it came, or the worker ended, within `SHORT_S`. One that takes longer than it may is
         ended.
         """
@@ -91,7 +96,7 @@ class HelperPool:
         answer = None
         try:
             deadline = time.monotonic() + self._workers.limits.most_s
-            worker.send(body)
+            worker.send(*parts)
             is_short = worker.answers_within(SHORT_S, deadline)
             if is_short or self._turns.may_go_on(turn):
                 answer = worker.answer(deadline)

@@ -113,6 +113,14 @@ class Turns:
         self._changed()
         self._wait(turn)
 
+    def count_lookup(self, is_hit: bool) -> None:
+        """A result was looked up, and found or not. Reported with the next change."""
+        with self._lock:
+            self._counts.num_lookups += 1
+            self._counts.num_hits += is_hit
+        if is_hit:
+            self._changed()
+
     def count_timeout(self) -> None:
         """A job exceeded a limit."""
         with self._lock:

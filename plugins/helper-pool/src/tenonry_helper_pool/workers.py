@@ -49,11 +49,11 @@ class Worker:
         """Whether it ended while it had nothing to do."""
         return is_readable(self._channel, 0)
 
-    def send(self, body: bytes) -> None:
+    def send(self, *parts: bytes) -> None:
         """Begin a job; a worker that has ended does not answer."""
         self._used_s = processor_s(self._pid)
         with contextlib.suppress(Ended):
-            send(self._channel, body)
+            send(self._channel, *parts)
 
     def answers_within(self, seconds: float, deadline: float) -> bool:
         """Whether the answer begins, or the worker ends, within so much of its processor time, and by the deadline."""

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
+from tenonry.errors import RequestError
+
 if TYPE_CHECKING:
     from tenonry.step import I32
+
+
+# Pixels in width and height of an image of which a request wants few details.
+REDUCED_EDGE = 512
 
 
 class ImageLimits(msgspec.Struct, frozen=True):
@@ -23,10 +30,13 @@ class ImageLimits(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ImageContext:
-    """What an image processor is built from: the model's folder, and what one image may take."""
+    """What an image processor is built from: the model's folder, and what one image may take. `report` receives the
+    numbers of its helper, a `HelperStats`.
+    """
 
     path: str
     limits: ImageLimits
+    report: Callable[[Any], None] | None = None
 
 
 class ProcessedImage(msgspec.Struct, frozen=True):
@@ -71,6 +81,16 @@ class ImageProcessor(ABC):
     @abstractmethod
     def process(self, data: bytes, param: str) -> ProcessedImage:
         """An image file's bytes, made ready; `param` is the request's field that errors name."""
+
+    def process_reduced(self, data: bytes, param: str) -> ProcessedImage:
+        """The same of an image that is first reduced to `REDUCED_EDGE` pixels in width and height.
+
+        Raises RequestError where the processor does not do that.
+        """
+        raise RequestError(
+            f"{param}.detail='low' is not supported by image processor {type(self).__name__}; leave it out",
+            f"{param}.detail",
+        )
 
     def placeholder(self, token_ids: I32) -> I32:
         """The places in `token_ids` i32[n] that stand for images."""

@@ -1,40 +1,33 @@
-"""What passes between a front end and the process that decodes its images: frames on pipes. Light."""
+"""What passes between a front end and the helper processes that decode its images. Light."""
 
 from __future__ import annotations
 
 import struct
-from typing import IO, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
 
-LENGTH = struct.Struct("<Q")
-T = TypeVar("T")
+MAX_EDGE = struct.Struct("<I")  # in front of an image file: see `decode`; 0 for none
+# Data type, shape and bytes of an array.
+Packed = tuple[str, list[int], memoryview]
 
 
 class Setup(msgspec.Struct, array_like=True):
-    """First message: the model's folder, and what one image may take."""
+    """What the process begins with: the model's folder, and the bound of one image."""
 
     path: str
     max_pixels: int
-    seconds: float
 
 
-class Ready(msgspec.Struct, array_like=True):
-    """The answer to it: the token that stands for an image, or why there will be no images."""
+class Facts(msgspec.Struct, array_like=True):
+    """What it reports once it is built: the token that stands for an image."""
 
-    token_id: int = -1
-    error: str = ""
-
-
-class Job(msgspec.Struct, array_like=True):
-    """One image file."""
-
-    data: bytes
+    token_id: int
 
 
 class Made(msgspec.Struct, array_like=True):
-    """The answer: what is wrong with the image, or what was made of it; arrays as (data type, shape, bytes).
+    """The answer: what is wrong with the image, or what was made of it.
 
     The other fields are those of `ProcessedImage`.
     """
@@ -43,38 +36,21 @@ class Made(msgspec.Struct, array_like=True):
     token_ids: list[int] = []
     first: int = 0
     count: int = 0
-    inputs: dict[str, tuple[str, list[int], bytes]] = {}
+    inputs: dict[str, Packed] = {}
     before: str = ""
     after: str = ""
     whole: list[tuple[int, int]] = []
 
 
-def packed(array: np.ndarray) -> tuple[str, list[int], bytes]:
+def packed(array: np.ndarray) -> Packed:
     """An array as it is sent."""
-    return array.dtype.str, list(array.shape), np.ascontiguousarray(array).tobytes()
+    data: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    return array.dtype.str, list(array.shape), data
 
 
-def unpacked(sent: tuple[str, list[int], bytes]) -> np.ndarray:
-    """The array again; read-only."""
+def unpacked(sent: Packed) -> np.ndarray:
+    """The array again; read-only, over the bytes of the answer."""
     kind, shape, data = sent
-    return np.frombuffer(data, np.dtype(kind)).reshape(shape)
-
-
-def write_message(stream: IO[bytes], message: msgspec.Struct) -> None:
-    """One message, its length in front."""
-    body = msgspec.msgpack.encode(message)
-    stream.write(LENGTH.pack(len(body)))
-    stream.write(body)
-    stream.flush()
-
-
-def read_message(stream: IO[bytes], kind: type[T]) -> T | None:
-    """The next message, None at the end of the stream."""
-    head = stream.read(LENGTH.size)
-    if len(head) < LENGTH.size:
-        return None
-    (length,) = LENGTH.unpack(head)
-    body = stream.read(length)
-    if len(body) < length:
-        return None
-    return msgspec.msgpack.decode(body, type=kind)
+    array = np.frombuffer(data, np.dtype(kind)).reshape(shape)
+    array.flags.writeable = False
+    return array

@@ -1,22 +1,19 @@
-"""Makes an image file ready for a model with transformers' processors. In the process that decodes."""
+"""Makes an image file ready for a model with transformers' processors. Helper process."""
 
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tenonry_io_images.decoding import BadImage, decode
 from tenonry_io_images.messages import Made, packed
 
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 TOKEN_NAMES = ("image_token_id", "image_token_index")
-MAX_RATIO = 200  # of the longer edge to the shorter one
 TRIAL_SIZE = (
     1280,
     640,
@@ -25,39 +22,8 @@ WITH_TORCHVISION = "; pip install torchvision"
 TEXT_NAMES = frozenset({"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"})
 
 
-class BadImage(Exception):
-    """An image that cannot be read; the text is for the client."""
-
-
 class CannotPrepare(Exception):
     """A model for which no image can be made ready; the text is for the operator."""
-
-
-def decode(data: bytes, max_pixels: int) -> Any:
-    """An image file as a picture in RGB, turned as its EXIF data say. Raises BadImage.
-
-    The size is looked at before a pixel is decoded; of a file with several pictures the first is read.
-    """
-    from PIL import Image, ImageOps
-
-    Image.MAX_IMAGE_PIXELS = None  # bounded here, by the setting
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            picture = Image.open(io.BytesIO(data), formats=FORMATS)
-        except Exception:  # noqa: BLE001 - any class, and texts that may hold addresses
-            raise BadImage(f"it is none of {', '.join(FORMATS)}") from None
-        width, height = picture.size
-        if width * height > max_pixels:
-            raise BadImage(f"it has {width} × {height} pixels; at most {max_pixels} are allowed")
-        if max(width, height) > MAX_RATIO * min(width, height):
-            raise BadImage(
-                f"it has {width} × {height} pixels; one edge may be {MAX_RATIO} times the other"
-            )
-        try:
-            return ImageOps.exif_transpose(picture).convert("RGB")
-        except Exception:  # noqa: BLE001 - as above
-            raise BadImage(f"its {picture.format} data are damaged") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +90,9 @@ class Preparation:
         """Whether the processor says how many patches an image has (Qwen-VL's kind): no text is needed to count."""
         return hasattr(self._images, "merge_size")
 
-    def make(self, data: bytes, max_pixels: int) -> Made:
-        """An image file made ready. Raises BadImage."""
-        picture = decode(data, max_pixels)
+    def make(self, data: bytes | memoryview, max_pixels: int, max_edge: int = 0) -> Made:
+        """An image file made ready; `max_edge`: see `decode`. Raises BadImage."""
+        picture = decode(data, max_pixels, max_edge)
         written = self._of_patches(picture) if self._whole is None else self._of_whole(picture)
         piece = _piece(written.token_ids, self._image_token)
         if piece is None:

@@ -1,100 +1,93 @@
-"""The image processor `transformers`: files are decoded and prepared in processes that can be killed. Front end; any
-thread. What was made of a file is kept, so that the turns of a chat do not decode its images anew.
+"""The image processor `transformers`: files are decoded and prepared in helper processes. Front end; any thread.
+What was made of a file is kept, so that the turns of a chat do not decode its images anew.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import subprocess
-import sys
-import threading
-from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
-from tenonry.errors import DrainingError, ModelError, QueueFullError, RequestError
-from tenonry_images.base import ImageContext, ImageProcessor, ProcessedImage
+from tenonry.errors import ModelError, RequestError
+from tenonry_helper_pool.pool import HelperPool, HelperUnavailable, LimitExceeded, Limits, Workers
+from tenonry_images.base import REDUCED_EDGE, ImageContext, ImageProcessor, ProcessedImage
 from tenonry_io_images.cache import ProcessedImages
-from tenonry_io_images.messages import (
-    Job,
-    Made,
-    Ready,
-    Setup,
-    read_message,
-    unpacked,
-    write_message,
-)
+from tenonry_io_images.messages import MAX_EDGE, Facts, Made, Setup, unpacked
 
-if TYPE_CHECKING:
-    from typing import IO
-
-MAX_WAITING = 256
+HELPER = "image_decode"
 CACHE_BYTES = 256 << 20
+MEMORY_BYTES = 4 << 30
+SHORT_BYTES = 1 << 20  # of a file; larger ones are expected to take long
+NICE = 5  # the priority of long jobs, too: a request waits for each
 
 
 class TransformersImages(ImageProcessor):
-    """One process decodes; it is started anew when an image ended it."""
+    """Decodes in processes that are ended when an image takes too much time or memory."""
 
-    def __init__(self, context: ImageContext) -> None:
-        """Raises ModelError for a model without image processor."""
+    def __init__(self, context: ImageContext, *, size: int | None = None) -> None:
+        """Raises ModelError for a model without image processor. `size`: see `HelperPool`."""
         super().__init__(context)
         limits = context.limits
-        self._setup = Setup(context.path, limits.max_pixels, limits.seconds)
-        self._lock = threading.Lock()
-        self._num_waiting = 0
-        self._is_closed = False
+        self._seconds = limits.seconds
+        workers = Workers(
+            "images",
+            "tenonry_io_images.decode_process:DecodeHandler",
+            msgspec.msgpack.encode(Setup(context.path, limits.max_pixels)),
+            Limits(seconds=limits.seconds, memory_bytes=MEMORY_BYTES, nice=NICE),
+        )
+        self.pool = HelperPool(
+            HELPER, workers, short_cost=SHORT_BYTES, size=size, report=context.report
+        )
         self._processed = ProcessedImages(CACHE_BYTES)
-        self._process: _DecodeProcess | None = _DecodeProcess(self._setup)
-        self.token_id = self._process.token_id
+        try:
+            facts = msgspec.msgpack.decode(self.pool.facts(), type=Facts)
+        except HelperUnavailable as error:
+            self.pool.close()
+            raise ModelError(
+                f"max_images: {error}; use max_images=0 to serve the model for text"
+            ) from None
+        self.token_id = facts.token_id
 
     def process(self, data: bytes, param: str) -> ProcessedImage:
-        key = hashlib.sha256(data).digest()
-        found = self._processed.get(key)
+        return self._made(data, 0, param)
+
+    def process_reduced(self, data: bytes, param: str) -> ProcessedImage:
+        return self._made(data, REDUCED_EDGE, param)
+
+    def _made(self, data: bytes, max_edge: int, param: str) -> ProcessedImage:
+        begin = MAX_EDGE.pack(max_edge)
+        key = hashlib.sha256(begin)
+        key.update(data)
+        found = self._processed.get(key.digest())
+        self.pool.count_lookup(found is not None)
         if found is not None:
             return found
-        if self._num_waiting >= MAX_WAITING:
-            raise QueueFullError(f"{self._num_waiting} images wait to be decoded; try again later")
-        self._num_waiting += 1
-        try:
-            with self._lock:
-                made = self._made(data)
-        finally:
-            self._num_waiting -= 1
-        if made is None:
-            raise RequestError(
-                f"{param}: the image was not decoded within {self._setup.seconds:g} s of processor time, or took too "
-                "much memory; send a smaller one",
-                param,
-            )
+        made = self._asked(begin, data, param)
         if made.error:
             raise RequestError(f"{param}: the image cannot be read: {made.error}", param)
         image = _image_of(made)
-        self._processed.put(key, image)
+        self._processed.put(key.digest(), image)
         return image
 
-    def _made(self, data: bytes) -> Made | None:
-        if self._is_closed:
-            raise DrainingError("this front end ends: it decodes no more images")
-        if self._process is None or self._process.has_ended:
-            self._drop()
-            self._process = _DecodeProcess(self._setup)
-        made = self._process.ask(data)
-        if made is None:
-            self._drop()
-        return made
-
-    def _drop(self) -> None:
-        if self._process is not None:
-            self._process.close()
-        self._process = None
+    def _asked(self, begin: bytes, data: bytes, param: str) -> Made:
+        try:
+            answer = self.pool.run(begin, data, cost=len(data))
+        except LimitExceeded:
+            raise RequestError(
+                f"{param}: the image was not decoded within {self._seconds:g} s of processor time, or took too much "
+                "memory; send a smaller one",
+                param,
+            ) from None
+        except HelperUnavailable as error:
+            raise ModelError(f"images cannot be decoded: {error}") from None
+        return msgspec.msgpack.decode(answer, type=Made)
 
     def reset(self) -> None:
         self._processed.clear()
 
     def shutdown(self) -> None:
-        self._is_closed = True
-        self._drop()
+        self.pool.close()
 
 
 def _image_of(made: Made) -> ProcessedImage:
@@ -113,48 +106,3 @@ def _image_of(made: Made) -> ProcessedImage:
         made.after,
         tuple(made.whole),
     )
-
-
-class _DecodeProcess:
-    """One process, asked by one thread at a time."""
-
-    def __init__(self, setup: Setup) -> None:
-        """Raises ModelError when it cannot make images ready for the model."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tenonry_io_images.decode_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        if self._process.stdin is None or self._process.stdout is None:
-            raise RuntimeError("the decoding process was started without pipes")
-        self._to: IO[bytes] = self._process.stdin
-        self._from: IO[bytes] = self._process.stdout
-        ready = None
-        with contextlib.suppress(BrokenPipeError):
-            write_message(self._to, setup)
-            ready = read_message(self._from, Ready)
-        if ready is None or ready.error:
-            self.close()
-            what = ready.error if ready is not None else "the decoding process ended at its start"
-            raise ModelError(f"max_images: {what}; use max_images=0 to serve the model for text")
-        self.token_id = ready.token_id
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it ended by itself, or something killed it while it waited."""
-        return self._process.poll() is not None
-
-    def ask(self, data: bytes) -> Made | None:
-        """What was made of an image file, or None when the process ended over it."""
-        try:
-            write_message(self._to, Job(data))
-            return read_message(self._from, Made)
-        except BrokenPipeError:
-            return None
-
-    def close(self) -> None:
-        self._process.kill()
-        for stream in (self._to, self._from):
-            with contextlib.suppress(OSError):
-                stream.close()
-        self._process.wait()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tenonry.errors import RequestError
 from tenonry_io_text.assistant import template_answer, without_thinking
@@ -13,31 +13,50 @@ from tenonry_io_text.plain import plain
 
 IMAGE_TYPES = frozenset({"image_url", "input_image", "image"})
 TEXT_TYPES = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+# "low" reduces an image before the model sees it; the others leave it to the model's image processor.
+DETAILS = ("auto", "low", "high", "original")
 Message = dict[str, Any]
 
 
+class ChatImage(NamedTuple):
+    """One image of a chat: the field that it stands in, its URL, and how much of its detail the model is to see."""
+
+    where: str
+    url: str
+    detail: str
+
+
 class ChatImages:
-    """The images of one chat, in order. `most` of them may be there; `token` is the text that stands for each."""
+    """The images of one chat, in order, as `found`. `most` of them may be there; `token` is the text that stands for
+    each.
+    """
 
     def __init__(self, most: int, token: str) -> None:
         self.token = token
         self._most = most
-        self.urls: list[tuple[str, str]] = []  # and the field that each stands in
+        self.found: list[ChatImage] = []
 
     def add(self, part: dict[str, Any], where: str) -> None:
-        """Raises RequestError for a part without URL, and for one more than may be there."""
+        """Raises RequestError for a part without URL or with an unknown detail, and for more than may be there."""
         given = part.get("image_url", part.get("url"))
+        holder = given if isinstance(given, dict) else part
         url = given.get("url") if isinstance(given, dict) else given
         if not isinstance(url, str) or not url.strip():
             raise RequestError(
                 f'{where} must hold {{"image_url": {{"url": …}}}}, a data: or https: URL', where
             )
-        if len(self.urls) == self._most:
+        detail = holder.get("detail") or "auto"
+        if detail not in DETAILS:
+            raise RequestError(
+                f"{where}.image_url.detail={detail!r:.40} must be one of {', '.join(DETAILS)}",
+                f"{where}.image_url.detail",
+            )
+        if len(self.found) == self._most:
             raise RequestError(
                 f"{where}: the messages hold more than max_images={self._most} images; leave some out",
                 where,
             )
-        self.urls.append((f"{where}.image_url", url))
+        self.found.append(ChatImage(f"{where}.image_url", url, detail))
 
 
 def normalise_messages(

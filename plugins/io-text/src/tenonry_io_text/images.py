@@ -13,12 +13,13 @@ from tenonry_images.base import ImageContext, ImageLimits, ProcessedImage
 from tenonry_images.points import IMAGE_PROCESSORS
 from tenonry_images.prompt import with_images, with_surroundings
 from tenonry_images.sources import ImageSources
-from tenonry_io_text.content import ChatImages
+from tenonry_io_text.content import ChatImage, ChatImages
 
 if TYPE_CHECKING:
     import numpy as np
 
     from tenonry.step import I32
+    from tenonry_helper_pool.turns import Report
     from tenonry_images.base import ImageProcessor
     from tenonry_io_text.codec import Codec
 
@@ -37,10 +38,11 @@ class PromptImages:
         hosts: tuple[str, ...],
         most: int,
         max_piece: int,
+        report: Report | None = None,
     ) -> None:
         """Raises PluginError without the processor, and ModelError for a model that it cannot serve."""
         found, _ = resolve_point(IMAGE_PROCESSORS, processor)
-        self._processor: ImageProcessor = found(ImageContext(path, limits))
+        self._processor: ImageProcessor = found(ImageContext(path, limits, report))
         self._sources = ImageSources(hosts, limits.max_bytes)
         self._most = most
         self._max_piece = max_piece
@@ -51,10 +53,13 @@ class PromptImages:
 
     def read(self, images: ChatImages) -> list[ProcessedImage]:
         """Read and prepare what a chat named. May take seconds. Raises RequestError that names the part."""
-        return [
-            self._processor.process(self._sources.read(url, where), where)
-            for where, url in images.urls
-        ]
+        return [self._image(each) for each in images.found]
+
+    def _image(self, image: ChatImage) -> ProcessedImage:
+        data = self._sources.read(image.url, image.where)
+        if image.detail == "low":
+            return self._processor.process_reduced(data, image.where)
+        return self._processor.process(data, image.where)
 
     def surrounded(self, codec: Codec, text: str, images: list[ProcessedImage]) -> str:
         """A prompt's text with what stands around its images, which is tokenised with it."""

@@ -92,8 +92,8 @@ class TextIOProcessor(IOProcessor):
         self._max_chars = options.max_prompt_chars or max(
             MIN_CHARS, CHARS_PER_TOKEN * self._max_model_len
         )
-        report = partial(context.submit, "record_extra") if context.submit else None
-        self._grammars = GrammarCheck(config, model, options.grammar_seconds, report)
+        self._report = partial(context.submit, "record_extra") if context.submit else None
+        self._grammars = GrammarCheck(config, model, options.grammar_seconds, self._report)
         self._codec: Codec | None = None
         self._transformers_tokenizer: Any = None
         self._folder: Path | None = None
@@ -122,6 +122,7 @@ class TextIOProcessor(IOProcessor):
             hosts=options.image_hosts,
             most=config.max_images,
             max_piece=config.step_token_budget - others,
+            report=self._report,
         )
 
     def _open_tokenizer(self) -> None:
@@ -300,7 +301,7 @@ class TextIOProcessor(IOProcessor):
             images = self._images.of_chat(self._need_codec("messages"))
         text = self._chats().render(messages, images=images, **kwargs)
         prompt: dict[str, Any] = {"prompt": text, "add_special_tokens": False}
-        if self._images is not None and images is not None and images.urls:
+        if self._images is not None and images is not None and images.found:
             prompt["images"] = self._images.read(images)
         return prompt
 

@@ -27,6 +27,7 @@ PART = {
                 "type": {"const": "input_image"},
                 "image_url": TEXT,
                 "file_id": {"type": "null"},
+                "detail": {"enum": ["auto", "low", "high", "original", None]},
             },
             "required": ["type", "image_url"],
         },

@@ -14,6 +14,7 @@ from tenonry_route_responses.tools import joined_name
 from tenonry_route_responses.values import Ignore, refuse, text_of
 
 MAX_ITEMS = 4096
+DETAILS = ("auto", "low", "high", "original")
 TEXT_PARTS = frozenset({"input_text", "output_text", "text"})
 # Parts that a client sent where an item belongs.
 PARTS = TEXT_PARTS | {"input_image", "input_file", "input_audio", "refusal"}
@@ -212,10 +213,13 @@ def _part(part: Any, where: str, images: bool) -> Part:
 
 
 def _image(part: Item, where: str) -> Part:
-    """An image as chats know it; how much of its detail is seen is the image processor's."""
+    """An image as chats know it."""
     if part.get("file_id") is not None:
         refuse(f"{where}.file_id", "there are no files; send image_url", "unsupported")
     url = text_of(part, where, "image_url")
     if not url.strip():
         refuse(f"{where}.image_url", "is empty; send a data: or https: URL")
-    return {"type": "image_url", "image_url": {"url": url}}
+    detail = part.get("detail")
+    if detail is not None and detail not in DETAILS:
+        refuse(f"{where}.detail", f"{detail!r:.40} must be one of {', '.join(DETAILS)}")
+    return {"type": "image_url", "image_url": {"url": url, "detail": detail}}

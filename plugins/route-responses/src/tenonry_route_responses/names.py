@@ -46,7 +46,7 @@ PARTS: dict[str, Collection[str]] = {
     "text": {"type", "text"},
     "output_text": {"type", "text", "annotations", "logprobs"},
     "refusal": {"type", "refusal"},
-    "input_image": {"type", "image_url", "file_id"},
+    "input_image": {"type", "image_url", "file_id", "detail"},
 }
 TOOL = frozenset({"type", "name", "description", "parameters", "strict"})
 SPACE = frozenset({"type", "name", "description", "tools"})

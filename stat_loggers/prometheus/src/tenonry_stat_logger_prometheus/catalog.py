@@ -263,6 +263,22 @@ METRICS: tuple[MetricDef, ...] = (
         "Jobs that took longer than expected and started again, behind short ones.",
         HELPER,
     ),
+    MetricDef("helper_cache_queries", "counter", "Results looked up before a job.", HELPER),
+    MetricDef("helper_cache_hits", "counter", "Results that were found.", HELPER),
+    MetricDef(
+        "mm_cache_queries",
+        "counter",
+        "Images looked up among those that the front ends have made ready.",
+        ("model_name",),
+        vllm=("mm_cache_queries",),
+    ),
+    MetricDef(
+        "mm_cache_hits",
+        "counter",
+        "Images that were found there.",
+        ("model_name",),
+        vllm=("mm_cache_hits",),
+    ),
     # how long it took
     _histogram(
         "time_to_first_token_seconds", FIRST_TOKEN_SECONDS, "From arrival to the first token."

@@ -17,7 +17,11 @@ COUNTERS = {
     "helper_restarts": "num_restarted",
     "helper_busy_seconds": "busy_s",
     "helper_waiting_seconds": "waiting_s",
+    "helper_cache_queries": "num_lookups",
+    "helper_cache_hits": "num_hits",
 }
+IMAGES = "image_decode"
+IMAGE_COUNTERS = {"mm_cache_queries": "num_lookups", "mm_cache_hits": "num_hits"}
 
 
 class HelperSeries:
@@ -25,6 +29,8 @@ class HelperSeries:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        for name in IMAGE_COUNTERS:
+            storage.cell(name)
         self._latest: dict[tuple[str, int], HelperStats] = {}
         self._labels: set[str] = set()
 
@@ -39,7 +45,10 @@ class HelperSeries:
         for name, field in GAUGES.items():
             change = getattr(stats, field) - getattr(before, field)
             self._storage.cell(name, label).value += change
-        is_new = stats.num_jobs < before.num_jobs or stats.num_refused < before.num_refused
+        if any(getattr(stats, field) < getattr(before, field) for field in COUNTERS.values()):
+            before = HelperStats(helper=stats.helper)  # it started again
         for name, field in COUNTERS.items():
-            change = getattr(stats, field) - (0 if is_new else getattr(before, field))
+            change = getattr(stats, field) - getattr(before, field)
             self._storage.cell(name, label).value += change
+        for name, field in IMAGE_COUNTERS.items() if stats.helper == IMAGES else ():
+            self._storage.cell(name).value += getattr(stats, field) - getattr(before, field)

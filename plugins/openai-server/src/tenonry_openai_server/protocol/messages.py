@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from pydantic import (
@@ -37,12 +37,16 @@ def _spend(info: ValidationInfo) -> None:
         raise ValueError(f"the messages have more than {MAX_PARTS} parts and tool calls together")
 
 
+Detail = Literal["auto", "low", "high", "original"]
+
+
 class ImageUrl(BaseModel):
     """Where an image is."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
     url: str
+    detail: Detail | None = None
 
 
 ThinkingTexts = Annotated[list[dict[str, str]], Field(max_length=MAX_MESSAGES)]
@@ -56,6 +60,7 @@ class Part(BaseModel):
     type: str = Field(max_length=64)
     text: str | None = None
     image_url: ImageUrl | str | None = None
+    detail: Detail | None = None  # beside `image_url` where that is a text
     refusal: str | None = None
     thinking: str | ThinkingTexts | None = None
 
@@ -93,7 +98,9 @@ class Part(BaseModel):
     def for_template(self) -> dict[str, Any]:
         """The part as IO processors read it."""
         if self.type in IMAGES:
-            return {"type": "image_url", "image_url": {"url": self.url}}
+            inner = self.image_url if isinstance(self.image_url, ImageUrl) else self
+            detail = {} if inner.detail is None else {"detail": inner.detail}
+            return {"type": "image_url", "image_url": {"url": self.url, **detail}}
         kind = "thinking" if self.type == "thinking" else "text"
         return {"type": kind, kind: self.shown_text or ""}
 
