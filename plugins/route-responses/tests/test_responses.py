@@ -74,7 +74,7 @@ def test_items_of_one_turn_are_one_message():
 def test_images_stand_among_the_texts_in_questions_and_in_results():
     image = {"type": "input_image", "image_url": "data:x", "detail": "auto", "file_id": None}
     text = {"type": "input_text", "text": "a"}
-    shown = {"type": "image_url", "image_url": {"url": "data:x"}}
+    shown = {"type": "image_url", "image_url": {"url": "data:x", "detail": "auto"}}
     items = [
         {"role": "user", "content": [text, image, text]},
         {"type": "function_call_output", "call_id": "1", "output": [image]},
