@@ -458,6 +458,7 @@ def test_isolated_environment_holds_kernel_testkit_and_what_is_declared(
         "./plugins/demo-model",
         "./plugins/drafters",
         "./plugins/grammars",
+        "./plugins/helper-pool",
         "./plugins/output-parsers",
         "./schedulers/kvcache",
         "./schedulers/scheduling",
