@@ -281,8 +281,9 @@ class TestEnds:
 
     def test_an_idle_worker_that_was_killed_costs_no_job(self, make):
         pool = make()
-        os.kill(int(run(pool, "pid")), signal.SIGKILL)
-        until(lambda: not any(map(is_worker, helpers_of(os.getpid()))))
+        pid = int(run(pool, "pid"))
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: has_exited(pid))
         assert run(pool, "echo a") == "a!"
 
     def test_processes_end_with_their_owner(self, module, tmp_path):
@@ -318,6 +319,14 @@ class TestEnds:
 def helpers_of(pid: int) -> list[psutil.Process]:
     found = psutil.Process(pid).children(recursive=True)
     return [each for each in found if "helper" in title_of(each)]
+
+
+def has_exited(pid):
+    """Whether a process has closed its files: it is gone, or waits for its parent to collect it."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def is_worker(process: psutil.Process) -> bool:
