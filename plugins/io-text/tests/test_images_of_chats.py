@@ -53,7 +53,7 @@ def test_low_detail_is_reduced_and_the_others_are_whole(prompt_images):
 
 @pytest.mark.parametrize("detail", ["ultra", 3, ["low"]])
 def test_an_unknown_detail_is_refused_by_name(detail):
-    with pytest.raises(RequestError, match="detail=.* must be one of auto, low, high") as raised:
+    with pytest.raises(RequestError, match=r"detail=.* must be one of auto, low, high") as raised:
         ChatImages(9, "<image>").add(part(detail=detail), "here")
     assert raised.value.param == "here.image_url.detail"
 
@@ -68,5 +68,7 @@ def test_a_processor_that_does_not_reduce_says_so():
     class Plain(RecordingProcessor):
         process_reduced = ImageProcessor.process_reduced
 
-    with pytest.raises(RequestError, match="detail='low' is not supported by image processor Plain"):
+    with pytest.raises(
+        RequestError, match="detail='low' is not supported by image processor Plain"
+    ):
         Plain(ImageContext("model", ImageLimits())).process_reduced(b"x", "here")

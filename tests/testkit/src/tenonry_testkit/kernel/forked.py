@@ -188,6 +188,7 @@ def run_command(
         os.dup2(given, standard)
     for given in {*files} - {0, 1, 2}:
         os.close(given)
+    open_standard_files()
     os.chdir(folder or ".")
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as `-m` does it
     begin(environment)
