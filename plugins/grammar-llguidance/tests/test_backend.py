@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tenonry.sampling_params import StructuredOutput
 from tenonry_grammar_llguidance.backend import LLGuidance
-from tenonry_grammar_llguidance.translate import MAX_GBNF_BYTES
+from tenonry_grammar_llguidance.translate import MAX_GBNF_BYTES, grammar_text
 from tenonry_grammars.base import GrammarContext, GrammarError
 from tenonry_testkit.fakes.tokenizer import END, MARKUP, OTHER_END, PIECES, TOKENIZER_JSON
 from tenonry_testkit.grammar import GrammarContract, tokens_of
@@ -218,3 +218,26 @@ class TestLimits:
     def test_it_needs_no_torch(self):
         assert LLGuidance.__module__ in sys.modules
         assert not {name for name in vars(sys.modules[LLGuidance.__module__]) if "torch" in name}
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ('{"const": "\\u0001a"}', "/const"),
+        ('{"properties": {"a": {"enum": ["x", "\\u001Fy"]}}}', "/properties/a/enum"),
+        ('{"properties": {"\\u0000": {}}}', "/properties"),
+    ],
+)
+def test_listed_texts_with_control_characters_are_refused_by_path(schema, path):
+    """The library would write them without the character: no escape for it is allowed."""
+    with pytest.raises(GrammarError, match="control character") as refused:
+        grammar_text(StructuredOutput(json=schema), {})
+    assert refused.value.path == path
+
+
+@pytest.mark.parametrize(
+    "schema",
+    ['{"const": "\\n\\t"}', '{"pattern": "^[^\\u0000-\\u001f]*$"}', '{"const": "\\\\u0001"}'],
+)
+def test_other_escapes_are_texts(schema):
+    assert grammar_text(StructuredOutput(json=schema), {})

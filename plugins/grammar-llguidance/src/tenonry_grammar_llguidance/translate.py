@@ -10,6 +10,7 @@ import msgspec
 from tenonry.sampling_params import StructuredOutput
 from tenonry_grammars.base import GrammarError
 from tenonry_grammars.notation import is_lark
+from tenonry_grammars.schema import parse_schema, parts, pointer
 
 # Translated in Python, which holds up the other threads of the process: about 15 ms for this many bytes.
 MAX_GBNF_BYTES = 8192
@@ -19,6 +20,8 @@ WHITESPACE = r"( |\r?\n[ \t]{0,20})"
 # JSON writes in no other way are left out.
 ESCAPES = 'nrbtf\\"'
 JSON_OPTIONS = {"whitespace_pattern": WHITESPACE, "lenient": False, "json_allowed_escapes": ESCAPES}
+# Numbered escapes of such characters, in the text of a schema. A backslash before it would make it something else.
+CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\u00(?:0[0-7bBeEfF]|1[0-9a-fA-F])")
 MAX_NAMES = 16  # of special tokens that an error lists
 # Texts, expressions and comments of Lark's notation, in which `<name>` is no special token; and one that is.
 LARK_PART = re.compile(
@@ -56,14 +59,30 @@ def _from_json(schema: str) -> str:
     so holds up the steps.
     """
     try:
-        parts = msgspec.json.decode(schema, type=dict[str, msgspec.Raw] | bool)
+        known = msgspec.json.decode(schema, type=dict[str, msgspec.Raw] | bool)
     except (msgspec.MsgspecError, UnicodeEncodeError) as error:
         raise GrammarError(f"the schema cannot be read: {error}") from None
-    if parts is False:
+    if known is False:
         raise GrammarError("the schema cannot be read: nothing satisfies 'false'")
-    known = parts if isinstance(parts, dict) else {}
-    whole = {**known, "x-guidance": JSON_OPTIONS}
+    if CONTROL.search(schema):
+        _check_control_characters(schema)
+    whole = {**(known if isinstance(known, dict) else {}), "x-guidance": JSON_OPTIONS}
     return msgspec.json.encode({"grammars": [{"json_schema": whole}]}).decode()
+
+
+def _check_control_characters(schema: str) -> None:
+    """Raises GrammarError for a listed text or a property name that JSON can only write with a numbered escape."""
+    for path, part in parts(parse_schema(schema)):
+        if not isinstance(part, dict):
+            continue
+        names = [name for name in part.get("properties", ()) if isinstance(name, str)]
+        for keyword in ("const", "enum", "properties"):
+            listed = names if keyword == "properties" else part.get(keyword)
+            if CONTROL.search(msgspec.json.encode(listed).decode()):
+                raise GrammarError(
+                    "a text has a control character that can only be written as \\u and a number; leave it out",
+                    pointer((*path, keyword)),
+                )
 
 
 def _literal(text: str) -> str:
