@@ -188,7 +188,7 @@ def cut_png():
     ("bad", "reason"),
     [
         (url(png_bomb(60000, 60000)), "60000 × 60000 pixels; at most 10000"),
-        (url(b"<svg></svg>", "svg+xml"), "none of PNG, JPEG"),
+        (url(b"<svg></svg>", "svg+xml"), "it is SVG; send one of PNG, JPEG"),
         (url(cut_png()), "PNG data are damaged"),
         ("data:image/png;base64,%%%", "no base64"),
         ("https://169.254.169.254/latest/meta-data", "not read from '169.254.169.254'.*: none"),
