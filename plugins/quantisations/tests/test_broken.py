@@ -130,7 +130,7 @@ class WrongStep(Gptq):
 
     def __init__(self, config=None):
         super().__init__(config)
-        self.zero_step = 0
+        self.taken_off = 0
 
 
 class LooksAtNothing(Gptq):
