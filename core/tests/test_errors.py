@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tenonry.errors import PluginFault
+import asyncio
+import signal
+import threading
+
+import pytest
+
+from tenonry.errors import PluginFault, is_interrupt
 
 
 def raised() -> ValueError:
@@ -22,3 +28,28 @@ class TestPluginFault:
     def test_a_cause_that_was_not_raised_here_has_no_place(self):
         text = "plugin mine (no distribution) failed in load: ValueError: elsewhere"
         assert str(PluginFault("mine", "", "", "load", ValueError("elsewhere"))) == text
+
+
+class StopProgram(BaseException):
+    """Raised by a signal handler, as while engines start."""
+
+
+class TestIsInterrupt:
+    @pytest.mark.parametrize("error", [StopProgram(), asyncio.CancelledError()])
+    def test_what_ends_a_program_or_a_task_is_one(self, error):
+        assert is_interrupt(error)
+
+    @pytest.mark.parametrize("error", [ValueError(), SystemExit(1), GeneratorExit()])
+    def test_what_a_plugin_raises_is_none(self, error):
+        assert not is_interrupt(error)
+
+    def test_ctrl_c_is_one_where_python_raises_it(self):
+        assert threading.current_thread() is threading.main_thread()
+        before = signal.getsignal(signal.SIGINT)
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            assert is_interrupt(KeyboardInterrupt())
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            assert not is_interrupt(KeyboardInterrupt())
+        finally:
+            signal.signal(signal.SIGINT, before)

@@ -67,9 +67,13 @@ class PluginFault(PluginError):
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Ctrl-C, which is no fault of the plugin that runs at the moment. Where Python does not raise it, a plugin did."""
-    is_raised = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    return is_raised and isinstance(error, KeyboardInterrupt)
+    """Whether `error` ends the program or a task, and is no fault of the plugin that runs at the moment.
+
+    Ctrl-C is one where Python raises it, elsewhere a plugin did; and so is what a signal handler or asyncio raises.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return not isinstance(error, Exception | SystemExit | GeneratorExit)
 
 
 class ContractViolation(PluginError):

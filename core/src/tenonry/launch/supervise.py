@@ -91,8 +91,9 @@ def start_child(  # noqa: PLR0913 - one argument per property of a child
     read_end, write_end = os.pipe()
     owned = (read_end, *owned_fds)
     # The kernel's signal leaves no time to remove a folder, and may follow the thread that starts the child.
-    is_main = threading.current_thread() is threading.main_thread()
-    is_signalled = is_main or not starter.follows_thread
+    is_signalled = (
+        not starter.follows_thread or threading.current_thread() is threading.main_thread()
+    )
     message = {
         "name": name,
         "role": role,
