@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from pydantic import (
@@ -37,7 +37,9 @@ def _spend(info: ValidationInfo) -> None:
         raise ValueError(f"the messages have more than {MAX_PARTS} parts and tool calls together")
 
 
-Detail = Literal["auto", "low", "high", "original"]
+Detail = Annotated[
+    str, Field(max_length=64)
+]  # the IO processor knows the values, and refuses others by name
 
 
 class ImageUrl(BaseModel):
