@@ -48,13 +48,13 @@ def _serve(*arguments: str) -> Iterator[Door]:
         server.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def door() -> Iterator[Door]:
-    """A server on a local address without a key."""
+    """A server on a local address without a key; it ends with the file, for later tests count child processes."""
     yield from _serve()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def locked_door() -> Iterator[Door]:
     """A server with a key and all routes."""
     yield from _serve("--api-key", KEY, "--enable-operator-routes")
