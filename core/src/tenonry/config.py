@@ -245,6 +245,8 @@ class EngineConfig(Settings):
     """What follows when an engine dies: it is started again and its streams go on, or they end."""
     standby_engines: int = Field(0, ge=0, le=64)
     """Engines that are built and wait, so that one that died is back at once; each takes the memory of an engine."""
+    stream_interval: int = Field(1, ge=1)
+    """Tokens per output of a stream. The first token and the end are sent immediately."""
     log_stats: bool = True
     """Collect statistics for stat loggers."""
     log_requests: bool = False

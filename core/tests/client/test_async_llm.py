@@ -76,6 +76,18 @@ class TestStreams:
             served.run(collect(served.engine, prompt, params(), "r"))
         assert turns == [num_chars]
 
+    def test_an_interval_groups_the_tokens_of_a_stream(self, serve):
+        served = serve(stream_interval=5)
+        wanted = params(max_tokens=23, output_kind=OutputKind.DELTA)
+
+        async def main() -> list[list[int]]:
+            stream = served.engine.generate([1, 2, 3], wanted, "r")
+            return [output.outputs[0].token_ids async for output in stream]
+
+        parts = served.run(main())
+        assert [token for part in parts for token in part] == tokens([1, 2, 3], wanted)
+        assert all(len(part) >= 5 for part in parts[1:-1])
+
     def test_cumulative_and_final_outputs(self, served):
         async def main(kind: OutputKind) -> list[list[int]]:
             stream = served.engine.generate([1, 2], params(output_kind=kind), "r")

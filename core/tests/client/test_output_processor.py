@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tenonry.errors import EngineDeadError
 from tenonry.outputs import FinishReason, RequestOutput
 from tenonry.sampling_params import OutputKind
 from tenonry_testkit.kernel.output_frames import EnginelessFrontEnd, end, take, take_first
@@ -93,10 +97,10 @@ class TestKinds:
         assert take_first(stream).text == "abc"
 
     @settings(deadline=None, max_examples=60)
-    @given(st.data(), st.sampled_from(OutputKind), st.integers(1, 3))
-    def test_every_way_of_taking_gives_the_same_whole(self, data, kind, n):
+    @given(st.data(), st.sampled_from(OutputKind), st.integers(1, 3), st.integers(1, 4))
+    def test_every_way_of_taking_gives_the_same_whole(self, data, kind, n, interval):
         """Frames of any shape, takes at any time: nothing is lost, repeated or reordered."""
-        front = EnginelessFrontEnd()
+        front = EnginelessFrontEnd(stream_interval=interval)
         stream = front.open(n=n, output_kind=kind, seed=1)
         texts = {handle: data.draw(st.text("abäö€", max_size=12)) for handle in range(1, n + 1)}
         left = {handle: text.encode() for handle, text in texts.items()}
@@ -133,6 +137,74 @@ class TestKinds:
         assert [output.finished for output in outputs].count(True) == 1
         assert kind != OutputKind.FINAL or len(outputs) == 1
         assert len(front.outputs) == 0
+
+
+class TestStreamInterval:
+    """`stream_interval`: the first token and the end at once, tokens between them in groups."""
+
+    def test_later_tokens_are_delivered_in_groups(self):
+        front = EnginelessFrontEnd(stream_interval=3)
+        stream = front.open(output_kind=OutputKind.DELTA)
+        texts = []
+        for letter in "abcdefgh":
+            front.receive({1: letter}, [end(1)] if letter == "h" else ())
+            output = stream.take()
+            texts.append(output and output.outputs[0].text)
+        assert texts == ["a", None, None, "bcd", None, None, "efg", "h"]
+
+    def test_a_frame_of_more_tokens_is_not_cut(self):
+        front = EnginelessFrontEnd(stream_interval=3)
+        stream = front.open()
+        front.receive({1: "ab"})
+        assert take_first(stream).text == "ab"
+        front.receive({1: "cd"})
+        assert stream.take() is None
+        front.receive({1: "ef"})
+        assert take_first(stream).text == "abcdef"
+
+    def test_a_stop_string_ends_the_stream_at_once(self):
+        front = EnginelessFrontEnd(stream_interval=100)
+        stream = front.open(stop="!", output_kind=OutputKind.DELTA)
+        front.receive({1: "a"})
+        assert take_first(stream).text == "a"
+        assert front.receive({1: "bc!d"}) == [1]
+        assert (take_first(stream).text, stream.finished) == ("bc", True)
+
+    def test_completions_are_grouped_apart(self):
+        front = EnginelessFrontEnd(stream_interval=2)
+        stream = front.open(n=2, seed=5, output_kind=OutputKind.DELTA)
+        front.receive({1: "a", 2: "b"})
+        assert [c.text for c in take(stream).outputs] == ["a", "b"]
+        front.receive({1: "c", 2: "de"})
+        assert [(c.index, c.text) for c in take(stream).outputs] == [(1, "de")]
+        front.receive({1: "f"})
+        assert [(c.index, c.text) for c in take(stream).outputs] == [(0, "cf")]
+
+    def test_a_failed_stream_delivers_what_it_has_first(self):
+        front = EnginelessFrontEnd(stream_interval=100)
+        stream = front.open(output_kind=OutputKind.DELTA)
+        front.receive({1: "a"})
+        assert take_first(stream).text == "a"
+        front.receive({1: "bc"})
+        assert stream.take() is None
+        front.outputs.fail_all(EngineDeadError("gone"))
+        assert take_first(stream).text == "bc"
+        with pytest.raises(EngineDeadError, match="gone"):
+            stream.take()
+
+    def test_a_caller_wakes_up_only_for_an_output(self):
+        async def wake_ups() -> list[bool]:
+            front = EnginelessFrontEnd(stream_interval=3)
+            stream = front.open(output_kind=OutputKind.DELTA)
+            found = []
+            for letter in "abcd":
+                waiter = stream.wait()
+                front.receive({1: letter})
+                found.append(waiter.done())
+                stream.take()
+            return found
+
+        assert asyncio.run(wake_ups()) == [True, False, False, True]
 
 
 class TestSeveralCompletions:

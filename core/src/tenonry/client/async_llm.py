@@ -71,6 +71,7 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
                 time.monotonic,
                 log_stats=self._stats.enabled,
                 log_requests=config.log_requests,
+                stream_interval=config.stream_interval,
             )
             self._admission = Admission(config, self._outputs, self._engines)
             self._recovery = recovery = Recovery(

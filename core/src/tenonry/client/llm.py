@@ -31,7 +31,6 @@ from tenonry.outputs import CompletionOutput, RequestOutput
 from tenonry.pooling.offered import OffersBlockingPooling
 from tenonry.sampling_params import OutputKind, SamplingParams
 from tenonry.settings.sources import make_config
-from tenonry.step import Adapter
 
 
 class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):
@@ -99,14 +98,13 @@ class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):
         *,
         use_tqdm: bool | None = None,
         priority: Sequence[int] | None = None,
-        tags: dict[str, str | float] | None = None,
-        adapter: Adapter | None = None,
+        **fields: Any,
     ) -> list[RequestOutput]:
         """Complete prompts (texts, {"prompt": …} or {"prompt_token_ids": …}); one output each, in order.
 
         A request that fails ends with finish_reason "error" and `output.error`; the others are unaffected. An invalid
         prompt or parameter raises RequestError before anything runs. Without `sampling_params`: what the model's
-        authors recommend. `use_tqdm`: a progress line; by default on a terminal. `adapter`: as `add_lora` returned it.
+        authors recommend. `use_tqdm`: a progress line; by default on a terminal. `fields`: as of `AsyncLLM.generate`.
         """
         with self._lock:
             if self._dead is not None:
@@ -136,9 +134,7 @@ class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):
                 check_call(sampling, request_id)
                 final = msgspec.structs.replace(sampling, output_kind=OutputKind.FINAL)
                 prepared.append(
-                    self._inputs.process(
-                        prompt, final, request_id, priority=rank, tags=tags, adapter=adapter
-                    )
+                    self._inputs.process(prompt, final, request_id, priority=rank, **fields)
                 )
             return self._run(prepared, sys.stderr.isatty() if use_tqdm is None else use_tqdm)
 

@@ -31,7 +31,8 @@ Lines = Iterable[tuple[np.ndarray, np.ndarray, int]]
 class OutputProcessor:
     """All open requests of one front end. `clock` is the front end's monotonic clock.
 
-    `touched`: completions with tokens that `flush` has not worked on yet.
+    `touched`: completions with tokens that `flush` has not worked on yet. `stream_interval`: tokens of a completion
+    that are delivered together, after the first.
     """
 
     def __init__(
@@ -41,11 +42,13 @@ class OutputProcessor:
         *,
         log_stats: bool = False,
         log_requests: bool = False,
+        stream_interval: int = 1,
     ) -> None:
         self._io = io
         self._clock = clock
         self._log_stats = log_stats
         self._log_requests = log_requests
+        self._stream_interval = stream_interval
         # Those that engines still run.
         self._completions: dict[int, Completion] = {}
         self._streams: dict[str, Stream] = {}
@@ -241,8 +244,7 @@ class OutputProcessor:
         self.touched = self.touched[most:]
         for completion in touched:
             self._push_received(completion, now)
-            if completion.stream.waiter is not None:
-                completion.stream.notify()
+            completion.stream.notify()
         return self._take_aborts()
 
     def _take_aborts(self) -> list[int]:
@@ -256,9 +258,6 @@ class OutputProcessor:
         if not ids or completion.finish_reason is not None:
             return
         completion.received_ids = []
-        stream = completion.stream
-        if not completion.pending_ids and (not stream.ready or stream.ready[-1] is not completion):
-            stream.ready.append(completion)
         detokenizer = completion.detokenizer
         if detokenizer is not None:
             try:
@@ -298,6 +297,8 @@ class OutputProcessor:
                 iteration.inter_token_latency_s.append(now - completion.last_time)
         if stream.metrics.first_token_time == 0.0:
             stream.metrics.first_token_time = now
+        if not completion.num_generated or len(completion.pending_ids) >= self._stream_interval:
+            stream.ready[completion.index] = completion
         completion.num_generated += len(ids)
         completion.last_time = now
 
@@ -319,8 +320,7 @@ class OutputProcessor:
         completion.stop_reason = stop_reason
         if self._completions.pop(completion.handle, None) is not None:
             self._aborts.append(completion.handle)
-        if completion not in stream.ready:
-            stream.ready.append(completion)
+        stream.ready[completion.index] = completion
         stream.num_finished += 1
         stream.metrics.last_token_time = completion.last_time
         if stream.finished:
@@ -329,6 +329,7 @@ class OutputProcessor:
     def _close(self, stream: Stream, reason: str) -> None:
         """The end of a request: every stream passes here once."""
         self._streams.pop(stream.request_id, None)
+        stream.ready |= {each.index: each for each in stream.completions if each.pending_ids}
         if self._log_stats:
             stats = finished_stats(stream, reason, self._clock())
             self._iterations[stream.engine_index].finished.append(stats)

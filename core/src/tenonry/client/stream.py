@@ -70,7 +70,7 @@ class Completion:
 class Stream:
     """One caller request with its `n` completions. `take` never waits; `wait` does.
 
-    `request`: the first of its engine requests. `ready`: completions with something to take.
+    `request`: the first of its engine requests. `ready`: completions with something to take, by index.
     """
 
     request: EngineCoreRequest
@@ -80,7 +80,7 @@ class Stream:
     prompt_token_ids: list[int]
     metrics: RequestMetrics
     completions: list[Completion] = field(default_factory=list)
-    ready: list[Completion] = field(default_factory=list)
+    ready: dict[int, Completion] = field(default_factory=dict)
     engine_index: int = 0
     num_finished: int = 0
     num_cached_tokens: int = 0
@@ -100,12 +100,15 @@ class Stream:
         """Tokens of all completions."""
         return sum(completion.num_generated for completion in self.completions)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `take` returns an output."""
+        return bool(self.ready) and (self.kind != OutputKind.FINAL or self.finished)
+
     def notify(self) -> None:
         """Wake the caller, if it waits and there is something for it."""
         waiter = self.waiter
-        if waiter is not None and (
-            self.error is not None or self.kind != OutputKind.FINAL or self.finished
-        ):
+        if waiter is not None and (self.error is not None or self.is_ready):
             self.waiter = None
             if not waiter.done():
                 waiter.set_result(None)
@@ -117,18 +120,14 @@ class Stream:
 
     def take(self) -> RequestOutput | None:
         """The next output, or None. Raises the stream's error once everything before it was taken."""
-        if not self.ready or (self.kind == OutputKind.FINAL and not self.finished):
+        if not self.is_ready:
             if self.error is not None:
                 raise self.error
             return None
         kind = self.kind
-        if len(self.completions) == 1:
-            outputs = [self.ready.pop().take(kind)]
-        else:
-            chosen = self.ready if kind == OutputKind.DELTA else self.completions
-            outputs = [completion.take(kind) for completion in chosen]
-            outputs.sort(key=lambda output: output.index)
-            self.ready = []
+        chosen = sorted(self.ready) if kind == OutputKind.DELTA else range(len(self.completions))
+        outputs = [self.completions[index].take(kind) for index in chosen]
+        self.ready = {}
         error = self.error
         return RequestOutput(
             self.request_id,

@@ -25,13 +25,13 @@ BYTE_IO = ByteIOProcessor(IO_CONTEXT)
 
 
 class EnginelessFrontEnd:
-    """Input and output processor. Handles count up from 1."""
+    """Input and output processor, the latter with these `settings`. Handles count up from 1."""
 
-    def __init__(self, io: ByteIOProcessor | None = BYTE_IO, *, log_stats: bool = False) -> None:
+    def __init__(self, io: ByteIOProcessor | None = BYTE_IO, **settings: Any) -> None:
         self.clock = VirtualClock()
         model = fake_model(eos_token_ids=(256,))
         self.inputs = InputProcessor(model, io, max_model_len=1000, seed=0)
-        self.outputs = OutputProcessor(io, self.clock, log_stats=log_stats)
+        self.outputs = OutputProcessor(io, self.clock, **settings)
 
     def open(self, request_id: str = "r", prompt: Any = "hi", **params: Any) -> Stream:
         sampling = SamplingParams(**{"max_tokens": 99, **params})
