@@ -13,7 +13,7 @@ from tenonry.client.input_processor import InputProcessor, num_text_chars
 from tenonry.config import EngineConfig
 from tenonry.errors import RequestError
 from tenonry.handle import CLIENT_SHIFT
-from tenonry.interfaces.io_processor import IOProcessorContext
+from tenonry.interfaces.io_processor import IOProcessorContext, ProcessedPrompt
 from tenonry.messages import EngineCoreRequest
 from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry.step import Adapter
@@ -28,6 +28,20 @@ RANDOM = SamplingParams(temperature=1.0)
 def processor(io: Any = IO, *, client: int = 0, seed: int = 3, **facts: Any) -> InputProcessor:
     model = fake_model(**{"eos_token_ids": (256, 257), **facts})
     return InputProcessor(model, io, 100, seed, client)
+
+
+class PromptLog(ByteIOProcessor):
+    """Keeps the prompts that it gets."""
+
+    def __init__(self, context: IOProcessorContext) -> None:
+        super().__init__(context)
+        self.prompts: list[Any] = []
+
+    def process_prompt(
+        self, prompt: Any, params: SamplingParams, **options: Any
+    ) -> ProcessedPrompt:
+        self.prompts.append(prompt)
+        return super().process_prompt(prompt, params, **options)
 
 
 def ready_request(**fields: Any) -> EngineCoreRequest:
@@ -170,11 +184,30 @@ class TestFields:
         assert (request.priority, request.tags) == (7, {"a": 2.0})
         assert (request.cache_salt, request.adapter) == ("salt", Adapter("lora", "1f"))
 
-    def test_special_tokens_beside_a_ready_request_are_refused(self):
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("add_special_tokens", False), ("tokenization_kwargs", {"truncate_prompt_tokens": 1})],
+    )
+    def test_tokenization_of_a_ready_request_is_refused(self, name, value):
         """Its prompt has its tokens already."""
-        with pytest.raises(RequestError, match="add_special_tokens=False: ") as caught:
-            engine_request(ready_request(), add_special_tokens=False)
-        assert caught.value.param == "add_special_tokens"
+        with pytest.raises(RequestError, match=f"{name}: the prompt is an EngineCoreReq") as caught:
+            engine_request(ready_request(), **{name: value})
+        assert caught.value.param == name
+
+    @pytest.mark.parametrize(
+        ("prompt", "given"),
+        [
+            ("hi", {"prompt": "hi"}),
+            ({"prompt": "hi", "k": 1}, {"prompt": "hi", "k": 1}),
+            ([1, 2], {"prompt_token_ids": [1, 2]}),
+            ({"prompt_token_ids": [1, 2]}, {"prompt_token_ids": [1, 2]}),
+        ],
+        ids=repr,
+    )
+    def test_tokenization_kwargs_are_fields_of_the_prompt(self, prompt, given):
+        io = PromptLog(IOProcessorContext(CONFIG, fake_model()))
+        processor(io).process(prompt, RANDOM, "r", tokenization_kwargs={"truncation": True})
+        assert io.prompts == [{**given, "truncation": True}]
 
     @pytest.mark.parametrize(
         ("name", "value"), [("priority", "high"), ("tags", None), ("adapter", 3)]

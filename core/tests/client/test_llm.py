@@ -125,6 +125,16 @@ class TestGenerate:
         assert len(llm.chat([chat, chat], GREEDY)) == 2
         assert llm.chat([], GREEDY) == []
 
+    def test_a_chat_takes_options_of_generate(self, make_llm):
+        llm = make_llm()
+        salts: list[Any] = []
+        add = llm.engine_core.add_request
+        llm.engine_core.add_request = lambda source: (salts.append(source.cache_salt), add(source))[
+            1
+        ]  # type: ignore[method-assign]
+        llm.chat([{"role": "user", "content": "hi"}], GREEDY, cache_salt="a", use_tqdm=False)
+        assert salts == ["a"]
+
     def test_progress_is_shown_if_wanted(self, make_llm, capsys):
         llm = make_llm()
         llm.generate([[1], [2]], GREEDY, use_tqdm=True)

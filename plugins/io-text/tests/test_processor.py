@@ -66,6 +66,17 @@ class TestPrompts:
         ) == list(range(89, 600))
         assert ids_of(processor, {"prompt_token_ids": [7], "truncate_prompt_tokens": 3}) == [7]
 
+    @pytest.mark.parametrize("name", ["prompt", "prompt_token_ids"])
+    def test_truncation_by_the_names_of_transformers(self, processor, name):
+        whole = list(range(600))
+        prompt = {"prompt": "the cat sat " * 300} if name == "prompt" else {name: whole}
+        short = ids_of(processor, {**prompt, "truncate_prompt_tokens": 3})
+        assert ids_of(processor, {**prompt, "truncation": True, "max_length": 3}) == short
+        cut = ids_of(processor, {**prompt, "truncation": True})
+        assert cut == ids_of(processor, {**prompt, "truncate_prompt_tokens": -1})
+        assert len(cut) == 511
+        assert len(ids_of(processor, {**prompt, "truncation": False})) > 511
+
     def test_pooled_prompts_keep_their_beginning(self, processor):
         params = SamplingParams(pooling=PoolingParams())
         text = "the cat sat on the mat"
@@ -154,6 +165,17 @@ class TestPrompts:
                 "truncate_prompt_tokens=0 is out of bounds",
             ),
             ({"prompt": "x", "truncate_prompt_tokens": 513}, "1 to 512"),
+            ({"prompt": "x", "truncation": "left"}, "truncation='left' must be true or false"),
+            (
+                {"prompt": "x", "max_length": 5},
+                "max_length=5 has no effect without truncation=True",
+            ),
+            ({"prompt": "x", "truncation": True, "max_length": 0}, "max_length=0 is out of bounds"),
+            (
+                {"prompt": "x", "truncation": True, "truncate_prompt_tokens": 3},
+                "exclude each other",
+            ),
+            ({"prompt": "x", "padding": True}, "fields that are not supported: padding"),
             ({"prompt": "x", "truncate_prompt_tokens": True}, "truncate_prompt_tokens=True"),
             ({"prompt": "x", "add_special_tokens": 1}, "add_special_tokens=1"),
         ],

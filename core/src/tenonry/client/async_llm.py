@@ -111,7 +111,8 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
     ) -> AsyncIterator[RequestOutput]:
         """Yield outputs as they come, until the last, whose `finished` is true.
 
-        `fields`: priority, tags, cache_salt, data_parallel_rank, trace_headers, kv_transfer_params, add_special_tokens.
+        `fields`: priority, tags, cache_salt, data_parallel_rank, trace_headers, kv_transfer_params, add_special_tokens,
+        tokenization_kwargs (further fields of the prompt, such as truncate_prompt_tokens), adapter.
         Raises TypeError (no such field), RequestError (invalid), QueueFullError (try later), EngineGenerateError (this
         request failed) or EngineDeadError. Cancelling or closing aborts the request.
         """

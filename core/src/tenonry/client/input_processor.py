@@ -41,6 +41,7 @@ REQUEST_FIELDS = {
 CALLER_FIELDS = {
     **REQUEST_FIELDS,
     "add_special_tokens": bool,
+    "tokenization_kwargs": dict[str, Any],
 }  # what a caller may give, and the types
 
 
@@ -65,27 +66,25 @@ class InputProcessor:
         self._seeds = random.Random(seed + base)  # noqa: S311 - no secrets
 
     def process(
-        self,
-        prompt: Any,
-        params: SamplingParams,
-        request_id: str,
-        *,
-        add_special_tokens: bool = True,
-        **fields: Any,
+        self, prompt: Any, params: SamplingParams, request_id: str, **fields: Any
     ) -> tuple[ProcessedPrompt, list[EngineCoreRequest]]:
         """The processed prompt, and one engine request per completion.
 
         `fields` are `CALLER_FIELDS`; None leaves one out. `prompt` may be an EngineCoreRequest, whose fields are kept
-        but for the handle and those that are given here. Raises RequestError, or TypeError for an unknown field.
+        but for the handle and those that are given here. `tokenization_kwargs` become fields of the prompt, as the IO
+        processor documents them. Raises RequestError, or TypeError for an unknown field.
         """
         check_call(params, request_id)
         given = {name: value for name, value in fields.items() if value is not None}
-        _check_fields({**given, "add_special_tokens": add_special_tokens})
+        _check_fields(given)
+        special = given.pop("add_special_tokens", True)
+        tokenization = given.pop("tokenization_kwargs", {})
         if isinstance(prompt, EngineCoreRequest):
-            if not add_special_tokens:
+            if tokenization or not special:
+                name = "tokenization_kwargs" if tokenization else "add_special_tokens"
                 raise RequestError(
-                    "add_special_tokens=False: the prompt is an EngineCoreRequest, which holds tokens; leave it out",
-                    "add_special_tokens",
+                    f"{name}: the prompt is an EngineCoreRequest, which holds tokens; leave it out",
+                    name,
                 )
             request = msgspec.structs.replace(prompt, **given)
             _check_fields({name: getattr(request, name) for name in REQUEST_FIELDS})
@@ -94,7 +93,11 @@ class InputProcessor:
             request = EngineCoreRequest(
                 handle=0, request_id="", prompt_token_ids=NO_ROWS, sampling_params=params, **given
             )
-        processed = self._process_prompt(prompt, params, request_id, add_special_tokens)
+        if tokenization:
+            if not isinstance(prompt, Mapping):
+                prompt = {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt}
+            prompt = {**prompt, **tokenization}
+        processed = self._process_prompt(prompt, params, request_id, special)
         request.request_id = request_id
         request.prompt_token_ids = processed.token_ids
         request.sampling_params = self._seeded(params, 0)

@@ -14,7 +14,7 @@ import msgspec
 
 from tenonry.adapters.calls import EngineAdapters
 from tenonry.adapters.offered import OffersAdaptersBlocking
-from tenonry.client.input_processor import InputProcessor, check_call
+from tenonry.client.input_processor import CALLER_FIELDS, InputProcessor, check_call
 from tenonry.client.io_calls import post_processor
 from tenonry.client.output_processor import OutputProcessor
 from tenonry.client.start import announce, build_io_processor, engine_info, resolve_front_end
@@ -144,12 +144,17 @@ class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         **kwargs: Any,
     ) -> list[RequestOutput]:
-        """Answer one conversation (a list of messages) or several (a list of those)."""
+        """Answer one conversation (a list of messages) or several (a list of those).
+
+        `kwargs`: options of `generate`, and of the IO processor's `render_chat`, such as `tools`.
+        """
         if self.io_processor is None:
             raise ConfigError("chat needs an IO processor, and none is loaded")
+        names = kwargs.keys() & {*CALLER_FIELDS, "use_tqdm"}
+        options = {name: kwargs.pop(name) for name in names}
         chats = [messages] if messages and isinstance(messages[0], dict) else messages
         prompts = [self.io_processor.render_chat(chat, **kwargs) for chat in chats]
-        return self.generate(prompts, sampling_params)
+        return self.generate(prompts, sampling_params, **options)
 
     def _run(
         self, prepared: list[tuple[ProcessedPrompt, list[EngineCoreRequest]]], show: bool

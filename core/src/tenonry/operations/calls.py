@@ -43,20 +43,6 @@ class Operations:
             await self.calls.call("release")
             self.changes.discard("engines are held")
 
-    async def is_sleeping(self) -> bool:
-        """Whether every engine sleeps."""
-        return await self.calls.all("is_sleeping")
-
-    async def profile(self, *, is_start: bool) -> None:
-        """Begin a profile on every rank, or end and write it."""
-        await self.calls.call("profile", is_start)
-
-    async def save_sharded_state(
-        self, path: str, pattern: str | None = None, max_size: int | None = None
-    ) -> None:
-        """Each rank writes its weights; of several engines, which have the same ones, each writes them."""
-        await self.calls.call("save_sharded_state", path, pattern, max_size)
-
     async def sleep(self, level: int = 1) -> None:
         """All engines stop before the first sleeps, since those that share layers wait for one another."""
         async with self._lock:

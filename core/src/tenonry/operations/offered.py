@@ -27,7 +27,7 @@ class OffersOperations:
 
     async def is_sleeping(self) -> bool:
         """Whether every engine sleeps."""
-        return await self.operations.is_sleeping()
+        return await self.operations.calls.all("is_sleeping")
 
     async def update_weights(
         self, source: str, names: Sequence[str] | None = None, version: str = ""
@@ -42,17 +42,17 @@ class OffersOperations:
 
     async def start_profile(self) -> None:
         """Begin a profile on every rank."""
-        await self.operations.profile(is_start=True)
+        await self.operations.calls.call("profile", True)
 
     async def stop_profile(self) -> None:
         """End it, and write it."""
-        await self.operations.profile(is_start=False)
+        await self.operations.calls.call("profile", False)
 
     async def save_sharded_state(
         self, path: str, pattern: str | None = None, max_size: int | None = None
     ) -> None:
         """Write each rank's weights into `path`; `load_format=sharded` reads them."""
-        await self.operations.save_sharded_state(path, pattern, max_size)
+        await self.operations.calls.call("save_sharded_state", path, pattern, max_size)
 
     async def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False

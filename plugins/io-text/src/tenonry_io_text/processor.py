@@ -141,7 +141,8 @@ class TextIOProcessor(IOProcessor):
         """A text, a list of token ids, or a dict with `prompt` or `prompt_token_ids`.
 
         Further keys of the dict: `truncate_prompt_tokens` keeps the last n tokens (-1: as many as fit), and of a prompt
-        that is pooled the first n, among them what the tokenizer puts behind a text, such as [SEP];
+        that is pooled the first n, among them what the tokenizer puts behind a text, such as [SEP]; `truncation=True`
+        with `max_length` means the same, and without it -1;
         `add_special_tokens` overrides the argument, which is how `render_chat` says that its text is complete;
         `text_pair` is the second text of a pair to be scored: see `pairs.joined`.
         """

@@ -16,6 +16,8 @@ FIELDS = (
     "prompt_token_ids",
     "text_pair",
     "truncate_prompt_tokens",
+    "truncation",
+    "max_length",
     "add_special_tokens",
     "images",
 )
@@ -65,10 +67,8 @@ def parse_prompt(prompt: Any, *, max_model_len: int, is_pooled: bool = False) ->
     return ParsedPrompt(
         text if isinstance(text, str) else None,
         ids,
-        _checked_truncation(
-            prompt.get("truncate_prompt_tokens"), max_model_len, 0 if is_pooled else 1
-        ),
-        _checked_flag(prompt.get("add_special_tokens")),
+        _truncation(prompt, max_model_len, 0 if is_pooled else 1),
+        _checked_flag("add_special_tokens", prompt.get("add_special_tokens")),
         prompt.get("images"),
         pair,
     )
@@ -85,8 +85,24 @@ def _checked_text(text: Any) -> str:
     return text
 
 
-def _checked_truncation(value: Any, max_model_len: int, places: int) -> int | None:
-    """`places`: what -1 leaves for the answer."""
+def _truncation(prompt: dict[str, Any], max_model_len: int, places: int) -> int | None:
+    """Maximum length of the prompt in tokens, None without truncation. `places`: tokens that -1 leaves for the answer.
+
+    `truncation` and `max_length` are transformers' names for it. Raises RequestError.
+    """
+    name = "truncate_prompt_tokens"
+    value = prompt.get(name)
+    max_length = prompt.get("max_length")
+    if _checked_flag("truncation", prompt.get("truncation")):
+        if value is not None:
+            raise RequestError(f"{name} and truncation exclude each other; give one", name)
+        name = "max_length"
+        value = -1 if max_length is None else max_length
+    elif max_length is not None:
+        raise RequestError(
+            f"max_length={max_length!r} has no effect without truncation=True; give both, or truncate_prompt_tokens",
+            "max_length",
+        )
     if value is None:
         return None
     if (
@@ -95,16 +111,16 @@ def _checked_truncation(value: Any, max_model_len: int, places: int) -> int | No
         or not (value == -1 or 1 <= value <= max_model_len)
     ):
         raise RequestError(
-            f"truncate_prompt_tokens={value!r} is out of bounds: 1 to {max_model_len}, or -1 for all that fits",
-            "truncate_prompt_tokens",
+            f"{name}={value!r} is out of bounds: 1 to {max_model_len}, or -1 for all that fits",
+            name,
         )
     return max_model_len - places if value == -1 else value
 
 
-def _checked_flag(value: Any) -> bool | None:
+def _checked_flag(name: str, value: Any) -> bool | None:
     if value is None or isinstance(value, bool):
         return value
-    raise RequestError(f"add_special_tokens={value!r} must be true or false", "add_special_tokens")
+    raise RequestError(f"{name}={value!r} must be true or false", name)
 
 
 def checked_ids(values: Any, vocab_size: int) -> I32:

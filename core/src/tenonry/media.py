@@ -1,4 +1,4 @@
-"""Names in `features` of a request with images. Front end, engine and worker processes.
+"""Names in `features` of a request with images, for libraries and workers. Front end, engine and worker processes.
 
 `SPANS` i64[N, 2]: of each image, in order, the first prompt token that stands for it, and how many there are up
 to the last one; others may be among them. `DIGESTS`
