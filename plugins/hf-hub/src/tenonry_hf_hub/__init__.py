@@ -7,7 +7,7 @@ hub id must be looked up.
 from __future__ import annotations
 
 from tenonry_hf_hub.facts import text_config
-from tenonry_hf_hub.files import read_json, read_text
+from tenonry_hf_hub.files import read_json, read_json_if_there, read_text
 from tenonry_hf_hub.gguf import WEIGHTS as GGUF_WEIGHTS
 from tenonry_hf_hub.gguf import GgufTensor
 from tenonry_hf_hub.gguf import read_tensors as read_gguf_tensors
@@ -40,6 +40,7 @@ __all__ = [
     "read_gguf_tensors",
     "read_headers",
     "read_json",
+    "read_json_if_there",
     "read_text",
     "remote_code_note",
     "tensor_shapes",

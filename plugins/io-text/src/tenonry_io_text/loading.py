@@ -1,8 +1,9 @@
 """Loads a model's tokenizer from its folder. Front end, once, at start.
 
-`tokenizer.json` goes straight to the Rust library: importing transformers takes a second, and adds nothing but the few
-settings of tokenizer_config.json that are applied here. Folders without that file (SentencePiece or tiktoken models,
-tokenizers written in Python) are opened by transformers' AutoTokenizer, which never runs a folder's own code here.
+`tokenizer.json` goes straight to the Rust library: importing transformers takes seconds, and adds nothing but the
+settings of tokenizer_config.json and of a few classes (`tokenizer_classes`), which are applied here. Folders without
+that file (SentencePiece or tiktoken models, tokenizers written in Python) are opened by transformers' AutoTokenizer,
+which never runs a folder's own code here.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tenonry.errors import ModelError
-from tenonry_hf_hub import read_json, remote_code_note
+from tenonry_hf_hub import read_json_if_there, remote_code_note
 from tenonry_io_text.codec import Codec, FastCodec, SlowCodec
+from tenonry_io_text.tokenizer_classes import apply_class
 
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 EXTRA = ("extra_special_tokens", "additional_special_tokens")
@@ -40,10 +42,16 @@ def load_fast(folder: Path) -> Any:
         ) from None
     tokenizer.no_truncation()  # both may be stored in the file; a prompt is neither cut nor filled up here
     tokenizer.no_padding()
-    config = tokenizer_settings(folder)
+    config = _settings_of_class(tokenizer, folder)
     tokenizer.encode_special_tokens = config.get("split_special_tokens") is True
     _add_tokens(tokenizer, config)
     return tokenizer
+
+
+def _settings_of_class(tokenizer: Any, folder: Path) -> dict[str, Any]:
+    model = read_json_if_there(folder / "config.json")
+    settings = apply_class(tokenizer, folder, model, _all_settings(folder))
+    return {key: value for key, value in settings.items() if value is not None}
 
 
 def load_with_transformers(folder: Path) -> Any:
@@ -66,13 +74,14 @@ def load_with_transformers(folder: Path) -> Any:
 
 def tokenizer_settings(folder: Path) -> dict[str, Any]:
     """tokenizer_config.json, completed from special_tokens_map.json as older releases of transformers wrote it."""
-    settings: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (folder / name).exists():
-            settings |= {
-                key: value for key, value in read_json(folder / name).items() if value is not None
-            }
-    return settings
+    return {key: value for key, value in _all_settings(folder).items() if value is not None}
+
+
+def _all_settings(folder: Path) -> dict[str, Any]:
+    """With null, which keeps a class from adding a special token of its own."""
+    older = read_json_if_there(folder / "special_tokens_map.json")
+    settings = read_json_if_there(folder / "tokenizer_config.json")
+    return settings | {key: value for key, value in older.items() if settings.get(key) is None}
 
 
 def token_text(value: Any) -> str | None:
@@ -101,15 +110,17 @@ def _add_tokens(tokenizer: Any, settings: dict[str, Any]) -> None:
         entry["content"]: _added_token(entry, special=bool(entry.get("special")))
         for entry in _listed(settings)
     }
-    present = {repr(token) for token in tokenizer.get_added_tokens_decoder().values()}
-    tokenizer.add_tokens([token for token in listed.values() if repr(token) not in present])
+    present = {token.content: token for token in tokenizer.get_added_tokens_decoder().values()}
+    unchanged = {repr(token) for token in present.values()}
+    tokenizer.add_tokens([token for token in listed.values() if repr(token) not in unchanged])
+    known = listed or present  # their flags count, not those beside a name
     special = list(_named(settings).values())
     special += [
         value for key in EXTRA if isinstance(settings.get(key), list) for value in settings[key]
     ]
     tokenizer.add_special_tokens(
         [
-            listed.get(text) or _added_token(value, special=True)
+            known.get(text) or _added_token(value, special=True)
             for value in special
             if (text := token_text(value))
         ]

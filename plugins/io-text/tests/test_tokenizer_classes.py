@@ -1,0 +1,127 @@
+"""Classes that transformers rebuilds give the ids of AutoTokenizer, whatever the two files of a tokenizer say."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+
+import pytest
+
+from tenonry_io_text.loading import load_codec
+from tenonry_io_text.tokenizer_class_names import GENERIC, OVERRIDDEN_TYPES, REGISTERED
+from tenonry_io_text.tokenizer_classes import CLASSES
+
+TEXTS = [
+    "Once upon a time", " leading and  double ", "naïve café\n\ttab 12345", "a<|user|>b </s> <|endoftext|>x", "",
+    "don't  stop\r\n\r\n▁", "e\u0301 n\u0303o<s>b<s> c", "नमस्ते दुनिया 你好 😀", "<|user|> x",
+]  # fmt: skip
+FLAGS = {"lstrip": True, "rstrip": False, "normalized": False, "single_word": False}
+SPLITS = {
+    "as it is": None,
+    "with a prefix space": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+    "by digit": {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Digits", "individual_digits": True},
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        ],
+    },
+}  # fmt: skip
+CHOICES = {
+    "add_prefix_space": [True, False],
+    "add_bos_token": [True, False, None],
+    "add_eos_token": [True, False, None],
+    "bos_token": ["<s>", "<|endoftext|>", None],
+    "eos_token": ["</s>", None, {"content": "</s>", "__type": "AddedToken", **FLAGS}],
+    "pad_token": ["<pad>", None],
+}
+MODEL_TYPES = [
+    None, "llama", "gpt2", "gpt_neox", "qwen2", "qwen3_5", "gemma2", "granite", "mistral", "phi", "arctic"
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def oracle():
+    from transformers import AutoTokenizer
+
+    return lambda folder: AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+
+
+@pytest.fixture
+def write(tokenizer_folders, tmp_path):
+    """Writes a model folder; `split` and `post_processor` are those of tokenizer.json."""
+
+    def folder(kind, settings, *, model_type=None, split=None, **state):
+        source = json.loads((tokenizer_folders[kind] / "tokenizer.json").read_text())
+        if split is not None:
+            state["pre_tokenizer"] = split
+        (tmp_path / "tokenizer.json").write_text(json.dumps(source | state))
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+        (tmp_path / "config.json").unlink(missing_ok=True)
+        if model_type:
+            (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+        return tmp_path
+
+    return folder
+
+
+def assert_same(folder, oracle):
+    ours, theirs = load_codec(folder), oracle(folder)
+    for text, special in itertools.product(TEXTS, [True, False]):
+        ids = theirs.encode(text, add_special_tokens=special)
+        case = (text, special, (folder / "tokenizer_config.json").read_text())
+        assert ours.encode(text, add_special_tokens=special) == ids, case
+        decoded = theirs.decode(
+            ids, skip_special_tokens=special, clean_up_tokenization_spaces=False
+        )
+        assert ours.decode(ids, skip_special_tokens=special) == decoded, case
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("name", [*CLASSES, "PreTrainedTokenizer"])
+def test_every_option_against_every_class(write, oracle, name, split):
+    for options in itertools.product([True, False], repeat=3):
+        flags = dict(
+            zip(("add_prefix_space", "add_bos_token", "add_eos_token"), options, strict=True)
+        )
+        settings = {"tokenizer_class": f"{name}Fast", "bos_token": "<s>", "eos_token": "</s>"}
+        assert_same(write("byte_level", settings | flags, split=SPLITS[split]), oracle)
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "llama", "gemma"])
+def test_mixed_declarations(write, oracle, kind):
+    """Class, model type, options and special tokens drawn at random, also ones that contradict each other."""
+    draw = random.Random(kind)
+    for _ in range(40):
+        settings = {
+            key: draw.choice(values) for key, values in CHOICES.items() if draw.random() < 0.7
+        }
+        settings |= {"unk_token": "<unk>"} if draw.random() < 0.5 else {}
+        if draw.random() < 0.8:
+            settings["tokenizer_class"] = draw.choice([*CLASSES, "PreTrainedTokenizerFast"])
+        state = {"post_processor": None} if draw.random() < 0.3 else {}
+        folder = write(kind, settings, model_type=draw.choice(MODEL_TYPES), **state)
+        assert_same(folder, oracle)
+
+
+def test_another_split_than_the_file_is_reported(write, caplog):
+    load_codec(write("byte_level", {"tokenizer_class": "GPT2Tokenizer"}, split=SPLITS["by digit"]))
+    assert "class GPT2Tokenizer does, not as tokenizer.json" in caplog.text
+    caplog.clear()
+    settings = {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True}
+    load_codec(write("byte_level", settings))
+    assert not caplog.text
+
+
+def test_registered_classes_are_those_of_transformers():
+    from transformers.models.auto import tokenization_auto as auto
+
+    names = {
+        model_type: name.removesuffix("Fast")
+        for model_type, name in auto.TOKENIZER_MAPPING_NAMES.items()
+        if name and name.removesuffix("Fast") in {*CLASSES, GENERIC}
+    }
+    assert names == REGISTERED
+    overridden = auto.MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS & set(names)
+    assert {name for name in overridden if names[name] != GENERIC} == OVERRIDDEN_TYPES
