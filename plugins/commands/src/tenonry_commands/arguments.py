@@ -17,7 +17,7 @@ from tenonry.config import PLUGIN_FIELDS, EngineConfig, PluginChoice, plain_type
 from tenonry.errors import ConfigError
 from tenonry.settings.reading import ENV_PREFIX, read_yaml
 from tenonry.settings.sources import Sources
-from tenonry_commands.familiar_flags import translate
+from tenonry_commands.familiar_flags import check_translations, translate
 from tenonry_commands.setting_texts import setting_texts
 
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -135,6 +135,7 @@ def _default_text(default: Any) -> str:
 def sources_from_arguments(args: argparse.Namespace, *others: type[BaseModel]) -> Sources:
     """What flags, environment and `--config` say about EngineConfig and `others`. Raises ConfigError."""
     given = vars(args)
+    check_translations(given)
     names = set(FIELDS).union(*(model.model_fields for model in others))
     flags = {name: given[name] for name in names - SKIPPED if given.get(name) is not None}
     if model := given.get("model_tag") or given.get("model"):

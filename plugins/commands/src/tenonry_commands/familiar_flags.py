@@ -7,10 +7,11 @@ A command line that is moved over is answered with what to type instead: the nea
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tenonry.errors import ConfigError
+from tenonry_commands.familiar_values import DONE_ANYWAY, KEYS, TRANSLATED, with_key
 
 MEANS: dict[str, tuple[str, bool]] = {  # a flag without a value: the field that it sets
     "enable_log_requests": ("log_requests", True),
@@ -41,14 +42,15 @@ _REMEDIES: dict[str, tuple[str, ...]] = {
         "num_speculative_tokens",
         "num_lookahead_slots",
     ),
-    "structured output is not available": ("guided_decoding_backend", "structured_outputs_config"),
-    "prompts are text or token ids": (
-        "limit_mm_per_prompt",
+    "prompts are text, token ids and images": ("enable_prompt_embeds",),
+    "the model's files say how images are processed; change preprocessor_config.json in a copy of its folder": (
         "mm_processor_kwargs",
-        "mm_processor_cache_gb",
-        "allowed_local_media_path",
-        "enable_prompt_embeds",
     ),
+    "images come as data: URLs, or by https from --io-processor-option image_hosts=HOST": (
+        "allowed_local_media_path",
+        "allowed_media_domains",
+    ),
+    "--mm-cache-mib 0 keeps no images": ("disable_mm_preprocessor_cache",),
     "the worker decides; --enforce-eager runs the model as it was loaded": (
         "compilation_config",
         "cuda_graph_sizes",
@@ -86,8 +88,7 @@ _REMEDIES: dict[str, tuple[str, ...]] = {
         "enable_prompt_tokens_details",
     ),
     "an engine has a process of its own; leave it out": ("disable_frontend_multiprocessing",),
-    "models generate text here, and do nothing else; leave it out": ("task", "runner", "convert"),
-    "the model's generation_config.json has the defaults, and a request's own values win": (
+    "change generation_config.json in a copy of the model's folder; a request's own values win": (
         "generation_config",
         "override_generation_config",
     ),
@@ -96,11 +97,13 @@ _REMEDIES: dict[str, tuple[str, ...]] = {
         "rope_scaling",
         "rope_theta",
     ),
-    "weights are safetensors in Hugging Face's layout; leave it out": (
+    "models are read in Hugging Face's layout, or from GGUF files; leave it out": (
         "config_format",
         "model_loader_extra_config",
     ),
-    "transformers has the model's code; leave it out": ("model_impl",),
+    "--worker torch and --worker transformers choose whose code runs a model; auto takes the first that serves it": (
+        "model_impl",
+    ),
     "it is found out from the model; leave it out": (
         "tokenizer_mode",
         "chat_template_content_format",
@@ -122,20 +125,61 @@ _REMEDIES: dict[str, tuple[str, ...]] = {
     ),
     "--ssl-ca-certs requires certificates of clients": ("ssl_cert_reqs",),
 }
+TRANSLATIONS = (
+    "_translations"  # in the namespace: field → the flag that was translated, and its value
+)
 INSTEAD = {name: remedy for remedy, names in _REMEDIES.items() for name in names}
 
 
 class _Refuse(argparse.Action):
-    """Ends the parsing with the remedy."""
+    """Ends the parsing with the remedy, unless the value asks for what is done anyway."""
 
     def __call__(
         self,
         parser: argparse.ArgumentParser,
         _: argparse.Namespace,
-        __: object,
+        values: Any,
         option_string: str | None = None,
-    ) -> NoReturn:
-        parser.error(f"{option_string}: {self.const}")
+    ) -> None:
+        if not (len(values) == 1 and values[0] in DONE_ANYWAY.get(self.dest, ())):
+            parser.error(f"{option_string}: {self.const}")
+
+
+class _Translate(argparse.Action):
+    """Sets what the value means here. `const`: the flag's name, and its key for one such as --name.key."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        name, key = self.const
+        try:
+            settings = with_key(name, key, values) if key else TRANSLATED[name](values)
+        except ValueError as error:
+            parser.error(f"{option_string}: {error}")
+        meant = getattr(namespace, TRANSLATIONS) or {}
+        for field, value in settings.items():
+            if not hasattr(namespace, field):
+                parser.error(f"{option_string} means {_flag(field)}, which this command lacks")
+            if getattr(namespace, field) not in (None, value):
+                parser.error(_twice(str(option_string), field, value))
+            setattr(namespace, field, value)
+            meant[field] = (option_string, value)
+        setattr(namespace, TRANSLATIONS, meant)
+
+
+def check_translations(given: Mapping[str, Any]) -> None:
+    """Raises ConfigError where a later flag set something else than a translated one."""
+    for field, (flag, value) in (given.get(TRANSLATIONS) or {}).items():
+        if given[field] != value:
+            raise ConfigError(_twice(flag, field, value))
+
+
+def _twice(flag: str, field: str, value: Any) -> str:
+    return f"{flag} means {_flag(field)} {value}, which is given otherwise; leave one out"
 
 
 def add_familiar_flags(parser: argparse.ArgumentParser) -> None:
@@ -147,6 +191,12 @@ def add_familiar_flags(parser: argparse.ArgumentParser) -> None:
         "-ep", dest="enable_expert_parallel", action="store_const", const=True, **hidden
     )
     parser.add_argument("-q", dest="quantization", **hidden)
+    for name in TRANSLATED:
+        for key in ("", *KEYS.get(name, ())):
+            flag = f"{_flag(name)}.{key}" if key else _flag(name)
+            parser.add_argument(
+                flag, action=_Translate, const=(name, key), dest=TRANSLATIONS, **hidden
+            )
     for name, remedy in INSTEAD.items():
         short: Sequence[str] = [flag for flag, meant in SHORT.items() if meant == name]
         parser.add_argument(_flag(name), *short, action=_Refuse, nargs="*", const=remedy, **hidden)
@@ -158,10 +208,27 @@ def _flag(name: str) -> str:
 
 def translate(from_file: dict[str, Any]) -> dict[str, Any]:
     """The settings of a file by the names that they have here. Raises ConfigError."""
-    translated = {}
+    translated: dict[str, Any] = {}
     for name, value in from_file.items():
-        if name in INSTEAD:
+        if name in INSTEAD and value not in DONE_ANYWAY.get(name, ()):
             raise ConfigError(f"{name}: {INSTEAD[name]}")
-        field, meant = MEANS.get(name, (name, True))
-        translated[field] = (bool(value) is meant) if name in MEANS else value
+        for field, meant in _meaning(name, value).items():
+            if translated.get(field) not in (None, meant):
+                raise ConfigError(
+                    f"{name} means {field}: {meant}, which is given otherwise; leave one out"
+                )
+            translated[field] = meant
     return translated
+
+
+def _meaning(name: str, value: Any) -> dict[str, Any]:
+    """What one setting of a file means, by names of this engine. Raises ConfigError."""
+    if name in INSTEAD:
+        return {}
+    if name in TRANSLATED:
+        try:
+            return TRANSLATED[name](value)
+        except ValueError as error:
+            raise ConfigError(f"{name}: {error}") from None
+    field, meant = MEANS.get(name, (name, True))
+    return {field: (bool(value) is meant) if name in MEANS else value}
