@@ -1,0 +1,122 @@
+"""Finds the columns by row of an engine's parts, fills free rows with remains of other requests, and checks those
+columns whose free rows hold a fixed value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import torch
+
+from tenonry.request import Request
+
+ELSEWHERE = frozenset(
+    {"model", "buffers", "config", "context", "places", "layers", "kv_caches"}
+)  # attributes that hold no columns
+# Columns that are reset when a row leaves, with their value in a free row; all others are written when a row enters.
+RESET = {
+    "AllowedTokens.active": 0,
+    "BadWords.active": 0,
+    "BatchState.handle": 0,
+    "BatchState.num_blocks": 0,
+    "BlockTables._capacity": 0,
+    "BlockTables._count": 0,
+    "Adapters._row_number": -1,
+    "GrammarMasks._made": -1,
+    "GrammarMasks.active": 0,
+    "LogitBias.active": 0,
+    "MinTokens.active": 0,
+    "Penalties.active": 0,
+    "PrefixCache._due": np.iinfo(np.int32).max,
+    "PrefixCache.hits": 0,
+    "RowTables.line": -1,
+    "Rows.announced": 0,
+    "Rows.has_grammar": 0,
+    "SamplingColumns.is_processed": 0,
+    "GroupTable.count": 0,
+    "GroupTable.past": 0,
+    "Slabs._slab": -1,
+    "StepValidator._stay": 0,
+    "StepValidator._use": 0,
+    "StepValidator._waits": 0,
+    "WindowTables._capacity": 0,
+}
+# These only grow during the life of an engine, so that two requests of a row never share a number.
+COUNTERS = frozenset({"Rows.generation", "Rows.scheduled_in", "ModelRunner.generation"})
+
+
+class Column(NamedTuple):
+    """`values` with the rows along `axis`: a numpy array, for a tensor over the same memory."""
+
+    name: str
+    values: np.ndarray
+    axis: int
+
+    def rows_of(self, rows: list[int]) -> np.ndarray:
+        """Values of some rows."""
+        return self.values.take(rows, self.axis)
+
+    def fill(self, rows: list[int], rng: np.random.Generator) -> None:
+        """Write remains of other requests, plausible ones and impossible ones."""
+        place = (slice(None),) * self.axis + (rows,)
+        shape = self.values[place].shape
+        kind = self.values.dtype.kind
+        if kind == "b":
+            self.values[place] = rng.random(shape) < rng.random()
+        elif kind == "f":
+            self.values[place] = rng.choice([np.nan, -2.0, 0.01, 0.9, 3.0, 1e30], shape)
+        else:
+            self.values[place] = rng.integers(0 if kind == "u" else -2, 40, shape)
+
+
+def columns_of(root: Any, num_rows: int) -> Iterator[Column]:
+    """Columns of all objects of tenonry that are reachable from `root` through attributes."""
+    seen: set[int] = set()
+    waiting = [(type(root).__name__, root)]
+    while waiting:
+        name, value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+            value = value.detach().numpy()
+        if isinstance(value, np.ndarray):
+            axis = next((i for i, size in enumerate(value.shape[:2]) if size == num_rows), None)
+            if axis is not None:
+                yield Column(name, value, axis)
+        elif isinstance(value, list | tuple | dict):
+            each = value.values() if isinstance(value, dict) else value
+            waiting += [(name, one) for one in list(each)[:num_rows]]
+        elif isinstance(value, msgspec.Struct | Request):
+            continue  # a request, whose tokens may be as many as there are rows
+        elif value is root or type(value).__module__.startswith("tenonry"):
+            waiting += [(f"{type(value).__name__}.{key}", one) for key, one in attributes(value)]
+
+
+def attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """Attributes of an object, from its dictionary and its slots."""
+    names = [*getattr(value, "__dict__", ())]
+    for kind in type(value).__mro__:
+        slots = getattr(kind, "__slots__", ())
+        names += [slots] if isinstance(slots, str) else slots
+    for name in names:
+        if name not in ELSEWHERE and not name.startswith("__"):
+            yield name, getattr(value, name, None)
+
+
+def poison(root: Any, num_rows: int, free: list[int], rng: np.random.Generator) -> set[str]:
+    """Fill the free rows of every column that is written on entry, and check the others; names of the columns."""
+    names = set()
+    for column in columns_of(root, num_rows):
+        names.add(column.name)
+        if column.name in COUNTERS or not free:
+            continue
+        if column.name in RESET:
+            found = column.rows_of(free)
+            assert (found == RESET[column.name]).all(), f"{column.name} of free rows is {found}"
+        else:
+            column.fill(free, rng)
+    return names
