@@ -161,22 +161,6 @@ def test_dtype(config, expected):
     assert facts.dtype(config) == expected
 
 
-def test_default_sampling_only_for_models_that_sample(caplog):
-    values = {
-        "temperature": 0.6,
-        "top_p": 0.9,
-        "top_k": 20,
-        "repetition_penalty": 1.1,
-        "max_length": 9,
-    }
-    assert facts.default_sampling({"do_sample": True, **values}) == {
-        key: values[key] for key in list(values)[:4]
-    }
-    assert facts.default_sampling(values) == {}
-    assert facts.default_sampling({"do_sample": True, "top_p": 7, "top_k": 3}) == {"top_k": 3}
-    assert "top_p=7" in caplog.text
-
-
 def test_architecture():
     path = Path("config.json")
     assert (

@@ -109,6 +109,17 @@ def test_models_defaults_stand_where_the_request_says_nothing(api):
     assert (params.temperature, params.top_k, params.top_p, params.max_tokens) == (0.1, 20, 1.0, 16)
 
 
+def test_biases_of_the_model_and_of_the_request(api):
+    """A model's suppressed tokens stay suppressed beside the biases of a request, which win."""
+    api.engine.model = msgspec.structs.replace(
+        api.engine.model, default_sampling={"logit_bias": {3: -100.0, 4: -100.0}}
+    )
+    api.complete()
+    api.complete(logit_bias={"4": 2, "5": 1})
+    biases = [call.params.logit_bias for call in api.engine.calls]
+    assert biases == [{3: -100.0, 4: -100.0}, {3: -100.0, 4: 2.0, 5: 1.0}]
+
+
 def test_stream_ends_with_done_and_says_the_same(api):
     events = api.stream("/v1/completions", {"prompt": "ab", "max_tokens": 30})
     assert joined(events) == ANSWER

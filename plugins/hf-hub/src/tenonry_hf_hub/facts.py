@@ -1,4 +1,4 @@
-"""Reads a model's facts out of its JSON files: length, vocabulary, end tokens, defaults. Front end, at start-up.
+"""Reads a model's facts out of its JSON files: length, vocabulary, end tokens. Front end, at start-up.
 
 Every rule here is about how the field writes config.json; none needs torch or transformers.
 """
@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tenonry.errors import ModelError, RequestError
-from tenonry.sampling_params import SamplingParams
+from tenonry.errors import ModelError
 from tenonry_hf_hub.headers import tensor_shapes
 from tenonry_hf_hub.remote_code import remote_code_note
 from tenonry_hf_hub.rope import scaled_length
@@ -59,7 +58,6 @@ EMBEDDINGS = (
     "word_embeddings.weight",
     "tok_embeddings.weight",
 )
-SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 def architecture(config: dict[str, Any], path: Path) -> str:
@@ -218,20 +216,3 @@ def dtype(config: dict[str, Any]) -> str:
         "torch_dtype", config, text_config(config)
     )
     return found.removeprefix("torch.") if isinstance(found, str) else "float32"
-
-
-def default_sampling(generation: dict[str, Any]) -> dict[str, Any]:
-    """Fields of SamplingParams that generation_config.json recommends; none for a model that wants greedy decoding."""
-    if generation.get("do_sample") is not True:
-        return {}
-    found: dict[str, Any] = {}
-    for key in SAMPLING_KEYS:
-        if generation.get(key) is None:
-            continue
-        try:
-            SamplingParams(**{key: generation[key]})
-        except RequestError as error:
-            logger.warning("generation_config.json: %s; this default is left out.", error)
-        else:
-            found[key] = generation[key]
-    return found

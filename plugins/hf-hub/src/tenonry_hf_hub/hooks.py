@@ -17,6 +17,7 @@ from tenonry_hf_hub.experts import check_rendezvous, is_spread
 from tenonry_hf_hub.files import read_json, read_json_if_there
 from tenonry_hf_hub.locate import locate_model, locate_tokenizer
 from tenonry_hf_hub.located import Located
+from tenonry_hf_hub.sampling_defaults import default_sampling
 from tenonry_hf_hub.sizes import check_sizes
 from tenonry_hf_hub.weights import find_weights
 
@@ -57,7 +58,12 @@ def read_facts(config: EngineConfig, located: Located, tokenizer: Path | None) -
         max_model_len=_max_model_len(folder, model, tokenizer_config),
         vocab_size=vocab,
         eos_token_ids=ends,
-        default_sampling=facts.default_sampling(generation),
+        default_sampling=default_sampling(
+            generation,
+            vocab_size=vocab,
+            end_ids=ends,
+            own_rules=model.get("is_encoder_decoder") is True,
+        ),
         dtype=facts.dtype(model),
         needs_lockstep=is_spread(config),
     )

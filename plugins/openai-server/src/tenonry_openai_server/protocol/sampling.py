@@ -193,8 +193,9 @@ class SamplingBody(StructuredBody, ABC):
             value = getattr(self, name)
             if value is not None:
                 values[name] = value
-        if self.logit_bias:
-            values["logit_bias"] = token_biases(self.logit_bias)
+        biases = {**(defaults.get("logit_bias") or {}), **token_biases(self.logit_bias or {})}
+        if biases:
+            values["logit_bias"] = biases
         return SamplingParams(
             **values,
             max_tokens=self.max_new_tokens,
