@@ -123,7 +123,7 @@ async def run_all(
 ) -> dict[str, Told]:
     """All requests to their ends. `has_begun` is set when each was told something, whether it has ended or not."""
     told = {name: Told() for name in REQUESTS}
-    pairs = [text.rpartition("@") for text in await engine.adapters.names()]
+    pairs = [text.rpartition("@") for text in await engine.list_loras()]
     adapters = {name: Adapter(name, digest) for name, _, digest in pairs}
 
     async def read(name: str) -> None:

@@ -8,6 +8,7 @@ that late frames of a dead one are recognised.
 from __future__ import annotations
 
 import enum
+import time
 from typing import Any
 
 import msgspec
@@ -34,7 +35,8 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True, kw_
 
     `output_token_ids` are output tokens already delivered elsewhere: they count as output for penalties, limits,
     stop conditions and seeds. `stop_token_ids` are all ids that end the request (end-of-sequence ids included unless
-    ignored); `bad_words` token id sequences. `tags` are read by schedulers and stat loggers.
+    ignored); `bad_words` token id sequences. `tags` are read by schedulers and stat loggers. `arrival_time`: when it
+    came to the caller, in seconds since 1970, from which its times count; by default now.
     """
 
     handle: int
@@ -54,6 +56,12 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True, kw_
     data_parallel_rank: int | None = None
     current_wave: int = 0
     epoch: int = 0
+    arrival_time: float | None = None
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds since `arrival_time`."""
+        return max(0.0, time.time() - self.arrival_time) if self.arrival_time else 0.0
 
 
 class FinishedOutput(msgspec.Struct, array_like=True):

@@ -27,8 +27,9 @@ class Request:
 
     `token_ids` i32[n] are the prompt and the output tokens known when the request last left a row (or arrived);
     `num_prompt_tokens` of them are prompt. `arrival` counts requests in order of arrival; `arrival_time` is the
-    engine's monotonic clock in seconds. `row` is −1 unless running. `max_total_tokens` is the length at which it ends
-    at the latest, prompt included. `source` is what the front end sent: sampling parameters, tags, cache salt, adapter.
+    engine's monotonic clock in seconds, at the caller's `arrival_time` where it gave one. `row` is −1 unless running.
+    `max_total_tokens` is the length at which it ends at the latest, prompt included. `source` is what the front end
+    sent: sampling parameters, tags, cache salt, adapter.
     """
 
     __slots__ = (
@@ -42,7 +43,7 @@ class Request:
         self.source = source
         self.handle = source.handle
         self.arrival = arrival
-        self.arrival_time = arrival_time
+        self.arrival_time = arrival_time - source.waited_s
         self.num_prompt_tokens = len(source.prompt_token_ids)
         self.num_output_tokens = len(source.output_token_ids)
         self.token_ids = source.prompt_token_ids

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from tenonry.adapters.calls import AdapterCalls, EngineAdapters
+from tenonry.adapters.offered import OffersAdapters
 from tenonry.step import Adapter
 
 
@@ -57,10 +58,15 @@ def test_one_that_is_being_loaded_when_engines_join_is_not_missed():
     assert engines.asked == [("add_lora", name, f"/{name}") for name in "abc"]
 
 
+class Front(OffersAdapters):
+    def __init__(self, adapters: AdapterCalls) -> None:
+        self.adapters = adapters
+
+
 def test_one_engine_that_says_no_is_enough():
     engines = Engines()
     engines.answers = [True, False]
-    assert asyncio.run(AdapterCalls(engines).pin("a")) is False
+    assert asyncio.run(Front(AdapterCalls(engines)).pin_lora("a")) is False
 
 
 class Worker:

@@ -194,6 +194,22 @@ class TestFields:
             engine_request(ready_request(), **{name: value})
         assert caught.value.param == name
 
+    def test_the_text_of_a_ready_request_is_shown(self):
+        """AF-6."""
+        processed, _ = processor().process(ready_request(), RANDOM, "r", prompt_text="so")
+        assert (processed.text, processed.token_ids.tolist()) == ("so", [1, 2])
+
+    @pytest.mark.parametrize("prompt", ["hi", [1, 2], {"prompt_token_ids": [1]}], ids=repr)
+    def test_the_text_of_another_prompt_is_its_own(self, prompt):
+        with pytest.raises(RequestError, match="prompt_text belongs to an EngineCoreReq") as caught:
+            engine_request(prompt, prompt_text="so")
+        assert caught.value.param == "prompt_text"
+
+    def test_the_time_of_arrival_stays_in_the_request(self):
+        assert engine_request(arrival_time=3.5).arrival_time == 3.5
+        assert engine_request(ready_request(arrival_time=2.5)).arrival_time == 2.5
+        assert engine_request().arrival_time is None
+
     @pytest.mark.parametrize(
         ("prompt", "given"),
         [

@@ -90,6 +90,25 @@ class TestNumbers:
         assert ended.num_preemptions == 2
         assert front.outputs.take_iteration().finished == []
 
+    @pytest.mark.parametrize(("arrival_time", "waited"), [(90.0, 10), (100.0, 0), (101.0, 0)])
+    def test_times_count_from_the_arrival_that_the_caller_knows(
+        self, monkeypatch, arrival_time, waited
+    ):
+        """AF-6; one in the future is now."""
+        monkeypatch.setattr("time.time", lambda: 100.0)
+        front = EnginelessFrontEnd(log_stats=True)
+        params = SamplingParams(max_tokens=2)
+        processed = front.inputs.process("hi", params, "r", arrival_time=arrival_time)
+        front.outputs.add(*processed)
+        front.clock.advance(1)
+        front.receive({1: "a"})
+        front.clock.advance(2)
+        front.receive({1: "b"}, [end(1)])
+        taken = front.outputs.take_iteration()
+        assert taken.ttft_s == [waited + 1]
+        assert taken.finished[0].e2e_latency_s == waited + 3
+        assert taken.finished[0].start_time == 100 - waited - 3
+
     def test_a_request_that_never_got_a_token(self):
         front = EnginelessFrontEnd(log_stats=True)
         front.open()

@@ -24,7 +24,7 @@ def bind(name: str, target: object, options: dict) -> Policy:
 
 
 def ask(arrival: int, priority: int = 0) -> SimpleNamespace:
-    return SimpleNamespace(arrival=arrival, priority=priority)
+    return SimpleNamespace(arrival=arrival, arrival_time=0.5, priority=priority)
 
 
 class Weighted(SchedulingPolicy):

@@ -155,6 +155,20 @@ class TestPolicies:
         assert [list(sizes(harness)) for _ in range(4)] == [[2], [4], [3], [1]]
         harness.drain()
 
+    def test_the_earlier_arrival_of_equals_comes_first(self, monkeypatch):
+        """AF-6: what the caller says of the arrival counts, for time in the queue as well."""
+        monkeypatch.setattr("time.time", lambda: 100.0)
+        harness = make_harness(PRIORITY, max_num_seqs=1)
+        entries = [
+            harness.add([1, 2], max_tokens=1, arrival_time=arrival)
+            for arrival in (None, 99.0, 98.0, None)
+        ]
+        assert [entry.request.arrival_time for entry in entries] == [
+            harness.clock() - waited for waited in (0, 1, 2, 0)
+        ]
+        assert [list(sizes(harness)) for _ in range(4)] == [[3], [2], [1], [4]]
+        harness.drain()
+
     def test_admission_is_the_policys_too(self):
         OneAtATime.seen.clear()
         harness = make_harness(OneAtATime)

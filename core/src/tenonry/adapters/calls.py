@@ -20,14 +20,14 @@ class AdapterCalls:
     """Each call reaches every engine. Raises EngineGenerateError with an engine's message, or EngineDeadError."""
 
     def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+        self.calls = calls
         self._paths: dict[str, str] = {}
         self._changes = asyncio.Lock()  # so that no engine joins in the middle of one
 
     async def add(self, name: str, path: str) -> bool:
         """Load it into every engine, and into those that are added later."""
         async with self._changes:
-            done = await self._calls.all("add_lora", name, path)
+            done = await self.calls.all("add_lora", name, path)
             self._paths[name] = path
             return done
 
@@ -35,22 +35,13 @@ class AdapterCalls:
         """Forget it."""
         async with self._changes:
             self._paths.pop(name, None)
-            return await self._calls.all("remove_lora", name)
-
-    async def pin(self, name: str) -> bool:
-        """Keep it among those that a step finds at once."""
-        return await self._calls.all("pin_lora", name)
-
-    async def names(self) -> list[str]:
-        """`name@digest` of each, as the first engine has them."""
-        answers = await self._calls.call("list_loras")
-        return list(answers[0])
+            return await self.calls.all("remove_lora", name)
 
     async def renew(self, *_: object) -> None:
         """Engines join: before they get requests, they load what the others have already."""
         async with self._changes:
             for name, path in self._paths.items():
-                await self._calls.call("add_lora", name, path)
+                await self.calls.call("add_lora", name, path)
 
 
 class EngineAdapters:

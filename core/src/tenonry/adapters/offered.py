@@ -20,12 +20,13 @@ class OffersAdapters:
         return await self.adapters.remove(name)
 
     async def list_loras(self) -> list[str]:
-        """`name@digest` of each."""
-        return await self.adapters.names()
+        """`name@digest` of each, as the first engine has them."""
+        answers = await self.adapters.calls.call("list_loras")
+        return list(answers[0])
 
     async def pin_lora(self, name: str) -> bool:
         """Keep it among those that a step finds at once."""
-        return await self.adapters.pin(name)
+        return await self.adapters.calls.all("pin_lora", name)
 
 
 class OffersAdaptersBlocking:

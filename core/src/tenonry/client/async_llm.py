@@ -112,7 +112,8 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
         """Yield outputs as they come, until the last, whose `finished` is true.
 
         `fields`: priority, tags, cache_salt, data_parallel_rank, trace_headers, kv_transfer_params, add_special_tokens,
-        tokenization_kwargs (further fields of the prompt, such as truncate_prompt_tokens), adapter.
+        tokenization_kwargs (further fields of the prompt, such as truncate_prompt_tokens), adapter, prompt_text (where
+        the prompt is an EngineCoreRequest), arrival_time (seconds since 1970, for statistics and policy `priority`).
         Raises TypeError (no such field), RequestError (invalid), QueueFullError (try later), EngineGenerateError (this
         request failed) or EngineDeadError. Cancelling or closing aborts the request.
         """

@@ -42,6 +42,7 @@ CALLER_FIELDS = {
     **REQUEST_FIELDS,
     "add_special_tokens": bool,
     "tokenization_kwargs": dict[str, Any],
+    "prompt_text": str,
 }  # what a caller may give, and the types
 
 
@@ -71,14 +72,16 @@ class InputProcessor:
         """The processed prompt, and one engine request per completion.
 
         `fields` are `CALLER_FIELDS`; None leaves one out. `prompt` may be an EngineCoreRequest, whose fields are kept
-        but for the handle and those that are given here. `tokenization_kwargs` become fields of the prompt, as the IO
-        processor documents them. Raises RequestError, or TypeError for an unknown field.
+        but for the handle and those that are given here; `prompt_text` is its text, for outputs. `tokenization_kwargs`
+        become fields of the prompt, as the IO processor documents them. Raises RequestError, or TypeError for a field
+        that is not known.
         """
         check_call(params, request_id)
         given = {name: value for name, value in fields.items() if value is not None}
         _check_fields(given)
         special = given.pop("add_special_tokens", True)
         tokenization = given.pop("tokenization_kwargs", {})
+        text = given.pop("prompt_text", None)
         if isinstance(prompt, EngineCoreRequest):
             if tokenization or not special:
                 name = "tokenization_kwargs" if tokenization else "add_special_tokens"
@@ -90,6 +93,12 @@ class InputProcessor:
             _check_fields({name: getattr(request, name) for name in REQUEST_FIELDS})
             prompt = {"prompt_token_ids": request.prompt_token_ids}
         else:
+            if text is not None:
+                raise RequestError(
+                    "prompt_text belongs to an EngineCoreRequest; of other prompts give {'prompt': text, "
+                    "'prompt_token_ids': ids}",
+                    "prompt_text",
+                )
             request = EngineCoreRequest(
                 handle=0, request_id="", prompt_token_ids=NO_ROWS, sampling_params=params, **given
             )
@@ -98,6 +107,7 @@ class InputProcessor:
                 prompt = {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt}
             prompt = {**prompt, **tokenization}
         processed = self._process_prompt(prompt, params, request_id, special)
+        processed.text = text or processed.text
         request.request_id = request_id
         request.prompt_token_ids = processed.token_ids
         request.sampling_params = self._seeded(params, 0)

@@ -80,7 +80,7 @@ class OutputProcessor:
             first.sampling_params.output_kind,
             processed.text,
             processed.token_ids.tolist(),
-            RequestMetrics(arrival_time=self._clock()),
+            RequestMetrics(arrival_time=self._clock() - first.waited_s),
         )
         for index, request in enumerate(requests):
             params = request.sampling_params

@@ -36,11 +36,7 @@ def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ConfigError(
             f"config file {path} must hold a mapping of settings, not a {type(data).__name__}"
         )
-    values = {}
-    for key, value in data.items():
-        name = str(key).replace("-", "_")
-        values[name] = value
-    return values
+    return {str(key).replace("-", "_"): value for key, value in data.items()}
 
 
 def read_yaml(text: str | bytes, source: str) -> Any:

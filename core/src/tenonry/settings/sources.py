@@ -48,13 +48,10 @@ class Sources:
 
     def values(self, model: type[BaseModel]) -> dict[str, Any]:
         """What is given of a model's keys."""
-        fields = model.model_fields
-        found = {}
-        for name, value in self._values.items():
-            is_stray = name not in self._fields
-            if name in fields or (is_stray and model is self._first):
-                found[name] = value
-        return found
+        names = set(model.model_fields)
+        if model is self._first:
+            names |= self._values.keys() - self._fields
+        return {name: value for name, value in self._values.items() if name in names}
 
     def make(self, model: type[Model], values: Mapping[str, Any] | None = None) -> Model:
         """The model, of what is given or of `values` instead. Raises ConfigError naming each bad setting."""

@@ -11,12 +11,12 @@ class FcfsPolicy(SchedulingPolicy):
 
 
 class PriorityPolicy(SchedulingPolicy):
-    """Lower `priority` first, then first come, first served; of the worst priority, the youngest is preempted."""
+    """Lower `priority` first, then by time of arrival; of the worst priority, the youngest is preempted."""
 
     starvation_free = False
 
-    def order(self, request: Request) -> tuple[int, int]:
-        return (request.priority, request.arrival)
+    def order(self, request: Request) -> tuple[int, float, int]:
+        return (request.priority, request.arrival_time, request.arrival)
 
     def victim(self, running: list[Request]) -> Request:
         return max(running, key=self.order)
