@@ -7,8 +7,9 @@ limits, the same wherever it is compiled; one that reaches a limit while it runs
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from tenonry.sampling_params import StructuredOutput
 from tenonry_grammar_llguidance.tokenizer import faithful_tokenizer
-from tenonry_grammar_llguidance.translate import grammar_text
+from tenonry_grammar_llguidance.translate import translated
 from tenonry_grammars.base import Grammar, GrammarBackend, GrammarContext, GrammarError, Matcher
 from tenonry_grammars.bits import I32, NOTHING, allow, forbid, num_words
 
@@ -25,6 +26,7 @@ MAX_STEP_ITEMS = 20_000
 MAX_THREADS = 8
 ROWS_FOR_THREADS = 16  # fewer are filled by the calling thread
 MAX_ERROR_CHARS = 500
+DEFINITION = re.compile(r" while processing \S+#/\$defs/(\w+)")
 BUDGET_S = 0.0005  # of processor time: a small part of what the lexer may do between two masks
 
 
@@ -119,10 +121,10 @@ class LLGuidance(GrammarBackend):
         return tokenizer, special_ids
 
     def compile(self, spec: StructuredOutput) -> LLGrammar:
-        text = grammar_text(spec, self._special_ids)
+        text, paths = translated(spec, self._special_ids)
         prototype = self._library.LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
         if prototype.is_error():
-            raise GrammarError(_first_lines(prototype.get_error()))
+            raise _error(prototype.get_error(), paths)
         return LLGrammar(prototype, self.context)
 
     def accept_each(self, matchers: Sequence[Matcher], token_ids: Sequence[int]) -> list[bool]:
@@ -174,7 +176,11 @@ class LLGuidance(GrammarBackend):
         return self._library.LLExecutor(self._num_threads)
 
 
-def _first_lines(text: str) -> str:
-    """An error of the library in one line, without the state of its parser."""
-    told = text.partition("<state>")[0]
-    return " ".join(told.split())[:MAX_ERROR_CHARS]
+def _error(text: str, paths: Mapping[str, str] | None) -> GrammarError:
+    """An error of the library in one line, without the state of its parser; of a schema, with the path."""
+    told = " ".join(text.partition("<state>")[0].split())[:MAX_ERROR_CHARS]
+    if paths is None:
+        return GrammarError(told)
+    found = DEFINITION.search(told)
+    what = DEFINITION.sub("", told)
+    return GrammarError(what, paths.get(found[1], "") if found else "")

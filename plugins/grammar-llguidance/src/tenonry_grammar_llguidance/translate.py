@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from tenonry.sampling_params import StructuredOutput
+from tenonry_grammar_llguidance.schema import rewritten
 from tenonry_grammars.base import GrammarError
 from tenonry_grammars.notation import is_lark
-from tenonry_grammars.schema import parse_schema, parts, pointer
+from tenonry_grammars.schema import parse_schema
 
 # Translated in Python, which holds up the other threads of the process: about 15 ms for this many bytes.
 MAX_GBNF_BYTES = 8192
@@ -20,8 +22,6 @@ WHITESPACE = r"( |\r?\n[ \t]{0,20})"
 # JSON writes in no other way are left out.
 ESCAPES = 'nrbtf\\"'
 JSON_OPTIONS = {"whitespace_pattern": WHITESPACE, "lenient": False, "json_allowed_escapes": ESCAPES}
-# Numbered escapes of such characters, in the text of a schema. A backslash before it would make it something else.
-CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\u00(?:0[0-7bBeEfF]|1[0-9a-fA-F])")
 MAX_NAMES = 16  # of special tokens that an error lists
 # Texts, expressions and comments of Lark's notation, in which `<name>` is no special token; and one that is.
 LARK_PART = re.compile(
@@ -30,10 +30,18 @@ LARK_PART = re.compile(
 ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 
 
-def grammar_text(spec: StructuredOutput, special_ids: Mapping[str, int]) -> str:
-    """The library's own notation; `special_ids` of the tokenizer, by name.
+class Translation(NamedTuple):
+    """The library's own notation; of a schema, `paths` by the names of definitions in the library's errors."""
 
-    Raises GrammarError for what cannot be read as JSON or GBNF, and for a special token that the tokenizer lacks.
+    text: str
+    paths: Mapping[str, str] | None = None
+
+
+def translated(spec: StructuredOutput, special_ids: Mapping[str, int]) -> Translation:
+    """The specification for the library; `special_ids` of the tokenizer, by name.
+
+    Raises GrammarError for what cannot be read as JSON or GBNF or is not served, and for a special token that the
+    tokenizer lacks.
     """
     from llguidance import LLMatcher
 
@@ -49,40 +57,16 @@ def grammar_text(spec: StructuredOutput, special_ids: Mapping[str, int]) -> str:
         grammar = spec.grammar or ""
         lark = _by_id(grammar, special_ids) if is_lark(grammar) else _from_gbnf(grammar)
         text = LLMatcher.grammar_from_lark(lark)
-    return text
+    return Translation(text)
 
 
-def _from_json(schema: str) -> str:
-    """A grammar that is this schema, with `JSON_OPTIONS`, which come last and so outweigh its own.
-
-    Only its outermost braces are read. The library's own translator reads all of it, with the interpreter's lock, and
-    so holds up the steps.
-    """
-    try:
-        known = msgspec.json.decode(schema, type=dict[str, msgspec.Raw] | bool)
-    except (msgspec.MsgspecError, UnicodeEncodeError) as error:
-        raise GrammarError(f"the schema cannot be read: {error}") from None
-    if known is False:
-        raise GrammarError("the schema cannot be read: nothing satisfies 'false'")
-    if CONTROL.search(schema):
-        _check_control_characters(schema)
-    whole = {**(known if isinstance(known, dict) else {}), "x-guidance": JSON_OPTIONS}
-    return msgspec.json.encode({"grammars": [{"json_schema": whole}]}).decode()
-
-
-def _check_control_characters(schema: str) -> None:
-    """Raises GrammarError for a listed text or a property name that JSON can only write with a numbered escape."""
-    for path, part in parts(parse_schema(schema)):
-        if not isinstance(part, dict):
-            continue
-        names = [name for name in part.get("properties", ()) if isinstance(name, str)]
-        for keyword in ("const", "enum", "properties"):
-            listed = names if keyword == "properties" else part.get(keyword)
-            if CONTROL.search(msgspec.json.encode(listed).decode()):
-                raise GrammarError(
-                    "a text has a control character that can only be written as \\u and a number; leave it out",
-                    pointer((*path, keyword)),
-                )
+def _from_json(schema: str) -> Translation:
+    """A grammar that is this schema, with `JSON_OPTIONS`."""
+    found = rewritten(parse_schema(schema))
+    body = {"anyOf": [found.schema]} if isinstance(found.schema, bool) else found.schema
+    whole = {**body, "x-guidance": JSON_OPTIONS}
+    text = msgspec.json.encode({"grammars": [{"json_schema": whole}]}).decode()
+    return Translation(text, found.paths)
 
 
 def _literal(text: str) -> str:

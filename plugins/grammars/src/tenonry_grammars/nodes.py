@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tenonry_grammars import characters as chars
@@ -57,6 +58,17 @@ def is_nullable(node: Node) -> bool:
     if isinstance(node, Row):
         return all(map(is_nullable, node.parts))
     return isinstance(node, Choice) and any(map(is_nullable, node.options))
+
+
+def all_sets(node: Node) -> Iterator[Chars]:
+    """The sets of characters in a tree."""
+    if isinstance(node, One):
+        yield node.chars
+    elif isinstance(node, Repeat):
+        yield from all_sets(node.part)
+    elif isinstance(node, Row | Choice):
+        for part in node.parts if isinstance(node, Row) else node.options:
+            yield from all_sets(part)
 
 
 def finite_texts(node: Node, limit: int) -> list[str] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tenonry_grammars import characters as chars
 from tenonry_grammars.base import GrammarError
 from tenonry_grammars.characters import Chars
@@ -26,6 +28,24 @@ def pattern_text(node: Node) -> str:
 def literal_text(text: str) -> str:
     """An expression that this text alone matches."""
     return "".join(_escaped(ord(char)) for char in text)
+
+
+def excluding_text(texts: Iterable[str]) -> str:
+    """An expression that every text but these matches."""
+    return _excluding(sorted(set(texts)))
+
+
+def _excluding(texts: list[str]) -> str:
+    """The others are longer than the empty text, or it is one of them; or they begin with another character."""
+    rest: dict[str, list[str]] = {}
+    for text in texts:
+        if text:
+            rest.setdefault(text[0], []).append(text[1:])
+    others = _set(chars.complement(chars.of("".join(rest))))
+    options = [] if "" in texts else [""]
+    options.append(f"{others}(?s:.)*")
+    options += [f"{_escaped(ord(char))}(?:{_excluding(more)})" for char, more in rest.items()]
+    return "|".join(options)
 
 
 def _atom(node: Node) -> str:

@@ -1,0 +1,267 @@
+"""A JSON schema as llguidance gets it: written anew from the forms of values that it allows. Pure.
+
+The library reads some drafts' keywords in another draft's way, passes over others, and leads into dead ends where a
+pattern has no name left. What it gets here are types with their bounds, lists of values, alternatives and references.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from tenonry_grammars import characters as chars
+from tenonry_grammars.base import GrammarError
+from tenonry_grammars.derivatives import NOTHING, without
+from tenonry_grammars.nodes import Node, all_sets
+from tenonry_grammars.regex_text import excluding_text, pattern_text
+from tenonry_grammars.schema import pointer
+from tenonry_grammars.schemas.forms import Forms
+from tenonry_grammars.schemas.leaves import (
+    ANY,
+    NONE,
+    Anything,
+    Array,
+    Conditions,
+    Flag,
+    Leaf,
+    Null,
+    Number,
+    Object,
+    Sub,
+    Text,
+)
+from tenonry_grammars.schemas.reading import Reader
+
+Schema = dict[str, Any]
+# Control characters that JSON writes as \\u alone, see `JSON_OPTIONS`.
+UNWRITTEN = chars.minus(chars.union(((0, 0x1F), (0x7F, 0x7F))), chars.of("\b\f\n\r\t"))
+UNWRITTEN_CHAR = re.compile("[\x00-\x07\x0b\x0e-\x1f\x7f\ud800-\udfff]")
+LARGEST = Fraction((1 << 63) - 1024)
+EXACT = 1 << 53  # the library reads numbers as floats, in which larger integers are rounded
+
+
+class Rewritten(NamedTuple):
+    """The schema for the library; `paths` of the user's schema by the names of its definitions; `left_out`, by path,
+    what a lenient reading leaves out.
+    """
+
+    schema: Schema | bool
+    paths: dict[str, str]
+    left_out: dict[str, str]
+
+
+def rewritten(schema: Any, *, is_lenient: bool = False) -> Rewritten:
+    """Raises GrammarError with the path of what no grammar holds, or that nothing satisfies."""
+    reader = Reader(schema, is_lenient=is_lenient)
+    writer = _Writer(reader, Forms(reader))
+    whole = writer.whole()
+    return Rewritten(whole, writer.paths, reader.left_out)
+
+
+class _Writer:
+    """Each place that is more than a type or a list of values is a definition: it may lead back to itself, and an error
+    of the library names it.
+    """
+
+    def __init__(self, reader: Reader, forms: Forms) -> None:
+        self._reader = reader
+        self._forms = forms
+        self._names: dict[Conditions, str] = {}
+        self.paths: dict[str, str] = {}
+
+    def whole(self) -> Schema | bool:
+        body = self._body(self._reader.root)
+        definitions: dict[str, Schema | bool] = {}
+        while len(definitions) < len(self._names):
+            for conditions, name in list(self._names.items()):
+                if name not in definitions:
+                    self.paths[name] = pointer(self._reader.path(conditions))
+                    definitions[name] = self._body(conditions)
+        if not definitions:
+            return body
+        whole = body if isinstance(body, dict) else {"anyOf": [body]}
+        return {**whole, "$defs": definitions}
+
+    def _part(self, conditions: Conditions) -> Schema | bool:
+        """The schema of a place: itself where it is small, or a reference."""
+        if conditions == ANY:
+            return True
+        if conditions == NONE or not self._forms.is_satisfied(conditions):
+            return False
+        leaves = self._forms.of[conditions]
+        if len(leaves) == 1 and isinstance(leaves[0], Sub):
+            return self._part(leaves[0].conditions)
+        if all(map(_is_small, leaves)):
+            return self._body(conditions)
+        name = self._names.setdefault(conditions, f"d{len(self._names)}")
+        return {"$ref": f"#/$defs/{name}"}
+
+    def _body(self, conditions: Conditions) -> Schema | bool:
+        try:
+            written = [self._leaf(leaf) for leaf in self._forms.of[conditions]]
+        except GrammarError as error:
+            if error.path is None:
+                error.path = pointer(self._reader.path(conditions))
+            raise
+        if True in written:
+            return True
+        if {leaf for leaf in self._forms.of[conditions] if leaf in PLAIN} == set(PLAIN):
+            return True
+        options = [option for option in written if option is not False]
+        return options[0] if len(options) == 1 else {"anyOf": options}
+
+    def _leaf(self, leaf: Leaf) -> Schema | bool:
+        if isinstance(leaf, Sub):
+            return self._part(leaf.conditions)
+        if isinstance(leaf, Null):
+            return {"type": "null"}
+        if isinstance(leaf, Flag):
+            return {"type": "boolean"} if len(leaf.values) > 1 else {"const": leaf.values[0]}
+        if isinstance(leaf, Number):
+            return _number(leaf)
+        if isinstance(leaf, Text):
+            return _text(leaf)
+        if isinstance(leaf, Array):
+            return self._array(leaf)
+        if isinstance(leaf, Object):
+            return self._object(leaf)
+        return True
+
+    def _array(self, leaf: Array) -> Schema:
+        found: Schema = {"type": "array"}
+        if leaf.first:
+            found["prefixItems"] = [self._part(conditions) for conditions in leaf.first]
+        if leaf.rest != ANY:
+            found["items"] = self._part(leaf.rest)
+        if leaf.low:
+            found["minItems"] = leaf.low
+        if leaf.high is not None:
+            found["maxItems"] = leaf.high
+        return found
+
+    def _object(self, leaf: Object) -> Schema:
+        found: Schema = {"type": "object"}
+        for name in dict.fromkeys((*dict(leaf.properties), *leaf.required)):
+            _check_text(name)
+        if leaf.properties:
+            found["properties"] = {
+                name: self._part(conditions) for name, conditions in leaf.properties
+            }
+        if leaf.patterns:
+            names = [name for name, _ in leaf.properties]
+            # The library would join what a property says with a pattern that matches it, where that is done already.
+            nodes = [(without(node, names), conditions) for node, conditions in leaf.patterns]
+            patterns = {
+                _anchored(node): self._part(inner) for node, inner in nodes if node != NOTHING
+            }
+            found["patternProperties"] = patterns
+        if leaf.rest != ANY:
+            found["additionalProperties"] = self._part(leaf.rest)
+        if leaf.required:
+            found["required"] = list(leaf.required)
+        if leaf.low:
+            found["minProperties"] = leaf.low
+        if leaf.high is not None:
+            found["maxProperties"] = leaf.high
+        return found
+
+
+def _is_small(leaf: Leaf) -> bool:
+    if isinstance(leaf, Text):
+        return not (leaf.patterns or leaf.others)
+    if isinstance(leaf, Number):
+        return leaf.factor is None
+    return isinstance(leaf, Null | Flag | Anything)
+
+
+PLAIN: tuple[Leaf, ...] = (Null(), Flag(), Number(), Text(), Array(), Object())
+
+
+def _number(leaf: Number) -> Schema:
+    if leaf.values is not None:
+        return {"enum": [_exact(value) for value in leaf.values]}
+    found: Schema = {"type": "integer" if leaf.is_whole else "number"}
+    if leaf.low is not None:
+        found["exclusiveMinimum" if leaf.excludes_low else "minimum"] = _bound(
+            leaf, leaf.low, is_low=True
+        )
+    if leaf.high is not None:
+        found["exclusiveMaximum" if leaf.excludes_high else "maximum"] = _bound(
+            leaf, leaf.high, is_low=False
+        )
+    if leaf.factor is not None:
+        found["multipleOf"] = _exact(leaf.factor)
+    return found
+
+
+def _exact(value: Fraction) -> int | float:
+    """Raises GrammarError for a number that is rounded as a float."""
+    found = int(value) if value.denominator == 1 else float(value)
+    if isinstance(found, int) and abs(found) > EXACT:
+        raise GrammarError(
+            f"the number {found} is beyond the integers that are served, up to 2**53 = {EXACT}"
+        )
+    return found
+
+
+def _bound(leaf: Number, value: Fraction, *, is_low: bool) -> int | float:
+    """The bound, or the next one within it that a float can be, and for integers one of 64 bits.
+
+    Raises GrammarError for a bound that leaves nothing within 64 bits.
+    """
+    if (value > LARGEST) if is_low else (value < -LARGEST):
+        raise GrammarError(
+            f"the bound {float(value):g} leaves no number that is served; those up to {int(LARGEST)} are"
+        )
+    if leaf.is_whole:
+        value = max(-LARGEST, value) if is_low else min(LARGEST, value)
+    if value.denominator == 1 and abs(value) <= EXACT:
+        return int(value)
+    found = float(value)
+    written = Fraction(found) if value.denominator == 1 else Fraction(repr(found))
+    if written < value and is_low:
+        found = math.nextafter(found, math.inf)
+    if written > value and not is_low:
+        found = math.nextafter(found, -math.inf)
+    return int(found) if value.denominator == 1 else found
+
+
+def _text(leaf: Text) -> Schema:
+    if leaf.values is not None:
+        for value in leaf.values:
+            _check_text(value)
+        return {"enum": list(leaf.values)}
+    found: Schema = {"type": "string"}
+    if leaf.low:
+        found["minLength"] = leaf.low
+    if leaf.high is not None:
+        found["maxLength"] = leaf.high
+    patterns = [_anchored(node) for node in leaf.patterns]
+    if leaf.others:
+        patterns.append(f"^(?:{excluding_text(leaf.others)})$")
+    if patterns:
+        found["pattern"] = patterns[0]
+    if len(patterns) > 1:
+        return {
+            "allOf": [found, *({"type": "string", "pattern": pattern} for pattern in patterns[1:])]
+        }
+    return found
+
+
+def _check_text(text: str) -> None:
+    """Raises GrammarError for a character that JSON writes by its number alone."""
+    found = UNWRITTEN_CHAR.search(text)
+    if found:
+        raise GrammarError(
+            f"the text {text!r:.64} has the character {found[0]!r}, which JSON writes by its number: such control "
+            "characters and halves of surrogate pairs are not served; leave them out"
+        )
+
+
+def _anchored(node: Node) -> str:
+    """Raises GrammarError for a set of control characters alone."""
+    if any(not chars.minus(some, UNWRITTEN) for some in all_sets(node)):
+        raise GrammarError("the expression demands a control character, which is not served")
+    return f"^(?:{pattern_text(node)})$"

@@ -1,0 +1,290 @@
+"""The forms that a grammar backend writes, of all places of a schema, without those that no value has. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, combinations, permutations
+
+from tenonry_grammars import characters as chars
+from tenonry_grammars.base import GrammarError
+from tenonry_grammars.derivatives import NOTHING, are_apart, without
+from tenonry_grammars.nodes import Choice, Node, One, Repeat
+from tenonry_grammars.schema import pointer
+from tenonry_grammars.schemas.counts import counted
+from tenonry_grammars.schemas.expressions import matches
+from tenonry_grammars.schemas.leaves import (
+    ANY,
+    NONE,
+    Anything,
+    Array,
+    Conditions,
+    Leaf,
+    Object,
+    Sub,
+    Text,
+    Unserved,
+    item,
+    of_property,
+)
+from tenonry_grammars.schemas.opposites import NEEDED
+from tenonry_grammars.schemas.reading import Reader
+
+MAX_DISTINCT = 4  # values whose arrays without equal items are listed
+
+
+class Forms:
+    """`of`: forms by conditions, for all that the root leads to. Raises GrammarError with a path for what is refused,
+    and where nothing satisfies the schema.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.of: dict[Conditions, list[Leaf]] = {}
+        waiting = [reader.root]
+        while waiting:
+            conditions = waiting.pop()
+            if conditions not in self.of:
+                self.of[conditions] = self._served(conditions)
+                for leaf in self.of[conditions]:
+                    waiting.extend(below(leaf))
+        self._satisfied = self._all_satisfied()
+        for conditions, leaves in self.of.items():
+            self.of[conditions] = [leaf for leaf in leaves if self._is_satisfied(leaf)]
+        if not self.of[reader.root]:
+            raise GrammarError("nothing satisfies it", "")
+
+    def is_satisfied(self, conditions: Conditions) -> bool:
+        """Whether some value satisfies them."""
+        return conditions in self._satisfied
+
+    # ------------------------------------------------------------------ what no value has
+    def _all_satisfied(self) -> set[Conditions]:
+        """Those with a value of finite depth, which is found from the leaves up."""
+        self._satisfied: set[Conditions] = {ANY}
+        is_growing = True
+        while is_growing:
+            found = {
+                conditions
+                for conditions, leaves in self.of.items()
+                if conditions not in self._satisfied and any(map(self._is_satisfied, leaves))
+            }
+            self._satisfied |= found
+            is_growing = bool(found)
+        return self._satisfied
+
+    def _is_satisfied(self, leaf: Leaf) -> bool:
+        if isinstance(leaf, Sub):
+            return leaf.conditions in self._satisfied
+        if isinstance(leaf, Array):
+            return all(
+                item(leaf, place) in self._satisfied
+                for place in range(min(leaf.low, len(leaf.first) + 1))
+            )
+        if isinstance(leaf, Object):
+            known = dict(leaf.properties)
+            needs_other = leaf.low > len(leaf.required)
+            others = [conditions for _, conditions in leaf.patterns] + [leaf.rest]
+            return all(known[name] in self._satisfied for name in leaf.required) and (
+                not needs_other or any(conditions in self._satisfied for conditions in others)
+            )
+        return True
+
+    # ------------------------------------------------------------------ what can be written
+    def _served(self, conditions: Conditions) -> list[Leaf]:
+        leaves = [
+            leaf for leaf in self._reader.leaves(conditions) if not self._reader.has_no_value(leaf)
+        ]
+        found = list(chain.from_iterable(map(self._simple, leaves)))
+        served = [leaf for leaf in found if not isinstance(leaf, Unserved)]
+        for leaf in found:
+            if isinstance(leaf, Unserved) and not (leaf.is_opposite and served):
+                where = pointer(leaf.path)
+                if not self._reader.is_lenient:
+                    raise GrammarError(leaf.text, where)
+                self._reader.left_out.setdefault(where, leaf.text)
+                return [Anything()]
+        return served
+
+    def _simple(self, leaf: Leaf) -> list[Leaf]:
+        if isinstance(leaf, Object):
+            return self._objects(leaf)
+        if isinstance(leaf, Array):
+            return self._arrays(leaf)
+        return [leaf]
+
+    def _refused(
+        self, leaf: Object | Array, text: str, instead: Object | Array | None = None
+    ) -> list[Leaf]:
+        """The form as one that is not served; a lenient reading takes `instead` and lists what that leaves out.
+
+        Without `instead`, it is a part of the opposite of a schema.
+        """
+        path = leaf.path if isinstance(leaf, Object) else leaf.unique or ()
+        if instead is None or not self._reader.is_lenient:
+            return [Unserved(frozenset({leaf.kind}), path, text, is_opposite=instead is None)]
+        self._reader.left_out.setdefault(pointer(path), text)
+        return self._simple(instead)
+
+    def _objects(self, leaf: Object) -> list[Leaf]:
+        if not leaf.expected <= leaf.declared:
+            names = ", ".join(sorted(leaf.expected - leaf.declared))
+            text = (
+                f"'oneOf', 'not' or 'if' needs a property here that only an excluded schema has: {names:.64}; "
+                "add it to 'properties', or use 'anyOf' instead of 'oneOf'"
+            )
+            return self._refused(leaf, text)
+        properties = dict(leaf.properties)
+        for name in leaf.required:
+            properties.setdefault(name, of_property(leaf, name, matches))
+        if leaf.outside:
+            return self._outside(leaf)
+        whole = replace(
+            leaf, properties=tuple(properties.items()), declared=frozenset(), expected=frozenset()
+        )
+        if leaf.names != ANY:
+            named = self._named(whole)
+            if named is None:
+                text = "'propertyNames' is not served here; leave it out"
+                return self._refused(leaf, text, replace(leaf, names=ANY))
+            whole = named
+        apart = _with_patterns_apart(whole)
+        if apart is None:
+            text = (
+                "one name may match two expressions of 'patternProperties', which is not served; give both the same "
+                "schema, or expressions that begin differently"
+            )
+            return self._refused(leaf, text, replace(leaf, patterns=leaf.patterns[:-1]))
+        found = counted(apart)
+        if found is None:
+            text = (
+                "'minProperties' or 'maxProperties' is not served where many properties are optional "
+                "or have no name; list them in 'required' or leave the count out"
+            )
+            return self._refused(leaf, text, replace(leaf, low=0, high=None))
+        return [
+            form
+            for form in found
+            if all(dict(form.properties)[name] != NONE for name in form.required)
+        ]
+
+    def _outside(self, leaf: Object) -> list[Leaf]:
+        """With a property that one of the sets of names does not have, of those that the schema speaks of."""
+        names, *others = leaf.outside
+        known = [
+            name
+            for name, conditions in leaf.properties
+            if conditions != NONE and name in leaf.declared
+        ]
+        chosen = [name for name in known if name not in names]
+        if not chosen:
+            text = f"an object with another property, {NEEDED}"
+            return self._refused(leaf, text)
+        if set(chosen) & set(leaf.required):
+            chosen = [next(name for name in chosen if name in leaf.required)]
+        found: list[Leaf] = []
+        for name in chosen:
+            required = tuple(dict.fromkeys((*leaf.required, name)))
+            found += self._objects(replace(leaf, required=required, outside=tuple(others)))
+        return found
+
+    def _named(self, leaf: Object) -> Object | None:
+        """With what `propertyNames` says in patterns; None where that cannot be."""
+        leaves = self._reader.expanded(self._reader.leaves(leaf.names))
+        if Anything() in leaves:
+            return replace(leaf, names=ANY)
+        texts = [one for one in leaves if isinstance(one, Text)]
+        if any(isinstance(one, Unserved) for one in leaves) or leaf.patterns:
+            return None
+        properties = tuple(
+            (name, conditions if any(_is_text(name, text) for text in texts) else NONE)
+            for name, conditions in leaf.properties
+        )
+        found = replace(leaf, properties=properties, names=ANY)
+        if leaf.rest == NONE:
+            return found
+        nodes: list[Node] = []
+        for text in texts:
+            node = _name_node(text)
+            if node is None:
+                return None
+            nodes.append(node)
+        listed = [value for text in texts for value in text.values or ()]
+        known = dict(properties)
+        more = tuple((value, leaf.rest) for value in listed if value not in known)
+        kept = [node for node in nodes if node != NOTHING]
+        patterns = (
+            ((kept[0] if len(kept) == 1 else Choice(tuple(kept)), leaf.rest),) if kept else ()
+        )
+        return replace(found, properties=properties + more, patterns=patterns, rest=NONE)
+
+    def _arrays(self, leaf: Array) -> list[Leaf]:
+        if leaf.unique is None:
+            return [leaf]
+        most = leaf.high
+        if leaf.rest == NONE:
+            most = len(leaf.first) if most is None else min(most, len(leaf.first))
+        if most is not None and most <= 1:
+            return [replace(leaf, unique=None)]
+        values = self._values(leaf.rest) if not leaf.first else None
+        if values is None:
+            text = f"'uniqueItems' is served for at most {MAX_DISTINCT} different items, listed in 'enum'; leave it out"
+            return self._refused(leaf, text, replace(leaf, unique=None))
+        longest = len(values) if most is None else min(most, len(values))
+        return [
+            Array(chosen, NONE, count, count)
+            for count in range(leaf.low, longest + 1)
+            for chosen in permutations(values, count)
+        ]
+
+    def _values(self, conditions: Conditions) -> list[Conditions] | None:
+        """Conditions of each value alone, where there are few."""
+        return self._reader.each_value(conditions, MAX_DISTINCT)
+
+
+def _with_patterns_apart(leaf: Object) -> Object | None:
+    """Patterns with the same schema as one; None where a name may match two that differ."""
+    by_conditions: dict[Conditions, list[Node]] = {}
+    for node, conditions in leaf.patterns:
+        by_conditions.setdefault(conditions, []).append(node)
+    patterns = tuple(
+        (nodes[0] if len(nodes) == 1 else Choice(tuple(nodes)), conditions)
+        for conditions, nodes in by_conditions.items()
+    )
+    known = [name for name, _ in leaf.properties]
+    others = [without(node, known) for node, _ in patterns]
+    if all(are_apart(one, other) for one, other in combinations(others, 2)):
+        return replace(leaf, patterns=patterns)
+    return None
+
+
+def _is_text(name: str, text: Text) -> bool:
+    if text.values is not None:
+        return name in text.values
+    is_long = text.low <= len(name) and (text.high is None or len(name) <= text.high)
+    return (
+        is_long and name not in text.others and all(matches(node, name) for node in text.patterns)
+    )
+
+
+def _name_node(text: Text) -> Node | None:
+    """One expression for names; None where there is none."""
+    if text.values is not None:
+        return NOTHING
+    has_length = bool(text.low) or text.high is not None
+    if text.others or len(text.patterns) + has_length > 1:
+        return None
+    return text.patterns[0] if text.patterns else Repeat(One(chars.ANY), text.low, text.high)
+
+
+def below(leaf: Leaf) -> Iterator[Conditions]:
+    """The conditions of places within a form."""
+    if isinstance(leaf, Sub):
+        yield leaf.conditions
+    elif isinstance(leaf, Array):
+        yield from leaf.first
+        yield leaf.rest
+    elif isinstance(leaf, Object):
+        for _, conditions in (*leaf.properties, *leaf.patterns):
+            yield conditions
+        yield leaf.rest

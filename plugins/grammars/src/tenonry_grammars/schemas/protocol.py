@@ -1,0 +1,40 @@
+"""What the readers of keywords need of the reader of the whole schema. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from tenonry_grammars.nodes import Node
+from tenonry_grammars.schemas.leaves import Conditions, Leaf, Unserved
+from tenonry_grammars.schemas.resources import Place, Resources
+
+
+class SchemaReader(Protocol):
+    """See `tenonry_grammars.schemas.reading.Reader`."""
+
+    resources: Resources
+
+    def number(self, place: Place, *, is_opposite: bool = False) -> int: ...
+
+    def below(
+        self, place: Place, steps: Sequence[str], schema: Any, *, is_opposite: bool = False
+    ) -> Conditions: ...
+
+    def refuse(
+        self, place: Place, text: str, *kinds: str, is_opposite: bool = False
+    ) -> Unserved | None: ...
+
+    def leaves(self, conditions: Conditions) -> list[Leaf]: ...
+
+    def product(self, ones: list[Leaf], others: list[Leaf]) -> list[Leaf]: ...
+
+    def expanded(self, leaves: list[Leaf]) -> list[Leaf]: ...
+
+    def is_empty(self, conditions: Conditions) -> bool: ...
+
+    def has_no_value(self, leaf: Leaf) -> bool: ...
+
+    def pattern(self, place: Place, text: Any) -> Node: ...
+
+    def names_of_pattern(self, node: Node) -> list[str] | None: ...
