@@ -65,6 +65,9 @@ class Jobs(Handler):
             return ["no memory"]
 
     def crash(self, rest):
+        if rest:
+            with open(rest, "a") as file:
+                file.write("x")
         os.abort()
 
     def fail(self, rest):
@@ -286,6 +289,36 @@ class TestEnds:
         until(lambda: has_exited(pid))
         assert run(pool, "echo a") == "a!"
 
+    def test_an_idle_worker_that_ends_as_it_is_taken_costs_no_job(self, module):
+        """Both idle workers are gone by then; the next one is new."""
+        workers = EndingWorkers("test", f"{module}:Jobs", b"", Limits(seconds=5.0))
+        pool = HelperPool("test", workers, short_cost=100, size=3)
+        try:
+            both = [in_thread(run, pool, "sleep 0.5") for _ in range(2)]
+            for thread, _ in both:
+                thread.join(20)
+            workers.ends = True
+            assert run(pool, "echo a") == "a!"
+            assert workers.num_ended == 1
+            assert pool.stats.num_timeouts == 0
+        finally:
+            pool.close()
+
+    def test_a_job_that_ends_its_worker_is_tried_twice_at_most(self, module, tmp_path):
+        workers = Workers("test", f"{module}:Jobs", b"", Limits(seconds=5.0))
+        pool = HelperPool("test", workers, short_cost=100, size=2)
+        log = tmp_path / "tries"
+        try:
+            run(pool, "echo warm")
+            with pytest.raises(LimitExceeded):
+                run(pool, f"crash {log}")
+            assert log.read_text() == "x" * 2
+            with pytest.raises(LimitExceeded):
+                run(pool, f"crash {log}")
+            assert log.read_text() == "x" * 3
+        finally:
+            pool.close()
+
     def test_processes_end_with_their_owner(self, module, tmp_path):
         """Also one that works, and in which no Python runs meanwhile."""
         script = textwrap.dedent("""
@@ -314,6 +347,23 @@ class TestEnds:
         owner.stdout.close()
         _, alive = psutil.wait_procs(helpers, timeout=20)
         assert alive == []
+
+
+class EndingWorkers(Workers):
+    """An idle worker ends just as it was taken."""
+
+    ends = False
+    num_ended = 0
+
+    def take(self, *, is_new: bool = False):
+        worker = super().take(is_new=is_new)
+        if self.ends and worker.is_used:
+            self.num_ended += 1
+            workers = [each for each in helpers_of(os.getpid()) if is_worker(each)]
+            for each in workers:
+                each.kill()
+            until(lambda: all(has_exited(each.pid) for each in workers))
+        return worker
 
 
 def helpers_of(pid: int) -> list[psutil.Process]:

@@ -14,7 +14,7 @@ from tenonry_helper_pool.messages import Limits
 from tenonry_helper_pool.queue import SHORT_S
 from tenonry_helper_pool.stats import HelperStats
 from tenonry_helper_pool.turns import Report, Turn, Turns
-from tenonry_helper_pool.workers import HelperUnavailable, Workers
+from tenonry_helper_pool.workers import HelperUnavailable, Worker, Workers
 
 __all__ = ["HelperPool", "HelperUnavailable", "Limits", "LimitExceeded", "Workers"]
 
@@ -88,10 +88,22 @@ class HelperPool:
         return answer
 
     def _tried(self, turn: Turn, parts: Sequence[bytes]) -> tuple[memoryview | None, bool]:
+        """As `_outcome`. A worker may end between two jobs: where one that was used before ends early, the job runs once
+        more, in a new one.
+        """
+        worker = self._workers.take()
+        answer, is_short = self._outcome(worker, turn, parts)
+        if answer is None and is_short and worker.is_used:
+            self._turns.check_open()
+            return self._outcome(self._workers.take(is_new=True), turn, parts)
+        return answer, is_short
+
+    def _outcome(
+        self, worker: Worker, turn: Turn, parts: Sequence[bytes]
+    ) -> tuple[memoryview | None, bool]:
         """The answer, and whether it came, or the worker ended, within `SHORT_S`. One that takes longer than it may is
         ended.
         """
-        worker = self._workers.take()
         is_short = False
         answer = None
         try:

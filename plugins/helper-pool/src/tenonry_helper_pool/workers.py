@@ -43,6 +43,7 @@ class Worker:
         self._pid = pid
         self._kill = kill
         self._used_s = 0.0  # before the job
+        self.is_used = False  # it has answered a job
 
     @property
     def has_ended(self) -> bool:
@@ -96,11 +97,11 @@ class Workers:
             source = self._current()
         return source.ready().facts
 
-    def take(self) -> Worker:
-        """A worker that waits, or a new one. Raises HelperUnavailable."""
+    def take(self, *, is_new: bool = False) -> Worker:
+        """A worker that waits, or a new one, as always with `is_new`. Raises HelperUnavailable."""
         while True:
             with self._lock:
-                worker = self._waiting()
+                worker = None if is_new else self._waiting()
                 if worker is not None:
                     return worker
                 source = self._current()
@@ -113,6 +114,7 @@ class Workers:
 
     def keep(self, worker: Worker) -> None:
         """It has answered, and can be used again."""
+        worker.is_used = True
         with self._lock:
             if not self._is_closed:
                 self._idle.append(worker)
