@@ -93,6 +93,7 @@ class FakeEngine:
         )
         self.stat_loggers: dict[str, Any] = {}
         self.calls: list[Call] = []
+        self.submitted: list[tuple[str, tuple[object, ...]]] = []
         self.running: dict[str, asyncio.Event] = {}
         self.ended: dict[str, str] = {}
         self.before: Exception | None = None
@@ -234,6 +235,9 @@ class FakeEngine:
         self, text_1: str, text_2: str, request_id: str, **fields: Any
     ) -> PoolingOutput:
         return await self.encode(text_1 + text_2, PoolingParams(), request_id, **fields)
+
+    def submit(self, method: str, *args: object) -> None:
+        self.submitted.append((method, args))
 
     def record_ignored_field(self) -> None:
         self.num_ignored_fields += 1

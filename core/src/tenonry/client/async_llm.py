@@ -41,7 +41,7 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
     `tenonry.continuity` covers the layout, and its streams go on. A call waits for
     the engines' answers; one that the worker does not declare raises EngineGenerateError with the engine's message.
 
-    `stat_loggers`: those in use, by name.
+    `stat_loggers`: those in use, by name. `submit("record_extra", record)` passes a record to each, from any thread.
     """
 
     _closed = True  # until there is something to close
@@ -57,32 +57,33 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
         """`engines`: start none; use these, which bring their stat loggers."""
         self._engines = engines or OwnedEngines(config, stat_loggers, context)
         self._client = self._engines.client
-        self._stats = self._engines.stats
+        self._stats = stats = self._engines.stats
+        self.submit = stats.submit
         self.model = self._engines.model
-        self.stat_loggers = self._stats.loggers
+        self.stat_loggers = stats.loggers
         with contextlib.ExitStack() as built:  # ended again if the rest cannot be built
             built.callback(self._engines.shutdown)
             self.io_processor = build_io_processor(
-                config, self._engines.plan, self.model, self._stats.submit, built
+                config, self._engines.plan, self.model, self.submit, built
             )
             self._post_process = post_processor(self.io_processor)
             self._outputs = OutputProcessor(
                 self.io_processor,
                 time.monotonic,
-                log_stats=self._stats.enabled,
+                log_stats=stats.enabled,
                 log_requests=config.log_requests,
                 stream_interval=config.stream_interval,
             )
             self._admission = Admission(config, self._outputs, self._engines)
             self._recovery = recovery = Recovery(
-                self._client, self._outputs, self._stats.record, config.max_num_seqs
+                self._client, self._outputs, stats.record, config.max_num_seqs
             )
             self._scaling = recovery.lock
             self._client.recovers = self._engines.can_restart
             self._handler = OutputHandler(self._engines, self._outputs, self._admission, recovery)
             self._calls = EngineCalls(self._client, self._handler)
             self.adapters = AdapterCalls(self._calls)
-            self.operations = Operations(self._calls, self._stats.submit)
+            self.operations = Operations(self._calls, self.submit)
             self._engines.recover(recovery, self.operations.changes)
             self._engines.on_death = self._handler.died
             self._engines.on_join = self.adapters.renew
@@ -284,11 +285,11 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
 
     async def do_log_stats(self) -> None:
         """Make the stat loggers report now."""
-        self._stats.submit("log")
+        self.submit("log")
 
     def record_ignored_field(self) -> None:
         """Report to the stat loggers that a part of a request had no effect."""
-        self._stats.submit("record_ignored_field")
+        self.submit("record_ignored_field")
 
     async def render_metrics(self) -> tuple[bytes, str] | None:
         """What the first stat logger that can render shows, and its content type; None if there is none."""

@@ -14,6 +14,7 @@ from tenonry.sampling_params import StructuredOutput
 from tenonry_grammars.base import GrammarContext
 from tenonry_grammars.check_process import Setup, Verdict
 from tenonry_helper_pool.pool import HelperPool, HelperUnavailable, LimitExceeded, Limits, Workers
+from tenonry_helper_pool.threads import lent_slot
 from tenonry_helper_pool.turns import Report
 
 MAX_KNOWN = 4096  # verdicts that are kept
@@ -74,7 +75,8 @@ class GrammarChecker:
         self.pool.count_lookup(not is_mine)
         if is_mine:
             self._find_out(key, text, verdict)
-        error = verdict.result()
+        with lent_slot():
+            error = verdict.result()
         if error is not None:
             raise RequestError(f"structured_output cannot be served: {error}", PARAM)
 

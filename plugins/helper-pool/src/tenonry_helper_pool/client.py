@@ -11,13 +11,18 @@ import itertools
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-_CLIENT: ContextVar[str] = ContextVar("tenonry_client", default="")
+_CLIENT: ContextVar[str | None] = ContextVar("tenonry_client", default=None)
 _NUMBERS = itertools.count(1)
 
 
 def current_client() -> str:
     """Name of the client; a new one for each call where none is set, so that each request is its own client."""
     return _CLIENT.get() or f"request {next(_NUMBERS)}"
+
+
+def has_client() -> bool:
+    """Whether a server set the client, if only to "": elsewhere there is one caller, and nothing to share."""
+    return _CLIENT.get() is not None
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from tenonry_helper_pool.messages import Limits
 from tenonry_helper_pool.queue import SHORT_S
 from tenonry_helper_pool.stats import HelperStats
+from tenonry_helper_pool.threads import lent_slot
 from tenonry_helper_pool.turns import Report, Turn, Turns
 from tenonry_helper_pool.workers import HelperUnavailable, Worker, Workers
 
@@ -61,7 +62,7 @@ class HelperPool:
 
         Raises LimitExceeded, HelperUnavailable, QueueFullError and DrainingError.
         """
-        with self._turns.hold(cost) as turn:
+        with lent_slot(), self._turns.hold(cost) as turn:
             for _ in range(MAX_LOST):
                 answer = self._attempt(turn, parts)
                 if answer is not None or not self._workers.are_lost:
@@ -88,8 +89,8 @@ class HelperPool:
         return answer
 
     def _tried(self, turn: Turn, parts: Sequence[bytes]) -> tuple[memoryview | None, bool]:
-        """As `_outcome`. A worker may end between two jobs: where one that was used before ends early, the job runs once
-        more, in a new one.
+        """As `_outcome`. A worker may end between two jobs: where one that was used before ends early, the job runs
+        once more, in a new one.
         """
         worker = self._workers.take()
         answer, is_short = self._outcome(worker, turn, parts)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from tenonry.errors import RequestError
+from tenonry_helper_pool.threads import lent_slot
 
 HTTPS_PORT = 443
 CHUNK_BYTES = 1 << 16
@@ -60,7 +61,8 @@ class ImageSources:
         if scheme == "data":
             return self._of_data(url, param)
         if scheme == "https":
-            return self._of_https(url, param)
+            with lent_slot():
+                return self._of_https(url, param)
         raise RequestError(
             f"{param}={url[:40]!r}: an image is a data: URL, or an https: URL of a host that the operator allows",
             param,

@@ -6,9 +6,11 @@ import asyncio
 import logging
 import socket
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tenonry_helper_pool.threads import FairThreads
 from tenonry_openai_server.serving.collector import FullCollections
 from tenonry_openai_server.state import Phase, ServerState
 
@@ -42,6 +44,7 @@ class HTTPThread:
         self.sock = sock
         self._is_shared = is_shared
         self._opens_when_ready = opens_when_ready
+        self._threads = FairThreads()
         self._collections = FullCollections(self._num_connections)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -131,6 +134,7 @@ class HTTPThread:
             create_app(self.state), self.state.settings, is_shared=self._is_shared
         )
         self._loop = asyncio.get_running_loop()
+        self._loop.set_default_executor(self._threads)
         if self.is_stopping:  # since before there was a loop to call: nothing runs yet
             self._abort()
         server = asyncio.create_task(self._serve(self._server))
@@ -154,6 +158,7 @@ class HTTPThread:
 
     def _attach(self, engine: AsyncLLM) -> None:
         self._collections.start()
+        self._threads.report_to(partial(engine.submit, "record_extra"))
         self.state.attach(engine)
         engine.listen()
         self._opened.set()
