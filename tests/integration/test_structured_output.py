@@ -454,7 +454,7 @@ class TestServer:
     @pytest.mark.parametrize(
         ("extra", "message"),
         [
-            ({"guided_json": {"properties": {"a": {"not": {}}}}}, "/properties/a: .*not"),
+            ({"guided_json": {"properties": {"a": {"contains": {}}}}}, "/properties/a: .*contains"),
             ({"guided_regex": "(a"}, "unclosed group"),
             ({"guided_json": "x" * (1 << 20)}, "larger than"),
             ({"guided_regex": "a", "guided_choice": ["a"]}, "give one of them"),

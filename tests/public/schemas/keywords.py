@@ -251,7 +251,7 @@ REFUSED = {
         {**NAMED, "properties": {"a": {**NAMED, "properties": {"b": {"type": "array", "uniqueItems": True}}}}},
         "/properties/a/properties/b", "uniqueItems",
     ),
-    "not of a pattern": Refused({"type": "string", "not": {"pattern": "a+"}}, "/not", "pattern"),
+    "not of a pattern": Refused({"type": "string", "not": {"pattern": "a+"}}, "", "'pattern': 'a.'.*which 'not' needs"),
     "reference to nothing": Refused({"items": {"$ref": "#/$defs/a"}}, "/items", r"'\$defs', which does not exist"),
     "remote reference": Refused({"items": {"$ref": "http://example.com/a"}}, "/items", "nothing is retrieved"),
     "unknown type": Refused({"items": {"type": "strin"}}, "/items", "'strin'; it must be one of"),

@@ -43,21 +43,18 @@ EXACT = 1 << 53  # the library reads numbers as floats, in which larger integers
 
 
 class Rewritten(NamedTuple):
-    """The schema for the library; `paths` of the user's schema by the names of its definitions; `left_out`, by path,
-    what a lenient reading leaves out.
-    """
+    """The schema for the library, and the paths of the user's schema by the names of its definitions."""
 
     schema: Schema | bool
     paths: dict[str, str]
-    left_out: dict[str, str]
 
 
-def rewritten(schema: Any, *, is_lenient: bool = False) -> Rewritten:
+def rewritten(schema: Any) -> Rewritten:
     """Raises GrammarError with the path of what no grammar holds, or that nothing satisfies."""
-    reader = Reader(schema, is_lenient=is_lenient)
+    reader = Reader(schema)
     writer = _Writer(reader, Forms(reader))
     whole = writer.whole()
-    return Rewritten(whole, writer.paths, reader.left_out)
+    return Rewritten(whole, writer.paths)
 
 
 class _Writer:

@@ -19,11 +19,13 @@ class GrammarError(ValueError):
     """A specification that cannot be compiled; the text says what is wrong with it, for the user who wrote it.
 
     `path`: the JSON pointer of the part of a schema that is at fault, where the backend knows it; "" for the whole.
+    `keyword`: the one of that part without which the rest might be served.
     """
 
-    def __init__(self, text: str, path: str | None = None) -> None:
+    def __init__(self, text: str, path: str | None = None, keyword: str | None = None) -> None:
         super().__init__(text)
         self.path = path
+        self.keyword = keyword
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,9 +73,10 @@ def derivative(node: Node, char: int) -> Node:
         high = None if node.high is None else node.high - 1
         rest = Repeat(node.part, max(0, node.low - 1), high) if high != 0 else EMPTY
         return _row([derivative(node.part, char), rest])
+    parts = node.parts if isinstance(node, Row) else ()
     options = []
-    for place, part in enumerate(node.parts if isinstance(node, Row) else ()):
-        options.append(_row([derivative(part, char), *node.parts[place + 1 :]]))
+    for place, part in enumerate(parts):
+        options.append(_row([derivative(part, char), *parts[place + 1 :]]))
         if not is_nullable(part):
             break
     return _choice(options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import ClassVar
 
 import pytest
 
@@ -13,8 +12,8 @@ from tenonry_grammars.schemas.leaves import ANY, NONE, Array, Null, Number, Obje
 from tenonry_grammars.schemas.reading import MAX_LEAVES, Reader
 
 
-def forms(schema, **options) -> Forms:
-    return Forms(Reader(schema, **options))
+def forms(schema) -> Forms:
+    return Forms(Reader(schema))
 
 
 def root(schema) -> list:
@@ -100,54 +99,37 @@ class TestObjects:
         assert (str(error), error.path) == ("nothing satisfies it", "")
 
 
-class TestLenient:
-    """What cannot be served is left out, and what stands beside it is not."""
-
-    SCHEMA: ClassVar = {
-        "type": "object",
-        "properties": {
-            "a": {
-                "type": "array",
-                "items": {"type": "integer"},
-                "uniqueItems": True,
-                "maxItems": 9,
-            },
-            "b": {"type": "string", "pattern": "(?=x)", "maxLength": 3},
-        },
-        "required": ["a", "b"],
-    }
-
-    def test_strict_reading_names_the_first(self):
-        assert refused(self.SCHEMA).path == "/properties/b"
-
-    def test_lenient_reading_lists_what_it_leaves_out(self):
-        reader = Reader(self.SCHEMA, is_lenient=True)
-        Forms(reader)
-        assert sorted(reader.left_out) == ["/properties/a", "/properties/b"]
-
-    def test_other_keywords_beside_it_stay_in_force(self):
-        reader = Reader(self.SCHEMA, is_lenient=True)
-        found = Forms(reader)
-        (whole,) = found.of[reader.root]
-        (array,), (text,) = (found.of[part] for _, part in whole.properties)
-        assert (array.high, array.unique) == (9, None)
-        assert text == Text(high=3)
-
-    @pytest.mark.parametrize(
-        "schema",
-        [
-            {"patternProperties": {"^a": {"type": "null"}, "b$": {}}, "properties": {"c": {}}},
-            {"propertyNames": {"minLength": 2, "pattern": "^a"}, "properties": {"c": {}}},
-            {"minProperties": 4, "properties": {"c": {}}},
-            {"propertyNames": {"not": {"pattern": "^a"}}, "properties": {"c": {}}},
-        ],
-    )
-    def test_properties_stay_where_names_and_counts_are_left_out(self, schema):
-        reader = Reader({"type": "object", **schema}, is_lenient=True)
-        (leaf,) = Forms(reader).of[reader.root]
-        assert "c" in dict(leaf.properties)
-        assert list(reader.left_out) == [""]
-        assert refused({"type": "object", **schema})
+@pytest.mark.parametrize(
+    ("schema", "path", "keyword"),
+    [
+        ({"items": {"type": "array", "uniqueItems": True}}, "/items", "uniqueItems"),
+        ({"items": {"pattern": "(?=x)"}}, "/items", "pattern"),
+        ({"items": {"format": "regex"}}, "/items", "format"),
+        ({"type": "array", "allOf": [{}, {"contains": {}}]}, "/allOf/1", "contains"),
+        (
+            {"patternProperties": {"^a": {"type": "null"}, "b$": {}}, "allOf": [{"minProperties": 1}]},
+            "",
+            "patternProperties",
+        ),
+        (
+            {"properties": {"c": {}}, "allOf": [{"minProperties": 4}]},
+            "/allOf/0",
+            "minProperties",
+        ),
+        ({"propertyNames": {"minLength": 2, "pattern": "^a"}}, "", "propertyNames"),
+        ({"type": "string", "items": {}, "not": {"pattern": "^a"}}, "", "not"),
+        ({"$defs": {"a": {"pattern": "a+"}}, "not": {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "object"}],
+          "type": ["string", "object"]}, "type": "string"}, "", "not"),
+        (
+            {"oneOf": [{"properties": {"a": {"pattern": "a+"}}}, {"properties": {"a": {"pattern": "b+"}}}]},
+            "",
+            "oneOf",
+        ),
+    ],
+)  # fmt: skip
+def test_the_keyword_at_fault_is_known(schema, path, keyword):
+    error = refused(schema)
+    assert (error.path, error.keyword) == (path, keyword)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tenonry_grammars.schema import pointer
 from tenonry_grammars.schemas.leaves import (
-    Anything,
     Conditions,
     Leaf,
     Object,
@@ -61,8 +61,7 @@ def _alone(
         kinds = frozenset(
             kind for leaf in leaves if isinstance(leaf, Unserved) for kind in leaf.kinds
         )
-        refused = reader.refuse(place, text, *kinds)
-        return refused or (Sub(options[index]) if options[index] else Anything())
+        return Unserved(kinds, place.location("oneOf"), text)
     return Sub(whole)
 
 
@@ -79,10 +78,11 @@ def _told_apart(
             return both(
                 options[index], reader.below(place, ("oneOf", str(index)), {"required": [name]})
             )
-    raise TooManyForms(
+    text = (
         f"the schemas of 'oneOf' can differ in too many ways (see schema {index}): give each a required property with "
         "a 'const' of its own, or use 'anyOf'"
     )
+    raise TooManyForms(text, pointer(place.path), "oneOf")
 
 
 def _properties(reader: SchemaReader, conditions: Conditions) -> dict[str, Conditions]:

@@ -27,9 +27,11 @@ from tenonry_grammars.schemas.leaves import (
     item,
     of_property,
 )
-from tenonry_grammars.schemas.opposites import NEEDED
+from tenonry_grammars.schemas.opposites import HELP
 from tenonry_grammars.schemas.reading import Reader
 
+# Keywords that need the opposite of a schema.
+NEGATING = ("not", "oneOf", "if", "dependencies", "dependentSchemas")
 MAX_DISTINCT = 4  # values whose arrays without equal items are listed
 
 
@@ -48,7 +50,8 @@ class Forms:
                 self.of[conditions] = self._served(conditions)
                 for leaf in self.of[conditions]:
                     waiting.extend(below(leaf))
-        self._satisfied = self._all_satisfied()
+        self._satisfied: set[Conditions] = {ANY}
+        self._find_satisfied()
         for conditions, leaves in self.of.items():
             self.of[conditions] = [leaf for leaf in leaves if self._is_satisfied(leaf)]
         if not self.of[reader.root]:
@@ -59,9 +62,8 @@ class Forms:
         return conditions in self._satisfied
 
     # ------------------------------------------------------------------ what no value has
-    def _all_satisfied(self) -> set[Conditions]:
+    def _find_satisfied(self) -> None:
         """Those with a value of finite depth, which is found from the leaves up."""
-        self._satisfied: set[Conditions] = {ANY}
         is_growing = True
         while is_growing:
             found = {
@@ -71,7 +73,6 @@ class Forms:
             }
             self._satisfied |= found
             is_growing = bool(found)
-        return self._satisfied
 
     def _is_satisfied(self, leaf: Leaf) -> bool:
         if isinstance(leaf, Sub):
@@ -96,14 +97,11 @@ class Forms:
             leaf for leaf in self._reader.leaves(conditions) if not self._reader.has_no_value(leaf)
         ]
         found = list(chain.from_iterable(map(self._simple, leaves)))
-        served = [leaf for leaf in found if not isinstance(leaf, Unserved)]
+        served: list[Leaf] = [leaf for leaf in found if not isinstance(leaf, Unserved)]
         for leaf in found:
             if isinstance(leaf, Unserved) and not (leaf.is_opposite and served):
-                where = pointer(leaf.path)
-                if not self._reader.is_lenient:
-                    raise GrammarError(leaf.text, where)
-                self._reader.left_out.setdefault(where, leaf.text)
-                return [Anything()]
+                path, keyword = leaf.location
+                raise GrammarError(leaf.text, pointer(path), keyword or None)
         return served
 
     def _simple(self, leaf: Leaf) -> list[Leaf]:
@@ -113,27 +111,14 @@ class Forms:
             return self._arrays(leaf)
         return [leaf]
 
-    def _refused(
-        self, leaf: Object | Array, text: str, instead: Object | Array | None = None
-    ) -> list[Leaf]:
-        """The form as one that is not served; a lenient reading takes `instead` and lists what that leaves out.
-
-        Without `instead`, it is a part of the opposite of a schema.
-        """
-        path = leaf.path if isinstance(leaf, Object) else leaf.unique or ()
-        if instead is None or not self._reader.is_lenient:
-            return [Unserved(frozenset({leaf.kind}), path, text, is_opposite=instead is None)]
-        self._reader.left_out.setdefault(pointer(path), text)
-        return self._simple(instead)
-
     def _objects(self, leaf: Object) -> list[Leaf]:
         if not leaf.expected <= leaf.declared:
             names = ", ".join(sorted(leaf.expected - leaf.declared))
             text = (
-                f"'oneOf', 'not' or 'if' needs a property here that only an excluded schema has: {names:.64}; "
-                "add it to 'properties', or use 'anyOf' instead of 'oneOf'"
+                f"a property that only an excluded schema has is needed here: {names:.64}; add it to 'properties', or "
+                "use 'anyOf' instead of 'oneOf'"
             )
-            return self._refused(leaf, text)
+            return [_unserved(leaf, text, *NEGATING, is_opposite=True)]
         properties = dict(leaf.properties)
         for name in leaf.required:
             properties.setdefault(name, of_property(leaf, name, matches))
@@ -146,7 +131,7 @@ class Forms:
             named = self._named(whole)
             if named is None:
                 text = "'propertyNames' is not served here; leave it out"
-                return self._refused(leaf, text, replace(leaf, names=ANY))
+                return [_unserved(leaf, text, "propertyNames")]
             whole = named
         apart = _with_patterns_apart(whole)
         if apart is None:
@@ -154,14 +139,14 @@ class Forms:
                 "one name may match two expressions of 'patternProperties', which is not served; give both the same "
                 "schema, or expressions that begin differently"
             )
-            return self._refused(leaf, text, replace(leaf, patterns=leaf.patterns[:-1]))
+            return [_unserved(leaf, text, "patternProperties", "propertyNames")]
         found = counted(apart)
         if found is None:
             text = (
                 "'minProperties' or 'maxProperties' is not served where many properties are optional "
                 "or have no name; list them in 'required' or leave the count out"
             )
-            return self._refused(leaf, text, replace(leaf, low=0, high=None))
+            return [_unserved(leaf, text, "minProperties", "maxProperties")]
         return [
             form
             for form in found
@@ -178,8 +163,10 @@ class Forms:
         ]
         chosen = [name for name in known if name not in names]
         if not chosen:
-            text = f"an object with another property, {NEEDED}"
-            return self._refused(leaf, text)
+            text = (
+                f"an object with a property that 'properties' does not name is needed here; {HELP}"
+            )
+            return [_unserved(leaf, text, *NEGATING, is_opposite=True)]
         if set(chosen) & set(leaf.required):
             chosen = [next(name for name in chosen if name in leaf.required)]
         found: list[Leaf] = []
@@ -229,7 +216,7 @@ class Forms:
         values = self._values(leaf.rest) if not leaf.first else None
         if values is None:
             text = f"'uniqueItems' is served for at most {MAX_DISTINCT} different items, listed in 'enum'; leave it out"
-            return self._refused(leaf, text, replace(leaf, unique=None))
+            return [Unserved(frozenset({"array"}), leaf.unique, text)]
         longest = len(values) if most is None else min(most, len(values))
         return [
             Array(chosen, NONE, count, count)
@@ -240,6 +227,10 @@ class Forms:
     def _values(self, conditions: Conditions) -> list[Conditions] | None:
         """Conditions of each value alone, where there are few."""
         return self._reader.each_value(conditions, MAX_DISTINCT)
+
+
+def _unserved(leaf: Object, text: str, *keywords: str, is_opposite: bool = False) -> Unserved:
+    return Unserved(frozenset({"object"}), leaf.source(*keywords), text, is_opposite)
 
 
 def _with_patterns_apart(leaf: Object) -> Object | None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import NamedTuple
 
 from tenonry_grammars.base import GrammarError
 from tenonry_grammars.nodes import Node
@@ -19,6 +20,13 @@ Path = tuple[str, ...]
 KINDS = ("null", "boolean", "number", "string", "array", "object")
 ANY: Conditions = ()
 NONE: Conditions = (0,)  # of the schema `false`, which is the first
+
+
+class Location(NamedTuple):
+    """A keyword of the schema at a path."""
+
+    path: Path
+    keyword: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +77,14 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """`rest`: of items behind the `first` ones. `unique`: the path of the schema that forbids equal items."""
+    """`rest`: of items behind the `first` ones. `unique`: the keyword that forbids equal items."""
 
     kind = "array"
     first: tuple[Conditions, ...] = ()
     rest: Conditions = ANY
     low: int = 0
     high: int | None = None
-    unique: Path | None = None
+    unique: Location | None = None
     reads_rest: bool = False  # a keyword speaks of all items
 
 
@@ -86,6 +94,7 @@ class Object:
 
     `declared` are names of which a schema speaks, and `expected` those that it has to: what is only forbidden by the
     opposite of a schema is no property to write. For each set in `outside`, some property has a name that is not in it.
+    `sources`: where the keywords stand that may be refused.
     """
 
     kind = "object"
@@ -100,7 +109,12 @@ class Object:
     expected: frozenset[str] = frozenset()
     outside: tuple[frozenset[str], ...] = ()
     reads_rest: bool = False
-    path: Path = ()
+    sources: tuple[Location, ...] = field(default=(), compare=False)
+
+    def source(self, *keywords: str) -> Location:
+        """The first of these keywords, or of all, that the form comes from."""
+        found = [each for each in self.sources if each.keyword in keywords]
+        return next(iter((*found, *self.sources)), Location((), ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +131,7 @@ class Unserved:
     """
 
     kinds: frozenset[str]
-    path: Path
+    location: Location
     text: str
     is_opposite: bool = False
 
@@ -318,5 +332,6 @@ def _objects(one: Object, other: Object, matches: Callable[[Node, str], bool]) -
     return Object(
         properties, patterns, both(one.rest, other.rest), required, low, high, both(one.names, other.names),
         one.declared | other.declared, one.expected | other.expected,
-        tuple(dict.fromkeys(one.outside + other.outside)), one.reads_rest or other.reads_rest, one.path or other.path,
+        tuple(dict.fromkeys(one.outside + other.outside)), one.reads_rest or other.reads_rest,
+        tuple(dict.fromkeys(one.sources + other.sources)),
     )  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Any
 
-from tenonry_grammars.schema import RESTRICTING
+from tenonry_grammars.schema import RESTRICTING, pointer
 from tenonry_grammars.schemas.formats import FORMATS, UNSERVED
 from tenonry_grammars.schemas.leaves import (
     EVERY,
@@ -19,10 +19,12 @@ from tenonry_grammars.schemas.leaves import (
     Array,
     Flag,
     Leaf,
+    Location,
     Number,
     Object,
     Sub,
     Text,
+    Unserved,
     both,
 )
 from tenonry_grammars.schemas.protocol import SchemaReader
@@ -39,10 +41,7 @@ from tenonry_grammars.schemas.values import (
 
 Opposite = Callable[[SchemaReader, Place, Any], list[Leaf]]
 MAX_ONE_OF = 4  # schemas of which two may hold
-NEEDED = (
-    "which 'not', 'oneOf' or 'if' needs here, are not served: list the values that are allowed, or use 'anyOf' instead "
-    "of 'oneOf'"
-)
+HELP = "list the values that are allowed, or use 'anyOf' instead of 'oneOf'"
 MAX_NUMBERS = 16  # listed ones between which all others lie
 
 
@@ -58,7 +57,7 @@ def leaves(reader: SchemaReader, place: Place) -> list[Leaf]:
         elif (
             keyword in RESTRICTING and keyword not in IN_ANOTHER and not _allows_all(keyword, value)
         ):
-            found += _unserved(reader, place, keyword)
+            found += _unserved(place, keyword)
     return list(dict.fromkeys(found))
 
 
@@ -68,15 +67,22 @@ def _allows_all(keyword: str, value: Any) -> bool:
     return value is True or value in ({}, []) or (keyword == "uniqueItems" and value is False)
 
 
-def _unserved(reader: SchemaReader, place: Place, keyword: str) -> list[Leaf]:
+def _unserved(place: Place, keyword: str) -> list[Leaf]:
     kinds = [kind for kind, keywords in KINDS_OF.items() if keyword in keywords]
     what = f"values that break '{keyword}': {place.schema[keyword]!r:.64}"
-    return _refused(reader, place, what, *(kinds or KINDS_OF))
+    return [_refused(place, keyword, what, *(kinds or KINDS_OF))]
 
 
-def _refused(reader: SchemaReader, place: Place, what: str, *kinds: str) -> list[Leaf]:
-    refused = reader.refuse(place, f"{what}, {NEEDED}", *kinds, is_opposite=True)
-    return [refused] if refused else []
+def _refused(place: Place, keyword: str, what: str, *kinds: str) -> Unserved:
+    """Values of these kinds that the opposite of a schema allows and no grammar holds."""
+    where = f" (at {pointer(place.path)})" if place.path else ""
+    location = place.location(keyword)
+    text = f"{what}{where}, which '{location.keyword}' needs, are not served; {HELP}"
+    return Unserved(frozenset(kinds), location, text, is_opposite=True)
+
+
+def _sources(place: Place, keyword: str) -> tuple[Location, ...]:
+    return (place.location(keyword),)
 
 
 KINDS_OF = {
@@ -93,7 +99,7 @@ KINDS_OF = {
 }  # fmt: skip
 
 
-def _type(reader: SchemaReader, place: Place, value: Any) -> list[Leaf]:
+def _type(_: SchemaReader, place: Place, value: Any) -> list[Leaf]:
     types = types_of(place.path, value)
     found: list[Leaf] = [
         leaf
@@ -101,11 +107,11 @@ def _type(reader: SchemaReader, place: Place, value: Any) -> list[Leaf]:
         if leaf.kind not in types and not (leaf.kind == "number" and "integer" in types)
     ]
     if "integer" in types and "number" not in types:
-        found += _refused(reader, place, "numbers that are no integer", "number")
+        found.append(_refused(place, "type", "numbers that are no integer", "number"))
     return found
 
 
-def _values(reader: SchemaReader, place: Place, values: list[Any]) -> list[Leaf]:
+def _values(_: SchemaReader, place: Place, values: list[Any]) -> list[Leaf]:
     found: list[Leaf] = []
     simple = {getattr(leaf, "kind", ""): leaf for leaf in simple_leaves(values)}
     for leaf in EVERY:
@@ -123,7 +129,7 @@ def _values(reader: SchemaReader, place: Place, values: list[Any]) -> list[Leaf]
     for kind, of_kind in large.items():
         if any(isinstance(value, of_kind) for value in values):
             found = [leaf for leaf in found if getattr(leaf, "kind", "") != kind]
-            found += _refused(reader, place, f"an {kind} that is none of the listed ones", kind)
+            found.append(_refused(place, "enum", f"{kind}s that are none of the listed ones", kind))
     return found
 
 
@@ -171,12 +177,13 @@ def _count(keyword: str, below: Callable[[int], Leaf], above: Callable[[int], Le
 
 def _pattern(reader: SchemaReader, place: Place, value: Any) -> list[Leaf]:
     few = reader.names_of_pattern(reader.pattern(place, value))
-    return _unserved(reader, place, "pattern") if few is None else [Text(others=tuple(few))]
+    return _unserved(place, "pattern") if few is None else [Text(others=tuple(few))]
 
 
 def _required(_: SchemaReader, place: Place, value: Any) -> list[Leaf]:
     return [
-        Object(((name, NONE),), path=place.path) for name in names_of(place.path, "required", value)
+        Object(((name, NONE),), sources=_sources(place, "required"))
+        for name in names_of(place.path, "required", value)
     ]
 
 
@@ -190,7 +197,7 @@ def _properties(reader: SchemaReader, place: Place, value: Any) -> list[Leaf]:
                     ((name, opposite),),
                     required=(name,),
                     expected=frozenset({name}),
-                    path=place.path,
+                    sources=_sources(place, "properties"),
                 )
             )
     return found
@@ -202,27 +209,28 @@ def _items(reader: SchemaReader, place: Place, value: Any) -> list[Leaf]:
     steps = ("items", "0") if isinstance(value, list) else ("items",)
     opposite = reader.below(place, steps, first, is_opposite=True)
     if "prefixItems" in place.schema or reader.is_empty(opposite):
-        return [] if first is True or first == {} else _unserved(reader, place, "items")
+        return [] if first is True or first == {} else _unserved(place, "items")
     return [Array((opposite,), low=1)]
 
 
-def _additional(reader: SchemaReader, place: Place, value: Any) -> list[Leaf]:
+def _additional(_: SchemaReader, place: Place, value: Any) -> list[Leaf]:
     """A property has another name than those of the schema, if no others are allowed."""
     if value is not False or place.schema.get("patternProperties"):
         return (
             []
             if _allows_all("additionalProperties", value)
-            else _unserved(reader, place, "additionalProperties")
+            else _unserved(place, "additionalProperties")
         )
     known = schemas_of(place.path, "properties", place.schema.get("properties", {}))
-    return [Object(outside=(frozenset(known),), path=place.path)]
+    sources = _sources(place, "additionalProperties")
+    return [Object(outside=(frozenset(known),), sources=sources)]
 
 
 def _one_of(reader: SchemaReader, place: Place, value: Any) -> list[Leaf]:
     """None of the schemas holds, or two of them."""
     schemas = list_of(place.path, "oneOf", value)
     if len(schemas) > MAX_ONE_OF:
-        return _unserved(reader, place, "oneOf")
+        return _unserved(place, "oneOf")
     none: list[Leaf] = [Anything()]
     options = []
     for index, inner in enumerate(schemas):
@@ -255,7 +263,8 @@ def _not(reader: SchemaReader, place: Place, value: Any) -> list[Leaf]:
 
 def _reference(reader: SchemaReader, place: Place, _: Any) -> list[Leaf]:
     target = reader.resources.target(place, "$ref")
-    return [Sub((reader.number(target, is_opposite=True),))]
+    negated = target._replace(negated_by=place.location("$ref"))
+    return [Sub((reader.number(negated, is_opposite=True),))]
 
 
 def _condition(reader: SchemaReader, place: Place, value: Any) -> list[Leaf]:
@@ -271,7 +280,7 @@ def _condition(reader: SchemaReader, place: Place, value: Any) -> list[Leaf]:
 def _dependencies(reader: SchemaReader, place: Place, value: Any, keyword: str) -> list[Leaf]:
     found: list[Leaf] = []
     for name, inner in schemas_of(place.path, keyword, value).items():
-        has = Object(required=(name,), path=place.path)
+        has = Object(required=(name,), sources=_sources(place, keyword))
         if isinstance(inner, list):
             found += [
                 replace(has, properties=((other, NONE),))

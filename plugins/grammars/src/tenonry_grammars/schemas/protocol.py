@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from tenonry_grammars.nodes import Node
-from tenonry_grammars.schemas.leaves import Conditions, Leaf, Unserved
+from tenonry_grammars.schemas.leaves import Conditions, Leaf
 from tenonry_grammars.schemas.resources import Place, Resources
 
 
@@ -20,10 +20,6 @@ class SchemaReader(Protocol):
     def below(
         self, place: Place, steps: Sequence[str], schema: Any, *, is_opposite: bool = False
     ) -> Conditions: ...
-
-    def refuse(
-        self, place: Place, text: str, *kinds: str, is_opposite: bool = False
-    ) -> Unserved | None: ...
 
     def leaves(self, conditions: Conditions) -> list[Leaf]: ...
 

@@ -52,12 +52,10 @@ class Condition(NamedTuple):
 
 
 class Reader:
-    """Reads one schema. `is_lenient`: what no grammar holds is left out, and listed in `left_out` by path."""
+    """Reads one schema."""
 
-    def __init__(self, schema: Any, *, is_lenient: bool = False) -> None:
+    def __init__(self, schema: Any) -> None:
         self.resources = Resources(schema)
-        self.is_lenient = is_lenient
-        self.left_out: dict[str, str] = {}
         self._conditions: list[Condition] = []
         self._numbers: dict[tuple[Path, bool, int], int] = {}
         self._leaves: dict[Conditions, list[Leaf]] = {ANY: [Anything()]}
@@ -93,16 +91,9 @@ class Reader:
         if schema is True and not is_opposite:
             return ANY
         inner = self.resources.at((*place.path, *steps), schema, place.base)
+        if is_opposite:
+            inner = inner._replace(negated_by=place.location(steps[0]))
         return (self.number(inner, is_opposite=is_opposite),)
-
-    def refuse(
-        self, place: Place, text: str, *kinds: str, is_opposite: bool = False
-    ) -> Unserved | None:
-        """Of values of these kinds, a schema says what no grammar holds; None where that is left out."""
-        if self.is_lenient and not is_opposite:
-            self.left_out.setdefault(pointer(place.path), text)
-            return None
-        return Unserved(frozenset(kinds), place.path, text, is_opposite)
 
     # ------------------------------------------------------------------ forms
     def leaves(self, conditions: Conditions) -> list[Leaf]:
@@ -173,7 +164,7 @@ class Reader:
             kinds = beside.kinds if isinstance(beside, Unserved) else {getattr(beside, "kind", "")}
             shared = leaf.kinds & kinds
             weak = leaf.is_opposite or (isinstance(beside, Unserved) and beside.is_opposite)
-            return Unserved(shared, leaf.path, leaf.text, weak) if shared else None
+            return Unserved(shared, leaf.location, leaf.text, weak) if shared else None
         if isinstance(one, Anything | Sub) or isinstance(other, Anything | Sub):
             raise TypeError(f"{one} and {other} are not worked out")
         return merged(one, other, matches)

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 from tenonry_grammars.base import GrammarError
 from tenonry_grammars.schema import children, pointer
+from tenonry_grammars.schemas.leaves import Location
 
 Path = tuple[str, ...]
 _DRAFT = re.compile(r"^https?://json-schema\.org/draft(?:-0|/)(\d+)(?:-\d+)?/(?:hyper-)?schema#?$")
@@ -18,11 +19,19 @@ MAX_CHAIN = 64  # of references that lead to references
 
 
 class Place(NamedTuple):
-    """A schema, its path, and the URI against which references in it are resolved."""
+    """A schema, its path, and the URI against which references in it are resolved.
+
+    `negated_by`: the keyword, such as `not`, for which the opposite of the schema is needed.
+    """
 
     path: Path
     schema: Any
     base: str
+    negated_by: Location | None = None
+
+    def location(self, keyword: str) -> Location:
+        """The keyword that is at fault: one of this schema, or the one that needs its opposite."""
+        return self.negated_by or Location(self.path, keyword)
 
 
 def draft_of(schema: Any) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tenonry_grammars.schema import RESTRICTING
+from tenonry_grammars.schema import RESTRICTING, pointer
 from tenonry_grammars.schemas.exclusion import exclusive
 from tenonry_grammars.schemas.leaves import (
     ANY,
@@ -21,6 +21,8 @@ from tenonry_grammars.schemas.leaves import (
     Leaf,
     Object,
     Sub,
+    TooManyForms,
+    Unserved,
     all_but,
     both,
 )
@@ -39,25 +41,34 @@ def leaves(reader: SchemaReader, place: Place) -> list[Leaf]:
         return _reference(reader, place, "$ref")
     found: list[Leaf] = [Anything()]
     is_typed = False
-    for keyword, value in schema.items():
+    for keyword in schema:
         if keyword in TYPED:
             if not is_typed:
                 is_typed = True
                 found = reader.product(found, typed_leaves(reader, place))
         elif keyword in RULES:
-            found = reader.product(found, RULES[keyword](reader, place, value))
+            found = _combined(reader, place, keyword, found)
         elif keyword in RESTRICTING and keyword not in IN_ANOTHER:
-            found = reader.product(found, _unserved(reader, place, keyword))
+            found = reader.product(found, _unserved(place, keyword))
     opposite_seen = _has_opposite(schema)
     for keyword, apply in (
         ("unevaluatedProperties", _other_properties),
         ("unevaluatedItems", _other_items),
     ):
         if schema.get(keyword, True) is not True and opposite_seen:
-            found = reader.product(found, _unserved(reader, place, keyword))
+            found = reader.product(found, _unserved(place, keyword))
         elif schema.get(keyword, True) is not True:
             found = apply(reader, place, found)
     return found
+
+
+def _combined(reader: SchemaReader, place: Place, keyword: str, found: list[Leaf]) -> list[Leaf]:
+    try:
+        return reader.product(found, RULES[keyword](reader, place, place.schema[keyword]))
+    except TooManyForms as error:
+        if error.keyword is None:
+            error.path, error.keyword = pointer(place.path), keyword
+        raise
 
 
 def _has_opposite(schema: Any) -> bool:
@@ -127,15 +138,7 @@ def _large(reader: SchemaReader, place: Place, keyword: str, values: list[Any]) 
             )
             names = tuple(value)
             found.append(
-                Object(
-                    properties,
-                    (),
-                    NONE,
-                    names,
-                    declared=frozenset(names),
-                    reads_rest=True,
-                    path=place.path,
-                )
+                Object(properties, (), NONE, names, declared=frozenset(names), reads_rest=True)
             )
     return found
 
@@ -157,7 +160,7 @@ def _dependencies(reader: SchemaReader, place: Place, value: Any, keyword: str) 
     """Where an object has a property, others are required, or a schema holds."""
     found: list[Leaf] = [Anything()]
     for name, inner in schemas_of(place.path, keyword, value).items():
-        has = Object(required=(name,), path=place.path)
+        has = Object(required=(name,))
         if isinstance(inner, list):
             required = tuple(dict.fromkeys((name, *names_of(place.path, keyword, inner))))
             then: list[Leaf] = [replace(has, required=required)]
@@ -166,12 +169,12 @@ def _dependencies(reader: SchemaReader, place: Place, value: Any, keyword: str) 
             if not conditions:
                 continue
             then = reader.product([has], [Sub(conditions)])
-        lacks = Object(((name, NONE),), path=place.path)
+        lacks = Object(((name, NONE),))
         found = reader.product(found, [*all_but("object"), lacks, *then])
     return found
 
 
-def _unserved(reader: SchemaReader, place: Place, keyword: str) -> list[Leaf]:
+def _unserved(place: Place, keyword: str) -> list[Leaf]:
     if (
         keyword == "contains"
         and place.schema.get("minContains") == 0
@@ -180,8 +183,7 @@ def _unserved(reader: SchemaReader, place: Place, keyword: str) -> list[Leaf]:
         return [Anything()]
     kind = "array" if "ontains" in keyword or "Items" in keyword else "object"
     text = f"'{keyword}' is not served; leave it out"
-    refused = reader.refuse(place, text, kind)
-    return [*all_but(kind), refused] if refused else [Anything()]
+    return [*all_but(kind), Unserved(frozenset({kind}), place.location(keyword), text)]
 
 
 # ---------------------------------------------------------------------- unevaluated

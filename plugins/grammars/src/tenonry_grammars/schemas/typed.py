@@ -21,6 +21,7 @@ from tenonry_grammars.schemas.leaves import (
     Number,
     Object,
     Text,
+    Unserved,
     both,
     number,
 )
@@ -37,6 +38,7 @@ OBJECTS = frozenset({
     "properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties",
     "propertyNames",
 })  # fmt: skip
+STRING = frozenset({"string"})
 TYPED = NUMBERS | TEXTS | ARRAYS | OBJECTS | {"type"}
 
 
@@ -99,12 +101,11 @@ def _text(reader: SchemaReader, place: Place, schema: Mapping[str, Any]) -> list
         try:
             patterns.append(reader.pattern(place, schema["pattern"]))
         except GrammarError as error:
-            refused = reader.refuse(place, str(error), "string")
+            refused = Unserved(STRING, place.location("pattern"), str(error))
     name = schema.get("format")
     if name in UNSERVED:
-        refused = refused or reader.refuse(
-            place, f"the format '{name}' is not served; leave it out", "string"
-        )
+        text = f"the format '{name}' is not served; leave it out"
+        refused = refused or Unserved(STRING, place.location("format"), text)
     if refused:
         return [refused]
     if isinstance(name, str) and name in FORMATS:
@@ -137,7 +138,7 @@ def _array(reader: SchemaReader, place: Place, schema: Mapping[str, Any]) -> lis
         reads_rest = True
         if reader.resources.draft != NEWEST:  # there, it holds for all items
             first = [both(one, rest) for one in first]
-    unique = place.path if schema.get("uniqueItems") is True else None
+    unique = place.location("uniqueItems") if schema.get("uniqueItems") is True else None
     if high is not None and high < low:
         return []
     return [Array(tuple(first), rest, low, high, unique, reads_rest)]
@@ -174,7 +175,7 @@ def _object(reader: SchemaReader, place: Place, schema: Mapping[str, Any]) -> li
         low,
         high,
         declared=frozenset(properties),
-        path=path,
+        sources=tuple(place.location(keyword) for keyword in schema if keyword in OBJECTS),
     )
     if "propertyNames" in schema:
         leaf = replace(leaf, names=reader.below(place, ("propertyNames",), schema["propertyNames"]))
@@ -207,9 +208,8 @@ def _with_patterns(
             node = reader.pattern(place, text)
         except GrammarError as error:
             if "matches no text" not in str(error):
-                refused = reader.refuse(place, str(error), "object")
-                if refused:
-                    return [refused]
+                location = place.location("patternProperties")
+                return [Unserved(frozenset({"object"}), location, str(error))]
             continue
         few = reader.names_of_pattern(node)
         found.append((node, conditions, few))
