@@ -14,6 +14,20 @@ from tenonry_testkit.served import LENGTH
 class TestCalls:
     """AF-15, AF-17, AF-20, AF-22, AF-23."""
 
+    def test_the_front_end_forgets_files_before_the_engines_do(self, served, monkeypatch):
+        calls = []
+
+        async def call(method: str, *args: Any) -> list[bool]:
+            calls.append(method)
+            return [True]
+
+        io_processor = served.engine.io_processor
+        with monkeypatch.context() as patched:
+            patched.setattr(io_processor, "reset_mm_cache", lambda: calls.append("front end"))
+            patched.setattr(served.engine._client, "call", call)
+            served.run(served.engine.reset_mm_cache())
+        assert calls == ["front end", "reset_mm_cache"]
+
     def test_of_the_engine(self, served):
         engine = served.engine
 

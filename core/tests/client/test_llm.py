@@ -138,7 +138,7 @@ class TestGenerate:
     def test_progress_is_shown_if_wanted(self, make_llm, capsys):
         llm = make_llm()
         llm.generate([[1], [2]], GREEDY, use_tqdm=True)
-        assert "2/2 requests" in capsys.readouterr().err
+        assert "2/2 [" in capsys.readouterr().err
         llm.generate([[1]], GREEDY)  # no terminal here
         assert capsys.readouterr().err == ""
 

@@ -25,8 +25,12 @@ class RecordingProcessor(ImageProcessor):
     def process_reduced(self, data, param):
         return "reduced", data, param
 
+    def __init__(self, context):
+        super().__init__(context)
+        self.num_resets = 0
+
     def reset(self):
-        pass
+        self.num_resets += 1
 
     def shutdown(self):
         pass
@@ -49,6 +53,21 @@ def test_low_detail_is_reduced_and_the_others_are_whole(prompt_images):
     images.add({"type": "input_image", "image_url": "data:,x", "detail": "low"}, "b")
     made = [kind for kind, data, _ in prompt_images.read(images) if data == b"x"]
     assert made == ["reduced", "whole", "whole", "whole", "whole", "reduced"]
+
+
+def test_reset_mm_cache_forgets_decoded_files(tokenizer_folders, make_processor, monkeypatch):
+    """AF-17."""
+    made = []
+
+    class Counting(RecordingProcessor):
+        def __init__(self, context):
+            super().__init__(context)
+            made.append(self)
+
+    monkeypatch.setattr("tenonry_io_text.images.resolve_point", lambda *_: (Counting, None))
+    make_processor(tokenizer_folders["llama"]).reset_mm_cache()  # has none to forget
+    make_processor(tokenizer_folders["llama"], max_images=1).reset_mm_cache()
+    assert [each.num_resets for each in made] == [1]
 
 
 @pytest.mark.parametrize("detail", ["ultra", 3, ["low"]])

@@ -238,6 +238,12 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
             self._client.check_alive()
             raise TimeoutError(f"{len(self._outputs)} requests still run after {drain_timeout:g} s")
 
+    async def reset_mm_cache(self) -> None:
+        """Forget processed images and other files: here first, then in the engines."""
+        if self.io_processor is not None:
+            self.io_processor.reset_mm_cache()
+        await self._calls.call("reset_mm_cache")
+
     # ------------------------------------------------------------------ engines
     @property
     def info(self) -> EngineInfo:

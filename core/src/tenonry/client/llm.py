@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -136,7 +135,7 @@ class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):
                 prepared.append(
                     self._inputs.process(prompt, final, request_id, priority=rank, **fields)
                 )
-            return self._run(prepared, sys.stderr.isatty() if use_tqdm is None else use_tqdm)
+            return self._run(prepared, use_tqdm)
 
     def chat(
         self,
@@ -157,9 +156,12 @@ class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):
         return self.generate(prompts, sampling_params, **options)
 
     def _run(
-        self, prepared: list[tuple[ProcessedPrompt, list[EngineCoreRequest]]], show: bool
+        self, prepared: list[tuple[ProcessedPrompt, list[EngineCoreRequest]]], show: bool | None
     ) -> list[RequestOutput]:
-        progress = _Progress(len(prepared)) if show else None
+        from tqdm import tqdm
+
+        disable = None if show is None else not show  # None: unless it is a terminal
+        progress = tqdm(total=len(prepared), disable=disable, unit="request")
         try:
             streams = [self._outputs.add(*processed) for processed in prepared]
             for _, requests in prepared:
@@ -169,16 +171,14 @@ class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):
                         self._outputs.absorb(EngineCoreOutputs(finished=[refused]))
             while len(self._outputs):
                 self._step()
-                if progress is not None:
-                    progress.show(len(streams) - len(self._outputs))
+                progress.update(len(streams) - len(self._outputs) - progress.n)
         except BaseException:
             handles = self._outputs.abort(self._outputs.request_ids())
             if self._dead is None:
                 self.engine_core.abort_requests(handles)
             raise
         finally:
-            if progress is not None:
-                sys.stderr.write("\n")
+            progress.close()
         while self.engine_core.has_work():  # workers free the rows that left before the next call
             self._step()
         outputs = [stream.take() for stream in streams]
@@ -233,17 +233,3 @@ class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
-
-
-class _Progress:
-    """One line on standard error, at most ten times a second."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._shown_at = 0.0
-
-    def show(self, done: int) -> None:
-        now = time.monotonic()
-        if now - self._shown_at > 0.1 or done == self._total:
-            self._shown_at = now
-            sys.stderr.write(f"\r{done}/{self._total} requests")

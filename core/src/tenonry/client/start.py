@@ -76,22 +76,23 @@ def engine_info(
     """The facts known once every engine is ready. The usage record is for stat loggers; nothing is sent anywhere."""
     dtype = model.dtype if config.dtype == "auto" else config.dtype
     kv_cache_dtype = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+    first = engines[0]
     learnt = {"dtype", "block_size", "kv_connector", "kv_cache_dtype"}
     same = config.model_dump(include={*UsageRecord.__struct_fields__} - learnt)
     return EngineInfo(
         model=model.name,
         served_model_name=(config.served_model_name or (config.model,))[0],
-        max_model_len=engines[0].max_model_len,
+        max_model_len=first.max_model_len,
         num_gpu_blocks=sum(engine.num_gpu_blocks for engine in engines),
-        block_size=engines[0].block_size,
+        block_size=first.block_size,
         engine_indexes=tuple(sorted(engine.index for engine in engines)),
         plugins=plan.records(),
-        tasks=engines[0].tasks,
+        tasks=first.tasks,
         usage=UsageRecord(
             enable_lora=config.max_loras > 0,
             architecture=model.architecture,
             dtype=dtype,
-            block_size=engines[0].block_size,
+            block_size=first.block_size,
             kv_cache_bytes=config.kv_cache_memory_bytes,
             kv_connector=config.kv_connector.name if config.kv_connector else None,
             kv_cache_dtype=kv_cache_dtype,

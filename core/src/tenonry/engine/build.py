@@ -95,16 +95,16 @@ def build_engine(
         _shut_down(executor, kv_connector)
         raise
     return EngineParts(
-        config=config,
-        model=model,
-        plan=plan,
-        index=engine_index,
-        clock=clock,
-        executor=executor,
-        kv_cache=kv_cache,
-        kv_connector=kv_connector,
-        scheduler=scheduler,
-        validator=StepValidator(scheduler_context) if config.validate_scheduler else None,
+        config,
+        model,
+        plan,
+        engine_index,
+        clock,
+        executor,
+        kv_cache,
+        kv_connector,
+        scheduler,
+        StepValidator(scheduler_context) if config.validate_scheduler else None,
     )
 
 

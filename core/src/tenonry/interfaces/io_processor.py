@@ -118,5 +118,8 @@ class IOProcessor(Plugin[IOProcessorContext], ABC):
         """The underlying tokenizer, for users who know its type. Raises ValueError if there is none."""
         raise ValueError(f"io processor {type(self).__name__} has no tokenizer")
 
+    def reset_mm_cache(self) -> None:
+        """Forget what was made of images and other files. Does nothing by default."""
+
     def shutdown(self) -> None:
         """Release everything. Called once."""

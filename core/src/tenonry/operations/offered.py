@@ -62,10 +62,6 @@ class OffersOperations:
             "reset_prefix_cache", reset_running_requests, reset_connector
         )
 
-    async def reset_mm_cache(self) -> None:
-        """Forget processed multimodal inputs."""
-        await self.operations.calls.call("reset_mm_cache")
-
     async def collective_rpc(
         self,
         method: str,

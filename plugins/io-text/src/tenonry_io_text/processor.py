@@ -362,6 +362,10 @@ class TextIOProcessor(IOProcessor):
                 self._transformers_tokenizer = load_with_transformers(self._folder)
         return self._transformers_tokenizer
 
+    def reset_mm_cache(self) -> None:
+        if self._images is not None:
+            self._images.reset()
+
     def shutdown(self) -> None:
         self._grammars.shutdown()
         if self._images is not None:
