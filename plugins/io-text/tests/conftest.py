@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from tenonry.config import EngineConfig
 from tenonry.info import ModelInfo
 from tenonry.interfaces.io_processor import IOProcessorContext
-from tenonry_io_text.processor import TextIOProcessor, TextOptions
+from tenonry_io_text.options import TextOptions
+from tenonry_io_text.processor import TextIOProcessor
 
 CORPUS = [
     "Once upon a time a cat sat on a mat, and the cat was happy.",
@@ -194,14 +195,16 @@ def tokenizer_folders(tmp_path_factory):
 def make_processor():
     """Build a processor over a tokenizer's folder, as the kernel would."""
 
-    def make(folder: Path, *, vocab_size=1000, max_model_len=512, options=None, **config):
+    def make(
+        folder: Path, *, vocab_size=1000, max_model_len=512, options=None, submit=None, **config
+    ):
         model = ModelInfo(
             name="m", path=str(folder), architecture="A", max_model_len=max_model_len, vocab_size=vocab_size,
             tokenizer_path=str(folder),
         )  # fmt: skip
         made = EngineConfig(model=str(folder), **config)
         return TextIOProcessor(
-            IOProcessorContext(made, model, options=TextOptions(**(options or {})))
+            IOProcessorContext(made, model, options=TextOptions(**(options or {})), submit=submit)
         )
 
     return make

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import Field, field_validator
 
-from tenonry.config import read_list
 from tenonry.errors import ConfigError, RequestError
 from tenonry.interfaces.io_processor import (
     Detokenizer,
@@ -20,11 +18,11 @@ from tenonry.interfaces.io_processor import (
     IOProcessorContext,
     ProcessedPrompt,
 )
-from tenonry.interfaces.plugin import PluginOptions
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import I32
 from tenonry_io_text.beginning import beginning
 from tenonry_io_text.grammar_check import GrammarCheck
+from tenonry_io_text.options import TextOptions
 from tenonry_io_text.pairs import joined
 from tenonry_io_text.prompt import ParsedPrompt, checked_ids, parse_prompt
 
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from tenonry_io_text.chat import ChatRenderer
     from tenonry_io_text.codec import Codec
     from tenonry_io_text.images import PromptImages
+    from tenonry_io_text.long_texts import LongTexts
 
 logger = logging.getLogger("tenonry.io")
 
@@ -39,43 +38,6 @@ logger = logging.getLogger("tenonry.io")
 CHARS_PER_TOKEN = 256
 OPENING = threading.Lock()  # transformers cannot be imported by several threads at once
 MIN_CHARS = 4096
-
-
-class TextOptions(PluginOptions):
-    """Options of the IO processor `text`."""
-
-    max_prompt_chars: int | None = Field(
-        None,
-        ge=1,
-        description="Longest prompt in characters; by default what cannot fit is refused: 256 per token.",
-    )
-    grammar_seconds: float = Field(
-        2.0,
-        gt=0,
-        le=600,
-        description="Processor time that checking one structured output may take, else its request is refused.",
-    )
-    image_processor: str = Field("transformers", description="Makes images ready for the model.")
-    image_hosts: tuple[str, ...] = Field(
-        (), description="Hosts that images are read from by https; none: data URLs only."
-    )
-    max_image_bytes: int = Field(
-        20 << 20, ge=1, le=1 << 28, description="Largest image file, as it is sent."
-    )
-    max_image_pixels: int = Field(
-        50_000_000, ge=1, le=1 << 30, description="Most pixels of an image, width times height."
-    )
-    image_seconds: float = Field(
-        10.0,
-        gt=0,
-        le=600,
-        description="Processor time that decoding one image may take, else its request is refused.",
-    )
-
-    @field_validator("image_hosts", mode="before")
-    @classmethod
-    def _read_hosts(cls, value: Any) -> Any:
-        return read_list(value)
 
 
 class TextIOProcessor(IOProcessor):
@@ -95,11 +57,12 @@ class TextIOProcessor(IOProcessor):
         self._report = partial(context.submit, "record_extra") if context.submit else None
         self._grammars = GrammarCheck(config, model, options.grammar_seconds, self._report)
         self._codec: Codec | None = None
+        self._long_texts: LongTexts | None = None
         self._transformers_tokenizer: Any = None
         self._folder: Path | None = None
         self._images: PromptImages | None = None
         if not config.skip_tokenizer_init:
-            self._open_tokenizer()
+            self._open_tokenizer(options.text_seconds)
         self._chat: ChatRenderer | None = (
             self._operator_chat(config.chat_template) if config.chat_template else None
         )
@@ -125,13 +88,15 @@ class TextIOProcessor(IOProcessor):
             report=self._report,
         )
 
-    def _open_tokenizer(self) -> None:
+    def _open_tokenizer(self, seconds: float) -> None:
         from tenonry_io_text.fit import check_fit
         from tenonry_io_text.loading import load_codec
+        from tenonry_io_text.long_texts import LongTexts
 
         self._folder = _tokenizer_folder(self.context)
         self._codec = load_codec(self._folder)
         check_fit(self._codec, self._folder, self._vocab_size)
+        self._long_texts = LongTexts(self._codec, self._folder, seconds, self._report)
 
     # ------------------------------------------------------------------------------------------------- prompts
 
@@ -245,7 +210,8 @@ class TextIOProcessor(IOProcessor):
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         self._check_chars(text, "prompt")
-        return self._need_codec("prompt").encode(text, add_special_tokens=add_special_tokens)
+        tokenizer = self._long_texts or self._need_codec("prompt")
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def _check_chars(self, text: str, param: str) -> None:
         if len(text) > self._max_chars:
@@ -368,6 +334,9 @@ class TextIOProcessor(IOProcessor):
 
     def shutdown(self) -> None:
         self._grammars.shutdown()
+        if self._long_texts is not None:
+            self._long_texts.shutdown()
+            self._long_texts = None
         if self._images is not None:
             self._images.shutdown()
         self._codec = None
