@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import subprocess
 import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginNotFound
@@ -184,6 +186,21 @@ def test_one_reason_of_all_is_said_once(tmp_path):
         found.load()
     assert str(error.value).count("does not exist") == 1
     found.shutdown()
+
+
+@pytest.mark.parametrize("settings", [{}, {"batch_invariant": True, "dtype": "float32"}])
+def test_damaged_weights_are_not_offered_to_the_next(folders, tmp_path, settings):
+    """The next candidate could not serve them either, and would name a setting instead."""
+    folder = tmp_path / "damaged"
+    shutil.copytree(folders["llama"], folder)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"][0] = float("nan")
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError) as caught:
+        loaded(folder, **settings)
+    assert str(caught.value).startswith("LlamaForCausalLM computes NaN: its weights")
+    assert "model.norm.weight (1 of 32 values)" in str(caught.value)
+    assert "leave" not in str(caught.value)
 
 
 def test_all_reasons_are_given_when_nothing_serves_the_model(folders, monkeypatch):

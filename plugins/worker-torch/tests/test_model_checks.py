@@ -156,3 +156,19 @@ def test_random_weights_of_large_matrices_repeat_no_row(monkeypatch):
     distances = torch.cdist(rows, rows) + torch.eye(len(rows))
     assert distances.min() > 0.1
     assert 0.8 < float(rows.std() * 4) < 1.2
+
+
+@pytest.mark.parametrize(
+    "name", ["layers.4.self_attn.q_proj", "layers.7.mlp.down_proj", "norm", "lm_head"]
+)
+def test_a_weight_with_nan_is_named(name, caplog):
+    """Whatever else was asked for: without the name, batch invariance was blamed."""
+    model = build("llama")
+    owner = model if name == "lm_head" else model.model
+    weight = owner.get_submodule(name).weight
+    with torch.no_grad():
+        weight.view(-1)[3] = float("nan")
+    with pytest.raises(ModelError, match=rf"computes NaN: .*{name}.weight \(1 of \d+ values\)"):
+        worker_tools.loaded(model)
+    worker_tools.loaded(model, skip_check=True)
+    assert f"{name}.weight" in caplog.text

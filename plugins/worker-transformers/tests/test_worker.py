@@ -3,6 +3,7 @@ from __future__ import annotations
 import functools
 import gc
 import json
+import shutil
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import generate_families as families
 import generate_tools as tools
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import ConfigError, ModelError
@@ -210,6 +212,17 @@ def test_a_model_whose_requests_disturb_each_other_does_not_start(monkeypatch):
     monkeypatch.setattr(FalconForCausalLM, "forward", mixing)
     folder = families.folder("falcon")
     with pytest.raises(ModelError, match="FalconForCausalLM fails the self check"):
+        worker(folder).load()
+
+
+def test_a_weight_with_nan_is_named(tmp_path):
+    folder = tmp_path / "damaged"
+    shutil.copytree(families.folder("falcon"), folder)
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if "dense_4h_to_h" in name)
+    weights[name][0, 0] = float("nan")
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=rf"computes NaN: .*{name} \(1 of \d+ values\)"):
         worker(folder).load()
 
 

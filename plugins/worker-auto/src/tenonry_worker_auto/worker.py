@@ -129,6 +129,10 @@ class AutoWorker(Worker):
                 check_settings(self.context.config, record, worker.capabilities)
                 worker.load()
             except ModelError as error:
+                if getattr(
+                    error, "for_any_worker", False
+                ):  # damaged weights, not a lack of this one
+                    raise
                 refused[name] = str(error)
             except ConfigError as error:
                 raise self._explained(error, name, refused) from error

@@ -147,6 +147,7 @@ def build(  # noqa: PLR0913 - by name, from one caller
     watched = module if adapters is not None else None
     with named_failure(module, parallel.tensor.size), calls_of(watched) as calls:
         found = probe(module, vocab_size, parallel, max_model_len)
+        found.require_finite(module, only_warns=skip_check)
     if image_check is not None:
         mark_spans(module, found.specs)
         _refuse_sections(module, lengths)

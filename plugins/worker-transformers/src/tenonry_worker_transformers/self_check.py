@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.finite import require_finite
 from tenonry_worker_transformers.pieces import Batcher, Batching, Piece
 from tenonry_worker_transformers.trees import NotBatchable, state_bytes
 
@@ -90,6 +91,7 @@ def check(calls: GenerateCalls, max_model_len: int) -> Checked:
     measure(calls, found, max_model_len)
     lengths = _lengths(calls.module.config, max_model_len)
     runs = [_Run(calls, prompt) for prompt in prompts(calls, lengths)]
+    require_finite(calls.module, runs[0].logits[0])
     _check_side_by_side(runs)
     found.prompt_logits = not calls.is_encoder_decoder and _works(_whole_prompt, runs[0])
     text = calls.module.config.get_text_config()

@@ -6,12 +6,14 @@ mask lets a query see.
 
 from __future__ import annotations
 
+import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.finite import NotFiniteError, is_finite, require_finite
 from tenonry_torch_base.text_part import set_attention, text_stack
 from tenonry_worker_torch.attention.indexer import bind_indexers
 from tenonry_worker_torch.attention.layer import (
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.attention.rank_heads import RankHeads
     from tenonry_worker_torch.parallel.groups import Parallel
     from tenonry_worker_torch.state.states import States
+
+logger = logging.getLogger("tenonry.worker")
 
 PROMPT_LENGTH = 9
 
@@ -74,6 +78,22 @@ class ProbeResult:
         self.specs: list[LayerSpec] = []
         self.attended: dict[str, Attended] = {}
         self.end: Any = None
+
+    def require_finite(self, model: PreTrainedModel, *, only_warns: bool = False) -> None:
+        """Raises ModelError that names the weights where logits or hidden states are NaN."""
+        try:
+            self._require_finite(model)
+        except NotFiniteError as error:
+            if not only_warns:
+                raise
+            logger.warning("%s; running it anyway, as --skip-model-check demands", error)
+
+    def _require_finite(self, model: PreTrainedModel) -> None:
+        if self.given.is_floating_point() and not is_finite(self.given):
+            raise NotFiniteError(
+                f"{type(model).__name__}: the hidden states of an earlier pipeline stage are NaN"
+            )
+        require_finite(model, self.made)
 
     def add(self, spec: LayerSpec, module: torch.nn.Module, sinks: torch.Tensor | None) -> None:
         """A layer as its module calls attention."""
