@@ -367,7 +367,7 @@ def test_a_bomb_costs_its_own_request_and_no_other_a_token(forked_children):
 def server():
     running = ForkedServer(
         "demo", "--worker", "torch", "--device", "cpu", "--max-num-seqs", "8", "--load-format", "auto",
-        "--api-server-count", "2",
+        "--api-server-count", "2", "--schema-keywords", "lenient",
     )  # fmt: skip
     try:
         yield running.ready()
@@ -451,10 +451,30 @@ class TestServer:
             )
         assert caught.value.code == "no_token_left"
 
+    def test_a_keyword_that_is_not_enforced_is_named(self, server):
+        schema = {
+            "type": "array",
+            "items": {"enum": [*range(8)]},
+            "uniqueItems": True,
+            "minItems": 5,
+        }
+        with server.client() as client:
+            raw = client.completions.with_raw_response.create(
+                model="tiny",
+                prompt=PROMPT,
+                max_tokens=60,
+                extra_body={"guided_json": {**schema, "maxItems": 5}},
+            )
+        assert raw.headers["x-tenonry-ignored"] == "schema/uniqueItems"
+        assert len(json.loads(raw.parse().choices[0].text)) == 5
+
     @pytest.mark.parametrize(
         ("extra", "message"),
         [
-            ({"guided_json": {"properties": {"a": {"contains": {}}}}}, "/properties/a: .*contains"),
+            (
+                {"guided_json": {"properties": {"a": {"type": "strin"}}}},
+                "/properties/a: 'type' is 'strin'; it must be one of",
+            ),
             ({"guided_regex": "(a"}, "unclosed group"),
             ({"guided_json": "x" * (1 << 20)}, "larger than"),
             ({"guided_regex": "a", "guided_choice": ["a"]}, "give one of them"),

@@ -120,6 +120,20 @@ def test_what_breaks_the_check_or_its_answer_is_refused_in_few_words(checker):
     checker.check(spec(regex="a"))
 
 
+def test_a_relaxed_specification_passes_and_names_what_it_lacks(checker):
+    strict = schema(type="array", maxItems=3, uniqueItems=True)
+    with pytest.raises(RequestError, match="uniqueItems"):
+        checker.check(strict)
+    relaxed, left_out = checker.relaxed(strict)
+    assert left_out == ("/uniqueItems",)
+    assert json.loads(relaxed.json) == {"type": "array", "maxItems": 3}
+    checker.check(relaxed)
+    for same in (spec(regex="a"), schema(type="null")):
+        assert checker.relaxed(same) == (same, ())
+    with pytest.raises(RequestError, match="nothing satisfies"):
+        checker.relaxed(schema(enum=[1], type="null"))
+
+
 def num_checked(checker) -> int:
     return checker.pool.stats.num_jobs
 

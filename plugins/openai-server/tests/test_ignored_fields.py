@@ -12,9 +12,11 @@ import hypothesis.strategies as st
 import pytest
 from fastapi import APIRouter
 from hypothesis import HealthCheck, given, settings
+from openai_server_fakes import CharacterIO
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from tenonry.sampling_params import StructuredOutput
 from tenonry_openai_server.protocol.fields import ELSEWHERE, UNSUPPORTED, nearest_field
 from tenonry_openai_server.protocol.requests import ChatRequest, CompletionRequest, TokenizeRequest
 
@@ -297,6 +299,37 @@ def test_a_plugin_reports_what_it_leaves_out(make_api, monkeypatch):
     refused = strict.post("/plugins/leaving_out/it", {})
     assert refused.status_code == 400
     assert "the server does not search" in refused.json()["error"]["message"]
+
+
+class RelaxingProcessor(CharacterIO):
+    """Leaves `uniqueItems` out of every schema."""
+
+    def relaxed_output(self, spec):
+        return StructuredOutput(json='{"type": "array"}'), ("/uniqueItems",)
+
+
+@pytest.mark.parametrize("keywords", ["strict", "lenient"])
+@pytest.mark.parametrize("unknown_fields", ["ignore", "refuse"])
+def test_keywords_that_are_not_enforced_are_named_where_they_are_left_out(
+    make_api, keywords, unknown_fields
+):
+    """Whatever happens to unknown fields."""
+    api = make_api(schema_keywords=keywords, unknown_fields=unknown_fields)
+    api.engine.io_processor = RelaxingProcessor(api.engine.io_processor.context)
+    schema = {"type": "array", "uniqueItems": True}
+    response = post(api, {**CHAT, "structured_outputs": {"json": schema}})
+    assert response.status_code == 200, response.text
+    is_lenient = keywords == "lenient"
+    assert names(response) == ["schema/uniqueItems"] * is_lenient
+    wanted = api.engine.calls[-1].params.structured_output.json
+    assert (json.loads(wanted) == schema) is not is_lenient
+
+
+def test_requests_without_a_schema_are_not_relaxed(make_api):
+    api = make_api(schema_keywords="lenient")
+    api.engine.io_processor = RelaxingProcessor(api.engine.io_processor.context)
+    assert names(post(api, {**CHAT, "structured_outputs": {"regex": "a"}})) == []
+    assert api.engine.calls[-1].params.structured_output.regex == "a"
 
 
 @pytest.mark.parametrize("detail", [None, "auto", "low", "high"])

@@ -25,10 +25,22 @@ class Setup(msgspec.Struct, array_like=True):
     end_ids: tuple[int, ...]
 
 
+class Job(msgspec.Struct, array_like=True):
+    """A specification to check. `is_lenient`: a schema is relaxed first, see `tenonry_grammars.lenient`."""
+
+    spec: StructuredOutput
+    is_lenient: bool = False
+
+
 class Verdict(msgspec.Struct, array_like=True):
-    """The answer to a specification: None, or what is wrong with it."""
+    """The answer to a specification: None, or what is wrong with it.
+
+    `schema`: the relaxed one, where keywords were left out, whose pointers `left_out` has.
+    """
 
     error: str | None = None
+    schema: str | None = None
+    left_out: tuple[str, ...] = ()
 
 
 class CheckHandler(Handler):
@@ -41,21 +53,30 @@ class CheckHandler(Handler):
         except (PluginError, GrammarError) as error:
             raise HandlerError(str(error)) from None
         # Imported before the first fork.
+        from tenonry_grammars.lenient import relaxed
         from tenonry_grammars.probing import check_spec
 
-        self._check_spec = check_spec
+        self._check_spec, self._relaxed = check_spec, relaxed
 
     def work(self, body: memoryview) -> list[bytes]:
         return [msgspec.msgpack.encode(self._check(body))]
 
     def _check(self, body: memoryview) -> Verdict:
         try:
-            self._check_spec(self._backend, msgspec.msgpack.decode(body, type=StructuredOutput))
+            return self._checked(msgspec.msgpack.decode(body, type=Job))
         except GrammarError as error:
             return Verdict(_shortened(str(error)))
         except Exception as error:  # noqa: BLE001 - the request is at fault, and nothing else may end
             return Verdict(_shortened(f"{type(error).__name__}: {error}"))
-        return Verdict()
+
+    def _checked(self, job: Job) -> Verdict:
+        spec = job.spec
+        if not job.is_lenient or spec.json is None:
+            self._check_spec(self._backend, spec)
+            return Verdict()
+        schema, left_out = self._relaxed(self._backend, spec.json)
+        self._check_spec(self._backend, msgspec.structs.replace(spec, json=schema))
+        return Verdict(None, schema, left_out) if left_out else Verdict()
 
 
 def _build(setup: Setup) -> GrammarBackend:

@@ -12,7 +12,7 @@ import msgspec
 from tenonry.errors import RequestError
 from tenonry.sampling_params import StructuredOutput
 from tenonry_grammars.base import GrammarContext
-from tenonry_grammars.check_process import Setup, Verdict
+from tenonry_grammars.check_process import Job, Setup, Verdict
 from tenonry_helper_pool.pool import HelperPool, HelperUnavailable, LimitExceeded, Limits, Workers
 from tenonry_helper_pool.threads import lent_slot
 from tenonry_helper_pool.turns import Report
@@ -51,14 +51,27 @@ class GrammarChecker:
         )
         self.pool = HelperPool(name, workers, short_cost=SHORT_BYTES, size=size, report=report)
         self._seconds = seconds
-        self._known: OrderedDict[bytes, Future[str | None]] = OrderedDict()
+        self._known: OrderedDict[bytes, Future[Verdict]] = OrderedDict()
         self._lock = threading.Lock()
 
     def check(self, spec: StructuredOutput) -> None:
         """Wait for the verdict, where it is not known. Raises RequestError, and QueueFullError where many wait."""
-        spec = msgspec.structs.replace(spec, start_after=())
+        self._wait(Job(spec))
+
+    def relaxed(self, spec: StructuredOutput) -> tuple[StructuredOutput, tuple[str, ...]]:
+        """The specification without the keywords of its schema that cannot be enforced, and pointers of these.
+
+        Raises what `check` does, for a specification that is not served without them either.
+        """
+        verdict = self._wait(Job(spec, is_lenient=True))
+        if verdict.schema is None:
+            return spec, ()
+        return msgspec.structs.replace(spec, json=verdict.schema), verdict.left_out
+
+    def _wait(self, job: Job) -> Verdict:
+        job = Job(msgspec.structs.replace(job.spec, start_after=()), job.is_lenient)
         try:
-            text = msgspec.msgpack.encode(spec)
+            text = msgspec.msgpack.encode(job)
         except UnicodeEncodeError:
             raise RequestError(
                 "structured_output holds a lone surrogate, which is no Unicode text", PARAM
@@ -76,20 +89,21 @@ class GrammarChecker:
         if is_mine:
             self._find_out(key, text, verdict)
         with lent_slot():
-            error = verdict.result()
-        if error is not None:
-            raise RequestError(f"structured_output cannot be served: {error}", PARAM)
+            found = verdict.result()
+        if found.error is not None:
+            raise RequestError(f"structured_output cannot be served: {found.error}", PARAM)
+        return found
 
     def shutdown(self) -> None:
         """End the processes; what still waits for one is refused."""
         self.pool.close()
 
-    def _find_out(self, key: bytes, text: bytes, verdict: Future[str | None]) -> None:
+    def _find_out(self, key: bytes, text: bytes, verdict: Future[Verdict]) -> None:
         try:
-            error = self._verdict(text)
+            found = self._verdict(text)
         except LimitExceeded:  # a busy machine may do better the next time
             self._forget(key)
-            error = (
+            found = Verdict(
                 f"it was not compiled within {self._seconds:g} s of processor time, took too much memory or is "
                 "nested too deeply; simplify it, or raise the IO processor's option grammar_seconds"
             )
@@ -97,14 +111,14 @@ class GrammarChecker:
             self._forget(key)
             verdict.set_exception(problem)
             raise
-        verdict.set_result(error)
+        verdict.set_result(found)
 
-    def _verdict(self, text: bytes) -> str | None:
+    def _verdict(self, text: bytes) -> Verdict:
         try:
             answer = self.pool.run(text, cost=len(text))
         except HelperUnavailable as error:
             raise RequestError(f"structured output is not available: {error}", PARAM) from None
-        return msgspec.msgpack.decode(answer, type=Verdict).error
+        return msgspec.msgpack.decode(answer, type=Verdict)
 
     def _forget(self, key: bytes) -> None:
         with self._lock:

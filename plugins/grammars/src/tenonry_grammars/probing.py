@@ -34,7 +34,12 @@ def check_spec(backend: GrammarBackend, spec: StructuredOutput) -> None:
         where = error.path
         if where is None:
             where = failing_part(schema, lambda text: _compiles(backend, text))
-        raise GrammarError(f"{where or 'the schema'}: {error}") from None
+        raise located(error, where) from None
+
+
+def located(error: GrammarError, path: str | None) -> GrammarError:
+    """The error of a schema with the path in its text."""
+    return GrammarError(f"{path or 'the schema'}: {error}", path)
 
 
 def _compiles(backend: GrammarBackend, schema: str) -> bool:

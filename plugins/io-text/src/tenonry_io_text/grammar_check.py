@@ -50,11 +50,23 @@ class GrammarCheck:
                 f"structured_output with {why} needs stop_token_ids: a complete output has to end with one",
                 FIELD,
             )
+        self._opened(codec).check(spec)
+        _check_min_tokens(params.min_tokens, spec)
+
+    def relaxed(
+        self, spec: StructuredOutput, codec: Codec
+    ) -> tuple[StructuredOutput, tuple[str, ...]]:
+        """The specification without keywords of its schema that cannot be enforced, and JSON pointers of these.
+
+        Waits for a helper process. Raises RequestError for what is not served without them either.
+        """
+        return self._opened(codec).relaxed(spec)
+
+    def _opened(self, codec: Codec) -> GrammarChecker:
         with self._lock:
             if self._checker is None:
                 self._checker = self._open(codec)
-        self._checker.check(spec)
-        _check_min_tokens(params.min_tokens, spec)
+        return self._checker
 
     def _open(self, codec: Codec) -> GrammarChecker:
         from tenonry_grammars.base import GrammarContext

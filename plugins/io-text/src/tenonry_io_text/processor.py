@@ -18,7 +18,7 @@ from tenonry.interfaces.io_processor import (
     IOProcessorContext,
     ProcessedPrompt,
 )
-from tenonry.sampling_params import SamplingParams
+from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry.step import I32
 from tenonry_io_text.beginning import beginning
 from tenonry_io_text.grammar_check import GrammarCheck
@@ -133,6 +133,10 @@ class TextIOProcessor(IOProcessor):
             bad_words=self._bad_words(params),
             features=features,
         )
+
+    def relaxed_output(self, spec: StructuredOutput) -> tuple[StructuredOutput, tuple[str, ...]]:
+        """See `GrammarCheck.relaxed`."""
+        return self._grammars.relaxed(spec, self._need_codec("structured_output"))
 
     def _with_images(self, parsed: ParsedPrompt) -> ParsedPrompt:
         """Its text with what stands around its images."""

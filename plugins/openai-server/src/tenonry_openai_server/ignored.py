@@ -44,9 +44,14 @@ class Ignored:
 
         Raises APIError 400 where the operator has such requests refused.
         """
-        shown = _shown(part)
         if self._log.refuses:
+            shown = _shown(part)
             raise bad_request(f"{shown}: {reason}; leave it out", shown, "unknown_parameter")
+        self.report(part, reason)
+
+    def report(self, part: str, reason: str) -> None:
+        """Report `part` as ignored by a setting of its own, whether unknown fields are refused or not."""
+        shown = _shown(part)
         if shown in self._parts:
             return
         self._log.note(shown, reason)

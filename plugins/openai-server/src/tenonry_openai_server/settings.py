@@ -166,6 +166,11 @@ class ServerConfig(Settings):
         description="Fields of requests that this server does not have: ignore and name them in the response header "
         "x-tenonry-ignored, or refuse the request.",
     )
+    schema_keywords: Literal["strict", "lenient"] = Field(
+        "strict",
+        description="Keywords of JSON schemas that cannot be enforced: refuse the request, or leave them out and name "
+        "them in the response header x-tenonry-ignored.",
+    )
     output_parser: str = Field(
         "auto",
         min_length=1,

@@ -7,6 +7,7 @@ whole.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
@@ -19,6 +20,7 @@ from tenonry.outputs import RequestOutput
 from tenonry_openai_server.disconnect import DisconnectWatch
 from tenonry_openai_server.errors import bad_request
 from tenonry_openai_server.helper_thread import logprobs_size, off_loop
+from tenonry_openai_server.ignored import Ignored, ignored
 from tenonry_openai_server.merge import last_output, last_outputs, merge
 from tenonry_openai_server.protocol.chunks import ChunkWriter
 from tenonry_openai_server.protocol.options import ResponseContext, ResponseOptions
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 BodyType = TypeVar("BodyType", bound=SamplingBody)
 OutputStream = AsyncGenerator[RequestOutput, None]
+NOT_ENFORCED = "no grammar enforces this keyword of a JSON schema"
 
 
 class Begun(NamedTuple):
@@ -108,6 +111,8 @@ class Endpoint(Generic[BodyType]):
             form = generation.force(form, prompts[0])
         elif form is not None:
             generation.bound(form, prompts[0])
+        if state.settings.schema_keywords == "lenient":
+            await generation.relax(ignored(request))
         streams = generation.start(prompts)
         bases = generation.choice_bases(len(streams))
         return Begun(generation.context, streams, bases, form)
@@ -160,6 +165,17 @@ class Generation:
         start_after = form.parsers.start_after(prompt)
         bounded = msgspec.structs.replace(wanted, start_after=start_after)
         self._params = msgspec.structs.replace(self._params, structured_output=bounded)
+
+    async def relax(self, report: Ignored) -> None:
+        """Leave out keywords of the schema that cannot be enforced, and report them. Raises RequestError."""
+        wanted = self._params.structured_output
+        relaxed_output = getattr(self._engine.io_processor, "relaxed_output", None)
+        if wanted is None or wanted.json is None or relaxed_output is None:
+            return
+        wanted, left_out = await asyncio.to_thread(relaxed_output, wanted)
+        for pointer in left_out:
+            report.report(f"schema{pointer}", NOT_ENFORCED)
+        self._params = msgspec.structs.replace(self._params, structured_output=wanted)
 
     def start(self, prompts: Sequence[Any]) -> list[OutputStream]:
         """The engine's streams, one per prompt; each begins when it is first read."""

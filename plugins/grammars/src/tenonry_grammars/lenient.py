@@ -1,0 +1,71 @@
+"""Leaves out of a JSON schema what a backend cannot enforce, keyword by keyword, until it compiles. Helper process.
+
+Each refusal names its keyword; everything beside it stays in force.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from tenonry.sampling_params import StructuredOutput
+from tenonry_grammars.base import GrammarBackend, GrammarError
+from tenonry_grammars.probing import located
+from tenonry_grammars.schema import check_depth, parse_schema
+
+MAX_LEFT_OUT = 64
+
+
+class Relaxed(NamedTuple):
+    """A schema that compiles, as text, and JSON pointers of the keywords that it lacks."""
+
+    schema: str
+    left_out: tuple[str, ...]
+
+
+def relaxed(backend: GrammarBackend, text: str) -> Relaxed:
+    """Raises GrammarError for a schema that is wrong, or not served without any one keyword."""
+    schema = parse_schema(text)
+    check_depth(schema)
+    left_out: list[str] = []
+    while True:
+        try:
+            backend.compile(StructuredOutput(json=text))
+        except GrammarError as error:
+            found = _part(schema, error.path)
+            if len(left_out) == MAX_LEFT_OUT or not _leave_out(found, error.keyword):
+                raise located(error, error.path) from None
+            left_out.append(f"{error.path}/{error.keyword}")
+            text = json.dumps(schema, separators=(",", ":"))
+        else:
+            return Relaxed(text, tuple(left_out))
+
+
+def _part(schema: Any, path: str | None) -> Any:
+    """The part of a schema that a pointer leads to; None where it leads nowhere."""
+    for step in (path or "").split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(schema, list) and name.isdecimal() and int(name) < len(schema):
+            schema = schema[int(name)]
+        elif isinstance(schema, dict):
+            schema = schema.get(name)
+        else:
+            return None
+    return schema
+
+
+def _leave_out(part: Any, keyword: str | None) -> bool:
+    """Whether the schema had the keyword. `oneOf` becomes `anyOf`, which says most of it."""
+    if not isinstance(part, dict) or keyword is None or keyword not in part:
+        return False
+    value = part[keyword]
+    if keyword != "oneOf":
+        del part[keyword]
+    elif "anyOf" in part:
+        del part[keyword]
+        part["allOf"] = [*part.get("allOf", ()), {"anyOf": value}]
+    else:  # in its place, which decides on the order of properties
+        items = list(part.items())
+        part.clear()
+        part.update(("anyOf" if name == keyword else name, value) for name, value in items)
+    return True
