@@ -53,10 +53,27 @@ class TestWorkerFaults:
             match=r"failed in execute_model: RuntimeError: execute_model failed on purpose",
         ):
             Inbox().run(core)
-        assert (
-            "step 0 failed: 1 rows, 3 tokens, 1 new, 0 gone; 1 running, 0 waiting; stats SchedulerStats("
-            in caplog.text
+        (text,) = [line for line in caplog.messages if line.startswith("step ")]
+        assert text.startswith(
+            "step 0 failed: 1 rows, 3 tokens, 1 new, 0 gone; stats SchedulerStats(num_running=1, num_waiting=0"
         )
+        assert f"settings {core.parts.config.describe()}; " in text
+        assert text.endswith(
+            "rows [0] compute [3] tokens; new (row, handle, tokens known, computed, output) [(0, 1, 3, 0, 0)]"
+        )
+
+    def test_the_log_of_a_failed_step_is_bounded_and_shows_no_prompt(self, caplog):
+        """EC-8."""
+        sizes = {"max_num_seqs": 64, "max_num_batched_tokens": 256}
+        core = make_core(**sizes, **faulty(worker={"fail": "execute_model"}))
+        for handle in range(1, 61):
+            core.add_request(request(handle, [417, 418]))
+        with pytest.raises(PluginFault):
+            core.step()
+        (text,) = [line for line in caplog.messages if line.startswith("step ")]
+        assert text.startswith("step 0 failed: 60 rows, 120 tokens, 60 new")
+        assert "(31, 32, 2, 0, 0)]" in text
+        assert "417" not in text
 
     def test_the_culprit_and_the_cause_are_named(self):
         core = make_core(**faulty(worker={"fail": "execute_model"}))

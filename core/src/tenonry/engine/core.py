@@ -38,6 +38,7 @@ from tenonry.step import SchedulerOutput, StepFuture
 logger = logging.getLogger(__name__)
 STATS_INTERVAL_S = 0.2
 STALL_S = 10.0
+MAX_DUMPED_ROWS = 32
 
 
 class EngineCore:
@@ -275,23 +276,30 @@ class EngineCore:
         return outputs_by_client
 
     def _dump_state(self, output: SchedulerOutput) -> None:
-        """Into the log; a second fault must not hide the first."""
-        counts = (-1, -1)
+        """Into the log, without contents of requests; a second fault must not hide the first."""
         stats: object
         try:
-            counts = self.scheduler.get_request_counts()
             stats = self.scheduler.make_stats()
         except Exception as error:  # noqa: BLE001 - it is named in the line
             stats = error
+        some = slice(MAX_DUMPED_ROWS)
+        new = [
+            (each.row, each.handle, len(each.token_ids), each.num_computed, each.num_output)
+            for each in output.new[some]
+        ]
         logger.error(
-            "step %d failed: %d rows, %d tokens, %d new, %d gone; %d running, %d waiting; stats %s",
+            "step %d failed: %d rows, %d tokens, %d new, %d gone; stats %s; settings %.4000s; rows %s compute %s "
+            "tokens; new (row, handle, tokens known, computed, output) %s",
             output.step_id,
             len(output.row),
             output.total_tokens,
             len(output.new),
             len(output.gone),
-            *counts,
             stats,
+            self.parts.config.describe(),
+            output.row[some].tolist(),
+            output.num_tokens[some].tolist(),
+            new,
         )
 
     def _ask(self, call: str, *args: Any) -> Any:
