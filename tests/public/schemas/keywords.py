@@ -204,6 +204,14 @@ SERVED = {
     ),
     "not": Keyword({"type": "string", "not": {"enum": ["a", "b"]}}, ["c", "ab"], ["a", "b"]),
     "not of a type": Keyword({"not": {"type": "object"}}, [1, "a", []], [{}]),
+    "not of items": Keyword(
+        {**LIST, "maxItems": 2, "not": {"prefixItems": [True, {"const": 1}], "items": {"type": "null"}}},
+        [["a", 2]], [[], ["a"], ["a", 1]],
+    ),
+    "oneOf by an item": Keyword(
+        {**LIST, "oneOf": [{"items": [True, {"const": 1}]}, {"items": [True, {"const": 2}]}], "additionalItems": False},
+        [["a", 1], ["b", 2]], [["a"], [], ["a", 3]], DRAFT_7,
+    ),
     "not required": Keyword(
         {**NAMED, "properties": {"a": WHOLE, "b": WHOLE}, "not": {"required": ["a", "b"]}}, [{}, {"a": 1}, {"b": 1}],
         [{"a": 1, "b": 1}],

@@ -13,10 +13,12 @@ from typing import Any
 from tenonry_grammars.schema import RESTRICTING, pointer
 from tenonry_grammars.schemas.formats import FORMATS, UNSERVED
 from tenonry_grammars.schemas.leaves import (
+    ANY,
     EVERY,
     NONE,
     Anything,
     Array,
+    Conditions,
     Flag,
     Leaf,
     Location,
@@ -88,9 +90,7 @@ def _sources(place: Place, keyword: str) -> tuple[Location, ...]:
 KINDS_OF = {
     "number": frozenset({"multipleOf"}),
     "string": frozenset({"pattern", "format"}),
-    "array": frozenset({
-        "items", "prefixItems", "additionalItems", "uniqueItems", "contains", "unevaluatedItems",
-    }),
+    "array": frozenset({"uniqueItems", "contains", "unevaluatedItems"}),
     "object": frozenset({
         "patternProperties", "additionalProperties", "propertyNames", "unevaluatedProperties",
     }),
@@ -204,13 +204,38 @@ def _properties(reader: SchemaReader, place: Place, value: Any) -> list[Leaf]:
 
 
 def _items(reader: SchemaReader, place: Place, value: Any) -> list[Leaf]:
-    """The first item breaks it; that another one does is left out."""
-    first = value[0] if isinstance(value, list) and value else value
-    steps = ("items", "0") if isinstance(value, list) else ("items",)
-    opposite = reader.below(place, steps, first, is_opposite=True)
-    if "prefixItems" in place.schema or reader.is_empty(opposite):
-        return [] if first is True or first == {} else _unserved(place, "items")
-    return [Array((opposite,), low=1)]
+    """The first of the items that it speaks of breaks it; that another one does is left out."""
+    if isinstance(value, list):
+        return _prefix(reader, place, value, "items")
+    return _item(reader, place, "items", len(place.schema.get("prefixItems", ())))
+
+
+def _additional_items(reader: SchemaReader, place: Place, _: Any) -> list[Leaf]:
+    items = place.schema.get("items")
+    return _item(reader, place, "additionalItems", len(items)) if isinstance(items, list) else []
+
+
+def _item(reader: SchemaReader, place: Place, keyword: str, index: int) -> list[Leaf]:
+    """The item at `index` breaks the keyword."""
+    opposite = reader.below(place, (keyword,), place.schema[keyword], is_opposite=True)
+    return [] if reader.is_empty(opposite) else [_broken_at(index, opposite)]
+
+
+def _prefix(reader: SchemaReader, place: Place, value: Any, keyword: str) -> list[Leaf]:
+    """One of the items breaks the schema at its place."""
+    opposites = [
+        reader.below(place, (keyword, str(index)), inner, is_opposite=True)
+        for index, inner in enumerate(list_of(place.path, keyword, value))
+    ]
+    return [
+        _broken_at(index, opposite)
+        for index, opposite in enumerate(opposites)
+        if not reader.is_empty(opposite)
+    ]
+
+
+def _broken_at(index: int, opposite: Conditions) -> Array:
+    return Array((*(ANY,) * index, opposite), low=index + 1)
 
 
 def _additional(_: SchemaReader, place: Place, value: Any) -> list[Leaf]:
@@ -300,6 +325,8 @@ OPPOSITES: dict[str, Opposite] = {
     "required": _required,
     "properties": _properties,
     "items": _items,
+    "prefixItems": lambda reader, place, value: _prefix(reader, place, value, "prefixItems"),
+    "additionalItems": _additional_items,
     "additionalProperties": _additional,
     "oneOf": _one_of,
     "allOf": _all_of,
