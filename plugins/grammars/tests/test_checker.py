@@ -90,6 +90,14 @@ BAD = [
     (spec(regex="[a&&b]"), "nothing satisfies it"),
     (spec(grammar="start: foo"), "unknown name"),
     (spec(grammar='start: a{1000000}\na: "a"'), "too complex to follow"),
+    (
+        schema(
+            type="object",
+            properties={"a": {"type": "string", "pattern": r"^(?:\S+\s+)*\S+$", "maxLength": 5000}},
+            additionalProperties=False,
+        ),
+        "/properties/a: .*only one of a length and an expression",
+    ),
     (spec(regex="\ud800"), "lone surrogate"),
 ]
 

@@ -24,6 +24,7 @@ def left_out(backend, schema) -> tuple[dict, list[str]]:
     return json.loads(found.schema), list(found.left_out)
 
 
+LONG = r"^(?:\S+\s+)*\S+$"  # with a length, more than a lexer may compute
 UNIQUE = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "maxItems": 9}
 
 
@@ -63,6 +64,11 @@ UNIQUE = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "m
             {"type": "string", "not": {"pattern": "a+"}, "maxLength": 2},
             ["/not"],
             {"type": "string", "maxLength": 2},
+        ),
+        (
+            {"items": {"type": "string", "pattern": LONG, "maxLength": 5000}},
+            ["/items/maxLength"],
+            {"items": {"type": "string", "pattern": LONG}},
         ),
         (
             {"type": "object", "properties": {"a": {}}, "allOf": [{"minProperties": 5}]},

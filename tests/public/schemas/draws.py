@@ -26,6 +26,7 @@ from tenonry_demo_model import model_path
 from tenonry_grammar_llguidance.backend import LLGuidance
 from tenonry_grammars.base import Grammar, GrammarContext, GrammarError
 from tenonry_grammars.bits import allowed_ids
+from tenonry_grammars.probing import check_spec
 
 END = "<|im_end|>"
 MAX_TOKENS = 400
@@ -66,8 +67,13 @@ class Drawer:
         return {token_id for token_id, text in texts.items() if text and set(text) <= CLOSING}
 
     def grammar(self, schema: Any) -> Grammar:
-        """Raises GrammarError for a schema that is not served, and RequestError for one that is too large."""
-        return self.backend.compile(StructuredOutput(json=json.dumps(schema)))
+        """After the check that a server makes of a request.
+
+        Raises GrammarError for a schema that is not served, and RequestError for one that is too large.
+        """
+        spec = StructuredOutput(json=json.dumps(schema))
+        check_spec(self.backend, spec)
+        return self.backend.compile(spec)
 
     def accepts(self, grammar: Grammar, text: str) -> bool:
         """Whether a whole text is allowed, and may end there."""
@@ -145,7 +151,7 @@ class Tally:
 def validator_of(schema: Any) -> jsonschema.protocols.Validator:
     """The validator of the draft that a schema names, which checks formats."""
     cls = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
-    return cls(schema, format_checker=jsonschema.FormatChecker())
+    return cls(schema, format_checker=cls.FORMAT_CHECKER)
 
 
 def judged(validator: jsonschema.protocols.Validator, text: str) -> Iterable[str]:

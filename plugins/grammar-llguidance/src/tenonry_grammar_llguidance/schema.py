@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 import re
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tenonry_grammars import characters as chars
 from tenonry_grammars.base import GrammarError
+from tenonry_grammars.characters import Chars
 from tenonry_grammars.derivatives import NOTHING, without
 from tenonry_grammars.nodes import Node, all_sets
 from tenonry_grammars.regex_text import excluding_text, pattern_text
@@ -257,8 +259,14 @@ def _check_text(text: str) -> None:
         )
 
 
+@lru_cache(4096)
+def _is_written(some: Chars) -> bool:
+    """Whether JSON writes one of the characters without its number."""
+    return bool(chars.minus(some, UNWRITTEN))
+
+
 def _anchored(node: Node) -> str:
     """Raises GrammarError for a set of control characters alone."""
-    if any(not chars.minus(some, UNWRITTEN) for some in all_sets(node)):
+    if not all(map(_is_written, set(all_sets(node)))):
         raise GrammarError("the expression demands a control character, which is not served")
     return f"^(?:{pattern_text(node)})$"

@@ -1,4 +1,4 @@
-"""Leaves out of a JSON schema what a backend cannot enforce, keyword by keyword, until it compiles. Helper process.
+"""Leaves out of a JSON schema what a backend cannot enforce, keyword by keyword, until it is served. Helper process.
 
 Each refusal names its keyword; everything beside it stays in force.
 """
@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 from tenonry.sampling_params import StructuredOutput
 from tenonry_grammars.base import GrammarBackend, GrammarError
-from tenonry_grammars.probing import located
-from tenonry_grammars.schema import check_depth, parse_schema
+from tenonry_grammars.probing import check_spec
+from tenonry_grammars.schema import parse_schema, part_at
 
 MAX_LEFT_OUT = 64
 
 
 class Relaxed(NamedTuple):
-    """A schema that compiles, as text, and JSON pointers of the keywords that it lacks."""
+    """A schema that can be served, as text, and JSON pointers of the keywords that it lacks."""
 
     schema: str
     left_out: tuple[str, ...]
@@ -26,32 +26,18 @@ class Relaxed(NamedTuple):
 def relaxed(backend: GrammarBackend, text: str) -> Relaxed:
     """Raises GrammarError for a schema that is wrong, or not served without any one keyword."""
     schema = parse_schema(text)
-    check_depth(schema)
     left_out: list[str] = []
     while True:
         try:
-            backend.compile(StructuredOutput(json=text))
+            check_spec(backend, StructuredOutput(json=text))
         except GrammarError as error:
-            found = _part(schema, error.path)
+            found = part_at(schema, error.path or "")
             if len(left_out) == MAX_LEFT_OUT or not _leave_out(found, error.keyword):
-                raise located(error, error.path) from None
+                raise
             left_out.append(f"{error.path}/{error.keyword}")
             text = json.dumps(schema, separators=(",", ":"))
         else:
             return Relaxed(text, tuple(left_out))
-
-
-def _part(schema: Any, path: str | None) -> Any:
-    """The part of a schema that a pointer leads to; None where it leads nowhere."""
-    for step in (path or "").split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(schema, list) and name.isdecimal() and int(name) < len(schema):
-            schema = schema[int(name)]
-        elif isinstance(schema, dict):
-            schema = schema.get(name)
-        else:
-            return None
-    return schema
 
 
 def _leave_out(part: Any, keyword: str | None) -> bool:

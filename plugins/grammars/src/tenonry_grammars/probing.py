@@ -13,10 +13,19 @@ import numpy as np
 from tenonry.sampling_params import StructuredOutput
 from tenonry_grammars.base import Grammar, GrammarBackend, GrammarError
 from tenonry_grammars.bits import allowed_ids, forbid
-from tenonry_grammars.schema import check_depth, embedded_schemas, failing_part, parse_schema
+from tenonry_grammars.schema import (
+    check_depth,
+    embedded_schemas,
+    failing_part,
+    parse_schema,
+    part_at,
+)
 
 WALKS = 3
 TOKENS_PER_WALK = 24
+TOO_COMPLEX = (
+    "it is too complex to follow; use smaller bounds, or only one of a length and an expression"
+)
 
 
 def check_spec(backend: GrammarBackend, spec: StructuredOutput) -> None:
@@ -29,26 +38,45 @@ def check_spec(backend: GrammarBackend, spec: StructuredOutput) -> None:
     schema = parse_schema(spec.json)
     check_depth(schema)
     try:
-        walk(backend, backend.compile(spec))
+        grammar = backend.compile(spec)
     except GrammarError as error:
         where = error.path
         if where is None:
             where = failing_part(schema, lambda text: _compiles(backend, text))
-        raise located(error, where) from None
+        raise _located(error, where, error.keyword) from None
+    try:
+        walk(backend, grammar)
+    except GrammarError as error:
+        where = failing_part(schema, lambda text: not _is_too_complex(backend, text))
+        part = part_at(schema, where)
+        is_bounded = isinstance(part, dict) and {"pattern", "maxLength"} <= set(part)
+        raise _located(error, where, "maxLength" if is_bounded else None) from None
 
 
-def located(error: GrammarError, path: str | None) -> GrammarError:
+def _located(error: GrammarError, path: str, keyword: str | None) -> GrammarError:
     """The error of a schema with the path in its text."""
-    return GrammarError(f"{path or 'the schema'}: {error}", path)
+    return GrammarError(f"{path or 'the schema'}: {error}", path, keyword)
 
 
 def _compiles(backend: GrammarBackend, schema: str) -> bool:
     try:
-        grammar = backend.compile(StructuredOutput(json=schema))
-        walk(backend, grammar, walks=1, tokens=1)
+        backend.compile(StructuredOutput(json=schema))
     except GrammarError:
         return False
     return True
+
+
+def _is_too_complex(backend: GrammarBackend, schema: str) -> bool:
+    """Whether it compiles, and cannot be followed; a part that nothing satisfies alone is not at fault."""
+    try:
+        grammar = backend.compile(StructuredOutput(json=schema))
+    except GrammarError:
+        return False
+    try:
+        walk(backend, grammar, walks=1)
+    except GrammarError:
+        return True
+    return False
 
 
 def walk(
@@ -64,7 +92,7 @@ def walk(
         for place in range(tokens):
             backend.fill_masks([matcher], mask)
             if not mask.any():
-                what = "nothing satisfies it" if place == 0 else "it is too complex to follow"
+                what = "nothing satisfies it" if place == 0 else TOO_COMPLEX
                 raise GrammarError(f"{what}: after {place} tokens no token is left")
             forbid(mask[0], ends)
             goes_on = allowed_ids(mask[0])

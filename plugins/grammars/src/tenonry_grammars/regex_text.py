@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from tenonry_grammars import characters as chars
 from tenonry_grammars.base import GrammarError
@@ -61,6 +62,7 @@ def _count(low: int, high: int | None) -> str:
     return "?" if (low, high) == (0, 1) else f"{{{low},{high}}}"
 
 
+@lru_cache(4096)
 def _set(some: Chars) -> str:
     if not some:
         raise GrammarError(

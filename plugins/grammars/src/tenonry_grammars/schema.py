@@ -97,6 +97,8 @@ def failing_part(schema: Any, compiles: Callable[[str], bool]) -> str:
     trials = 0
     while True:
         for below, inner in children(path, part):
+            if inner is False:  # which nothing satisfies, as it should
+                continue
             trials += 1
             if trials > MAX_TRIALS:
                 return pointer(path)
@@ -107,6 +109,19 @@ def failing_part(schema: Any, compiles: Callable[[str], bool]) -> str:
                 break
         else:
             return pointer(path)
+
+
+def part_at(schema: Any, path: str) -> Any:
+    """The part of a schema that a JSON pointer leads to; None where it leads nowhere."""
+    for step in path.split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(schema, list) and name.isdecimal() and int(name) < len(schema):
+            schema = schema[int(name)]
+        elif isinstance(schema, dict):
+            schema = schema.get(name)
+        else:
+            return None
+    return schema
 
 
 def pointer(path: tuple[str, ...]) -> str:
