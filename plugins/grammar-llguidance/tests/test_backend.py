@@ -189,6 +189,40 @@ class TestSpecialTokens:
         assert TestContract().masks(backend, matcher) == [{PIECES[b"\x00"]}]
 
 
+class TestSchemasInLark:
+    GRAMMAR = 'start: "<" one ">" # %json {"type": "x"}\none: %json '
+
+    @pytest.mark.parametrize(
+        ("schema", "right", "wrong"),
+        [
+            ('{"type": "array",\n"items": {"type": "null"}, "title": "t"}', "[null]", "[1]"),
+            ('{"oneOf": [{"minimum": 3}, {"maximum": 5}], "type": "integer"}', "6", "4"),
+            (
+                '{"properties": {"a": {"type": "null"}}, "type": "object"}',
+                '{"a":null}',
+                '{"\\u0061":1}',
+            ),
+            ('{"const": "a", "x-guidance": {"lenient": true}}', '"a"', '"b"'),
+        ],
+    )
+    def test_are_read_as_any_other(self, backend, schema, right, wrong):
+        grammar = self.GRAMMAR + schema + "\n// the end"
+        assert accepts(backend, f"<{right}>", grammar=grammar)
+        assert not accepts(backend, f"<{wrong}>", grammar=grammar)
+
+    @pytest.mark.parametrize(
+        ("schema", "words"),
+        [
+            ('{"items": {"contains": {}}}', "%json /items: 'contains' is not served"),
+            ('{"type": "strin"}', "%json: 'type' is 'strin'"),
+            ('{"type": ', "%json"),
+        ],
+    )
+    def test_what_is_not_served_is_refused_by_path(self, backend, schema, words):
+        with pytest.raises(GrammarError, match=words):
+            backend.compile(StructuredOutput(grammar=self.GRAMMAR + schema))
+
+
 class TestLimits:
     def test_a_row_that_reaches_a_limit_has_no_token_left(self, backend):
         grammar = backend.compile(StructuredOutput(grammar='start: a{1000000}\na: "a"'))

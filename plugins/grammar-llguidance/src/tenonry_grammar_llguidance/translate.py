@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tenonry.sampling_params import StructuredOutput
-from tenonry_grammar_llguidance.schema import rewritten
+from tenonry_grammar_llguidance.schema import Rewritten, rewritten
 from tenonry_grammars.base import GrammarError
 from tenonry_grammars.notation import is_lark
 from tenonry_grammars.schema import parse_schema
@@ -22,10 +23,11 @@ WHITESPACE = r"( |\r?\n[ \t]{0,20})"
 # JSON writes in no other way are left out.
 ESCAPES = 'nrbtf\\"'
 JSON_OPTIONS = {"whitespace_pattern": WHITESPACE, "lenient": False, "json_allowed_escapes": ESCAPES}
+DECODER = json.JSONDecoder()
 MAX_NAMES = 16  # of special tokens that an error lists
-# Texts, expressions and comments of Lark's notation, in which `<name>` is no special token; and one that is.
+# Texts, expressions and comments of Lark's notation, in which nothing else is read; a special token; and a schema.
 LARK_PART = re.compile(
-    r"""(?:\#|//)[^\n]*|"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\])+/|(?P<special><[^<>\s]+>)"""
+    r"""(?:\#|//)[^\n]*|"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\])+/|(?P<special><[^<>\s]+>)|(?P<json>%json\s*)"""
 )
 ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 
@@ -55,18 +57,21 @@ def translated(spec: StructuredOutput, special_ids: Mapping[str, int]) -> Transl
         text = LLMatcher.grammar_from_regex("|".join(map(_literal, spec.choice)))
     else:
         grammar = spec.grammar or ""
-        lark = _by_id(grammar, special_ids) if is_lark(grammar) else _from_gbnf(grammar)
+        lark = _from_lark(grammar, special_ids) if is_lark(grammar) else _from_gbnf(grammar)
         text = LLMatcher.grammar_from_lark(lark)
     return Translation(text)
 
 
 def _from_json(schema: str) -> Translation:
-    """A grammar that is this schema, with `JSON_OPTIONS`."""
+    """A grammar that is this schema."""
     found = rewritten(parse_schema(schema))
-    body = {"anyOf": [found.schema]} if isinstance(found.schema, bool) else found.schema
-    whole = {**body, "x-guidance": JSON_OPTIONS}
-    text = msgspec.json.encode({"grammars": [{"json_schema": whole}]}).decode()
+    text = msgspec.json.encode({"grammars": [{"json_schema": _with_options(found)}]}).decode()
     return Translation(text, found.paths)
+
+
+def _with_options(found: Rewritten) -> dict[str, Any]:
+    body = {"anyOf": [found.schema]} if isinstance(found.schema, bool) else found.schema
+    return {**body, "x-guidance": JSON_OPTIONS}
 
 
 def _literal(text: str) -> str:
@@ -76,19 +81,43 @@ def _literal(text: str) -> str:
     )
 
 
-def _by_id(grammar: str, special_ids: Mapping[str, int]) -> str:
-    """The grammar with ids for the names of special tokens: the library does not know the names."""
+def _from_lark(grammar: str, special_ids: Mapping[str, int]) -> str:
+    """The grammar with ids for names of special tokens, which the library does not know, and schemas written anew."""
+    parts: list[str] = []
+    place = 0
+    while (found := LARK_PART.search(grammar, place)) is not None:
+        parts.append(grammar[place : found.start()])
+        place = found.end()
+        if found["json"] is not None:
+            schema, place = _embedded(grammar, place)
+            parts.append(f"%json {schema}")
+        elif found["special"] is not None:
+            parts.append(_by_id(found["special"], special_ids))
+        else:
+            parts.append(found[0])
+    return "".join((*parts, grammar[place:]))
 
-    def replaced(found: re.Match[str]) -> str:
-        name = found["special"]
-        if name is None or name.startswith("<["):
-            return found[0]
-        if name not in special_ids:
-            known = ", ".join(sorted(special_ids)[:MAX_NAMES])
-            raise GrammarError(f"the tokenizer has no special token {name[:64]}; it has {known}")
-        return f"<[{special_ids[name]}]>"
 
-    return LARK_PART.sub(replaced, grammar)
+def _embedded(grammar: str, place: int) -> tuple[str, int]:
+    """The schema at `place` for the library, and where it ends; what is no JSON is the library's to refuse."""
+    try:
+        schema, end = DECODER.raw_decode(grammar, place)
+    except (ValueError, RecursionError):
+        return "", place
+    try:
+        return msgspec.json.encode(_with_options(rewritten(schema))).decode(), end
+    except GrammarError as error:
+        where = f" {error.path}" if error.path else ""
+        raise GrammarError(f"%json{where}: {error}") from None
+
+
+def _by_id(name: str, special_ids: Mapping[str, int]) -> str:
+    if name.startswith("<["):
+        return name
+    if name not in special_ids:
+        known = ", ".join(sorted(special_ids)[:MAX_NAMES])
+        raise GrammarError(f"the tokenizer has no special token {name[:64]}; it has {known}")
+    return f"<[{special_ids[name]}]>"
 
 
 def _from_gbnf(grammar: str) -> str:
