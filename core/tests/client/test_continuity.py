@@ -510,6 +510,7 @@ class TestGivingUp:
 
         served.run(main())
         assert served.engine.errored
+        assert served.engine.is_stopped
         assert caplog.text.count("engine 0 is started again") == 3
         with pytest.raises(EngineDeadError, match="started again 3 times"):
             served.run(collect(served.engine, [1], params(), "late"))

@@ -252,6 +252,14 @@ class TestMethods:
         assert result(core, "reset_mm_cache") is True
         assert asked == ["reset_mm_cache"] * bool(max_images)
 
+    def test_forgetting_images_of_running_requests_is_warned_of(self, core, caplog):
+        """EC-14."""
+        assert result(core, "reset_mm_cache") is True
+        assert caplog.text == ""
+        core.add_request(request(1))
+        assert result(core, "reset_mm_cache") is True
+        assert "reset_mm_cache while requests run" in caplog.text
+
     def test_ill_health_is_a_failure(self):
         core = make_core(
             executor={

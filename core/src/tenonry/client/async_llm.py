@@ -328,6 +328,8 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
     def errored(self) -> bool:
         return self._client.dead is not None
 
+    is_stopped = errored
+
     @property
     def is_serving(self) -> bool:
         """Whether an engine takes requests; while one that died is started again, requests wait."""

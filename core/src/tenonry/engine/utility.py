@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from typing import Any, get_type_hints
 
 import msgspec
@@ -17,6 +18,8 @@ from tenonry.logs import configure_logging
 from tenonry.messages import UtilityCall, UtilityResult
 from tenonry.operations.engine import EngineOperations, call_optional
 from tenonry.transport.serial import to_plain
+
+logger = logging.getLogger(__name__)
 
 
 class EngineUtilities:
@@ -57,7 +60,9 @@ class EngineUtilities:
         return done
 
     def reset_mm_cache(self) -> bool:
-        """Workers that see forget the images that they encoded."""
+        """Workers that see forget the images that they encoded. Those of running requests are encoded again."""
+        if self._core.has_work():
+            logger.warning("reset_mm_cache while requests run: their images are encoded again")
         if self._core.parts.config.max_images:
             self._core.call_workers("reset_mm_cache")
         return True

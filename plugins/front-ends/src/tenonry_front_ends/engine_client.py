@@ -193,6 +193,11 @@ class EngineClient(Protocol):
         ...
 
     @property
+    def is_stopped(self) -> bool:
+        """The same."""
+        ...
+
+    @property
     def is_running(self) -> bool:
         """Whether outputs are received."""
         ...
