@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 Range = tuple[int, int]
 Chars = tuple[Range, ...]
@@ -35,7 +36,8 @@ def complement(chars: Iterable[Range]) -> Chars:
     return tuple(left)
 
 
-def minus(chars: Iterable[Range], taken: Iterable[Range]) -> Chars:
+@lru_cache(8192)
+def minus(chars: Chars, taken: Chars) -> Chars:
     """`chars` without `taken`."""
     return complement(union(complement(chars), taken))
 

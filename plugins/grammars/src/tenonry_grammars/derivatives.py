@@ -47,12 +47,12 @@ def without(node: Node, texts: Iterable[str]) -> Node:
         rest.setdefault(text[0], set()).add(text[1:])
     for char, following in sorted(rest.items()):
         options.append(_row([One(chars.of(char)), without(derivative(node, ord(char)), following)]))
-    others = chars.complement(chars.of("".join(rest)))
+    excluded_firsts = chars.of("".join(rest))
     by_next: dict[Node, Chars] = {}
     firsts = _firsts(node)
     for place, low in enumerate(starts := _starts(firsts)):
         high = starts[place + 1] - 1 if place + 1 < len(starts) else chars.LAST
-        some = chars.minus(((low, high),), chars.complement(others))
+        some = chars.minus(((low, high),), excluded_firsts)
         following_node = derivative(node, low)
         if some and following_node != NOTHING:
             by_next[following_node] = chars.union(by_next.get(following_node, ()), some)

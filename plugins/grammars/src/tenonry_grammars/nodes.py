@@ -1,9 +1,12 @@
-"""Trees of regular expressions. Pure."""
+"""Trees of regular expressions. Pure.
+
+Nodes are keys of many tables, so those with parts know their hash.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tenonry_grammars import characters as chars
 from tenonry_grammars.characters import Chars
@@ -23,6 +26,13 @@ class Repeat:
     part: Node
     low: int
     high: int | None
+    code: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "code", hash((self.part, self.low, self.high)))
+
+    def __hash__(self) -> int:
+        return self.code
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +40,13 @@ class Row:
     """One part after another."""
 
     parts: tuple[Node, ...] = ()
+    code: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "code", hash((Row, self.parts)))
+
+    def __hash__(self) -> int:
+        return self.code
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +54,13 @@ class Choice:
     """One of the options."""
 
     options: tuple[Node, ...]
+    code: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "code", hash((Choice, self.options)))
+
+    def __hash__(self) -> int:
+        return self.code
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +85,20 @@ def is_nullable(node: Node) -> bool:
 
 
 def all_sets(node: Node) -> Iterator[Chars]:
-    """The sets of characters in a tree."""
-    if isinstance(node, One):
-        yield node.chars
-    elif isinstance(node, Repeat):
-        yield from all_sets(node.part)
-    elif isinstance(node, Row | Choice):
-        for part in node.parts if isinstance(node, Row) else node.options:
-            yield from all_sets(part)
+    """The sets of characters in a tree; those of equal parts once."""
+    waiting = [node]
+    seen: set[Node] = set()
+    while waiting:
+        part = waiting.pop()
+        if part in seen:
+            continue
+        seen.add(part)
+        if isinstance(part, One):
+            yield part.chars
+        elif isinstance(part, Repeat):
+            waiting.append(part.part)
+        elif isinstance(part, Row | Choice):
+            waiting += part.parts if isinstance(part, Row) else part.options
 
 
 def finite_texts(node: Node, limit: int) -> list[str] | None:

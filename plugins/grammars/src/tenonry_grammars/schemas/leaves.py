@@ -300,8 +300,11 @@ def item(array: Array, place: int) -> Conditions:
 def of_property(form: Object, name: str, matches: Callable[[Node, str], bool]) -> Conditions:
     """What holds for a property of this name."""
     found = dict(form.properties).get(name)
-    if found is not None:
-        return found
+    return _of_other(form, name, matches) if found is None else found
+
+
+def _of_other(form: Object, name: str, matches: Callable[[Node, str], bool]) -> Conditions:
+    """What holds for a property that is none of the form's `properties`."""
     conditions = [inner for node, inner in form.patterns if matches(node, name)]
     if not conditions:
         return form.rest
@@ -313,8 +316,15 @@ def of_property(form: Object, name: str, matches: Callable[[Node, str], bool]) -
 
 def _objects(one: Object, other: Object, matches: Callable[[Node, str], bool]) -> Object | None:
     names = dict.fromkeys([name for name, _ in (*one.properties, *other.properties)])
+    known, others = dict(one.properties), dict(other.properties)
     properties = tuple(
-        (name, both(of_property(one, name, matches), of_property(other, name, matches)))
+        (
+            name,
+            both(
+                known[name] if name in known else _of_other(one, name, matches),
+                others[name] if name in others else _of_other(other, name, matches),
+            ),
+        )
         for name in names
     )
     mine = dict(one.patterns)
