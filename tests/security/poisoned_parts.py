@@ -112,5 +112,7 @@ class PoisonedScheduler(BatchingScheduler):
         return super().update_from_output(output, result)
 
     def _poison(self) -> None:
-        free = [row for row, request in enumerate(self.rows.requests) if request is None]
+        requests = self.rows.requests
+        free = [row for row, each in enumerate(requests) if each is None or each.row != row]
+        assert not [row for row in free if requests[row]]
         SWITCH.poison(self, self.rows.size, free)

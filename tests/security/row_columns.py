@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from tenonry.request import Request
+from tenonry_torch_base.sampler.penalties import RowTables
 
 ELSEWHERE = frozenset(
     {"model", "buffers", "config", "context", "places", "layers", "kv_caches"}
@@ -44,6 +45,18 @@ RESET = {
     "StepValidator._waits": 0,
     "WindowTables._capacity": 0,
 }
+# Keyed by row, or sets of rows.
+KEYED = frozenset(
+    {
+        "BadWords._of_row",
+        "GrammarMasks._rows",
+        "LogitBias._of_row",
+        "MinTokens._of_row",
+        "Rows.active",
+        "Rows.logprob_rows",
+        "Rows.prompt_logprob_rows",
+    }
+)
 # These only grow during the life of an engine, so that two requests of a row never share a number.
 COUNTERS = frozenset({"Rows.generation", "Rows.scheduled_in", "ModelRunner.generation"})
 
@@ -69,11 +82,21 @@ class Column(NamedTuple):
         elif kind == "f":
             self.values[place] = rng.choice([np.nan, -2.0, 0.01, 0.9, 3.0, 1e30], shape)
         else:
-            self.values[place] = rng.integers(0 if kind == "u" else -2, 40, shape)
+            most = int(rng.choice([40, 2000]))
+            self.values[place] = rng.integers(0 if kind == "u" else -2, most, shape)
 
 
 def columns_of(root: Any, num_rows: int) -> Iterator[Column]:
     """Columns of all objects of tenonry that are reachable from `root` through attributes."""
+    for name, value in reachable(root, num_rows):
+        if isinstance(value, np.ndarray):
+            axis = next((i for i, size in enumerate(value.shape[:2]) if size == num_rows), None)
+            if axis is not None:
+                yield Column(name, value, axis)
+
+
+def reachable(root: Any, most: int) -> Iterator[tuple[str, Any]]:
+    """Attributes of all objects of tenonry that are reachable from `root`, tensors as arrays; `most` of a list."""
     seen: set[int] = set()
     waiting = [(type(root).__name__, root)]
     while waiting:
@@ -83,13 +106,10 @@ def columns_of(root: Any, num_rows: int) -> Iterator[Column]:
         seen.add(id(value))
         if isinstance(value, torch.Tensor) and value.device.type == "cpu":
             value = value.detach().numpy()
-        if isinstance(value, np.ndarray):
-            axis = next((i for i, size in enumerate(value.shape[:2]) if size == num_rows), None)
-            if axis is not None:
-                yield Column(name, value, axis)
-        elif isinstance(value, list | tuple | dict):
+        yield name, value
+        if isinstance(value, list | tuple | dict):
             each = value.values() if isinstance(value, dict) else value
-            waiting += [(name, one) for one in list(each)[:num_rows]]
+            waiting += [(name, one) for one in list(each)[:most]]
         elif isinstance(value, msgspec.Struct | Request):
             continue  # a request, whose tokens may be as many as there are rows
         elif value is root or type(value).__module__.startswith("tenonry"):
@@ -110,6 +130,10 @@ def attributes(value: Any) -> Iterator[tuple[str, Any]]:
 def poison(root: Any, num_rows: int, free: list[int], rng: np.random.Generator) -> set[str]:
     """Fill the free rows of every column that is written on entry, and check the others; names of the columns."""
     names = set()
+    for name, value in reachable(root, num_rows):
+        if name in KEYED and isinstance(value, dict | set):
+            names.add(name)
+            assert not set(value) & set(free), f"{name} has the free rows {set(value) & set(free)}"
     for column in columns_of(root, num_rows):
         names.add(column.name)
         if column.name in COUNTERS or not free:
@@ -119,4 +143,16 @@ def poison(root: Any, num_rows: int, free: list[int], rng: np.random.Generator) 
             assert (found == RESET[column.name]).all(), f"{column.name} of free rows is {found}"
         else:
             column.fill(free, rng)
+    for _, value in reachable(root, num_rows):
+        poison_lines(value, rng)
     return names
+
+
+def poison_lines(owner: Any, rng: np.random.Generator) -> None:
+    """Fill the free lines of tables whose lines belong to rows, see `RowTables`."""
+    found = dict(attributes(owner)) if type(owner).__module__.startswith("tenonry") else {}
+    for tables in [each for each in found.values() if isinstance(each, RowTables)]:
+        for name, value in found.items():
+            if isinstance(value, torch.Tensor) and value.dim() == 2:
+                free = sorted(set(range(len(value))) - set(tables.line.tolist()))
+                Column(name, value.numpy(), 0).fill(free, rng)
