@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from safetensors.torch import save_file
 
 sys.path.append(str(Path(__file__).parent))
@@ -28,7 +29,7 @@ import shallow_demo
 import state_families
 import worker_families
 from poisoned_parts import SWITCH
-from row_columns import KEYED, RESET, columns_of
+from row_columns import KEYED, LISTS, RESET, columns_of
 
 from tenonry.client.start import resolve_front_end
 from tenonry.engine.build import build_engine
@@ -250,6 +251,13 @@ def check(engine: Engine, features: list[dict[str, Any]], seed: int) -> None:
             assert made == expected, source
 
 
+def answers_differ(engine: Engine) -> bool:
+    """Each adapter changes the answer to a prompt."""
+    source = requests(engine, FEATURES[:1], np.random.default_rng(0))[0]
+    answers = [engine.alone(replace(source, adapter=each)).tokens for each in engine.adapters]
+    return len(answers) == len({tuple(tokens) for tokens in answers})
+
+
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory) -> Path:
     return shallow_demo.save(tmp_path_factory.mktemp("rows") / "model", num_layers=2)
@@ -263,9 +271,10 @@ def test_a_row_holds_nothing_of_the_request_before(demo, tmp_path, depth, settin
     with serving(demo, max_loras=2, **settings) as engine:
         for number, name in enumerate(["one", "two"]):
             engine.load(name, saved_adapter(tmp_path / name, number))
+        assert answers_differ(engine)
         for seed in range(SEEDS):
             check(engine, FEATURES, seed)
-    assert (KEYED | set(RESET)) - SWITCH.names <= OF_OTHER_MODELS
+    assert (KEYED | {*RESET, *LISTS}) - SWITCH.names <= OF_OTHER_MODELS
     assert len(SWITCH.names) >= NUM_COLUMNS
 
 

@@ -35,6 +35,13 @@ class BlockFormat:
         """The size of a header."""
         return _START.size + len(name) + LAYOUT_BYTES + _LENGTH.size + CHECKSUM_BYTES
 
+    def content_bytes(self, header: bytes) -> int:
+        """The size of the content, as a header has it; −1 of less than a header."""
+        if len(header) < LAYOUT_BYTES + _LENGTH.size + CHECKSUM_BYTES:
+            return -1
+        found: int = _LENGTH.unpack_from(header, len(header) - CHECKSUM_BYTES - _LENGTH.size)[0]
+        return found
+
     def is_whole(self, name: bytes, header: bytes, content: bytes) -> bool:
         """Whether these were written for this name in this layout, and nothing has changed since."""
         return header == self.header(name, content)

@@ -98,7 +98,8 @@ class BlockFolder:
             place.parent.mkdir(mode=MODE, exist_ok=True)
             with contextlib.suppress(FileExistsError), place.open("xb") as file:
                 file.write(secrets.token_bytes(EPOCH_BYTES))
-            return place.read_bytes()[:EPOCH_BYTES]
+            with place.open("rb") as file:
+                return file.read(EPOCH_BYTES)
         except OSError as error:
             logger.warning(
                 "KV connector 'disk': %s; blocks of earlier runs are not found, remove it", error

@@ -52,11 +52,13 @@ def read_block(path: Path, name: bytes, block_format: BlockFormat) -> bytes | No
     try:
         with os.fdopen(number, "rb") as file:
             header = file.read(block_format.header_bytes(name))
-            content = file.read()
-            if block_format.is_whole(name, header, content):
-                touch(file.fileno())
-                return content
-    except OSError:
+            size = os.fstat(number).st_size - len(header)
+            if size == block_format.content_bytes(header):  # a larger file may not fit in memory
+                content = file.read(size)
+                if block_format.is_whole(name, header, content):
+                    touch(number)
+                    return content
+    except (OSError, MemoryError):
         return None
     path.unlink(missing_ok=True)
     return None

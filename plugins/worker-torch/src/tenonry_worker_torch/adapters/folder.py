@@ -61,9 +61,10 @@ class AdapterFolder:
         config = _file(folder, CONFIG_FILE)
         weights = _file(folder, WEIGHT_FILE)
         self._files = (config, weights)
-        self.digest = digest_of(config, weights)
         options = LoraOptions(read_json(config), places.architecture)
         stored = read_headers(WeightFiles((weights,), None))
+        _check_end(weights, stored)
+        self.digest = digest_of(config, weights)
         self.pairs = _pairs(stored, options, places, max_rank)
 
     @property
@@ -138,6 +139,16 @@ def _file(folder: Path, name: str) -> Path:
     if not file.is_file():
         raise ModelError(f"{file} is not a plain file")
     return file
+
+
+def _check_end(weights: Path, stored: Mapping[str, StoredTensor]) -> None:
+    """Raises ModelError where a file is longer than its tensors: all of it would be read into memory."""
+    end = max((tensor.end for tensor in stored.values()), default=0)
+    there = weights.stat().st_size
+    if stored and there > end:
+        raise ModelError(
+            f"{weights} has {there} bytes, and its tensors end at byte {end}; save the adapter again"
+        )
 
 
 def _pairs(
