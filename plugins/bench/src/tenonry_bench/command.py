@@ -24,6 +24,7 @@ VERBS = {
     "executor": "tenonry_bench.executor:ExecutorBench",
     "restore": "tenonry_bench.restore:RestoreBench",
     "embeddings": "tenonry_bench.embeddings:EmbeddingsBench",
+    "helpers": "tenonry_bench.helpers:HelpersBench",
     "neighbours": "tenonry_bench.neighbours:NeighboursBench",
     "soak": "tenonry_bench.soak:SoakBench",
     "sleep": "tenonry_bench.sleep:SleepBench",

@@ -83,7 +83,14 @@ class Client:
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """Status and body. Raises OSError when no server answers."""
-        response = await self._open("GET", path, b"")
+        return await self._whole("GET", path, b"")
+
+    async def post(self, path: str, payload: bytes) -> tuple[int, bytes]:
+        """Status and body of an answer that is no stream. Raises OSError for a lost connection."""
+        return await self._whole("POST", path, payload)
+
+    async def _whole(self, method: str, path: str, payload: bytes) -> tuple[int, bytes]:
+        response = await self._open(method, path, payload)
         try:
             return response.status, await response.read_all()
         finally:
