@@ -21,7 +21,7 @@ from tenonry.client.load_balancer import EngineChooser
 from tenonry.client.ports import EnginePorts
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError, WireError
 from tenonry.features.mirror import MirrorEncoder
-from tenonry.interfaces.launcher import FIRST_STANDBY
+from tenonry.interfaces.launcher import FIRST_STANDBY, Death
 from tenonry.messages import (
     EngineCoreOutputs,
     EngineCoreRequest,
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class CoreClient:
-    """The sockets to all engines. `on_death(engine index, reason)` is called once for an engine that reports its end.
+    """The sockets to all engines. `on_death(engine index, death)` is called once for an engine that reports its end.
 
     `frames_dropped` counts what could not be decoded or was of another epoch; `faults` engines that a plugin ended, by
     its name. `dead`: why no request can be served. `leaving`: engines that get no new requests. `newcomers`: ones that
@@ -50,7 +50,7 @@ class CoreClient:
     def __init__(
         self,
         chooser: EngineChooser,
-        on_death: Callable[[int, str], None],
+        on_death: Callable[[int, Death], None],
         curve: CurveKeys | None = None,
     ) -> None:
         self.on_death = on_death
@@ -139,15 +139,15 @@ class CoreClient:
         """Engines by index, and then newcomers."""
         return [*(self.engines[index] for index in sorted(self.engines)), *self.newcomers.values()]
 
-    def engine_died(self, index: int, reason: str) -> None:
+    def engine_died(self, index: int, death: Death) -> None:
         """From any thread: send nothing there from now on. `remove_engine` follows."""
         link = self.engines.get(index)
         if link:
-            link.dead = reason
+            link.dead = death
             if self.recovers:
                 self.awaited.add(index)
             elif all(other.dead for other in list(self.engines.values())):
-                self.dead = reason
+                self.dead = str(death)
 
     def remove_engine(self, index: int, reason: str) -> dict[int, EngineCoreRequest]:
         """Forget an engine; returns the requests that ran there, by handle. Calls that wait for it fail."""
@@ -336,7 +336,7 @@ class CoreClient:
             self._answer(link, outputs.utility)
         if outputs.dead:
             self.faults[outputs.blamed] += 1
-            self.on_death(link.index, f"engine {link.index} stopped: {outputs.dead}")
+            self.on_death(link.index, Death(f"engine {link.index} stopped: {outputs.dead}"))
         return outputs
 
     def _hear_newcomer(self, outputs: EngineCoreOutputs) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from tenonry.client.core_client import CoreClient
 from tenonry.client.output_handler import OutputHandler
 from tenonry.errors import EngineDeadError, EngineGenerateError
-from tenonry.interfaces.launcher import FIRST_STANDBY
+from tenonry.interfaces.launcher import FIRST_STANDBY, Death
 
 # An engine answers between two steps, and a long prompt on a CPU takes seconds.
 HEALTH_TIMEOUT_S = 30.0
@@ -44,7 +44,8 @@ class EngineCalls:
                 try:
                     await self._client.call_engine(index, method, *args)
                 except EngineGenerateError as error:
-                    self._client.on_death(index, f"it could not follow '{method}': {error}")
+                    death = Death(f"it could not follow '{method}': {error}")
+                    self._client.on_death(index, death)
                 except EngineDeadError:  # another one is started
                     pass
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tenonry.interfaces.launcher import Death
 from tenonry.messages import EngineCoreRequest, EngineFacts
 from tenonry.transport.sockets import port_identity
 
@@ -9,7 +10,7 @@ from tenonry.transport.sockets import port_identity
 class EngineLink:
     """One engine as this front end sees it.
 
-    `requests`: those that run there, by handle. `dead`: why the engine is dead, or empty.
+    `requests`: those that run there, by handle. `dead`: how it ended, if it has.
     """
 
     __slots__ = ("dead", "epoch", "identity", "index", "requests")
@@ -19,4 +20,4 @@ class EngineLink:
         self.epoch = facts.epoch
         self.identity = port_identity(facts.index, facts.epoch)
         self.requests: dict[int, EngineCoreRequest] = {}
-        self.dead = ""
+        self.dead: Death | None = None

@@ -19,7 +19,7 @@ from tenonry.continuity.recovery import Recovery
 from tenonry.continuity.restarts import Restarts
 from tenonry.errors import ConfigError, LaunchError, Unsupported
 from tenonry.info import EngineInfo, ModelInfo
-from tenonry.interfaces.launcher import FIRST_STANDBY
+from tenonry.interfaces.launcher import FIRST_STANDBY, Death
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import EngineFacts, EngineZmqAddresses
@@ -44,7 +44,7 @@ class Engines(ABC):
     `stats`, which takes their numbers. The front end is the client `index` of `count` beside the owner.
 
     `info` is there after `start`, and replaced as a whole when the number of engines changes. `on_death(engine index,
-    reason)` is called, from any thread, when one ended unasked; `on_join` is awaited when engines were added, before
+    death)` is called, from any thread, when one ended unasked; `on_join` is awaited when engines were added, before
     they get requests; `on_switch(indexes, coordinator)` moves streams to newcomers; `on_change(configuration)` follows
     each change. All are set before `start` is called.
     """
@@ -56,7 +56,7 @@ class Engines(ABC):
     info: EngineInfo
     index: int = 0
     count: int = 1
-    on_death: Callable[[int, str], None]
+    on_death: Callable[[int, Death], None]
     on_join: Callable[..., Awaitable[None]]
     on_switch: Callable[[Sequence[int], EngineZmqAddresses | None], None]
     on_change: Callable[[EngineConfig], None]
@@ -138,11 +138,11 @@ class OwnedEngines(Engines):
             self.fleet.prepare()
             parts.pop_all()
 
-    def _died(self, index: int, reason: str) -> None:
+    def _died(self, index: int, death: Death) -> None:
         if index >= FIRST_STANDBY:
-            self.standbys.died(index, reason)
+            self.standbys.died(index, death)
         else:
-            self.on_death(index, reason)
+            self.on_death(index, death)
 
     @property
     def fleet(self) -> EngineFleet:
@@ -356,7 +356,7 @@ class OwnedEngines(Engines):
         self._connect_by = time.monotonic() + CONNECT_TIMEOUT_S
         for engine in facts:
             if engine.index in self.fleet.dead:  # it ended as soon as it was ready
-                raise LaunchError(self.fleet.dead[engine.index])
+                raise LaunchError(str(self.fleet.dead[engine.index]))
 
     def _is_connecting(self) -> bool:
         missing = self.client.unconnected()
@@ -373,7 +373,7 @@ class OwnedEngines(Engines):
             if index in self.client.engines.keys() - self.client.leaving
         ]
         if not facts:
-            raise LaunchError("no engine is left: " + "; ".join(self.fleet.dead.values()))
+            raise LaunchError("no engine is left: " + "; ".join(map(str, self.fleet.dead.values())))
         self.info = engine_info(self.config, self.model, self.plan, facts, self._context)
         self.stats.initialized(self.info)
         self.on_change(self.config)

@@ -20,6 +20,7 @@ from tenonry.client.output_processor import OutputProcessor
 from tenonry.config import EngineConfig
 from tenonry.continuity.recovery import Recovery
 from tenonry.errors import EngineDeadError, TenonryError
+from tenonry.interfaces.launcher import Death
 from tenonry.messages import EngineCoreOutputs, EngineZmqAddresses
 from tenonry.stats import SchedulerStats
 
@@ -111,30 +112,30 @@ class OutputHandler:
         return False
 
     # ------------------------------------------------------------------ dead engines
-    def died(self, index: int, reason: str) -> None:
+    def died(self, index: int, death: Death) -> None:
         """From any thread: an engine ended unasked. Its streams end once outputs that it still sent have arrived."""
-        logger.error("the engine died: %s", reason)
+        logger.error("the engine died: %s", death)
         link = self._client.engines.get(index)
-        self._client.engine_died(index, reason)
+        self._client.engine_died(index, death)
         if self._loop is not None:
-            self._on_engine_dead(self._loop, link, index, reason)
+            self._on_engine_dead(self._loop, link, index, death)
 
     def _on_engine_dead(self, loop: asyncio.AbstractEventLoop, *death: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and no caller waits
             loop.call_soon_threadsafe(loop.call_later, DRAIN_GRACE_S, self._fail_engine, *death)
 
-    def _fail_engine(self, link: EngineLink | None, index: int, reason: str) -> None:
+    def _fail_engine(self, link: EngineLink | None, index: int, death: Death) -> None:
         if self._client.engines.get(index) is not link:  # another one has its place already
             return
         aborts = self._settle()
-        lost = self._client.remove_engine(index, reason)
+        lost = self._client.remove_engine(index, str(death))
         if self._client.dead is not None:
-            self.stop(EngineDeadError(f"the engine died: {reason}"))
+            self.stop(EngineDeadError(f"the engine died: {death}"))
         elif self._client.recovers:
             self._client.abort_requests(aborts)
-            self._recovery.on_death(index, reason, lost)
+            self._recovery.on_death(index, death, lost)
         else:
-            error = EngineDeadError(f"the engine of this request died: {reason}")
+            error = EngineDeadError(f"the engine of this request died: {death}")
             siblings = self._outputs.fail(lost, error)
             self._client.abort_requests([*aborts, *siblings])
         # No frame of this engine will bring the numbers of its requests, or say that it runs none.

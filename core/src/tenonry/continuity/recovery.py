@@ -19,7 +19,7 @@ import msgspec
 from tenonry.continuity.restarts import Restarts
 from tenonry.continuity.suspects import CRASHES, MARGIN, Lost, OpenStream, Suspects
 from tenonry.errors import EngineDeadError, EngineGenerateError, ErrorCode, RequestError
-from tenonry.interfaces.launcher import UNUSED
+from tenonry.interfaces.launcher import Death
 from tenonry.messages import EngineCoreRequest
 from tenonry.stats import RecoveryStats, StatRecord
 
@@ -51,7 +51,7 @@ class Link(Protocol):
     """One engine."""
 
     @property
-    def dead(self) -> str: ...
+    def dead(self) -> Death | None: ...
 
 
 class Links(Protocol):
@@ -98,12 +98,12 @@ class Recovery:
         self._on_trial = ""  # the id of the request
 
     # ------------------------------------------------------------------ engines
-    def on_death(self, index: int, reason: str, requests: Mapping[int, EngineCoreRequest]) -> None:
+    def on_death(self, index: int, death: Death, requests: Mapping[int, EngineCoreRequest]) -> None:
         """An engine is gone: its requests go on elsewhere, or wait until it is started again."""
         if self.restarts is not None:
-            self.restarts.on_death(index, reason)
+            self.restarts.on_death(index, death)
         if not self.is_over:
-            self._go_on(index, reason, self._lost(requests))
+            self._go_on(index, death, self._lost(requests))
 
     @property
     def is_over(self) -> bool:
@@ -179,15 +179,13 @@ class Recovery:
         if requests:
             self._count(index, num_requests, num_tokens)
 
-    def _go_on(self, index: int, reason: str, lost: list[Lost]) -> None:
-        suspects = self.suspects.crashed(
-            lost, self._outputs.get, has_stepped=not reason.endswith(UNUSED)
-        )
+    def _go_on(self, index: int, death: Death, lost: list[Lost]) -> None:
+        suspects = self.suspects.crashed(lost, self._outputs.get, has_stepped=death.began_step)
         num_requests = 0
         num_tokens = 0
         for each in lost:
             is_suspect = each.stream.request_id in suspects
-            error = self._refusal(index, reason, each, is_suspect=is_suspect)
+            error = self._refusal(index, death, each, is_suspect=is_suspect)
             if error is not None:
                 self._fail(each.requests, error)
                 continue
@@ -211,18 +209,18 @@ class Recovery:
         )
 
     def _refusal(
-        self, index: int, reason: str, lost: Lost, *, is_suspect: bool
+        self, index: int, death: Death, lost: Lost, *, is_suspect: bool
     ) -> Exception | None:
         """Why a request cannot go on."""
         try:
-            _check_own(lost, f"died: {reason}")
+            _check_own(lost, f"died: {death}")
         except EngineDeadError as error:
             return error
         request_id = lost.stream.request_id
-        if request_id == self._on_trial and not reason.endswith(UNUSED):
-            return _poisoned(request_id, reason, was_alone=True)
+        if request_id == self._on_trial and death.began_step:
+            return _poisoned(request_id, death, was_alone=True)
         if is_suspect and index not in self._client.awaited:  # nowhere to try it
-            return _poisoned(request_id, reason)
+            return _poisoned(request_id, death)
         return None
 
     def _send(self, requests: Sequence[EngineCoreRequest]) -> None:
@@ -289,7 +287,7 @@ def _check_own(lost: Lost, what: str) -> None:
         )
 
 
-def _poisoned(request_id: str, reason: str, *, was_alone: bool = False) -> EngineGenerateError:
+def _poisoned(request_id: str, reason: object, *, was_alone: bool = False) -> EngineGenerateError:
     more = " and one when it ran alone" if was_alone else ""
     return EngineGenerateError(
         f"engines died while it ran, {CRASHES} in a row{more}, so it is not tried again; the last one: {reason}",

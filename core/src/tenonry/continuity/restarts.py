@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
 from tenonry.continuity.budget import MAX_RESTARTS, WINDOW_S, RestartBudget
+from tenonry.interfaces.launcher import Death
 from tenonry.stats import RecoveryStats, StatRecord
 
 logger = logging.getLogger(__name__)
@@ -61,13 +62,13 @@ class Restarts:
         self.num_at_once: Callable[[], int] = lambda: 0
         self._budget = RestartBudget()
         self._due: set[int] = set()
-        self._deaths: dict[int, tuple[float, str]] = {}  # when and why
+        self._deaths: dict[int, tuple[float, Death]] = {}  # and when
         self._task: asyncio.Task[None] | None = None
 
-    def on_death(self, index: int, reason: str) -> None:
+    def on_death(self, index: int, death: Death) -> None:
         """An engine is gone."""
         self._count(index, RecoveryStats(deaths=1))
-        self._deaths[index] = (time.monotonic(), reason)
+        self._deaths[index] = (time.monotonic(), death)
         self._start_or_end(index)
         if self._due and self._task is None:
             self._task = asyncio.ensure_future(self._work())
@@ -93,11 +94,11 @@ class Restarts:
 
     def _end(self, index: int, why: str) -> None:
         """Give one engine up, with all that step together with it."""
-        _, reason = self._deaths.pop(index)
+        _, death = self._deaths.pop(index)
         self._due.discard(index)
         self._budget.given_up(index)
         self._is_group_over = self._num_together > 1
-        self._served.give_up(index, f"{reason}; {why}")
+        self._served.give_up(index, f"{death}; {why}")
         if self._is_group_over:
             for other in list(self._due):
                 self._end(other, why)

@@ -12,7 +12,6 @@ from tenonry.errors import Unsupported
 from tenonry.interfaces.plugin import Plugin, PluginContext
 
 FIRST_STANDBY = 4096  # the lowest index of engines that stand by; above those of all that serve
-UNUSED = ", before its first step"  # ends the reason of a death for which no request can be blamed
 
 
 def engine_name(index: int) -> str:
@@ -20,6 +19,19 @@ def engine_name(index: int) -> str:
     if index >= FIRST_STANDBY:
         return f"standby {index - FIRST_STANDBY}"
     return f"engine {index}"
+
+
+class Death(msgspec.Struct, frozen=True, array_like=True):
+    """How an engine ended. `began_step`: False if no request can have ended it; `lost_node`: the node that is gone, and
+    its engines with it, or empty.
+    """
+
+    reason: str
+    began_step: bool = True
+    lost_node: str = ""
+
+    def __str__(self) -> str:
+        return self.reason if self.began_step else f"{self.reason}, before its first step"
 
 
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ from tenonry.errors import ConfigError, LaunchError
 from tenonry.info import ModelInfo
 from tenonry.interfaces.launcher import (
     FIRST_STANDBY,
-    UNUSED,
+    Death,
     EngineSpec,
     Launcher,
     LauncherContext,
@@ -48,7 +48,7 @@ FORMER = "former "  # before the name of a process whose place another one took
 
 
 class EngineFleet:
-    """Starts engines and owns them. `on_death(engine index, reason)` is called once for each that ends by itself,
+    """Starts engines and owns them. `on_death(engine index, death)` is called once for each that ends by itself,
     from any thread.
 
     `engines`: ready ones, of `size`; `dead`: those that ended by themselves, and why. `coordinated`: run a coordinator,
@@ -62,7 +62,7 @@ class EngineFleet:
         config: EngineConfig,
         model: ModelInfo,
         plan: PluginPlan,
-        on_death: Callable[[int, str], None],
+        on_death: Callable[[int, Death], None],
         *,
         coordinated: bool = False,
         before: EngineFleet | None = None,
@@ -73,7 +73,8 @@ class EngineFleet:
         self._on_death = on_death
         self.size: int = before.size if before else config.data_parallel_size
         self.engines: dict[int, EngineFacts] = {}
-        self.dead: dict[int, str] = {}
+        self.dead: dict[int, Death] = {}
+        self._indexes = {COORDINATOR: self.COORDINATOR}  # by name of the process
         self._places: dict[int, int] = {}  # of the GPUs of this node, by engine
         self.remote: set[int] = set()  # engines that another node started
         self.coordinator: EngineZmqAddresses | None = None
@@ -155,6 +156,7 @@ class EngineFleet:
         self, socket: Socket, indexes: Sequence[int], addresses: EngineZmqAddresses
     ) -> list[EngineFacts]:
         epoch = next(self.epochs)
+        self._indexes |= {engine_name(index): index for index in indexes}
         dead = [engine_name(index) for index in indexes if self.dead.pop(index, None)]
         self._launcher.stop(dead, 0.0 if self._rendezvous else STOP_TIMEOUT_S)
         if self._rendezvous:
@@ -212,7 +214,7 @@ class EngineFleet:
         self._check_open()
         for engine in engines:
             if engine.index in self._nodes.ended:
-                raise LaunchError(self._nodes.ended[engine.index])
+                raise LaunchError(str(self._nodes.ended[engine.index]))
         names = {engine_name(engine.index) for engine in engines}
         return {
             name: code
@@ -310,47 +312,43 @@ class EngineFleet:
 
     def _on_exit(self, name: str, pid: int, code: int) -> None:
         """A process has ended. Called in a watcher's thread."""
-        if name.startswith(FORMER):
-            return
-        kind, _, number = name.partition(" ")
-        index = self.COORDINATOR
-        if name != COORDINATOR:
-            index = int(number) + (FIRST_STANDBY if kind == "standby" else 0)
-        suffix = "" if self._launcher.has_stepped(name) else UNUSED
-        self.lost(index, f"{name} (pid {pid}) ended with {describe_exit(code)}{suffix}")
+        if name in self._indexes:  # else another process took its place
+            reason = f"{name} (pid {pid}) ended with {describe_exit(code)}"
+            self.lost(self._indexes[name], Death(reason, self._launcher.has_stepped(name)))
 
-    def _lost_there(self, index: int, reason: str) -> None:
+    def _lost_there(self, index: int, death: Death) -> None:
         """A node says so, also of an engine that this one has started in its place."""
         if index in self.remote:
-            self.lost(index, reason)
+            self.lost(index, death)
 
-    def _returned(self, index: int, reason: str) -> None:
+    def _returned(self, index: int, death: Death) -> None:
         """The node of an engine was started again, which may have been given up."""
         if index in self.engines:
-            self._lost_there(index, reason)
+            self._lost_there(index, death)
         elif index in self.remote and not self._rendezvous:
-            self._on_death(index, reason)
+            self._on_death(index, death)
 
-    def lost(self, index: int, reason: str) -> None:
-        """An engine is dead; the first reason counts. From any thread. Engines that step together end together."""
+    def lost(self, index: int, death: Death) -> None:
+        """An engine is dead; the first death counts. From any thread. Engines that step together end together."""
         with self._lock:
             # While the first engines start, or all that step together, `_ended` looks for processes that are gone.
             if self._closing or not (self.engines or self._has_independent):
                 return
             if index in self.dead or index not in {*self.engines, self.COORDINATOR}:
                 return
-            self.dead[index] = reason
+            self.dead[index] = death
             self.engines.pop(index, None)
             self._places.pop(index, None)
         if index != self.COORDINATOR:
-            self._on_death(index, reason)
+            self._on_death(index, death)
         elif not self._rendezvous:
             self._coordinator_files.close()
             text = "%s; requests are still served, but front ends know only their own load"
-            logger.error(text, reason)
+            logger.error(text, death)
         if self._rendezvous:
             for other in list(self.engines):
-                self.lost(other, f"{reason}, and engine {other} steps only together with it")
+                reason = f"{death}, and engine {other} steps only together with it"
+                self.lost(other, Death(reason, lost_node=death.lost_node))
 
     def stop(self, indexes: Iterable[int], timeout: float = STOP_TIMEOUT_S) -> None:
         """Stop engines for good; `on_death` is not called for them."""

@@ -112,9 +112,8 @@ class Handshake:
         if identity.startswith(NODE_IDENTITY):
             report = self._nodes.receive(self._socket, frames)
             if report and report.ended:
-                raise LaunchError(
-                    f"{'; '.join(report.ended.values())} on node {report.node}, before it was ready"
-                )
+                reasons = "; ".join(death.reason for death in report.ended.values())
+                raise LaunchError(f"{reasons} on node {report.node}, before it was ready")
             return
         if len(identity) != IDENTITY_BYTES:
             logger.warning("dropped a message of what is no engine")

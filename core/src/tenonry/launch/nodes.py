@@ -19,6 +19,7 @@ import zmq
 
 from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError
+from tenonry.interfaces.launcher import Death
 from tenonry.transport.sockets import Socket
 
 logger = logging.getLogger(__name__)
@@ -31,13 +32,13 @@ READY = b"ready"
 
 
 class NodeReport(msgspec.Struct, array_like=True):
-    """Node to front end, every second: the engines it runs, and those of them that ended, with the reason, since it
+    """Node to front end, every second: the engines it runs, and those of them that ended, and how, since it
     followed the order of this number. `process`: a number of its own for each process of a node.
     """
 
     node: str
     engines: list[int]
-    ended: dict[int, str] = {}
+    ended: dict[int, Death] = {}
     number: int = 0
     process: int = 0
 
@@ -60,7 +61,7 @@ def plugins_of(config: EngineConfig) -> str:
 
 
 class NodeWatch:
-    """Receives reports until `close`. `on_death(engine index, reason)` is called from its thread; so is `on_return` for
+    """Receives reports until `close`. `on_death(engine index, death)` is called from its thread; so is `on_return` for
     the engines of a node that was started again.
 
     `ended`: engines that ended since they were ordered last, and why.
@@ -68,8 +69,8 @@ class NodeWatch:
 
     def __init__(
         self,
-        on_death: Callable[[int, str], None],
-        on_return: Callable[[int, str], None] | None = None,
+        on_death: Callable[[int, Death], None],
+        on_return: Callable[[int, Death], None] | None = None,
     ) -> None:
         self._on_death = on_death
         self._on_return = on_return or on_death
@@ -77,7 +78,7 @@ class NodeWatch:
         self._last: dict[bytes, tuple[float, NodeReport]] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.ended: dict[int, str] = {}
+        self.ended: dict[int, Death] = {}
         self._numbers = itertools.count(1)
         self._ordered: dict[int, int] = {}  # the number of the last order, by engine
         self._processes: dict[int, int] = {}  # that reported each engine
@@ -124,11 +125,11 @@ class NodeWatch:
         with contextlib.suppress(zmq.ZMQError):  # it was the node's last report
             socket.send_multipart([frames[0], READY if self._thread else ALIVE])
         self._find_new_process(report)
-        for index, reason in report.ended.items():
-            if report.number >= self._ordered.get(
-                index, 0
-            ):  # else it says how that one ended before
-                self._ended(index, f"{reason} on node {report.node}")
+        for index, death in report.ended.items():
+            # A lower number says how that one ended before.
+            if report.number >= self._ordered.get(index, 0):
+                reason = f"{death.reason} on node {report.node}"
+                self._ended(index, Death(reason, death.began_step))
         return report
 
     def _find_new_process(self, report: NodeReport) -> None:
@@ -138,12 +139,13 @@ class NodeWatch:
             self._processes[index] = report.process
             if is_new:
                 self._ordered.pop(index, None)
-                self.ended[index] = f"engine {index}: its node {report.node} was started again"
+                reason = f"engine {index}: its node {report.node} was started again"
+                self.ended[index] = Death(reason, lost_node=report.node)
                 self._on_return(index, self.ended[index])
 
-    def _ended(self, index: int, reason: str) -> None:
-        self.ended[index] = reason
-        self._on_death(index, reason)
+    def _ended(self, index: int, death: Death) -> None:
+        self.ended[index] = death
+        self._on_death(index, death)
 
     def _run(self, socket: Socket) -> None:
         while not self._stop.is_set():
@@ -166,10 +168,10 @@ class NodeWatch:
                 continue
             del self._last[identity]
             for index in report.engines:
-                self._ended(
-                    index,
-                    f"engine {index}: its node {report.node} has said nothing for {SILENCE_S:.0f} s",
+                reason = (
+                    f"engine {index}: its node {report.node} has said nothing for {SILENCE_S:.0f} s"
                 )
+                self._ended(index, Death(reason, lost_node=report.node))
 
     def close(self) -> None:
         self._stop.set()

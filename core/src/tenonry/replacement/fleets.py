@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from tenonry.config import EngineConfig
 from tenonry.info import ModelInfo
+from tenonry.interfaces.launcher import Death
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import EngineFacts
 from tenonry.plugin.plan import PluginPlan
@@ -16,13 +17,13 @@ class Fleets:
     """Engines belong to `current`, but those in `owners`, which changes under `lock`. `successor`: the fleet that is to
     be `current` once it has all of them.
 
-    `on_death(engine index, reason)`: as of `EngineFleet`, for engines that have their place.
+    `on_death(engine index, death)`: as of `EngineFleet`, for engines that have their place.
     """
 
     current: EngineFleet
 
     def __init__(
-        self, model: ModelInfo, on_death: Callable[[int, str], None], *, coordinated: bool
+        self, model: ModelInfo, on_death: Callable[[int, Death], None], *, coordinated: bool
     ) -> None:
         self._model = model
         self._on_death = on_death
@@ -39,7 +40,7 @@ class Fleets:
             config,
             self._model,
             plan,
-            lambda index, reason: self._died(made, index, reason),
+            lambda index, death: self._died(made, index, death),
             coordinated=self.coordinated,
             before=before,
         )
@@ -57,15 +58,15 @@ class Fleets:
         """The fleet of an engine."""
         return self.owners.get(index, self.current)
 
-    def _died(self, fleet: EngineFleet, index: int, reason: str) -> None:
+    def _died(self, fleet: EngineFleet, index: int, death: Death) -> None:
         """From any thread. An engine that has no place yet is nobody's loss."""
         with self.lock:
             if self.owner(index) is fleet:
-                self._on_death(index, reason)
+                self._on_death(index, death)
 
-    def lost(self, index: int, reason: str) -> None:
+    def lost(self, index: int, death: Death) -> None:
         """An engine says that it ends."""
-        self.owner(index).lost(index, reason)
+        self.owner(index).lost(index, death)
 
     def engines(self) -> dict[int, EngineFacts]:
         """Those that are ready, by index."""

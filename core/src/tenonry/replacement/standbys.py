@@ -13,7 +13,7 @@ from tenonry.config import EngineConfig
 from tenonry.continuity.budget import MAX_RESTARTS, WINDOW_S, RestartBudget
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.info import ModelInfo
-from tenonry.interfaces.launcher import FIRST_STANDBY, engine_name
+from tenonry.interfaces.launcher import FIRST_STANDBY, Death, engine_name
 from tenonry.launch.fleet import EngineFleet
 from tenonry.replacement.replacement import Owner
 from tenonry.stats import RecoveryStats
@@ -95,7 +95,7 @@ class Standbys:
         try:
             await self._start(index, fleet)
             if reason := fleet.dead.get(index):
-                raise LaunchError(reason)
+                raise LaunchError(str(reason))
         except Exception as error:  # noqa: BLE001 - nobody waits for it
             await self._stop(index, fleet, str(error))
             if self._is_missing:
@@ -138,11 +138,11 @@ class Standbys:
         self.fill()
 
     # ------------------------------------------------------------------ their ends
-    def died(self, index: int, reason: str) -> None:
+    def died(self, index: int, death: Death) -> None:
         """From any thread. No stream knows of it."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: everything ends anyway
-                self._loop.call_soon_threadsafe(self._lost, index, reason)
+                self._loop.call_soon_threadsafe(self._lost, index, str(death))
 
     def _lost(self, index: int, reason: str) -> None:
         fleet = self._ready.pop(index, None)

@@ -120,7 +120,7 @@ class Starter:
         finally:
             fleet.shutdown()
         if deaths:
-            raise LaunchError(deaths[0])
+            raise LaunchError(str(deaths[0]))
         return took
 
     def import_seconds(self, processes: int) -> float:

@@ -20,6 +20,7 @@ from tenonry.config import EngineConfig
 from tenonry.continuity.recovery import Recovery
 from tenonry.errors import ConfigError, EngineDeadError, LaunchError, TenonryError, Unsupported
 from tenonry.info import EngineInfo
+from tenonry.interfaces.launcher import Death
 from tenonry.observers.stat_manager import StatManager
 from tenonry.plugin.plan import PluginPlan
 from tenonry.stats import IterationStats, StatRecord
@@ -227,8 +228,8 @@ class AttachedEngines(Engines):
             self.client.receive()  # only the engines' first frames can come yet
             message = self._link.receive(POLL_MS)
             if isinstance(message, EngineDied):
-                self._on_engine_dead(message.index, message.reason, message.epoch)
-                self.client.remove_engine(message.index, message.reason)
+                self._on_engine_dead(message.index, message.death, message.epoch)
+                self.client.remove_engine(message.index, str(message.death))
             if self.client.dead is not None or not (self.client.engines or self.client.awaited):
                 raise EngineDeadError(f"the engine is gone: {self.client.dead}")
             if time.monotonic() > deadline:
@@ -251,8 +252,8 @@ class AttachedEngines(Engines):
 
     def _on_message(self, message: SupervisorMessage) -> None:
         match message:
-            case EngineDied(index, reason, epoch):
-                self._on_engine_dead(index, reason, epoch)
+            case EngineDied(index, death, epoch):
+                self._on_engine_dead(index, death, epoch)
             case EnginesChanged():
                 self._change(message)
             case Replaced():
@@ -290,7 +291,7 @@ class AttachedEngines(Engines):
         self._pids = message.pids
         self.on_change(EngineConfig.model_validate_json(message.config))
 
-    def _on_engine_dead(self, index: int, reason: str, epoch: int = 0) -> None:
+    def _on_engine_dead(self, index: int, death: Death, epoch: int = 0) -> None:
         """The supervisor reports a death, or the engine itself, which has no other epoch; the first report counts."""
         newcomer = self.client.newcomers.get(index)
         if (
@@ -303,7 +304,7 @@ class AttachedEngines(Engines):
         if (index, epoch) not in self._dead_engines:
             self._dead_engines.add((index, epoch))
             self._pids.pop(f"engine {index}", None)
-            self.on_death(index, reason)
+            self.on_death(index, death)
 
     def pids(self) -> dict[str, int]:
         """Processes of the engines: name → process id."""

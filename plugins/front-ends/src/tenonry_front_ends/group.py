@@ -18,7 +18,7 @@ from tenonry.client.load_balancer import EngineChooser
 from tenonry.client.start import announce, engine_info, resolve_front_end
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, EngineGenerateError, LaunchError, Unsupported
-from tenonry.interfaces.launcher import Launcher, LauncherContext
+from tenonry.interfaces.launcher import Death, Launcher, LauncherContext
 from tenonry.launch.supervise import STOP_TIMEOUT_S, describe_exit
 from tenonry.messages import EngineFacts, EngineZmqAddresses
 from tenonry.observers.stat_manager import StatManager
@@ -144,7 +144,7 @@ class JoinedEngines(Engines):
         self._is_serving = False
         self._is_closing = False
         self.reports = NodeReports(
-            self._address, self._keys, lambda reason: self._lost(self._index, reason)
+            self._address, self._keys, lambda reason: self._lost(self._index, Death(reason))
         )
         self.stats = StatManager(self._config, self.plan)
         chooser = EngineChooser(self._config, self.plan)
@@ -228,18 +228,19 @@ class JoinedEngines(Engines):
 
     # ------------------------------------------------------------------ ends
     def _on_exit(self, name: str, pid: int, code: int) -> None:
-        self._lost(self._index, f"{name} (pid {pid}) ended with {describe_exit(code)}")
+        reason = f"{name} (pid {pid}) ended with {describe_exit(code)}"
+        self._lost(self._index, Death(reason, self._launcher.has_stepped(name)))
 
-    def _lost(self, index: int, reason: str) -> None:
-        """The engine ended, or the group did; the first reason counts. From any thread."""
+    def _lost(self, index: int, death: Death) -> None:
+        """The engine ended, or the group did; the first death counts. From any thread."""
         with self._lock:
             if self._dead or self._is_closing:
                 return
-            self._dead = reason
+            self._dead = str(death)
             is_serving = self._is_serving
-        self.reports.ended(index, reason)
+        self.reports.ended(index, death)
         if is_serving:
-            self.on_death(index, reason)
+            self.on_death(index, death)
 
     def pids(self) -> dict[str, int]:
         return self._launcher.pids()
@@ -251,7 +252,7 @@ class JoinedEngines(Engines):
         with self._lock:
             self._is_closing = True
         self._launcher.shutdown(timeout)
-        self.reports.ended(self._index, f"engine {self._index} was stopped")
+        self.reports.ended(self._index, Death(f"engine {self._index} was stopped"))
         self.reports.close()
         self.client.close()
         self.stats.shutdown()

@@ -23,6 +23,7 @@ from tenonry.client.engines import OwnedEngines
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, TenonryError
 from tenonry.info import EngineInfo
+from tenonry.interfaces.launcher import Death
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import EngineCoreOutputs
 from tenonry.replacement.replacement import check_unchanged
@@ -96,7 +97,7 @@ class Hub:
         self._starts = itertools.count(1)
         self._flush_numbers = itertools.count(1)
         self._flushes: dict[int, tuple[set[bytes], asyncio.Future[None]]] = {}
-        self._deaths: queue.SimpleQueue[tuple[EngineLink | None, int, str]] = queue.SimpleQueue()
+        self._deaths: queue.SimpleQueue[tuple[EngineLink | None, int, Death]] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._client.recovers = self._engines.can_restart
@@ -161,9 +162,9 @@ class Hub:
         self._engines.standbys.listen(loop)
 
     # ------------------------------------------------------------------ engines
-    def _on_engine_dead(self, index: int, reason: str) -> None:
+    def _on_engine_dead(self, index: int, death: Death) -> None:
         """Any thread."""
-        self._deaths.put((self._client.engines.get(index), index, reason))
+        self._deaths.put((self._client.engines.get(index), index, death))
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: everything ends anyway
@@ -171,20 +172,20 @@ class Hub:
 
     def _on_deaths(self) -> None:
         while not self._deaths.empty():
-            link, index, reason = self._deaths.get()
+            link, index, death = self._deaths.get()
             if self._client.engines.get(index) is not link:  # another one has its place already
                 continue
-            logger.error("the engine died: %s", reason)
-            self._client.engine_died(index, reason)
+            logger.error("the engine died: %s", death)
+            self._client.engine_died(index, death)
             self._on_outputs()  # what it said last
-            self._client.remove_engine(index, reason)
+            self._client.remove_engine(index, str(death))
             self._stats.observe(
                 EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats())
             )  # no work left
-            self._broadcast(EngineDied(index, reason, link.epoch if link else 0))
+            self._broadcast(EngineDied(index, death, link.epoch if link else 0))
             if self._client.recovers:
-                self._recovery.restarts.on_death(index, reason)
-            self._on_engine_died(reason)
+                self._recovery.restarts.on_death(index, death)
+            self._on_engine_died(str(death))
 
     @property
     def dead(self) -> str | None:

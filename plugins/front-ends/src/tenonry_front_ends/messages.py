@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from tenonry.info import EngineInfo, ModelInfo
+from tenonry.interfaces.launcher import Death
 from tenonry.messages import EngineFacts, EngineZmqAddresses
 from tenonry.plugin.plan import PluginPlan
 from tenonry.stats import StatRecord
@@ -104,7 +105,7 @@ class EngineDied(msgspec.Struct, array_like=True, tag=True):
     """Supervisor: an engine has died, of the start of this epoch."""
 
     index: int
-    reason: str
+    death: Death
     epoch: int = 0
 
 

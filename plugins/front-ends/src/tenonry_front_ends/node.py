@@ -20,7 +20,7 @@ from tenonry.config import EngineConfig
 from tenonry.continuity.fallbacks import fallbacks_of
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.info import ModelInfo
-from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
+from tenonry.interfaces.launcher import Death, EngineSpec, Launcher, LauncherContext, engine_name
 from tenonry.launch.nodes import (
     ALIVE,
     NODE_IDENTITY,
@@ -126,7 +126,7 @@ class HeadlessNode:
         self._is_complete = False  # the engines of all nodes have been ready
         self._number = 0  # of the last order
         self._process = time.time_ns()
-        self._failed: dict[int, str] = {}  # engines that could not be started
+        self._failed: dict[int, Death] = {}  # engines that could not be started
         self._launcher: Launcher = build_plugin(plan.get("launcher"), LauncherContext(config))
         self._launcher.on_exit(lambda *_: self._wakeups.put(None))
         self._start_timeout = config.start_timeout
@@ -168,7 +168,7 @@ class HeadlessNode:
             return 1
         finally:
             self._stop_engines(socket)
-            ended = {index: f"engine {index} was stopped" for index in self._engines}
+            ended = {index: Death(f"engine {index} was stopped") for index in self._engines}
             self._engines = []  # none can be started here any more
             self._report(socket, ended)
             context.destroy(linger=1000)
@@ -202,7 +202,7 @@ class HeadlessNode:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, STOP_SIGNAL)
 
-    def _report(self, socket: zmq.Socket[bytes], ended: dict[int, str]) -> None:
+    def _report(self, socket: zmq.Socket[bytes], ended: dict[int, Death]) -> None:
         report = NodeReport(
             sockets.gethostname(), self._engines, ended, self._number, self._process
         )
@@ -219,7 +219,7 @@ class HeadlessNode:
             if is_answered:
                 self._receive(socket)
             if ended and not (self._restarts and self._is_complete):
-                raise LaunchError("; ".join(ended.values()))
+                raise LaunchError("; ".join(map(str, ended.values())))
             if is_answered:
                 last_received = time.monotonic()
                 max_silence_s = SILENCE_S
@@ -229,12 +229,15 @@ class HeadlessNode:
                     f"the front end at {self._address} has been silent for {max_silence_s:.0f} s"
                 )
 
-    def _ended(self) -> dict[int, str]:
-        exits = {
-            int(name.removeprefix("engine ")): f"{name} ended with {describe_exit(code)}"
-            for name, code in self._launcher.finished().items()
-        }
-        return exits | self._failed
+    def _ended(self) -> dict[int, Death]:
+        exits = self._launcher.finished()
+        deaths = dict(self._failed)
+        for index in set(self._engines) - set(deaths):
+            name = engine_name(index)
+            if name in exits:
+                reason = f"{name} ended with {describe_exit(exits[name])}"
+                deaths[index] = Death(reason, self._launcher.has_stepped(name))
+        return deaths
 
     def _pause(self, socket: zmq.Socket[bytes]) -> None:
         """Until the next report is due: after a second, or because an engine ended, or this node is to stop."""
@@ -267,7 +270,7 @@ class HeadlessNode:
         try:
             self._launcher.start(self._ordered_specs(order))
         except LaunchError as error:
-            self._failed |= {index: f"engine {index}: {error}" for index in order.engines}
+            self._failed |= {index: Death(f"engine {index}: {error}") for index in order.engines}
 
     def _ordered_specs(self, order: NodeOrder) -> list[EngineSpec]:
         """Raises LaunchError for plugins that this node does not know."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
+from tenonry.interfaces.launcher import Death
 from tenonry.launch.nodes import NODE_IDENTITY, READY, REPORT_EVERY_S, SILENCE_S, NodeReport
 from tenonry.transport.keys import CurveKeys
 from tenonry.transport.sockets import Context, Socket, make_socket
@@ -33,7 +34,7 @@ class NodeReports:
         self.engines: list[int] = []
         self.is_heard = False
         self.is_complete = False
-        self._ended: dict[int, str] = {}
+        self._ended: dict[int, Death] = {}
         self._heard_at = 0.0
         self._due = threading.Event()
         self._is_closing = False
@@ -52,9 +53,9 @@ class NodeReports:
         )
         self._thread.start()
 
-    def ended(self, engine: int, reason: str) -> None:
-        """Say that an engine ended; the first reason counts. From any thread."""
-        self._ended.setdefault(engine, reason)
+    def ended(self, engine: int, death: Death) -> None:
+        """Say that an engine ended; the first death counts. From any thread."""
+        self._ended.setdefault(engine, death)
         self._due.set()
 
     def close(self) -> None:
