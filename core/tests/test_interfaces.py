@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from tenonry.checks.plugins import supported_versions
 from tenonry.errors import RequestError, Unsupported
 from tenonry.info import EngineInfo, WorkerFacts
 from tenonry.interfaces.executor import Executor, ExecutorContext
@@ -23,6 +22,7 @@ from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
 from tenonry.interfaces.worker import Worker, WorkerContext, call_worker
 from tenonry.outputs import RequestOutput
 from tenonry.plugin import hookspecs
+from tenonry.plugin.checks import supported_versions
 from tenonry.plugin.kinds import HOOK_MODULES, KINDS, POINTS
 from tenonry.request import Request
 from tenonry.stats import StatRecord

@@ -16,14 +16,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tenonry.checks.plugins import supported_versions
 from tenonry.cli import COMMANDS, make_parser
 from tenonry.config import EngineConfig, PluginChoice
+from tenonry.config.sources import ENV_PREFIX
 from tenonry.plugin import hookspecs
+from tenonry.plugin.checks import supported_versions
 from tenonry.plugin.discovery import installed
 from tenonry.plugin.kinds import HOOK_MODULES, KINDS
 from tenonry.sampling_params import SamplingParams
-from tenonry.settings.reading import ENV_PREFIX
 from tenonry_commands.plugins import points
 
 HERE = Path(__file__).resolve().parent

@@ -15,7 +15,7 @@ import torch
 
 from tenonry import LLM, SamplingParams
 from tenonry.errors import TenonryError
-from tenonry.sizing.pages import sequence_pages
+from tenonry.kv_cache import sequence_pages
 from tenonry_testkit.kernel.engine import Inbox, request
 
 # Processes that load torch start slowly where two cores are busy.

@@ -11,6 +11,7 @@ import torch
 
 from tenonry import SamplingParams
 from tenonry.config import EngineConfig
+from tenonry.interfaces.launcher import Death
 from tenonry.transport.keys import CurveKeys
 from tenonry_front_ends.pairs import SUFFIX, PairedLLM, PrefillPolicy
 
@@ -143,7 +144,7 @@ def test_what_is_not_worth_it_or_finds_no_prefill_engine_runs_as_ever(settings):
         assert seen == [["scored"], ["pinned"], ["own"]]
         await complete(llm, 0, "paired")
         assert seen[3:] == [["paired" + SUFFIX], ["paired"]]
-        llm._client.engine_died(0, "the test says so")
+        llm._client.engine_died(0, Death("the test says so"))
         await complete(llm, 1, "alone")
         assert seen[5:] == [["alone"]]
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from tenonry import LLM, SamplingParams
-from tenonry.sizing.pages import sequence_pages
+from tenonry.kv_cache import sequence_pages
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ import torch
 
 from tenonry import LLM, SamplingParams
 from tenonry.errors import ConfigError
-from tenonry.sizing.pages import sequence_pages
+from tenonry.kv_cache import sequence_pages
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ROOT = Path(__file__).parents[2]

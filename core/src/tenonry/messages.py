@@ -239,3 +239,19 @@ class FailedMessage(msgspec.Struct, kw_only=True, tag="FAILED"):
 
 
 EngineHandshakeMessage = HelloMessage | ReadyMessage | FailedMessage
+
+
+# ---------------------------------------------------------------- handles
+# The number by which engine, wire and worker know a request: a front end makes it of its index and a counter, so that
+# it says by itself where outputs go.
+CLIENT_SHIFT = 48  # the counter has 48 bits, the index of the front end the 16 above them
+
+
+def make_handle(client: int, number: int) -> int:
+    """The handle of the request with this number of one front end."""
+    return (client << CLIENT_SHIFT) + number
+
+
+def client_of(handle: int) -> int:
+    """The index of the front end that made a handle."""
+    return handle >> CLIENT_SHIFT

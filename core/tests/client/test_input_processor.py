@@ -12,9 +12,8 @@ import pytest
 from tenonry.client.input_processor import InputProcessor, num_text_chars
 from tenonry.config import EngineConfig
 from tenonry.errors import RequestError
-from tenonry.handle import CLIENT_SHIFT
 from tenonry.interfaces.io_processor import IOProcessorContext, ProcessedPrompt
-from tenonry.messages import EngineCoreRequest
+from tenonry.messages import CLIENT_SHIFT, EngineCoreRequest
 from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry.step import Adapter
 from tenonry_testkit.fakes import ByteIOProcessor

@@ -13,6 +13,7 @@ import pytest
 from tenonry.client.async_llm import AsyncLLM
 from tenonry.client.engines import Engines, OwnedEngines
 from tenonry.errors import EngineDeadError, Unsupported
+from tenonry.interfaces.launcher import Death
 from tenonry.stats import IterationStats
 from tenonry_testkit.kernel.served import served_config
 from tenonry_testkit.roles import eventually
@@ -33,8 +34,8 @@ class Lent(Engines):
         )
         self.calls: list[str] = []
 
-    def _lost(self, index: int, reason: str) -> None:
-        self.on_death(index, reason)
+    def _lost(self, index: int, death: Death) -> None:
+        self.on_death(index, death)
 
     def start(self) -> None:
         self.owned.start()

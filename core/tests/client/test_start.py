@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from tenonry.client.start import engine_info
+from tenonry.config.sources import make_config
 from tenonry.info import ModelInfo
 from tenonry.messages import EngineFacts
 from tenonry.plugin.plan import PluginPlan
-from tenonry.settings.sources import make_config
 
 MODEL = ModelInfo(
     name="m", path="", architecture="A", max_model_len=100, vocab_size=9, dtype="bfloat16"

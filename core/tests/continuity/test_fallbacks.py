@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tenonry.config import EngineConfig
+from tenonry.config.sources import make_config
 from tenonry.continuity.fallbacks import check_fallbacks, fallbacks_of
 from tenonry.errors import ConfigError, PluginNotFound
 from tenonry.plugin.manager import PluginManager
-from tenonry.settings.sources import make_config
 
 SCHEDULER = "tenonry_testkit.fakes:ReferenceScheduler"
 CONNECTOR = "tenonry_testkit.fakes:MemoryConnector"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tenonry.continuity import restarts
 from tenonry.continuity.restarts import Restarts
 from tenonry.errors import LaunchError
+from tenonry.interfaces.launcher import Death
 
 
 class FakeServed:
@@ -48,7 +49,7 @@ def test_an_engine_that_cannot_be_started_takes_no_other_with_it(monkeypatch):
     async def main() -> None:
         found = Restarts(served, restart, lambda record: None, asyncio.Lock())
         for index in range(3):
-            found.on_death(index, f"engine {index} died")
+            found.on_death(index, Death(f"engine {index} died"))
         await until_all_are_known(served, 3)
 
     asyncio.run(main())
@@ -72,7 +73,7 @@ def test_engines_that_step_together_are_started_together_and_given_up_together(m
         found = Restarts(served, restart, lambda record: None, asyncio.Lock(), num_together=2)
         for turn in (1, 2):
             for index in (1, 0):
-                found.on_death(index, f"engine {index} died")
+                found.on_death(index, Death(f"engine {index} died"))
                 await asyncio.sleep(0.02)
             await until_all_are_known(served, 2 * turn)
 
@@ -96,10 +97,10 @@ def test_an_engine_that_was_given_up_may_come_back(monkeypatch):
     async def main() -> None:
         nonlocal is_there
         found = Restarts(served, restart, lambda record: None, asyncio.Lock())
-        found.on_death(1, "its node is silent")
+        found.on_death(1, Death("its node is silent"))
         await until_all_are_known(served, 1)
         is_there = True
-        found.on_death(1, "its node was started again")
+        found.on_death(1, Death("its node was started again"))
         await until_all_are_known(served, 2)
 
     asyncio.run(main())
@@ -123,7 +124,7 @@ def test_streams_that_go_on_in_other_engines_have_processors_first(monkeypatch):
             found.num_at_once = lambda standbys=standbys: standbys
             served.serves = serves
             begin = asyncio.get_running_loop().time()
-            found.on_death(1, "it was killed")
+            found.on_death(1, Death("it was killed"))
             await called.wait()
             waited[serves, standbys] = asyncio.get_running_loop().time() - begin
 

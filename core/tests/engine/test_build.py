@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tenonry.config import PluginChoice
+from tenonry.engine import build
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault
 from tenonry.interfaces.kv_connector import KVConnectorRole
 from tenonry.plugin import Point
-from tenonry.sizing import start
 from tenonry.version import __version__
 from tenonry_testkit.fakes import FakeWorker
 from tenonry_testkit.kernel.engine import FAKES, make_core
@@ -86,7 +86,7 @@ class TestCache:
 
     def test_the_decided_cache_reaches_scheduler_limits_and_log(self, caplog, monkeypatch):
         """EC-10, too: how many steps may be in flight."""
-        monkeypatch.setattr(start, "time", SimpleNamespace(monotonic=iter([10.0, 12.5]).__next__))
+        monkeypatch.setattr(build, "time", SimpleNamespace(monotonic=iter([10.0, 12.5]).__next__))
         executor = {"name": "tenonry_testkit.fakes:InstantExecutor", "options": {"depth": 3}}
         with caplog.at_level(logging.INFO, logger="tenonry"):
             core = make_core(

@@ -12,8 +12,7 @@ import pytest
 
 from tenonry.engine.core import STATS_INTERVAL_S
 from tenonry.errors import PluginFault
-from tenonry.handle import make_handle
-from tenonry.messages import EngineCoreRequest
+from tenonry.messages import EngineCoreRequest, make_handle
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import StructuredOutput
 from tenonry.step import Adapter

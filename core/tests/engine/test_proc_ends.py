@@ -7,10 +7,9 @@ import itertools
 import msgspec
 import pytest
 
-from tenonry.handle import make_handle
 from tenonry.launch.spawn import GROUP_SIGNALS
 from tenonry.launch.supervise import STOP_SIGNAL
-from tenonry.messages import EngineCoreOutputs, RequestType
+from tenonry.messages import EngineCoreOutputs, RequestType, make_handle
 from tenonry.outputs import FinishReason
 from tenonry_testkit.kernel.engine import request
 from tenonry_testkit.kernel.peer import Peer

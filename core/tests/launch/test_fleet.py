@@ -124,7 +124,8 @@ def test_one_that_ends_as_soon_as_it_is_ready_is_missed(fleet, monkeypatch):
     monkeypatch.setattr("tenonry.launch.fleet.check_alike", too_late)
     made.start([0, 1], EngineZmqAddresses(inputs=[], outputs=[]))
     assert [index for index, _ in heard] == [1]
-    assert "SIGKILL" in made.dead[1]
+    assert "SIGKILL" in made.dead[1].reason
+    assert not made.dead[1].began_step
     assert list(made.engines) == [0]
 
 

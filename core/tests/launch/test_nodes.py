@@ -7,6 +7,7 @@ import pytest
 import zmq
 
 from tenonry.errors import LaunchError
+from tenonry.interfaces.launcher import Death
 from tenonry.launch import nodes
 from tenonry.launch.nodes import NODE_IDENTITY, NodeOrder, NodeReport, NodeWatch
 from tenonry_testkit.roles import eventually
@@ -23,7 +24,7 @@ def context():
 
 def test_nodes_that_share_a_host_name_are_lost_one_by_one(context, monkeypatch):
     monkeypatch.setattr(nodes, "SILENCE_S", 1.0)
-    deaths: dict[int, str] = {}
+    deaths: dict[int, Death] = {}
     watch = NodeWatch(deaths.__setitem__)
     door = context.socket(zmq.ROUTER)
     door.bind(ADDRESS)
@@ -44,17 +45,20 @@ def test_nodes_that_share_a_host_name_are_lost_one_by_one(context, monkeypatch):
     watch.close()
     for socket in sockets:
         socket.close()
-    assert deaths == {1: "engine 1: its node same has said nothing for 1 s"}
+    reason = "engine 1: its node same has said nothing for 1 s"
+    assert deaths == {1: Death(reason, lost_node="same")}
 
 
 def test_the_last_words_of_a_node_that_is_gone_count(context):
-    deaths: dict[int, str] = {}
+    deaths: dict[int, Death] = {}
     watch = NodeWatch(deaths.__setitem__)
     door = context.socket(zmq.ROUTER)
     door.router_mandatory = True
-    report = NodeReport("away", [4], {4: "engine 4 ended with signal SIGKILL"})
+    report = NodeReport(
+        "away", [4], {4: Death("engine 4 ended with signal SIGKILL", began_step=False)}
+    )
     assert watch.receive(door, [NODE_IDENTITY + b"away", msgspec.msgpack.encode(report)]) == report
-    assert deaths == {4: "engine 4 ended with signal SIGKILL on node away"}
+    assert deaths == {4: Death("engine 4 ended with signal SIGKILL on node away", began_step=False)}
     door.close()
 
 
@@ -69,26 +73,26 @@ def test_garbage_is_dropped(body, context, caplog):
 
 def test_an_order_reaches_the_node_of_its_engine(context):
     """What that node said before it followed the order counts no more."""
-    deaths: list[str] = []
-    watch = NodeWatch(lambda _, reason: deaths.append(reason))
+    deaths: list[Death] = []
+    watch = NodeWatch(lambda _, death: deaths.append(death))
     door = context.socket(zmq.ROUTER)
     door.bind(ADDRESS)
     node = context.socket(zmq.DEALER)
     node.identity = NODE_IDENTITY + b"n"
     node.connect(ADDRESS)
 
-    node.send(msgspec.msgpack.encode(NodeReport("n", [3, 4], {4: "once"})))
+    node.send(msgspec.msgpack.encode(NodeReport("n", [3, 4], {4: Death("once")})))
     watch.receive(door, door.recv_multipart())
-    assert watch.ended == {4: "once on node n"}
+    assert watch.ended == {4: Death("once on node n")}
     watch.order([4, 5])  # there is none to be stopped
     watch.order([4], "tcp://here:1", "batching")
     assert watch.ended == {}
     with pytest.raises(LaunchError, match=r"the node of engines \[5\] is gone"):
         watch.order([4, 5], "tcp://here:1")
     for number, text in [(1, "late"), (3, "twice")]:
-        node.send(msgspec.msgpack.encode(NodeReport("n", [3, 4], {4: text}, number)))
+        node.send(msgspec.msgpack.encode(NodeReport("n", [3, 4], {4: Death(text)}, number)))
         watch.receive(door, door.recv_multipart())
-    assert deaths == ["once on node n", "twice on node n"]
+    assert list(map(str, deaths)) == ["once on node n", "twice on node n"]
     watch.start(door)
     heard = [node.recv() for _ in range(6)]
     assert heard[:3] == [b"ok"] * 3
@@ -103,8 +107,8 @@ def test_a_node_that_was_started_again_returns_once(context):
     """No order that the process before it followed counts for it."""
     calls: list[tuple[str, str]] = []
     watch = NodeWatch(
-        lambda _, reason: calls.append(("died", reason)),
-        lambda _, reason: calls.append(("returned", reason)),
+        lambda _, death: calls.append(("died", str(death))),
+        lambda _, death: calls.append(("returned", str(death))),
     )
     door = context.socket(zmq.ROUTER)
 
@@ -116,11 +120,11 @@ def test_a_node_that_was_started_again_returns_once(context):
     for _ in range(2):
         receive(NodeReport("n", [4], process=2))
     assert calls == [("returned", "engine 4: its node n was started again")]
-    assert 4 in watch.ended
+    assert watch.ended[4].lost_node == "n"
     watch.order([4], "tcp://here:1")
     assert watch.ended == {}
-    receive(NodeReport("n", [4], {4: "early"}, process=2))
-    receive(NodeReport("n", [4], {4: "once more"}, number=2, process=2))
+    receive(NodeReport("n", [4], {4: Death("early")}, process=2))
+    receive(NodeReport("n", [4], {4: Death("once more")}, number=2, process=2))
     assert calls[1:] == [("died", "once more on node n")]
     door.close()
 

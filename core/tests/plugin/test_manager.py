@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tenonry.checks.plugins import load_options, supported_versions
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import PluginError, PluginIncompatible, PluginNotFound
 from tenonry.info import PluginRecord
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.plugin import Point
+from tenonry.plugin.checks import load_options, supported_versions
 from tenonry.plugin.kinds import KINDS
 from tenonry.plugin.manager import PluginManager, resolve_point
 from tenonry.plugin.plan import PluginPlan, load_class

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tenonry.checks.plugins import load_options
 from tenonry.errors import PluginError
 from tenonry.info import PluginRecord
+from tenonry.plugin.checks import load_options
 from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry_testkit.kernel.plugins import STAT_LOGGER
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tenonry.checks.plugins import load_options
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.interfaces.executor import ExecutorContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
+from tenonry.plugin.checks import load_options
 from tenonry.plugin.manager import qualified_record
 from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry.sampling_params import SamplingParams

@@ -93,7 +93,7 @@ def test_blocks_hold_whole_conversations():
 
 
 def test_the_blocks_are_shared_out(model_folder):
-    from tenonry.settings.sources import make_config
+    from tenonry.config.sources import make_config
 
     config = make_config({"model": str(model_folder)})
     one, *several = layouts_for(4, POLICIES)

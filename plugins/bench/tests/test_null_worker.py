@@ -6,12 +6,12 @@ from pydantic import ValidationError
 
 from tenonry.client.llm import LLM
 from tenonry.config import EngineConfig
+from tenonry.config.sources import make_config
+from tenonry.engine.kv_plan import plan_kv_cache
 from tenonry.errors import ConfigError, PluginError, Unsupported
 from tenonry.info import ModelInfo
 from tenonry.interfaces.worker import WorkerContext
 from tenonry.sampling_params import SamplingParams
-from tenonry.settings.sources import make_config
-from tenonry.sizing.plan import plan_kv_cache
 from tenonry.step import ModelRunnerOutput, SchedulerOutput
 from tenonry_bench import null_worker
 from tenonry_bench.null_worker import NullWorker, NullWorkerOptions, TimedFuture

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tenonry.config import EngineConfig, PluginChoice
+from tenonry.config.sources import ENV_PREFIX
 from tenonry.errors import ConfigError
-from tenonry.settings.reading import ENV_PREFIX
 from tenonry_commands.arguments import (
     ALIASES,
     SKIPPED,

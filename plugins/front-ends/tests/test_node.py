@@ -271,7 +271,7 @@ def test_with_engine_death_stop_a_node_ends_with_its_engine(nodes):
         served.run(both(served))
     assert nodes.node.wait(30) == 1
     assert re.search(
-        r"^E [\d:]+ \[node\] engine 1 ended with signal SIGKILL$",
+        r"^E [\d:]+ \[node\] engine 1 ended with signal SIGKILL, before its first step$",
         nodes.log.read_text(),
         re.MULTILINE,
     )
@@ -300,7 +300,7 @@ def test_a_signal_ends_a_node_in_order(nodes):
 
     assert served.run(main()) == tokens([1], params(max_tokens=300))
     assert nodes.node.wait(30) == 0
-    eventually(lambda: "engine 1 was stopped on node" in served.engine._client.engines[1].dead)
+    eventually(lambda: "engine 1 was stopped on node" in str(served.engine._client.engines[1].dead))
 
 
 async def until_it_refuses(served: Served) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tenonry.config.sources import Sources
 from tenonry.errors import ConfigError
 from tenonry.info import PluginRecord
-from tenonry.settings.sources import Sources
 from tenonry.transport.keys import read_keys
 from tenonry_openai_server.command import ServeCommand
 from tenonry_openai_server.serving.front_end import own_engines, shared_keys

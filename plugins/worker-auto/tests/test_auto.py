@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tenonry.config import EngineConfig, PluginChoice
+from tenonry.engine.kv_plan import plan_kv_cache
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginNotFound
 from tenonry.info import ModelInfo
 from tenonry.interfaces.worker import WorkerContext
 from tenonry.plugin.manager import PluginManager
-from tenonry.sizing.plan import plan_kv_cache
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.worker import WorkerContract
 from tenonry_worker_auto.options import AutoOptions

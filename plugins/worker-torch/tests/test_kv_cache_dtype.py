@@ -15,9 +15,9 @@ from parallel_tools import Ranks
 from worker_driver import Driver, Request
 
 from tenonry.config import EngineConfig
+from tenonry.engine.kv_plan import plan_kv_cache
 from tenonry.errors import ConfigError, ModelError
 from tenonry.sampling_params import SamplingParams
-from tenonry.sizing.plan import plan_kv_cache
 from tenonry.step import RowFailure
 from tenonry_worker_torch.attention.kv_storage import STORAGES, Int8
 from tenonry_worker_torch.kv_groups import GroupLayout

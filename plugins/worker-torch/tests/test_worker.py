@@ -10,8 +10,8 @@ import worker_families
 import worker_tools
 from worker_driver import Driver, Request
 
+from tenonry.engine.kv_plan import plan_kv_cache
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginNotFound
-from tenonry.sizing.plan import plan_kv_cache
 from tenonry.step import DoneFuture
 from tenonry_torch_base.points import BUFFERS, resolve_class
 from tenonry_worker_torch import startup

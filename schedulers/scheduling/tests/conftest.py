@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from tenonry.config import EngineConfig
-from tenonry.handle import make_handle
 from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
-from tenonry.messages import EngineCoreOutputs, EngineCoreRequest
+from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, make_handle
 from tenonry.request import Request
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import ModelRunnerOutput, SchedulerOutput

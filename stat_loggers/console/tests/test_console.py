@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tenonry.checks.plugins import load_options
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.info import EngineInfo
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
+from tenonry.plugin.checks import load_options
 from tenonry.plugin.manager import PluginManager
 from tenonry.plugin.plan import load_class
 from tenonry.stats import IterationStats, SchedulerStats, StatRecord

@@ -11,11 +11,11 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 from pydantic import ValidationError
 
-from tenonry.checks.plugins import load_options
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import TenonryError
 from tenonry.info import EngineInfo, PluginRecord, UsageRecord
 from tenonry.interfaces.stat_logger import StatLoggerContext
+from tenonry.plugin.checks import load_options
 from tenonry.plugin.manager import PluginManager
 from tenonry.plugin.plan import load_class
 from tenonry.stats import FinishedRequestStats, IterationStats, SchedulerStats, StatRecord

@@ -16,7 +16,7 @@ from parity_zoo import oracle
 from parity_zoo.oracle import Answer
 from parity_zoo.prompts import MAX_MODEL_LEN, MAX_TOKENS, Prompts
 from tenonry.errors import ErrorCode
-from tenonry.sizing.pages import paged
+from tenonry.kv_cache import paged
 
 LOGPROB_TOLERANCE = 2e-3
 GREEDY = {"temperature": 0, "max_tokens": MAX_TOKENS, "ignore_eos": True, "detokenize": False}

@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tenonry.handle import make_handle
-from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput, ScheduledOutput
+from tenonry.messages import (
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    FinishedOutput,
+    ScheduledOutput,
+    make_handle,
+)
 from tenonry.outputs import FinishReason
 from tenonry.request import Request
 from tenonry.sampling_params import SamplingParams

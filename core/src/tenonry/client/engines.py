@@ -13,6 +13,7 @@ from typing import Any
 from tenonry.client.core_client import CoreClient
 from tenonry.client.load_balancer import EngineChooser
 from tenonry.client.start import announce, describe, engine_info, resolve_front_end
+from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
 from tenonry.continuity import fallbacks
 from tenonry.continuity.recovery import Recovery
@@ -23,7 +24,6 @@ from tenonry.interfaces.launcher import FIRST_STANDBY, Death
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import EngineFacts, EngineZmqAddresses
-from tenonry.observers.stat_manager import StatManager
 from tenonry.plugin.manager import PluginManager
 from tenonry.plugin.plan import PluginPlan
 from tenonry.replacement.changes import changed

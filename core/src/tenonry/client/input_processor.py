@@ -15,13 +15,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tenonry.checks.requests import RequestLimits, check_request
 from tenonry.client.io_calls import io_call
+from tenonry.engine.request_checks import RequestLimits, check_request
 from tenonry.errors import RequestError
-from tenonry.handle import make_handle
 from tenonry.info import ModelInfo
 from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
-from tenonry.messages import EngineCoreRequest
+from tenonry.messages import EngineCoreRequest, make_handle
 from tenonry.sampling_params import SamplingParams, check_type
 from tenonry.step import NO_ROWS
 

@@ -17,19 +17,19 @@ from tenonry.client.input_processor import CALLER_FIELDS, InputProcessor, check_
 from tenonry.client.io_calls import post_processor
 from tenonry.client.output_processor import OutputProcessor
 from tenonry.client.start import announce, build_io_processor, engine_info, resolve_front_end
+from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
+from tenonry.config.sources import make_config
 from tenonry.engine.build import build_engine
 from tenonry.engine.core import EngineCore
 from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, RequestError
 from tenonry.interfaces.io_processor import ProcessedPrompt
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest
-from tenonry.observers.stat_manager import StatManager
 from tenonry.operations.engine import EngineOperations
 from tenonry.operations.offered import OffersBlocking
 from tenonry.outputs import CompletionOutput, RequestOutput
 from tenonry.pooling.offered import OffersBlockingPooling
 from tenonry.sampling_params import OutputKind, SamplingParams
-from tenonry.settings.sources import make_config
 
 
 class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):

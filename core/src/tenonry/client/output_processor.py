@@ -18,10 +18,10 @@ from tenonry.client.io_calls import io_call, io_fault
 from tenonry.client.logprobs import logprob_entry
 from tenonry.client.request_ends import finished_stats, log_added, log_end
 from tenonry.client.stream import Completion, Stream
+from tenonry.client.weight_versions import WeightVersions
 from tenonry.errors import EngineGenerateError, RequestError
 from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput, ScheduledOutput
-from tenonry.operations.versions import WeightVersions
 from tenonry.outputs import FinishReason, Logprob, RequestMetrics
 from tenonry.stats import IterationStats
 

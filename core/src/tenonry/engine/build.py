@@ -8,17 +8,17 @@ import secrets
 import time
 from collections.abc import Callable
 
-from tenonry.checks.plugins import load_options
 from tenonry.config import EngineConfig
+from tenonry.engine.kv_plan import plan_kv_cache
 from tenonry.engine.validator import StepValidator
 from tenonry.info import ModelInfo
 from tenonry.interfaces.executor import Executor, ExecutorContext
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.kv_cache import KVCacheConfig
+from tenonry.plugin.checks import load_options
 from tenonry.plugin.manager import blamed, build_plugin, resolve_point
 from tenonry.plugin.plan import PluginPlan, load_class
-from tenonry.sizing.start import initialize_kv_cache
 from tenonry.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ def build_engine(
         with blamed(plan.get("worker"), "start"):
             executor.start()
         with blamed(plan.get("worker"), "initialize"):
-            kv_cache = initialize_kv_cache(executor, context)
+            kv_cache = _initialize_kv_cache(executor, context)
         kv_connector = _kv_connector(context, kv_cache)
         scheduler_context = SchedulerContext(
             config,
@@ -106,6 +106,32 @@ def build_engine(
         scheduler,
         StepValidator(scheduler_context) if config.validate_scheduler else None,
     )
+
+
+def _initialize_kv_cache(executor: Executor, context: ExecutorContext) -> KVCacheConfig:
+    """Plan the cache of the started ranks and allocate it on all of them. Raises ConfigError when it does not fit."""
+    config = context.config
+    started = time.monotonic()
+    kv_cache = plan_kv_cache(
+        executor.kv_cache_groups(), executor.available_memory(), config, context.max_model_len
+    )
+    executor.initialize(kv_cache)
+    logger.info(
+        "KV cache: %d blocks of %d tokens, longest sequence %d, steps in flight %d; caches and warm-up took %.2f s",
+        kv_cache.num_blocks,
+        kv_cache.block_size,
+        kv_cache.max_model_len,
+        executor.max_concurrent_batches,
+        time.monotonic() - started,
+    )
+    longest = context.model.max_model_len
+    if kv_cache.max_model_len < longest and config.max_model_len is None:
+        logger.warning(
+            "the model handles %d tokens, but the KV cache holds %d: longer sequences are refused",
+            longest,
+            kv_cache.max_model_len,
+        )
+    return kv_cache
 
 
 def _executor_context(

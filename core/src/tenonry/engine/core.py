@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tenonry.checks.requests import RequestLimits, check_request
 from tenonry.engine.build import EngineParts
+from tenonry.engine.request_checks import RequestLimits, check_request
 from tenonry.errors import (
     ErrorCode,
     PluginError,
@@ -22,13 +22,13 @@ from tenonry.errors import (
     TenonryError,
     is_interrupt,
 )
-from tenonry.handle import client_of
 from tenonry.messages import (
     EngineCoreOutputs,
     EngineCoreRequest,
     EngineFacts,
     FinishedOutput,
     OutputsByClient,
+    client_of,
 )
 from tenonry.outputs import FinishReason
 from tenonry.pooling.checks import tasks_of

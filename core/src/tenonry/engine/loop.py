@@ -22,7 +22,6 @@ from tenonry.engine.ports import ClientPorts
 from tenonry.engine.utility import EngineUtilities, answer
 from tenonry.engine.waves import CoordinatorClient
 from tenonry.errors import WireError
-from tenonry.handle import client_of
 from tenonry.info import ModelInfo
 from tenonry.interfaces.launcher import FIRST_STANDBY, EngineSpec, engine_name
 from tenonry.launch.supervise import STOP_SIGNAL, Heartbeat
@@ -34,6 +33,7 @@ from tenonry.messages import (
     OutputsByClient,
     RequestType,
     UtilityCall,
+    client_of,
 )
 from tenonry.operations.engine import ASLEEP
 from tenonry.outputs import FinishReason

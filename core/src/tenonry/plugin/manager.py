@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 import pluggy
 
-from tenonry.checks.plugins import check_plugin, check_settings, load_options
 from tenonry.config import EngineConfig, PluginChoice, PluginPolicy
 from tenonry.errors import (
     ConfigError,
@@ -29,6 +28,7 @@ from tenonry.errors import (
 from tenonry.info import ModelInfo, PluginRecord
 from tenonry.interfaces.plugin import PluginContext
 from tenonry.plugin import hookspecs
+from tenonry.plugin.checks import check_plugin, check_settings, load_options
 from tenonry.plugin.discovery import (
     check_requirements,
     distribution_of_module,

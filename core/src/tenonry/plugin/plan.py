@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from tenonry.checks.plugins import check_plugin
 from tenonry.errors import PluginError
 from tenonry.info import PluginRecord
+from tenonry.plugin.checks import check_plugin
 from tenonry.plugin.kinds import KINDS
 
 

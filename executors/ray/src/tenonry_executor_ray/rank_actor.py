@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from tenonry.checks.plugins import load_options
 from tenonry.config import EngineConfig
 from tenonry.errors import Unsupported
 from tenonry.info import ModelInfo
 from tenonry.interfaces.worker import Worker, WorkerContext, call_worker
 from tenonry.kv_cache import KVCacheConfig
 from tenonry.logs import configure_logging
+from tenonry.plugin.checks import load_options
 from tenonry.plugin.plan import load_class
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
 from tenonry.transport.serial import Decoder, Encoder, to_plain

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from tenonry.checks.plugins import load_options
 from tenonry.config import EngineConfig
 from tenonry.errors import Unsupported
 from tenonry.info import ModelInfo, PluginRecord
 from tenonry.interfaces.command import Command
 from tenonry.interfaces.worker import Worker, WorkerContext
+from tenonry.plugin.checks import load_options
 from tenonry.plugin.manager import PluginManager, build_plugin
 from tenonry.plugin.plan import load_class
 from tenonry_bench.figures import Spread, spread, table

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tenonry.checks.plugins import load_options
 from tenonry.config import EngineConfig
 from tenonry.engine.validator import StepValidator
 from tenonry.errors import TenonryError
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
 from tenonry.messages import EngineCoreRequest
+from tenonry.plugin.checks import load_options
 from tenonry.plugin.manager import PluginManager, resolve_point
 from tenonry.plugin.plan import load_class
 from tenonry.request import Request

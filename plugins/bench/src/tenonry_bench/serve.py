@@ -243,8 +243,8 @@ async def first_model(client: Client) -> str:
 
 def vocabulary(model: str) -> int:
     """Size of the vocabulary of a model that we serve."""
+    from tenonry.config.sources import make_config
     from tenonry.plugin.manager import PluginManager
-    from tenonry.settings.sources import make_config
 
     config = make_config({"model": model})
     return PluginManager(config.plugins).resolve_model(config).vocab_size

@@ -190,8 +190,8 @@ def plan(
 
 def longest_sequence(model: str) -> int:
     """Tokens that the model was made for."""
+    from tenonry.config.sources import make_config
     from tenonry.plugin.manager import PluginManager
-    from tenonry.settings.sources import make_config
 
     config = make_config({"model": model})
     return PluginManager(config.plugins).resolve_model(config).max_model_len

@@ -14,9 +14,8 @@ from pydantic import BaseModel
 
 from tenonry import config
 from tenonry.config import PLUGIN_FIELDS, EngineConfig, PluginChoice, plain_type
+from tenonry.config.sources import ENV_PREFIX, Sources, read_yaml
 from tenonry.errors import ConfigError
-from tenonry.settings.reading import ENV_PREFIX, read_yaml
-from tenonry.settings.sources import Sources
 from tenonry_commands.familiar_flags import check_translations, translate
 from tenonry_commands.setting_texts import setting_texts
 

@@ -6,8 +6,8 @@ import argparse
 import os
 import sys
 
+from tenonry.config.sources import ENV_PREFIX
 from tenonry.interfaces.command import Command
-from tenonry.settings.reading import ENV_PREFIX
 from tenonry_commands.arguments import add_engine_arguments, config_from_arguments
 from tenonry_commands.familiar_flags import add_familiar_flags
 from tenonry_commands.sampling_arguments import add_sampling_arguments, sampling_from_arguments

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tenonry.checks.plugins import check_plugin
 from tenonry.config import PluginChoice
 from tenonry.errors import PluginError, PluginNotFound
 from tenonry.info import PluginRecord
 from tenonry.interfaces.command import Command
 from tenonry.plugin import Point
+from tenonry.plugin.checks import check_plugin
 from tenonry.plugin.discovery import check_requirements, installed, misspelt_groups, not_found
 from tenonry.plugin.kinds import HOOK_MODULES, KINDS, POINTS
 from tenonry.plugin.manager import qualified_record

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tenonry.checks.plugins import load_options
 from tenonry.plugin import Point
+from tenonry.plugin.checks import load_options
 from tenonry.plugin.manager import blamed, resolve_point
 
 if TYPE_CHECKING:

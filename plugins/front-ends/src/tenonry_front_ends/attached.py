@@ -16,12 +16,12 @@ from tenonry import errors
 from tenonry.client.core_client import CoreClient
 from tenonry.client.engines import Engines
 from tenonry.client.load_balancer import EngineChooser
+from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
 from tenonry.continuity.recovery import Recovery
 from tenonry.errors import ConfigError, EngineDeadError, LaunchError, TenonryError, Unsupported
 from tenonry.info import EngineInfo
 from tenonry.interfaces.launcher import Death
-from tenonry.observers.stat_manager import StatManager
 from tenonry.plugin.plan import PluginPlan
 from tenonry.stats import IterationStats, StatRecord
 from tenonry.transport.keys import keys_of

@@ -16,12 +16,12 @@ from tenonry.client.core_client import CoreClient
 from tenonry.client.engines import CONNECT_TIMEOUT_S, Engines, OwnedEngines
 from tenonry.client.load_balancer import EngineChooser
 from tenonry.client.start import announce, engine_info, resolve_front_end
+from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, EngineGenerateError, LaunchError, Unsupported
 from tenonry.interfaces.launcher import Death, Launcher, LauncherContext
 from tenonry.launch.supervise import STOP_TIMEOUT_S, describe_exit
 from tenonry.messages import EngineFacts, EngineZmqAddresses
-from tenonry.observers.stat_manager import StatManager
 from tenonry.plugin.manager import build_plugin
 from tenonry.transport.folder import RunDirectory
 from tenonry.transport.keys import read_keys

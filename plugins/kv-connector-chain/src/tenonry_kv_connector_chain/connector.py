@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from tenonry.checks.plugins import load_options
 from tenonry.config import EngineConfig
 from tenonry.interfaces.kv_connector import BlockStore, KVConnector, KVConnectorContext
+from tenonry.plugin.checks import load_options
 from tenonry.plugin.kinds import KINDS
 from tenonry.plugin.manager import blamed, build_plugin, resolve_point
 from tenonry.request import Request

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 import tenonry.engine.proc  # noqa: F401 - the module that an engine's process runs
-from tenonry.checks.plugins import load_options
 from tenonry.info import ModelInfo, PluginRecord
+from tenonry.plugin.checks import load_options
 from tenonry.plugin.plan import load_class
 
 

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 from pydantic import BaseModel, Field
 
-from tenonry.checks.plugins import load_options
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.interfaces.load_balancer import LoadBalancer, LoadBalancerContext
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.messages import EngineCoreRequest
+from tenonry.plugin.checks import load_options
 from tenonry.plugin.kinds import KINDS
 from tenonry.plugin.manager import blamed, build_plugin, resolve_point
 

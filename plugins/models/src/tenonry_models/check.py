@@ -10,18 +10,18 @@ from pathlib import Path
 
 import msgspec
 
-from tenonry.checks.plugins import load_options
 from tenonry.config import EngineConfig, PluginChoice
+from tenonry.engine.kv_plan import plan_kv_cache
 from tenonry.errors import ConfigError, ModelError, PluginError, TenonryError
 from tenonry.info import ModelInfo, PluginRecord, WorkerFacts
 from tenonry.interfaces.io_processor import IOProcessorContext
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import MemoryReport
+from tenonry.plugin.checks import load_options
 from tenonry.plugin.discovery import installed
 from tenonry.plugin.kinds import KINDS
 from tenonry.plugin.manager import PluginManager, build_plugin
 from tenonry.plugin.plan import load_class
-from tenonry.sizing.plan import plan_kv_cache
 from tenonry_hf_hub import find_weights
 from tenonry_models.memory import free_memory
 

@@ -13,10 +13,10 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tenonry.config import EngineConfig, PluginChoice, Settings, human_int
+from tenonry.config.sources import ENV_PREFIX
 from tenonry.errors import ConfigError
 from tenonry.plugin.discovery import installed
 from tenonry.plugin.kinds import KINDS
-from tenonry.settings.reading import ENV_PREFIX
 from tenonry_commands import arguments
 from tenonry_commands.arguments import sources_from_arguments, with_options
 from tenonry_commands.familiar_flags import add_familiar_flags

@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 import msgspec
 from pydantic import BaseModel
 
-from tenonry.checks.plugins import check_settings, load_options
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginNotFound
 from tenonry.info import ModelInfo, PluginRecord, WorkerFacts
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
+from tenonry.plugin.checks import check_settings, load_options
 from tenonry.plugin.kinds import KINDS
 from tenonry.plugin.manager import build_plugin, resolve_point
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture

@@ -13,8 +13,8 @@ import worker_tools
 from safetensors.torch import save_file
 from worker_driver import Driver, Request
 
+from tenonry.engine.kv_plan import plan_kv_cache
 from tenonry.errors import ModelError
-from tenonry.sizing.plan import plan_kv_cache
 from tenonry.step import DoneFuture
 from tenonry_worker_torch.adapters.places import Places
 from tenonry_worker_torch.options import TorchOptions

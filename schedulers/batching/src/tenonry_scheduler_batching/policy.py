@@ -18,11 +18,11 @@ from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel
 
-from tenonry.checks.plugins import check_plugin, load_options
 from tenonry.errors import PluginError, PluginFault, TenonryError, is_interrupt
 from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import NoOptions
 from tenonry.plugin import Point
+from tenonry.plugin.checks import check_plugin, load_options
 from tenonry.plugin.manager import blamed
 from tenonry.request import Request
 

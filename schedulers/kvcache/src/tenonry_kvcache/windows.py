@@ -13,9 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tenonry.kv_cache import KVCacheGroup
+from tenonry.kv_cache import KVCacheGroup, window_blocks
 from tenonry.request import Request
-from tenonry.sizing.pages import window_blocks
 from tenonry.step import I32, NO_ROWS
 from tenonry_kvcache.hashing import Chain
 from tenonry_kvcache.pool import BlockIds, BlockPool

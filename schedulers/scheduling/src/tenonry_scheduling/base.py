@@ -22,10 +22,10 @@ from typing import Any
 
 from tenonry.errors import RequestError
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
+from tenonry.kv_cache import longest_sequence
 from tenonry.messages import EngineCoreOutputs
 from tenonry.outputs import FinishReason
 from tenonry.request import Request
-from tenonry.sizing.pages import longest_sequence
 from tenonry.stats import SchedulerStats
 from tenonry.step import ModelRunnerOutput, SchedulerOutput
 from tenonry_scheduling.blocks import BlockManager

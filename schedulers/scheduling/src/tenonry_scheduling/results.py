@@ -10,8 +10,7 @@ from collections import defaultdict
 import numpy as np
 
 from tenonry.errors import PluginError
-from tenonry.handle import CLIENT_SHIFT, client_of
-from tenonry.messages import EngineCoreOutputs, FinishedOutput
+from tenonry.messages import CLIENT_SHIFT, EngineCoreOutputs, FinishedOutput, client_of
 from tenonry.outputs import FinishReason
 from tenonry.step import (
     I32,

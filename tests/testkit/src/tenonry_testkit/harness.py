@@ -14,12 +14,11 @@ from typing import Any
 
 from tenonry.engine.validator import StepValidator
 from tenonry.errors import RequestError
-from tenonry.handle import make_handle
 from tenonry.interfaces.kv_connector import KVConnector
 from tenonry.interfaces.plugin import NO_OPTIONS
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.kv_cache import KVCacheGroup
-from tenonry.messages import EngineCoreRequest, FinishedOutput
+from tenonry.messages import EngineCoreRequest, FinishedOutput, make_handle
 from tenonry.outputs import FinishReason
 from tenonry.plugin.manager import resolve_point
 from tenonry.request import Request

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tenonry.handle import client_of
-from tenonry.messages import EngineCoreOutputs, FinishedOutput, ScheduledOutput
+from tenonry.messages import EngineCoreOutputs, FinishedOutput, ScheduledOutput, client_of
 from tenonry.outputs import FinishReason
 from tenonry.request import Request
 from tenonry.step import I32

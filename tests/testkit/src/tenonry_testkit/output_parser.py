@@ -19,9 +19,9 @@ from typing import Any, ClassVar, NamedTuple
 import hypothesis.strategies as st
 from hypothesis import Phase
 
-from tenonry.checks.plugins import check_plugin
 from tenonry.info import PluginRecord
 from tenonry.plugin import Point
+from tenonry.plugin.checks import check_plugin
 from tenonry.plugin.manager import resolve_point
 from tenonry_output_parsers.base import OutputParser, ParserContext, Tool
 from tenonry_output_parsers.events import (

@@ -9,8 +9,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tenonry.config import EngineConfig
+from tenonry.config.sources import make_config
 from tenonry.sampling_params import OutputKind, SamplingParams
-from tenonry.settings.sources import make_config
 from tenonry_testkit.fakes.tokens import TokenModel
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ import msgspec
 from tenonry.config import EngineConfig
 from tenonry.interfaces.kv_connector import KVConnector
 from tenonry.interfaces.worker import WorkerContext
-from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
+from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, sequence_pages
 from tenonry.sampling_params import SamplingParams
-from tenonry.sizing.pages import sequence_pages
 from tenonry.step import Adapter, ModelRunnerOutput, SchedulerOutput, StepFuture
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.fakes.tokens import Completion

@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from tenonry.checks.plugins import check_plugin, load_options
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import Plugin
+from tenonry.plugin.checks import check_plugin, load_options
 from tenonry.plugin.kinds import KINDS
 from tenonry.plugin.manager import PluginManager
 from tenonry.plugin.plan import load_class

@@ -22,13 +22,12 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
+from tenonry.engine.kv_plan import choose_block_size
 from tenonry.errors import Unsupported
 from tenonry.info import ModelInfo, WorkerFacts
 from tenonry.interfaces.scheduler import Scheduler
 from tenonry.interfaces.worker import Worker, WorkerContext
-from tenonry.kv_cache import KVCacheGroup
-from tenonry.sizing.pages import paged
-from tenonry.sizing.plan import choose_block_size
+from tenonry.kv_cache import KVCacheGroup, paged
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.fakes.scheduler import ReferenceScheduler

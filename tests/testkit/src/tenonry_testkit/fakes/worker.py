@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tenonry.checks.plugins import load_options
 from tenonry.errors import ModelError
 from tenonry.info import PluginRecord, WorkerFacts
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
+from tenonry.plugin.checks import load_options
 from tenonry.plugin.plan import load_class
 from tenonry.step import (
     I32,

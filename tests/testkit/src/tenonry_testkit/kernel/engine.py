@@ -7,13 +7,19 @@ from typing import Any
 import numpy as np
 
 from tenonry.config import EngineConfig
+from tenonry.config.sources import make_config
 from tenonry.engine.build import build_engine
 from tenonry.engine.core import EngineCore
-from tenonry.handle import client_of, make_handle
-from tenonry.messages import EngineCoreRequest, FinishedOutput, OutputsByClient, ScheduledOutput
+from tenonry.messages import (
+    EngineCoreRequest,
+    FinishedOutput,
+    OutputsByClient,
+    ScheduledOutput,
+    client_of,
+    make_handle,
+)
 from tenonry.plugin.manager import PluginManager
 from tenonry.sampling_params import SamplingParams
-from tenonry.settings.sources import make_config
 from tenonry_testkit.fakes import TokenModel, VirtualClock
 from tenonry_testkit.fakes.model import FakeModelHooks
 

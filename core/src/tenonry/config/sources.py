@@ -1,4 +1,7 @@
-"""Reads the YAML file of `--config` and the `TENONRY_<FIELD>` variables as plain values. Front end."""
+"""Where settings come from: flags, then `TENONRY_<FIELD>` variables, then a YAML file, then defaults. Front end.
+
+`Sources` is built once per command or call, and asked by each model of settings for its own keys.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,82 @@ import difflib
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from tenonry.config import plain_type
+from tenonry.config import EngineConfig, explain, plain_type
 from tenonry.errors import ConfigError
 
+logger = logging.getLogger(__name__)
 ENV_PREFIX = "TENONRY_"
 # Set by Kubernetes in every container, for each Service whose name begins with tenonry.
 KUBERNETES = re.compile(
     r"\w+(_PORT=(tcp|udp|sctp)://.*|_SERVICE_(HOST|PORT\w*)=.*|_PORT_\d+_(TCP|UDP|SCTP)\w*=.*)"
 )
+Model = TypeVar("Model", bound=BaseModel)
 
-logger = logging.getLogger(__name__)
+
+class Sources:
+    """The settings of one command, by name, before any model has checked them.
+
+    `flags` win over variables, those over `file`. `models` share the sources; a key that none of them knows goes to
+    the first one, which refuses it. `translate` renames the keys of the file.
+    """
+
+    def __init__(
+        self,
+        flags: Mapping[str, Any],
+        *models: type[BaseModel],
+        file: str | os.PathLike[str] | None = None,
+        use_environment: bool = True,
+        translate: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+    ) -> None:
+        """Read the file and the variables. Raises ConfigError."""
+        self._first = models[0]
+        self._fields: dict[str, FieldInfo] = {}
+        for model in models:
+            self._fields |= model.model_fields
+        self._values: dict[str, Any] = {}
+        if file:
+            self._values |= translate(load_yaml(file))
+        if use_environment:
+            self._values |= environment_values(self._fields)
+        self._values |= flags
+
+    def values(self, model: type[BaseModel]) -> dict[str, Any]:
+        """What is given of a model's keys."""
+        names = set(model.model_fields)
+        if model is self._first:
+            names |= self._values.keys() - self._fields
+        return {name: value for name, value in self._values.items() if name in names}
+
+    def make(self, model: type[Model], values: Mapping[str, Any] | None = None) -> Model:
+        """The model, of what is given or of `values` instead. Raises ConfigError naming each bad setting."""
+        if values is None:
+            values = self.values(model)
+        try:
+            return model.model_validate(dict(values))
+        except ValidationError as error:
+            known = list(self._fields)
+            secrets = [name for name in known if not self._fields[name].repr]
+            raise ConfigError(explain(error, known, secrets)) from None
+
+
+def make_config(values: dict[str, Any], *, use_environment: bool = True) -> EngineConfig:
+    """Build an EngineConfig from keyword arguments over `TENONRY_<FIELD>` over `values["config"]` (YAML).
+
+    Raises ConfigError that names each offending path, its value and the nearest known key.
+    """
+    given = dict(values)
+    file = given.pop("config", None)
+    if given.get("model", "") is None:
+        del given["model"]
+    sources = Sources(given, EngineConfig, file=file, use_environment=use_environment)
+    return sources.make(EngineConfig)
 
 
 def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:

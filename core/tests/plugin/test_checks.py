@@ -32,7 +32,7 @@ def supplies_time(function):
 class Mine(StatLogger):
 """
 ABLE = """
-from tenonry.checks.plugins import CAPABILITIES
+from tenonry.plugin.checks import CAPABILITIES
 from tenonry_testkit.fakes import FakeWorker
 
 class Able(FakeWorker):

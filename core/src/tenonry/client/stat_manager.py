@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -9,14 +12,19 @@ from functools import partial
 from typing import Any
 
 from tenonry.config import EngineConfig
+from tenonry.errors import PluginFault
 from tenonry.info import EngineInfo, PluginRecord
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
 from tenonry.messages import EngineCoreOutputs
-from tenonry.observers.observer import Observer
 from tenonry.plugin.manager import build_plugin
 from tenonry.plugin.plan import PluginPlan
 from tenonry.stats import IterationStats, StatRecord
 
+logger = logging.getLogger(__name__)
+QUEUE_SIZE = 4096
+ERRORS_BEFORE_QUARANTINE = 3
+MAX_CALL_S = 10
+LEAST_INTERVAL_S = 0.01
 TICK_S = 1.0
 
 
@@ -111,3 +119,105 @@ class StatManager:
         for thread in (self._watcher, *(observer.thread for observer in self._observers)):
             if thread:
                 thread.join(max(0.0, deadline - time.monotonic()))
+
+
+class Observer:
+    """Calls one logger in order, until it is quarantined. `dropped`: calls lost to a full queue. `thread`: None before
+    `start`.
+    """
+
+    def __init__(self, entry: PluginRecord, stat_logger: StatLogger) -> None:
+        self.entry = entry
+        self.logger = stat_logger
+        self.dropped = 0
+        self._queue: queue.Queue[Callable[[], object]] = queue.Queue(QUEUE_SIZE)
+        self.thread: threading.Thread | None = None
+        self._errors = 0
+        self._call = ""
+        self._call_s = 0
+        self._is_quarantined = False
+        self._is_ending = False
+
+    def start(self) -> None:
+        """Call the logger from a thread of its own from now on."""
+        self.thread = threading.Thread(target=self._run, name="tenonry-stats", daemon=True)
+        self.thread.start()
+
+    def submit(self, method: str, *args: Any) -> None:
+        """Queue a call; dropped and counted if the queue is full, and logged the first time."""
+        try:
+            self._queue.put_nowait(partial(self.call, method, *args))
+        except queue.Full:
+            if not self.dropped:
+                logger.warning("%s is too slow; its numbers miss records", self.entry.label())
+            self.dropped += 1
+
+    def after(self, function: Callable[[], object]) -> None:
+        """Call `function` once the logger has taken what was submitted so far, or now if the queue is full."""
+        try:
+            self._queue.put_nowait(function)
+        except queue.Full:
+            function()
+
+    def _run(self) -> None:
+        due = self._next_log()
+        while threading.current_thread() is self.thread:
+            with contextlib.suppress(queue.Empty):
+                self._queue.get(timeout=max(0.0, due - time.monotonic()))()
+            is_over = self._is_ending and self._queue.empty()
+            if is_over or time.monotonic() >= due:
+                due = self._next_log()
+                self.call("log")
+            if is_over:
+                self.call("shutdown")
+                return
+
+    def _next_log(self) -> float:
+        """When `log` is due, on the monotonic clock: after the interval of the logger, or the least one."""
+        wanted: Any = self.logger.interval_s
+        if not isinstance(wanted, int | float):
+            wanted = StatLogger.interval_s
+        interval_s: float = max(LEAST_INTERVAL_S, wanted)  # the least for what is not a number
+        return time.monotonic() + min(interval_s, threading.TIMEOUT_MAX)
+
+    def call(self, method: str, *args: Any) -> None:
+        """Call the logger now, unless it is quarantined. Raises nothing."""
+        if self._is_quarantined:
+            return
+        self._call_s = 0
+        self._call = method
+        try:
+            getattr(self.logger, method)(*args)
+            self._errors = 0
+        except BaseException as error:  # noqa: BLE001 - it is counted and logged
+            self._errors += 1
+            fault = PluginFault(
+                self.entry.name, self.entry.distribution, self.entry.version, method, error
+            )
+            logger.warning("%s", fault)
+            if self._errors == ERRORS_BEFORE_QUARANTINE:
+                self._quarantine(f"after {self._errors} errors in a row")
+        self._call = ""
+
+    def tick(self) -> None:
+        """A second has passed. Another thread takes over the queue of a logger whose call does not return."""
+        if self._call:
+            self._call_s += 1
+            if self._call_s == MAX_CALL_S:
+                self._quarantine(f"after {MAX_CALL_S} s in '{self._call}', which has not returned")
+                self.start()
+
+    def _quarantine(self, why: str) -> None:
+        self._is_quarantined = True
+        logger.error("%s is quarantined %s: it is called no more", self.entry.label(), why)
+
+    def stop(self) -> None:
+        """Deliver what is queued, log, and shut the logger down; `thread` ends then."""
+        self._is_ending = True
+        if self.thread is None:  # the engines never became ready, but the logger may hold a port
+            self.call("shutdown")
+        self.after(_nothing)
+
+
+def _nothing() -> None:
+    """Wakes the thread."""

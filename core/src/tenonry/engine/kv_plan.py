@@ -9,8 +9,14 @@ from collections.abc import Sequence
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError
-from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
-from tenonry.sizing.pages import longest_sequence, paged, sequence_pages
+from tenonry.kv_cache import (
+    KVCacheConfig,
+    KVCacheGroup,
+    MemoryReport,
+    longest_sequence,
+    paged,
+    sequence_pages,
+)
 
 CPU_POOL_BYTES = 4 << 30
 DEFAULT_BLOCK_SIZE = 16

@@ -9,9 +9,8 @@ import pytest
 from pydantic.fields import FieldInfo
 
 from tenonry.config import EngineConfig, PluginChoice
+from tenonry.config.sources import ENV_PREFIX, environment_values, load_yaml, make_config
 from tenonry.errors import ConfigError
-from tenonry.settings.reading import ENV_PREFIX, environment_values, load_yaml
-from tenonry.settings.sources import make_config
 
 SERVICE_VARIABLES = {
     "_SERVICE_HOST": "10.0.0.1",

@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
+from tenonry.client import stat_manager
+from tenonry.client.stat_manager import ERRORS_BEFORE_QUARANTINE, MAX_CALL_S, Observer, StatManager
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import PluginFault
 from tenonry.info import EngineInfo, PluginRecord
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
-from tenonry.observers import observer as observers
-from tenonry.observers import stat_manager
-from tenonry.observers.observer import ERRORS_BEFORE_QUARANTINE, MAX_CALL_S, Observer
-from tenonry.observers.stat_manager import StatManager
 from tenonry.plugin.manager import PluginManager
 from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry.stats import StatRecord
@@ -212,7 +210,7 @@ class TestQuarantine:
 
 class TestSlowLoggers:
     def test_records_are_dropped_and_counted_without_a_wait(self, monkeypatch, caplog):
-        monkeypatch.setattr(observers, "QUEUE_SIZE", 5)
+        monkeypatch.setattr(stat_manager, "QUEUE_SIZE", 5)
         go = threading.Event()
         slow = ActingStatLogger(lambda _: go.wait(10))
         observer = Observer(PluginRecord("stat_logger", "slow", "m:Slow"), slow)

@@ -10,9 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from tenonry.config import EngineConfig, PluginChoice
+from tenonry.config.sources import make_config
 from tenonry.errors import ConfigError
 from tenonry.gpus import VARIABLE
-from tenonry.settings.sources import make_config
 
 
 def config(**values: Any) -> EngineConfig:

@@ -9,15 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenonry.config import EngineConfig
-from tenonry.errors import ConfigError
-from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
-from tenonry.sizing.pages import longest_sequence, sequence_pages, window_blocks
-from tenonry.sizing.plan import (
+from tenonry.engine.kv_plan import (
     CPU_POOL_BYTES,
     DEFAULT_BLOCK_SIZE,
     choose_block_size,
     fit_model_len,
     plan_kv_cache,
+)
+from tenonry.errors import ConfigError
+from tenonry.kv_cache import (
+    KVCacheConfig,
+    KVCacheGroup,
+    MemoryReport,
+    longest_sequence,
+    sequence_pages,
+    window_blocks,
 )
 
 KIB, GIB = 1 << 10, 1 << 30

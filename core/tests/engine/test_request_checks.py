@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tenonry.checks.requests import (
+from tenonry.engine.request_checks import (
     MAX_BAD_WORD_TOKENS,
     MAX_NAME_CHARS,
     MAX_STOP_IDS,
@@ -19,8 +19,7 @@ from tenonry.checks.requests import (
 )
 from tenonry.errors import RequestError
 from tenonry.features.checks import MAX_FEATURE_BYTES
-from tenonry.handle import make_handle
-from tenonry.messages import EngineCoreRequest
+from tenonry.messages import EngineCoreRequest, make_handle
 from tenonry.outputs import FinishReason
 from tenonry.request import Request, RequestStatus
 from tenonry.sampling_params import SamplingParams, StructuredOutput

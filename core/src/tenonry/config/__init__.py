@@ -1,6 +1,6 @@
 """The one configuration of an engine: a flat, frozen pydantic model. Built in the front end, sent as text to children.
 
-`tenonry.settings` says where the values come from. Facts learnt after start-up never come back here; they live in
+`tenonry.config.sources` says where the values come from. Facts learnt after start-up never come back here; they live in
 `EngineFacts` and `EngineInfo`.
 """
 

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
+from tenonry.client.stream import Stream
 from tenonry.messages import EngineCoreOutputs
-
-
-class Versioned(Protocol):
-    """A stream of outputs."""
-
-    engine_index: int
-    weight_version: str
 
 
 class WeightVersions:
@@ -21,7 +14,7 @@ class WeightVersions:
     def __init__(self) -> None:
         self._by_engine: dict[int, str] = {}
 
-    def read(self, outputs: EngineCoreOutputs, streams: Iterable[Versioned]) -> None:
+    def read(self, outputs: EngineCoreOutputs, streams: Iterable[Stream]) -> None:
         """Note what one frame says. Open streams are looked at when that changed, or when requests began after that."""
         engine = outputs.engine_index
         version = outputs.weight_version

@@ -1,1 +1,0 @@
-"""Observers: what delivers the numbers of engines and requests to stat loggers, beside the tokens' way."""
