@@ -32,12 +32,12 @@ from poisoned_parts import SWITCH
 from row_columns import KEYED, LISTS, RESET, columns_of
 
 from tenonry.client.start import resolve_front_end
+from tenonry.config.sources import make_config
 from tenonry.engine.build import build_engine
 from tenonry.engine.core import EngineCore
 from tenonry.messages import EngineCoreRequest, OutputsByClient
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import SamplingParams, StructuredOutput
-from tenonry.settings.sources import make_config
 from tenonry.step import Adapter
 
 pytestmark = pytest.mark.timeout(120)

@@ -15,6 +15,10 @@ from tenonry_testkit.roles import eventually
 ADDRESS = "inproc://nodes"
 
 
+def deaf(index: int, death: Death) -> None:
+    pass
+
+
 @pytest.fixture
 def context():
     found = zmq.Context()
@@ -25,7 +29,7 @@ def context():
 def test_nodes_that_share_a_host_name_are_lost_one_by_one(context, monkeypatch):
     monkeypatch.setattr(nodes, "SILENCE_S", 1.0)
     deaths: dict[int, Death] = {}
-    watch = NodeWatch(deaths.__setitem__)
+    watch = NodeWatch(deaths.__setitem__, deaths.__setitem__)
     door = context.socket(zmq.ROUTER)
     door.bind(ADDRESS)
     watch.start(door)
@@ -51,7 +55,7 @@ def test_nodes_that_share_a_host_name_are_lost_one_by_one(context, monkeypatch):
 
 def test_the_last_words_of_a_node_that_is_gone_count(context):
     deaths: dict[int, Death] = {}
-    watch = NodeWatch(deaths.__setitem__)
+    watch = NodeWatch(deaths.__setitem__, deaths.__setitem__)
     door = context.socket(zmq.ROUTER)
     door.router_mandatory = True
     report = NodeReport(
@@ -66,7 +70,7 @@ def test_the_last_words_of_a_node_that_is_gone_count(context):
 def test_garbage_is_dropped(body, context, caplog):
     """Fault 21: the thread that watches the nodes goes on."""
     door = context.socket(zmq.ROUTER)
-    assert NodeWatch(lambda *_: None).receive(door, [NODE_IDENTITY + b"x", body]) is None
+    assert NodeWatch(deaf, deaf).receive(door, [NODE_IDENTITY + b"x", body]) is None
     assert "dropped a report of a node" in caplog.text
     door.close()
 
@@ -74,7 +78,7 @@ def test_garbage_is_dropped(body, context, caplog):
 def test_an_order_reaches_the_node_of_its_engine(context):
     """What that node said before it followed the order counts no more."""
     deaths: list[Death] = []
-    watch = NodeWatch(lambda _, death: deaths.append(death))
+    watch = NodeWatch(lambda _, death: deaths.append(death), deaf)
     door = context.socket(zmq.ROUTER)
     door.bind(ADDRESS)
     node = context.socket(zmq.DEALER)
@@ -131,7 +135,7 @@ def test_a_node_that_was_started_again_returns_once(context):
 
 def test_a_node_hears_when_all_engines_are_ready(context):
     """Until then, that the front end lives."""
-    watch = NodeWatch(lambda *_: None)
+    watch = NodeWatch(deaf, deaf)
     door = context.socket(zmq.ROUTER)
     door.bind(ADDRESS)
     node = context.socket(zmq.DEALER)

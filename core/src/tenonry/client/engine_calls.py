@@ -44,8 +44,7 @@ class EngineCalls:
                 try:
                     await self._client.call_engine(index, method, *args)
                 except EngineGenerateError as error:
-                    death = Death(f"it could not follow '{method}': {error}")
-                    self._client.on_death(index, death)
+                    self._client.on_death(index, Death(f"it could not follow '{method}': {error}"))
                 except EngineDeadError:  # another one is started
                     pass
 

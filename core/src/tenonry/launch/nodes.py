@@ -68,12 +68,10 @@ class NodeWatch:
     """
 
     def __init__(
-        self,
-        on_death: Callable[[int, Death], None],
-        on_return: Callable[[int, Death], None] | None = None,
+        self, on_death: Callable[[int, Death], None], on_return: Callable[[int, Death], None]
     ) -> None:
         self._on_death = on_death
-        self._on_return = on_return or on_death
+        self._on_return = on_return
         # The last report and its time, by identity: two nodes may have one host name.
         self._last: dict[bytes, tuple[float, NodeReport]] = {}
         self._stop = threading.Event()
@@ -128,8 +126,7 @@ class NodeWatch:
         for index, death in report.ended.items():
             # A lower number says how that one ended before.
             if report.number >= self._ordered.get(index, 0):
-                reason = f"{death.reason} on node {report.node}"
-                self._ended(index, Death(reason, death.began_step))
+                self._ended(index, Death(f"{death.reason} on node {report.node}", death.began_step))
         return report
 
     def _find_new_process(self, report: NodeReport) -> None:
