@@ -343,8 +343,9 @@ class EngineFleet:
             self._on_death(index, death)
         elif not self._rendezvous:
             self._coordinator_files.close()
-            text = "%s; requests are still served, but front ends know only their own load"
-            logger.error(text, death)
+            logger.error(
+                "%s; requests are still served, but front ends know only their own load", death
+            )
         if self._rendezvous:
             for other in list(self.engines):
                 reason = f"{death}, and engine {other} steps only together with it"

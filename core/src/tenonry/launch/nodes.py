@@ -161,14 +161,11 @@ class NodeWatch:
     def _check_silence(self) -> None:
         now = time.monotonic()
         for identity, (received, report) in list(self._last.items()):
-            if now <= received + SILENCE_S:
-                continue
-            del self._last[identity]
-            for index in report.engines:
-                reason = (
-                    f"engine {index}: its node {report.node} has said nothing for {SILENCE_S:.0f} s"
-                )
-                self._ended(index, Death(reason, lost_node=report.node))
+            if now > received + SILENCE_S:
+                del self._last[identity]
+                reason = f"its node {report.node} has said nothing for {SILENCE_S:.0f} s"
+                for index in report.engines:
+                    self._ended(index, Death(f"engine {index}: {reason}", lost_node=report.node))
 
     def close(self) -> None:
         self._stop.set()
