@@ -214,6 +214,12 @@ def test_parser_that_fails_fails_the_one_request(make_api, tmp_path):
     assert "0x7f" not in response.text
 
 
+def allowed(*names, mode="auto"):
+    """The choice among some of the tools."""
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "word"),
     [
@@ -225,6 +231,8 @@ def test_parser_that_fails_fails_the_one_request(make_api, tmp_path):
         ({"tools": [ADD] * 129}, "tools", "at most 128"),
         ({"tools": "add"}, "tools", "list"),
         ({"tool_choice": "sometimes"}, "tool_choice", "required"),
+        ({"tool_choice": {"type": "custom", "custom": {"name": "add"}}}, "tool_choice", "of the type function"),
+        ({"tool_choice": allowed("sub")}, None, "names 'sub'; the tools of this request are: add, say"),
         ({"tool_choice": "required", "tools": []}, None, "tools"),
         ({"tool_choice": {"type": "function", "function": {"name": "sub"}}}, None, "add, say"),
         ({"reasoning_effort": "a lot"}, "reasoning_effort", "high"),
@@ -405,6 +413,13 @@ class TestDemandedCalls:
         schema = self.schema(api)
         assert schema["items"]["properties"]["name"] == {"const": "say"}
         assert schema["maxItems"] == 1
+
+    def test_one_of_the_allowed(self, api):
+        api.engine.answer = '[{"name": "say", "arguments": {}}]'
+        choice = allowed("say", mode="required")
+        (answer,) = ask(api, tool_choice=choice, tools=WITH_LISTS)
+        assert without_ids(answer["message"]["tool_calls"]) == [{"name": "say", "arguments": "{}"}]
+        assert self.schema(api)["items"]["properties"]["name"] == {"const": "say"}
 
     def test_reasoning_that_the_prompt_began_comes_first(self, thinking):
         thinking.engine.answer = "Hm.\n</think>" + self.FORCED

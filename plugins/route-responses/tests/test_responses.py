@@ -227,6 +227,14 @@ def test_results_of_local_shells_name_their_call_by_its_id():
     assert call["tool_calls"][0]["id"] == result["tool_call_id"] == "1"
 
 
+def test_result_of_a_patch_without_a_text_is_its_status():
+    operation = {"type": "delete_file", "path": "a.py"}
+    call = {"type": "apply_patch_call", "call_id": "1", "operation": operation}
+    result = {"type": "apply_patch_call_output", "call_id": "1", "status": "failed"}
+    assert messages_of(call, result)[1]["content"] == "failed"
+    assert messages_of(call, {**result, "output": "no such file"})[1]["content"] == "no such file"
+
+
 def test_call_that_a_server_made_has_its_result():
     item = {"type": "mcp_call", "id": "1", "name": "f", "arguments": "{}", "server_label": "s"}
     assert messages_of({**item, "output": "2"})[1]["content"] == "2"
@@ -259,7 +267,8 @@ def test_reasoning_of_one_turn_adds_up():
     assert messages_of(reasoning("a", summary=summary))[0]["reasoning_content"] == "a"
     ignored = []
     messages_of(call, reasoning("", encrypted_content="x"), ignored=ignored)
-    assert ignored == ["input[].encrypted_content"]
+    messages_of(reasoning("", summary=summary, encrypted_content="x"), ignored=ignored)
+    assert ignored == ["input[].encrypted_content"] * 2
 
 
 def test_parts_stay_parts():

@@ -124,9 +124,17 @@ class BlockReader:
         if kind == "tool_reference" and offered == RESULT_BLOCKS:
             return [_as_text(text_of(block, where, "tool_name"))]
         if kind == "compaction":
-            return _compaction(block, where)
+            return self._compaction(block, where)
         self._leave_out(block, where, offered)
         return []
+
+    def _compaction(self, block: Mapping[str, Any], where: str) -> list[Part]:
+        """The summary of what was compacted, or nothing where that failed."""
+        if block.get("encrypted_content"):
+            self._ignore("messages[].content[].encrypted_content", "only its author can read it")
+        if block.get("content") is None:
+            return []
+        return [_as_text(text_of(block, where, "content"))]
 
     def _document(self, block: Mapping[str, Any], where: str) -> list[Part]:
         source = block.get("source")
@@ -162,7 +170,7 @@ class BlockReader:
             elif kind == "tool_use":
                 calls.append(_call(block, at))
             elif kind == "compaction":
-                parts += _compaction(block, at)
+                parts += self._compaction(block, at)
             else:
                 self._leave_out(block, at, ASSISTANT_BLOCKS)
         message: Message = {"role": "assistant", "content": _content(parts)}
@@ -201,13 +209,6 @@ def _content(parts: list[Part]) -> str | list[Part]:
     if len(parts) <= 1 and all(part["type"] == "text" for part in parts):
         return "".join(part["text"] for part in parts)
     return parts
-
-
-def _compaction(block: Mapping[str, Any], where: str) -> list[Part]:
-    """The summary of what was compacted, or nothing where that failed."""
-    if block.get("content") is None:
-        return []
-    return [_as_text(text_of(block, where, "content"))]
 
 
 def _call(block: Mapping[str, Any], where: str) -> dict[str, Any]:

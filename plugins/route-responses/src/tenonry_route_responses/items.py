@@ -104,7 +104,7 @@ class _Conversation:
             turn = self._turn()
             before = turn.get("reasoning_content")
             turn["reasoning_content"] = f"{before}\n{text}" if before else text
-        elif item.get("encrypted_content"):
+        if item.get("encrypted_content"):
             self._ignore("input[].encrypted_content", "only its author can read it")
 
     def _function_call(self, item: Item, where: str) -> None:
@@ -154,6 +154,7 @@ class _Conversation:
             refuse(f"{where}.call_id", "must be a text")
         output = item.get("output")
         if item.get("type") in ("shell_call_output", "apply_patch_call_output"):
+            output = item.get("status") if output is None else output
             output = output if isinstance(output, str) else _json(output)
         self._result(call_id, _parts(output, f"{where}.output"))
 

@@ -38,13 +38,13 @@ ITEMS: dict[str, Collection[str]] = {
     "shell_call_output": _OUTPUT,
     "apply_patch_call": {"type", "id", "call_id", "operation", "status"},
     "apply_patch_call_output": _OUTPUT,
-    "mcp_call": {"type", "id", "name", "arguments", "output", "error", "status", "server_label"},
+    "mcp_call": {"type", "id", "name", "arguments", "output", "error", "status"},
     "reasoning": {"type", "id", "summary", "content", "encrypted_content", "status"},
 }
 PARTS: dict[str, Collection[str]] = {
     "input_text": {"type", "text"},
     "text": {"type", "text"},
-    "output_text": {"type", "text", "annotations", "logprobs"},
+    "output_text": {"type", "text", "logprobs"},
     "refusal": {"type", "refusal"},
     "input_image": {"type", "image_url", "file_id", "detail"},
 }

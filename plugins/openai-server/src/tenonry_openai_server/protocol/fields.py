@@ -107,6 +107,7 @@ HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {
     "early_stopping": (None, False),
     "parallel_tool_calls": (None, True),
     "annotations": (None, []),
+    "web_search_options": (None,),
 }
 # Fields of other servers that are no misspelt fields of this one, however close they look.
 ELSEWHERE = frozenset({"mode", "models", "speed", "top_a", "top_n", "typ_p"})

@@ -40,6 +40,7 @@ LARGER_FIELDS: dict[str, int] = {
     "tools": 1 << 20,
 }
 FORMS = {
+    "tool_choice": "must be none, auto, required, or an object of the type function or allowed_tools with functions",
     "stop": "must be a text or a list of at most 64 texts of at most 1024 characters",
     "content": 'must be a text or a list of parts such as {"type": "text", "text": "…"}',
 }

@@ -21,6 +21,7 @@ from tenonry_openai_server.protocol.parse import Body
 from tenonry_openai_server.protocol.sampling import SamplingBody, TemplateValues, at_most
 from tenonry_openai_server.protocol.tools import (
     MAX_TOOLS,
+    AllowedChoice,
     NamedChoice,
     ReasoningEffort,
     ToolChoice,
@@ -173,12 +174,19 @@ class ChatRequest(ChatPrompt, SamplingBody):
 
     @property
     def shown_tools(self) -> list[ToolFunction]:
-        """None where the request forbids calls."""
-        return [] if self.tool_choice == "none" else super().shown_tools
+        """None where the request forbids calls; those of `allowed_tools` where it names some."""
+        if self.tool_choice == "none":
+            return []
+        tools = super().shown_tools
+        if isinstance(self.tool_choice, AllowedChoice):
+            return [tool for tool in tools if tool.name in self.tool_choice.names]
+        return tools
 
     def demands(self, name: str) -> bool:
         """Whether the answer must be a call, and may be one of this function."""
         choice = self.tool_choice
+        if isinstance(choice, AllowedChoice):
+            return choice.allowed_tools.mode == "required" and name in choice.names
         return choice == "required" or (
             isinstance(choice, NamedChoice) and choice.function.name == name
         )

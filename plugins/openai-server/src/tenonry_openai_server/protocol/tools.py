@@ -77,10 +77,32 @@ class NamedChoice(BaseModel):
     function: NamedFunction
 
 
+class AllowedTools(BaseModel):
+    """Some of the functions, and whether one must be called."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    mode: Literal["auto", "required"]
+    tools: list[NamedChoice] = Field(min_length=1, max_length=MAX_TOOLS)
+
+
+class AllowedChoice(BaseModel):
+    """The choice among some of the functions."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+    @property
+    def names(self) -> list[str]:
+        return [tool.function.name for tool in self.allowed_tools.tools]
+
+
 Tools = list[ToolBody]
 ToolChoice = Annotated[
-    Literal["none", "auto", "required"] | NamedChoice,
-    Field(description="none, auto, required, or one function by name."),
+    Literal["none", "auto", "required"] | NamedChoice | AllowedChoice,
+    Field(description="none, auto, required, one function by name, or some as allowed_tools."),
 ]
 
 
@@ -106,16 +128,22 @@ def depth(value: Any, above: int) -> int:
     return max((depth(entry, above + 1) for entry in entries), default=above + 1)
 
 
-def check_choice(choice: str | NamedChoice | None, tools: Sequence[ToolFunction]) -> None:
+def check_choice(
+    choice: str | NamedChoice | AllowedChoice | None, tools: Sequence[ToolFunction]
+) -> None:
     """Raises ValueError for a choice that none of the tools can fulfil."""
+    names = [tool.name for tool in tools]
+    chosen: list[str] = []
     if isinstance(choice, NamedChoice):
-        names = [tool.name for tool in tools]
-        if choice.function.name not in names:
-            offered = ", ".join(names) or "none"
-            raise ValueError(
-                f"tool_choice names '{choice.function.name}'; the tools of this request are: {offered}"
-            )
-    elif choice == "required" and not tools:
+        chosen = [choice.function.name]
+    elif isinstance(choice, AllowedChoice):
+        chosen = choice.names
+    if missing := [name for name in chosen if name not in names]:
+        offered = ", ".join(names) or "none"
+        raise ValueError(
+            f"tool_choice names '{missing[0]}'; the tools of this request are: {offered}"
+        )
+    if choice == "required" and not tools:
         raise ValueError(
             "tool_choice=required needs tools to choose from, and functions among them"
         )
