@@ -141,6 +141,10 @@ SERVED = {
         {**NAMED, "properties": {"x-a": WHOLE}, "patternProperties": {"^x-": {"minimum": 3}}},
         [{"x-a": 3}, {"x-b": "y"}], [{"x-a": 2}, {"x-a": 3.5}],
     ),
+    "two patterns that share names": Keyword(
+        {**NAMED, "patternProperties": {"^a": {"type": "number"}, "b$": {"minimum": 2}}},
+        [{"a": 1}, {"ab": 2}, {"b": "x"}, {"ab": 2.5, "a": 0}], [{"ab": 1}, {"ab": "x"}, {"a": "x"}, {"c": 1}],
+    ),
     "two patterns with one schema": Keyword(
         {**NAMED, "patternProperties": {"^a": WHOLE, "b$": WHOLE}}, [{"ab": 1}, {"a": 1}], [{"ab": "x"}, {"c": 1}]
     ),
@@ -212,6 +216,15 @@ SERVED = {
         {**LIST, "oneOf": [{"items": [True, {"const": 1}]}, {"items": [True, {"const": 2}]}], "additionalItems": False},
         [["a", 1], ["b", 2]], [["a"], [], ["a", 3]], DRAFT_7,
     ),
+    "not of a pattern": Keyword(
+        {"type": "string", "not": {"pattern": "^[ab]+$"}}, ["", "c", "abc"], ["a", "ba", "a\n"]
+    ),
+    "not of a pattern that is read in several ways": Keyword(
+        {"type": "string", "not": {"pattern": "^\\d.$"}}, ["", "123", "a1"], ["12", "1a", "1\r", "1a\n"]
+    ),
+    "oneOf by a pattern": Keyword(
+        {"type": "string", "oneOf": [{"pattern": "^a"}, {"pattern": "b$"}]}, ["a", "cb", "axb!"], ["ab", "c", ""]
+    ),
     "not required": Keyword(
         {**NAMED, "properties": {"a": WHOLE, "b": WHOLE}, "not": {"required": ["a", "b"]}}, [{}, {"a": 1}, {"b": 1}],
         [{"a": 1, "b": 1}],
@@ -252,14 +265,17 @@ REFUSED = {
     "contains": Refused({"properties": {"a": {"type": "array", "contains": WHOLE}}}, "/properties/a", "contains"),
     "look-ahead": Refused({"items": {"type": "string", "pattern": "(?=a)"}}, "/items", "look-around"),
     "format regex": Refused({"items": {"format": "regex"}}, "/items", "regex"),
-    "patterns that share names": Refused(
-        {**NAMED, "patternProperties": {"^a": WHOLE, "b$": TEXT}}, "", "two expressions of 'patternProperties'"
+    "many patterns that share names": Refused(
+        {**NAMED, "patternProperties": {"a": WHOLE, "b": TEXT, "c": {}, "d": {"type": "null"}}}, "",
+        "two expressions of 'patternProperties'",
     ),
     "beside an innocent additionalProperties": Refused(
         {**NAMED, "properties": {"a": {**NAMED, "properties": {"b": {"type": "array", "uniqueItems": True}}}}},
         "/properties/a/properties/b", "uniqueItems",
     ),
-    "not of a pattern": Refused({"type": "string", "not": {"pattern": "a+"}}, "", "'pattern': 'a.'.*which 'not' needs"),
+    "not of a format": Refused(
+        {"type": "string", "not": {"format": "date"}}, "", "'format': 'date' .at /not., which 'not' needs"
+    ),
     "reference to nothing": Refused({"items": {"$ref": "#/$defs/a"}}, "/items", r"'\$defs', which does not exist"),
     "remote reference": Refused({"items": {"$ref": "http://example.com/a"}}, "/items", "nothing is retrieved"),
     "unknown type": Refused({"items": {"type": "strin"}}, "/items", "'strin'; it must be one of"),

@@ -55,4 +55,4 @@ def test_a_published_schema_is_refused_by_path_or_every_draw_is_valid(file, draw
     tally = Tally(drawer)
     tally.add(file.name, json.loads(file.read_text(encoding="utf-8")), 2)
     assert not tally.wrong
-    assert all(reason for _, reason in tally.refused.values())
+    assert all(tally.refused.values())

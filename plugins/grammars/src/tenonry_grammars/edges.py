@@ -7,7 +7,17 @@ from itertools import product
 from typing import NamedTuple
 
 from tenonry_grammars.base import GrammarError
-from tenonry_grammars.nodes import ANYTHING, EMPTY, Choice, Edge, Node, Repeat, Row, is_nullable
+from tenonry_grammars.nodes import (
+    ANYTHING,
+    EMPTY,
+    Choice,
+    Edge,
+    Node,
+    Repeat,
+    Row,
+    is_nullable,
+    num_nodes,
+)
 
 MAX_SIZE = 10_000  # nodes of one form
 MAX_COUNT = 64  # of a repeated part with an edge
@@ -76,17 +86,9 @@ def _together(forms: Iterable[_Form]) -> list[_Form]:
     for form in forms:
         found.setdefault((form.begins, form.ends), []).append(form.node)
     together = [_Form(begins, _one_of(nodes), ends) for (begins, ends), nodes in found.items()]
-    if sum(_size(form.node) for form in together) > MAX_SIZE:
+    if sum(num_nodes(form.node) for form in together) > MAX_SIZE:
         raise GrammarError("the regular expression has ^ or $ in too many places")
     return together
-
-
-def _size(node: Node) -> int:
-    if isinstance(node, Repeat):
-        return 1 + _size(node.part)
-    if isinstance(node, Row):
-        return 1 + sum(map(_size, node.parts))
-    return 1 + sum(map(_size, node.options)) if isinstance(node, Choice) else 1
 
 
 def _chained(firsts: list[_Form], seconds: list[_Form]) -> list[_Form]:

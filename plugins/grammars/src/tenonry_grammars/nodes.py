@@ -84,6 +84,15 @@ def is_nullable(node: Node) -> bool:
     return isinstance(node, Choice) and any(map(is_nullable, node.options))
 
 
+def num_nodes(node: Node) -> int:
+    """Size of a tree, with equal parts counted wherever they stand."""
+    if isinstance(node, Repeat):
+        return 1 + num_nodes(node.part)
+    if isinstance(node, Row):
+        return 1 + sum(map(num_nodes, node.parts))
+    return 1 + sum(map(num_nodes, node.options)) if isinstance(node, Choice) else 1
+
+
 def all_sets(node: Node) -> Iterator[Chars]:
     """The sets of characters in a tree; those of equal parts once."""
     waiting = [node]

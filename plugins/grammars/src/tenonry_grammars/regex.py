@@ -26,18 +26,20 @@ COUNT = re.compile(r"\{([0-9]+)(,([0-9]*))?\}")
 AMBIGUOUS = ("[", "&&", "--", "~~", "||")
 
 
-def parsed(pattern: str, *, whole: bool) -> Node:
+def parsed(pattern: str, *, whole: bool, widest: bool = False) -> Node:
     """What the expression matches. Raises GrammarError for what is not regular, or ambiguous.
 
-    `whole`: it has to match the whole text; else some part of it, as `pattern` in a JSON schema.
+    `whole`: it has to match the whole text; else some part of it, as `pattern` in a JSON schema. `widest`: what any
+    reading matches instead of what all of them do, for texts that must not match.
     """
-    return _Parser(pattern, whole).parse()
+    return _Parser(pattern, whole, widest).parse()
 
 
 @dataclass(slots=True)
 class _Parser:
     text: str
     whole: bool
+    widest: bool
     place: int = 0
     depth: int = field(default=0)
 
@@ -113,6 +115,8 @@ class _Parser:
         if char in "*+?" or COUNT.match(self.text, self.place):
             raise self._error(f"nothing to repeat before {char}")
         self.place += 1
+        if char == "$" and self.widest:  # Python's also matches before a line break at the end
+            return Row((Repeat(One(chars.of("\n")), 0, 1), Edge(is_end=True)))
         if char in "^$":
             return Edge(is_end=char == "$")
         if char == "(":
@@ -120,7 +124,7 @@ class _Parser:
         if char == "[":
             return One(self._class())
         if char == ".":
-            return One(chars.NOT_A_LINE_END)
+            return One(chars.complement(chars.of("\n")) if self.widest else chars.NOT_A_LINE_END)
         if char == "\\":
             return One(self._escape(is_negated=False))
         return One(self._literal(char))
@@ -158,7 +162,7 @@ class _Parser:
         self.place += 1
         if char in chars.SHORTHANDS:
             in_every_reading, in_any_reading = chars.SHORTHANDS[char]
-            return in_any_reading if is_negated else in_every_reading
+            return in_any_reading if is_negated != self.widest else in_every_reading
         if char in NUMBERED:
             return self._literal(self._numbered(NUMBERED[char]))
         if char == "0" and self.text[self.place : self.place + 1].isdigit():

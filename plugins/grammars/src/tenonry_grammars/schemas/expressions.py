@@ -11,9 +11,9 @@ from tenonry_grammars.regex_text import pattern_text
 
 
 @lru_cache(4096)
-def expression(text: str) -> Node:
-    """What the whole text has to match, where this is found in it. Raises GrammarError."""
-    return parsed(text, whole=False)
+def expression(text: str, *, widest: bool = False) -> Node:
+    """What the whole text has to match, where this is found in it; see `parsed`. Raises GrammarError."""
+    return parsed(text, whole=False, widest=widest)
 
 
 @lru_cache(4096)

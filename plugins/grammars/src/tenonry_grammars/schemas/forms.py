@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain, combinations, permutations
+from functools import partial
+from itertools import chain, combinations, permutations, product
+from operator import eq
 
 from tenonry_grammars import characters as chars
+from tenonry_grammars.automata import combined
 from tenonry_grammars.base import GrammarError
 from tenonry_grammars.derivatives import NOTHING, are_apart, without
 from tenonry_grammars.nodes import Choice, Node, One, Repeat
@@ -24,6 +27,7 @@ from tenonry_grammars.schemas.leaves import (
     Sub,
     Text,
     Unserved,
+    both,
     item,
     of_property,
 )
@@ -32,6 +36,7 @@ from tenonry_grammars.schemas.reading import Reader
 
 # Keywords that need the opposite of a schema.
 NEGATING = ("not", "oneOf", "if", "dependencies", "dependentSchemas")
+MAX_OVERLAPPING = 3  # patterns
 MAX_DISTINCT = 4  # values whose arrays without equal items are listed
 
 
@@ -246,7 +251,28 @@ def _with_patterns_apart(leaf: Object) -> Object | None:
     others = [without(node, known) for node, _ in patterns]
     if all(are_apart(one, other) for one, other in combinations(others, 2)):
         return replace(leaf, patterns=patterns)
-    return None
+    cells = _cells(patterns)
+    return None if cells is None else replace(leaf, patterns=cells)
+
+
+def _cells(
+    patterns: tuple[tuple[Node, Conditions], ...],
+) -> tuple[tuple[Node, Conditions], ...] | None:
+    """Patterns of which no two match one name: for each set of them, names that match these alone."""
+    if len(patterns) > MAX_OVERLAPPING:
+        return None
+    found = []
+    nodes = [node for node, _ in patterns]
+    for wanted in list(product((False, True), repeat=len(patterns)))[1:]:
+        node = combined(nodes, partial(eq, wanted))
+        if node is None:
+            return None
+        whole = ANY
+        for (_, conditions), is_matched in zip(patterns, wanted, strict=True):
+            whole = both(whole, conditions) if is_matched else whole
+        if node != NOTHING:
+            found.append((node, whole))
+    return tuple(found)
 
 
 def _is_text(name: str, text: Text) -> bool:

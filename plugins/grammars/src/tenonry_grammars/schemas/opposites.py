@@ -10,6 +10,8 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Any
 
+from tenonry_grammars.automata import combined
+from tenonry_grammars.derivatives import NOTHING
 from tenonry_grammars.schema import RESTRICTING, pointer
 from tenonry_grammars.schemas.formats import FORMATS, UNSERVED
 from tenonry_grammars.schemas.leaves import (
@@ -176,8 +178,14 @@ def _count(keyword: str, below: Callable[[int], Leaf], above: Callable[[int], Le
 
 
 def _pattern(reader: SchemaReader, place: Place, value: Any) -> list[Leaf]:
-    few = reader.names_of_pattern(reader.pattern(place, value))
-    return _unserved(place, "pattern") if few is None else [Text(others=tuple(few))]
+    node = reader.pattern(place, value, widest=True)
+    few = reader.names_of_pattern(node)
+    if few is not None:
+        return [Text(others=tuple(few))]
+    others = combined([node], lambda matched: not matched[0])
+    if others is None:
+        return _unserved(place, "pattern")
+    return [] if others == NOTHING else [Text(patterns=(others,))]
 
 
 def _required(_: SchemaReader, place: Place, value: Any) -> list[Leaf]:

@@ -244,12 +244,12 @@ class Reader:
         ]
 
     # ------------------------------------------------------------------ expressions
-    def pattern(self, place: Place, text: Any) -> Node:
-        """The expression of a schema, for a whole text. Raises GrammarError."""
+    def pattern(self, place: Place, text: Any, *, widest: bool = False) -> Node:
+        """The expression of a schema, for a whole text; see `parsed`. Raises GrammarError."""
         if not isinstance(text, str):
             raise GrammarError(f"a pattern is a text, not {text!r:.64}", pointer(place.path))
         try:
-            return expression(text)
+            return expression(text, widest=widest)
         except GrammarError as error:
             raise GrammarError(str(error), pointer(place.path)) from None
 
