@@ -12,7 +12,7 @@ import pytest
 
 from tenonry.errors import RequestError
 from tenonry_images import sources
-from tenonry_images.sources import ImageSources, is_public
+from tenonry_images.sources import CHUNK_BYTES, ImageSources, is_public
 
 
 def encoded(data: bytes) -> str:
@@ -67,6 +67,22 @@ def test_what_cannot_be_read_is_refused_with_field_value_and_bound(url, reason):
     with pytest.raises(RequestError, match=reason) as raised:
         ImageSources(("good.test",), 10).read(url, "messages[0]")
     assert raised.value.param == "messages[0]"
+
+
+@pytest.mark.parametrize("size", [CHUNK_BYTES // 4 * 3, 200_001, 200_002, 200_003])
+def test_long_base64_is_decoded_whole(size):
+    data = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    sources = ImageSources((), 1 << 20)
+    for text in (base64.b64encode(data), base64.encodebytes(data)):
+        assert sources.read(f"data:;base64,{text.decode()}", "image") == data
+        assert sources.read(f"data:;base64,{text.decode().rstrip()}", "image") == data
+
+
+@pytest.mark.parametrize("place", [CHUNK_BYTES - 2, CHUNK_BYTES - 1, CHUNK_BYTES])
+def test_padding_before_the_end_is_no_base64_at_any_place(place):
+    text = "A" * place + "==" + "A" * CHUNK_BYTES
+    with pytest.raises(RequestError, match="no base64"):
+        ImageSources((), 1 << 20).read(f"data:;base64,{text}", "image")
 
 
 @pytest.mark.parametrize(

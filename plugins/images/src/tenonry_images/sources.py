@@ -26,6 +26,7 @@ HTTPS_PORT = 443
 CHUNK_BYTES = 1 << 16
 MAX_URL_CHARS = 4096
 FETCH_SECONDS = 10.0
+_SPACE = string.whitespace.encode()
 _BASE64 = re.compile(r";\s*base64\s*$", re.IGNORECASE)
 
 
@@ -74,7 +75,7 @@ class ImageSources:
             raise RequestError(f"{param}: a data: URL has a comma before its data", param)
         if len(body) > 4 * self._max_bytes:
             raise self._too_large(f"{len(body)} characters", param)
-        data = unquote_to_bytes(body)
+        data = unquote_to_bytes(body) if "%" in body else body.encode("utf-8", "surrogatepass")
         if _BASE64.search(head):
             data = _of_base64(data, param)
         if len(data) > self._max_bytes:
@@ -159,10 +160,22 @@ class ImageSources:
 
 
 def _of_base64(text: bytes, param: str) -> bytes:
-    """Base64 as browsers read it in data: URLs: white space is skipped, and padding may be missing."""
-    text = text.translate(None, string.whitespace.encode()).rstrip(b"=")
+    """Base64 as browsers read it in data: URLs: white space is skipped, and padding may be missing.
+
+    In parts, between which other threads run: one call for all of it would hold the interpreter's lock.
+    """
+    data = bytearray()
+    rest = b""
+    text = text.rstrip(_SPACE + b"=")
     try:
-        return base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
+        for start in range(0, len(text), CHUNK_BYTES):
+            part = rest + text[start : start + CHUNK_BYTES].translate(None, _SPACE)
+            if b"=" in part:
+                raise binascii.Error("padding before the end")
+            end = len(part) - len(part) % 4
+            data += base64.b64decode(part[:end], validate=True)
+            rest = part[end:]
+        return bytes(data + base64.b64decode(rest + b"=" * (-len(rest) % 4), validate=True))
     except binascii.Error:
         raise RequestError(f"{param}: the data of this data: URL is no base64", param) from None
 
