@@ -44,7 +44,7 @@ def spec(index: int, file: str = "", *, executor: str = HERE, worker: str = FAKE
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessLauncher]:
     """Its children sleep instead of being engines."""
-    monkeypatch.setattr(process, "ENGINE_ROLE", "tenonry_testkit.kernel.launch_roles:sleep")
+    monkeypatch.setattr(ProcessLauncher, "role", "tenonry_testkit.kernel.launch_roles:sleep")
     made = ProcessLauncher(CONTEXT)
     yield made
     made.shutdown(0.2)
@@ -122,7 +122,7 @@ def test_shutdown_may_be_called_again(launcher):
 
 def test_a_collected_launcher_takes_its_engines_along(monkeypatch):
     """PM-4."""
-    monkeypatch.setattr(process, "ENGINE_ROLE", "tenonry_testkit.kernel.launch_roles:sleep")
+    monkeypatch.setattr(ProcessLauncher, "role", "tenonry_testkit.kernel.launch_roles:sleep")
     launcher = ProcessLauncher(CONTEXT)
     launcher.start([spec(0)])
     eventually(launcher.pids)

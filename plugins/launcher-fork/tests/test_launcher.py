@@ -13,7 +13,6 @@ import pytest
 from tenonry.config import EngineConfig
 from tenonry.info import ModelInfo, PluginRecord
 from tenonry.interfaces.launcher import EngineSpec, LauncherContext
-from tenonry.launch import process
 from tenonry.plugin.manager import PluginManager
 from tenonry.plugin.plan import PluginPlan
 from tenonry_launcher_fork.forks import IS_SUPPORTED
@@ -44,7 +43,7 @@ def spec(index: int, file: str = "", *, executor: str = HERE, worker: str = FAKE
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkLauncher]:
     """Its children sleep instead of being engines."""
-    monkeypatch.setattr(process, "ENGINE_ROLE", "tenonry_testkit.kernel.launch_roles:sleep")
+    monkeypatch.setattr(ForkLauncher, "role", "tenonry_testkit.kernel.launch_roles:sleep")
     made = ForkLauncher(CONTEXT)
     yield made
     made.shutdown(0.2)
@@ -58,7 +57,7 @@ def test_the_default_launcher_forks_where_this_is_installed():
 
 def test_a_collected_launcher_takes_its_engines_along(monkeypatch):
     """PM-4."""
-    monkeypatch.setattr(process, "ENGINE_ROLE", "tenonry_testkit.kernel.launch_roles:sleep")
+    monkeypatch.setattr(ForkLauncher, "role", "tenonry_testkit.kernel.launch_roles:sleep")
     launcher = ForkLauncher(CONTEXT)
     launcher.start([spec(0, worker=IMPORTS)])
     eventually(launcher.pids)

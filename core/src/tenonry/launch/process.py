@@ -24,7 +24,9 @@ def watch_options(config: EngineConfig) -> dict[str, Any]:
 
 
 class ProcessLauncher(Launcher):
-    """Starts one child per engine. A subclass may choose another `starter`."""
+    """Starts one child per engine. A subclass may choose another `starter`, and another `role` that runs an engine."""
+
+    role = ENGINE_ROLE
 
     def __init__(self, context: LauncherContext) -> None:
         super().__init__(context)
@@ -40,7 +42,7 @@ class ProcessLauncher(Launcher):
             for spec in engines:
                 self._supervisor.start(
                     engine_name(spec.engine_index),
-                    ENGINE_ROLE,
+                    self.role,
                     {"spec": msgspec.json.encode(spec).decode()},
                     **watch_options(self.context.config),
                     environment=device_environment(self.context.config, spec.local_rank),

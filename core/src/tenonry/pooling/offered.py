@@ -112,13 +112,8 @@ class OffersBlockingPooling:
             outputs = self.generate(prompts, params, **options)
             return [float(pooled(output).data[0]) for output in outputs]
         texts = list(dict.fromkeys(text for both in pairs for text in both))
-        found = self.embed(
-            texts
-            if truncate_prompt_tokens is None
-            else [
-                {"prompt": text, "truncate_prompt_tokens": truncate_prompt_tokens} for text in texts
-            ],
-            **options,
-        )
+        if truncate_prompt_tokens is not None:
+            options["tokenization_kwargs"] = {"truncate_prompt_tokens": truncate_prompt_tokens}
+        found = self.embed(texts, **options)
         vectors = {text: each.data for text, each in zip(texts, found, strict=True)}
         return [cosine(vectors[first], vectors[second]) for first, second in pairs]

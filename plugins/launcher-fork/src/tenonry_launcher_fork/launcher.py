@@ -14,11 +14,14 @@ from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry_launcher_fork.forks import IS_SUPPORTED, ForkServer, start_fork_server
 from tenonry_launcher_fork.preload import EngineImports
 
+ENGINE_ROLE = "tenonry_launcher_fork.output:run_engine"
 IMPORTS_ROLE = "tenonry_launcher_fork.preload:preload"
 
 
 class ForkLauncher(ProcessLauncher):
     """Forks engines where their worker names its imports and there is no GPU; starts fresh interpreters elsewhere."""
+
+    role = ENGINE_ROLE
 
     def __init__(self, context: LauncherContext) -> None:
         super().__init__(context)
