@@ -128,3 +128,22 @@ def test_passes_are_run_one_by_one_where_several_at_once_are_refused():
     rounds, step, passes = entered(lambda *_: None)
     assert rounds.run(step).token_ids.tolist() == [7] * 10
     assert passes == [2] * 5
+
+
+def test_a_row_does_not_end_at_the_stop_ids_of_its_previous_request():
+    rounds = Rounds(BatchState(2, 16, 4), lambda output: answer([], []))
+    for stops in ((7, 8, 9), (5,)):
+        new = NewRow(
+            row=1,
+            handle=1,
+            token_ids=np.array([1], np.int32),
+            num_computed=0,
+            num_output=0,
+            block_ids=(),
+            sampling=SamplingParams(),
+            stop_token_ids=stops,
+        )
+        rounds.enter(new)
+    tokens = np.array([5, 7, 8, 9], np.int32)
+    ends = rounds.ends(np.ones(4, np.int32), tokens, np.ones(4, np.int32))
+    assert ends.tolist() == [True, False, False, False]
