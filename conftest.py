@@ -10,6 +10,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -26,6 +27,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # To the end of the collection: what is imported and collected stays, so looking for garbage among it is wasted.
 gc.disable()
+
+# Faults at random moments and all model families, for minutes; each of their guarantees has a shorter test besides.
+CHAOS, PARITY = (Path(__file__).parent / "tests" / name for name in ("chaos", "parity"))
 
 # A shell starts what it runs in the background with SIGINT ignored, `nohup` with SIGHUP, and children inherit that; a
 # server then rightly ignores it, too. Ours are interrupted.
@@ -70,7 +74,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests that need a GPU; torch is asked only if there are any."""
+    """Mark what runs at night; skip the tests that need a GPU, of which torch is asked only if there are any."""
+    for item in items:
+        if item.path.is_relative_to(CHAOS) or item.path.is_relative_to(PARITY):
+            item.add_marker("nightly")
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not cuda_is_available():
         for item in marked:

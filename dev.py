@@ -412,18 +412,22 @@ def bench(words: list[str]) -> NoReturn:
 
 
 def test(words: list[str]) -> int:
-    """All tests in `.venv`, or each distribution's in an environment of its own."""
+    """Tests in `.venv`: those of every change, with `--all` also what takes minutes each, or those that are named. Or
+    each distribution's in an environment of its own.
+    """
     if words[:1] == ["--isolated"]:
         return test_isolated(words[1:])
     ensure_environment()
     os.chdir(ROOT)
-    if words:
+    is_all = words == ["--all"]
+    if words and not is_all:
         become(PYTHON, "-m", "pytest", *words, env=test_env())
     env = test_env()
     if not list(ROOT.glob(LAST_COMPILED)):
         env["TESTERS_HEAD_START_S"] = str(HEAD_START_S)
     with tempfile.TemporaryFile() as output_of_ray, tempfile.TemporaryDirectory() as caches:
-        command = [str(PYTHON), "-m", "pytest", "-q", "-o"]
+        chosen = [] if is_all else ["-m", "not nightly"]
+        command = [str(PYTHON), "-m", "pytest", "-q", *chosen, "-o"]
         ray_command = [*command, f"cache_dir={caches}/ray", *ALONE]
         # Ray's tests wait more than they compute, so they share the time of the others.
         ray = subprocess.Popen(

@@ -502,14 +502,26 @@ def test_all_tests_run_and_each_failure_counts(
     monkeypatch.chdir(ROOT)
     assert dev.test([]) == status
     printed = capfd.readouterr().out.splitlines()
-    assert [line.split()[:4] for line in printed] == [
-        ["-m", "pytest", "-q", "-o"],
-        ["-m", "pytest", "-q", "-o"],
+    assert [line.split()[:6] for line in printed] == 2 * [
+        ["-m", "pytest", "-q", "-m", "not", "nightly"]
     ]
     for path in dev.ALONE:
         assert (ROOT / path).exists()
         assert f"--deselect={path}" in printed[0].split()
         assert path in printed[1].split()
+
+
+def test_what_takes_minutes_runs_too_with_all(dev, tmp_path, monkeypatch, capfd):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(dev, "PYTHON", python)
+    monkeypatch.setattr(dev, "ensure_environment", lambda: None)
+    monkeypatch.chdir(ROOT)
+    assert dev.test(["--all"]) == 0
+    printed = capfd.readouterr().out
+    assert printed.count("pytest -q -o") == 2
+    assert "nightly" not in printed
 
 
 @pytest.fixture

@@ -153,6 +153,7 @@ def send(case: Case, client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+@pytest.mark.nightly
 def test_data_that_schemathesis_derives(mode, operations, client):
     for operation in operations:
         has_body = operation.method == "post"

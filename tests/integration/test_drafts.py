@@ -283,6 +283,7 @@ def scraped(engine):
 class TestServed:
     @pytest.mark.parametrize("layout", [{}, {"tensor_parallel_size": 2}], ids=["one rank", "TP 2"])
     @pytest.mark.parametrize("drafter", ["ngram", MODEL], ids=["ngram", "model"])
+    @pytest.mark.nightly
     def test_newcomers_and_aborts_in_the_middle(self, plain, drafter, layout):
         """Streams show every token once, in order, whatever others do meanwhile."""
         asked = [{**DRAWN, "max_tokens": count} for count in (40, 23, 31, 12)]

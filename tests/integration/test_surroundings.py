@@ -124,6 +124,7 @@ def test_a_command_without_standard_streams_ends_well(words, closed):
 
 @pytest.mark.slow
 @pytest.mark.timeout(150)
+@pytest.mark.nightly
 def test_the_locale_changes_no_answer():
     """The prompt is read as UTF-8 from the command line and from standard input; every file has its own encoding."""
     expected = run(*TENONRY, "generate", PROMPT, "--max-tokens", "8", PYTHONUTF8="1")

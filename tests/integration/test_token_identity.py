@@ -156,6 +156,7 @@ def test_tokens_equal_generate_in_one_big_batch(family):
 
 
 @pytest.mark.parametrize("way", sorted(COMBINED))
+@pytest.mark.nightly
 def test_tokens_equal_generate_in_ways_that_combine_several(family, way):
     serve_in(family, way)
 

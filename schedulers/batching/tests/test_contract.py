@@ -10,6 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
+import pytest
+
 from tenonry.plugin.manager import resolve_point
 from tenonry_scheduler_batching import SCHEDULING_POLICIES
 from tenonry_scheduler_batching.scheduler import BatchingScheduler
@@ -31,6 +33,7 @@ class TestPriority(SchedulerContract):
     effort = 0.15
 
 
+@pytest.mark.nightly
 class TestShortFirst(SchedulerContract):
     """The policy of the tutorial, whose order brings long prompts and their cached beginnings together differently.
 
