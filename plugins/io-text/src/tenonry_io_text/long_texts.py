@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tenonry.errors import ModelError, RequestError
 from tenonry_helper_pool.client import has_client
@@ -49,8 +50,11 @@ class LongTexts:
         if report is not None:
             report(HelperStats(helper=HELPER))
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of a text. Raises RequestError for one that takes too much, and QueueFullError."""
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int] | NDArray[np.int64]:
+        """Token ids of a text, of a long one as an array: a list of millions would hold the interpreter's lock.
+
+        Raises RequestError for a text that takes too much, and QueueFullError.
+        """
         if len(text) <= self._long_chars or not has_client():
             return self._codec.encode(text, add_special_tokens=add_special_tokens)
         check_unicode(text)
@@ -66,8 +70,7 @@ class LongTexts:
             ) from None
         except HelperUnavailable as error:
             raise ModelError(f"long texts cannot be tokenised: {error}") from None
-        ids: list[int] = np.frombuffer(answer, np.int64).tolist()
-        return ids
+        return np.frombuffer(answer, np.int64)
 
     def shutdown(self) -> None:
         """End the processes."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tenonry.errors import ConfigError, RequestError
 from tenonry.interfaces.io_processor import (
@@ -151,7 +152,7 @@ class TextIOProcessor(IOProcessor):
         text = parsed.text or ""
         if parsed.add_special_tokens is not None:
             add_special_tokens = parsed.add_special_tokens
-        ids = self.encode(text, add_special_tokens=add_special_tokens)
+        ids = self._encoded(text, add_special_tokens)
         try:
             return checked_ids(ids, self._vocab_size)
         except RequestError:
@@ -178,9 +179,9 @@ class TextIOProcessor(IOProcessor):
         plain = parsed._replace(add_special_tokens=False)
         return self._token_ids(plain, add_special_tokens=False)
 
-    def _refuse_tokens_without_row(self, token_ids: Sequence[int]) -> None:
+    def _refuse_tokens_without_row(self, token_ids: list[int] | NDArray[np.int64]) -> None:
         """Raise RequestError for a token of the text that the tokenizer knows and the model does not."""
-        beyond = next((each for each in token_ids if each >= self._vocab_size), None)
+        beyond = next((int(each) for each in token_ids if each >= self._vocab_size), None)
         if beyond is not None:
             token = self._need_codec("prompt").token_text(beyond)
             raise RequestError(
@@ -213,6 +214,10 @@ class TextIOProcessor(IOProcessor):
         )
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        ids = self._encoded(text, add_special_tokens)
+        return ids if isinstance(ids, list) else ids.tolist()
+
+    def _encoded(self, text: str, add_special_tokens: bool) -> list[int] | NDArray[np.int64]:
         self._check_chars(text, "prompt")
         tokenizer = self._long_texts or self._need_codec("prompt")
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
