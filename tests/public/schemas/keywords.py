@@ -154,6 +154,23 @@ SERVED = {
     "propertyNames enum": Keyword(
         {"type": "object", "propertyNames": {"enum": ["a", "b"]}}, [{}, {"a": 1}, {"a": 1, "b": 2}], [{"c": 1}]
     ),
+    "propertyNames of a length and an expression": Keyword(
+        {"type": "object", "propertyNames": {"pattern": "^[a-z]+$", "minLength": 2, "maxLength": 3}},
+        [{}, {"ab": 1, "abc": 2}], [{"a": 1}, {"abcd": 1}, {"aB": 1}],
+    ),
+    "propertyNames of two expressions": Keyword(
+        {"type": "object", "propertyNames": {"pattern": "^a", "allOf": [{"pattern": "b$"}, {"not": {"const": "ab"}}]}},
+        [{}, {"axb": 1}], [{"ab": 1}, {"a": 1}, {"b": 1}],
+    ),
+    "propertyNames beside patternProperties": Keyword(
+        {**NAMED, "propertyNames": {"pattern": "^a"}, "patternProperties": {".": WHOLE, "b$": {"minimum": 3}}},
+        [{}, {"a": 1, "ab": 3}], [{"b": 3}, {"ab": 2}, {"ab": "x"}],
+    ),
+    "propertyNames beside properties of other names": Keyword(
+        {"type": "object", "properties": {"x": TEXT, "a": WHOLE}, "patternProperties": {"^[xy]": {}},
+         "propertyNames": {"pattern": "^[xa]"}, "additionalProperties": {"type": "null"}},
+        [{"x": "t", "a": 1, "xy": 2, "ab": None}], [{"y": 1}, {"ab": 1}, {"x": 1}],
+    ),
     "minProperties": Keyword({"type": "object", "minProperties": 1}, [{"a": 1}], [{}]),
     "minProperties of named ones": Keyword(
         {**NAMED, "properties": {"a": WHOLE, "b": WHOLE}, "minProperties": 1}, [{"a": 1}, {"b": 1}, {"a": 1, "b": 1}],

@@ -11,8 +11,8 @@ from operator import eq
 from tenonry_grammars import characters as chars
 from tenonry_grammars.automata import combined
 from tenonry_grammars.base import GrammarError
-from tenonry_grammars.derivatives import NOTHING, are_apart, without
-from tenonry_grammars.nodes import Choice, Node, One, Repeat
+from tenonry_grammars.derivatives import NOTHING, alternatives, are_apart, without
+from tenonry_grammars.nodes import ANYTHING, Choice, Node, One, Repeat
 from tenonry_grammars.schema import pointer
 from tenonry_grammars.schemas.counts import counted
 from tenonry_grammars.schemas.expressions import matches
@@ -29,6 +29,7 @@ from tenonry_grammars.schemas.leaves import (
     Unserved,
     both,
     item,
+    lowest,
     of_property,
 )
 from tenonry_grammars.schemas.opposites import HELP
@@ -36,6 +37,7 @@ from tenonry_grammars.schemas.reading import Reader
 
 # Keywords that need the opposite of a schema.
 NEGATING = ("not", "oneOf", "if", "dependencies", "dependentSchemas")
+Patterns = tuple[tuple[Node, Conditions], ...]
 MAX_OVERLAPPING = 3  # patterns
 MAX_DISTINCT = 4  # values whose arrays without equal items are listed
 
@@ -135,7 +137,7 @@ class Forms:
         if leaf.names != ANY:
             named = self._named(whole)
             if named is None:
-                text = "'propertyNames' is not served here; leave it out"
+                text = "'propertyNames' takes too large an expression with the other rules; simplify it or leave it out"
                 return [_unserved(leaf, text, "propertyNames")]
             whole = named
         apart = _with_patterns_apart(whole)
@@ -185,30 +187,21 @@ class Forms:
         leaves = self._reader.expanded(self._reader.leaves(leaf.names))
         if Anything() in leaves:
             return replace(leaf, names=ANY)
-        texts = [one for one in leaves if isinstance(one, Text)]
-        if any(isinstance(one, Unserved) for one in leaves) or leaf.patterns:
+        if any(isinstance(one, Unserved) for one in leaves):
             return None
-        properties = tuple(
-            (name, conditions if any(_is_text(name, text) for text in texts) else NONE)
-            for name, conditions in leaf.properties
+        texts = [one for one in leaves if isinstance(one, Text)]
+        allowed = {name: any(_is_text(name, text) for text in texts) for name, _ in leaf.properties}
+        listed = {value: None for text in texts for value in text.values or ()}
+        properties = (
+            *((name, inner if allowed[name] else NONE) for name, inner in leaf.properties),
+            *((name, of_property(leaf, name, matches)) for name in listed if name not in allowed),
         )
-        found = replace(leaf, properties=properties, names=ANY)
-        if leaf.rest == NONE:
-            return found
-        nodes: list[Node] = []
-        for text in texts:
-            node = _name_node(text)
-            if node is None:
-                return None
-            nodes.append(node)
-        listed = [value for text in texts for value in text.values or ()]
-        known = dict(properties)
-        more = tuple((value, leaf.rest) for value in listed if value not in known)
-        kept = [node for node in nodes if node != NOTHING]
-        patterns = (
-            ((kept[0] if len(kept) == 1 else Choice(tuple(kept)), leaf.rest),) if kept else ()
-        )
-        return replace(found, properties=properties + more, patterns=patterns, rest=NONE)
+        nodes = [_name_node(text) for text in texts if text.values is None]
+        names = [node for node in nodes if node is not None]
+        patterns = _named_patterns(leaf, names) if len(names) == len(nodes) else None
+        if patterns is None:
+            return None
+        return replace(leaf, properties=properties, patterns=patterns, rest=NONE, names=ANY)
 
     def _arrays(self, leaf: Array) -> list[Leaf]:
         if leaf.unique is None:
@@ -255,23 +248,36 @@ def _with_patterns_apart(leaf: Object) -> Object | None:
     return None if cells is None else replace(leaf, patterns=cells)
 
 
+def _named_patterns(leaf: Object, names: list[Node]) -> Patterns | None:
+    """Patterns of names that one of `names` matches, with what holds for them; None where they are too large."""
+    name = alternatives(names)
+    if name == NOTHING or (leaf.rest == NONE and not leaf.patterns):
+        return ()
+    return _cells(leaf.patterns, name, leaf.rest) if leaf.patterns else ((name, leaf.rest),)
+
+
 def _cells(
-    patterns: tuple[tuple[Node, Conditions], ...],
-) -> tuple[tuple[Node, Conditions], ...] | None:
-    """Patterns of which no two match one name: for each set of them, names that match these alone."""
+    patterns: Patterns, name: Node = ANYTHING, rest: Conditions | None = None
+) -> Patterns | None:
+    """Patterns of which no two match one name: for each set of them, names that match these alone, and `name`.
+
+    `rest` holds for those that match none of them, if it is not left to others. None where they are too large.
+    """
     if len(patterns) > MAX_OVERLAPPING:
         return None
     found = []
-    nodes = [node for node, _ in patterns]
-    for wanted in list(product((False, True), repeat=len(patterns)))[1:]:
-        node = combined(nodes, partial(eq, wanted))
+    nodes = [name, *(node for node, _ in patterns)]
+    for wanted in product((False, True), repeat=len(patterns)):
+        if not any(wanted) and rest is None:
+            continue
+        node = combined(nodes, partial(eq, (True, *wanted)))
         if node is None:
             return None
         whole = ANY
         for (_, conditions), is_matched in zip(patterns, wanted, strict=True):
             whole = both(whole, conditions) if is_matched else whole
         if node != NOTHING:
-            found.append((node, whole))
+            found.append((node, whole if any(wanted) else rest or ANY))
     return tuple(found)
 
 
@@ -285,13 +291,19 @@ def _is_text(name: str, text: Text) -> bool:
 
 
 def _name_node(text: Text) -> Node | None:
-    """One expression for names; None where there is none."""
-    if text.values is not None:
-        return NOTHING
-    has_length = bool(text.low) or text.high is not None
-    if text.others or len(text.patterns) + has_length > 1:
-        return None
-    return text.patterns[0] if text.patterns else Repeat(One(chars.ANY), text.low, text.high)
+    """One expression for names; None where it is too large."""
+    nodes = list(text.patterns)
+    if text.low or text.high is not None:
+        nodes.append(Repeat(One(chars.ANY), text.low, text.high))
+    first = nodes[0] if nodes else ANYTHING
+    if len(nodes) == 2 and isinstance(first, Repeat) and isinstance(first.part, One):
+        high = lowest(first.high, text.high)
+        node: Node | None = Repeat(first.part, max(first.low, text.low), high)
+        if high is not None and high < max(first.low, text.low):
+            node = NOTHING
+    else:
+        node = combined(nodes, all) if len(nodes) > 1 else first
+    return None if node is None else without(node, text.others)
 
 
 def below(leaf: Leaf) -> Iterator[Conditions]:
