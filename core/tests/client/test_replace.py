@@ -225,7 +225,7 @@ class TestRefused:
         ("changes", "error", "text"),
         [
             ({"scheduler": "no-such"}, PluginNotFound, "no scheduler is called 'no-such'"),
-            ({"scheduler": "json:Mine"}, PluginError, "has no 'Mine'"),
+            ({"scheduler": "msgspec:Mine"}, PluginError, "has no 'Mine'"),
             ({"model": "other"}, ConfigError, "model cannot change .* start another server"),
             ({"dtype": "float16"}, ConfigError, "dtype cannot change"),
             ({"data_parallel_size": 2}, ConfigError, "use AsyncLLM.scale or POST /scale"),

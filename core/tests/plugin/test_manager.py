@@ -176,7 +176,7 @@ class TestQualifiedNames:
     def test_main_is_refused_with_the_remedy(self, name):
         with pytest.raises(
             PluginError,
-            match=r"of __main__ cannot be imported by other processes; give the file as path\.py:Mine",
+            match=r"of __main__, .* cannot be imported by other processes; give the file as path\.py:Mine",
         ):
             resolve(name)
 

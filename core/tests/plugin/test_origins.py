@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -9,10 +10,13 @@ import sys
 import pytest
 
 from tenonry.config import EngineConfig, PluginChoice
+from tenonry.errors import PluginError
 from tenonry.info import PluginRecord
 from tenonry.plugin.discovery import find_entry_point
 from tenonry.plugin.kinds import KINDS
 from tenonry.plugin.manager import PluginManager
+from tenonry.plugin.plan import load_class
+from tenonry_testkit.kernel.plugins import HOOKS, STAT_LOGGER
 
 CONFIG = EngineConfig(model="m")
 LOGGERS = KINDS["stat_logger"]
@@ -62,3 +66,58 @@ class TestNames:
         assert found is not None
         assert found.target == "acme:Mine"
         assert resolve("extra").target == "acme:Mine"
+
+    @pytest.mark.parametrize("name", ["queue:Mine", "turtle:Mine", "__main__:Mine"])
+    def test_a_name_of_the_standard_library_is_refused(self, acme, name):
+        """Which module a process gets would depend on what it has imported."""
+        (acme.folder / f"{name.partition(':')[0]}.py").write_text(STAT_LOGGER, "utf-8")
+        with pytest.raises(PluginError, match=r"cannot be imported by other .* path\.py:Mine"):
+            resolve(name)
+
+
+class TestFiles:
+    def test_a_file_beside_can_be_imported_in_any_process(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(sys, "path", sys.path[:])
+        (tmp_path / "beside_it.py").write_text("VALUE = 5", "utf-8")
+        file = tmp_path / "mine.py"
+        file.write_text(STAT_LOGGER + "\nfrom beside_it import VALUE\n", "utf-8")
+        record = resolve(f"{file}:Mine")
+        sys.modules.pop(record.target.partition(":")[0])
+        sys.modules.pop("beside_it")
+        monkeypatch.setattr(sys, "path", sys.path[:-1])  # as in another process
+        assert load_class(record).__name__ == "Mine"
+
+    def test_what_is_installed_wins_over_a_file_beside(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(sys, "path", sys.path[:])
+        (tmp_path / "turtle.py").write_text("1 / 0", "utf-8")
+        (tmp_path / "mine.py").write_text(STAT_LOGGER + f"\n# {tmp_path}\n", "utf-8")
+        resolve(f"{tmp_path / 'mine.py'}:Mine")
+        assert sys.path[-1] == str(tmp_path)
+
+
+class TestCopies:
+    def test_two_copies_of_a_distribution_are_reported(self, acme, tmp_path, monkeypatch, caplog):
+        other = tmp_path / "other"
+        info = other / "acme-9.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 9.0\n")
+        resolve("good")
+        assert "copies" not in caplog.text
+        monkeypatch.setattr(sys, "path", [*sys.path, str(other)])
+        record = resolve("good")
+        assert (record.distribution, record.version) == ("acme", "2.5")
+        assert f"first of several copies of acme: ['{acme.folder}', '{other}']" in caplog.text
+
+
+class TestAnswers:
+    @pytest.mark.parametrize("answer", ["nowhere_at_all:Mine", "acme:Stranger", "acme"])
+    def test_a_hook_that_answers_for_any_name_is_named(self, acme, answer):
+        """Nobody finds out otherwise why a name that is installed is not found."""
+        module = HOOKS.format(answer=answer, name="good")
+        acme.install("eager", version="3.1", modules={"eager.py": module})
+        manager = PluginManager(discover=False)
+        manager.register(importlib.import_module("eager"), name="eager-hooks")
+        with pytest.raises(PluginError) as caught:
+            manager.resolve("stat_logger", PluginChoice(name="good"), CONFIG)
+        assert "('eager-hooks', 'eager', '3.1')" in str(caught.value)
+        assert f"answered '{answer}' for 'good'" in str(caught.value)

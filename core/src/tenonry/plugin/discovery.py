@@ -29,13 +29,9 @@ logger = logging.getLogger(__name__)
 
 def _cached(function: Function) -> Function:
     """Call again only after a distribution came or went, which changes the time of a folder of `sys.path`."""
+    remembered = functools.lru_cache(256)(lambda _, *arguments: function(*arguments))
 
-    @functools.lru_cache(256)
     @functools.wraps(function)
-    def remembered(_: object, *arguments: Any) -> Any:
-        return function(*arguments)
-
-    @functools.wraps(remembered)
     def call(*arguments: Any) -> Any:
         times = []
         for folder in sys.path:
@@ -75,9 +71,9 @@ def installed(point: Point) -> tuple[PluginRecord, ...]:
 def find_entry_point(point: Point, name: str) -> PluginRecord | None:
     """The plugin with this name, or None. Two distributions that fit and claim it are an error naming both."""
     matches = [entry for entry in installed(point) if entry.name == name]
-    if len(matches) > 1:
-        matches = [entry for entry in matches if _fits(entry)] or matches
-    if len(matches) > 1:
+    if matches[1:]:
+        matches = [*filter(_fits, matches)] or matches
+    if matches[1:]:
         claims = " and ".join(
             f"{entry.distribution} {entry.version} ({entry.target})" for entry in matches
         )
@@ -148,17 +144,23 @@ def _packages() -> Mapping[str, list[str]]:
 
 @_cached
 def check_requirements(distribution: str) -> None:
-    """Compare the distribution's declared need of the kernel with the running one, before anything is imported."""
+    """Compare the distribution's declared need of the kernel with the running one, before anything is imported.
+
+    Every process imports the first copy on `sys.path`; more than one is reported.
+    """
     if not distribution:
         return
+    copies = importlib.metadata.distributions(name=distribution)
+    places = [*dict.fromkeys(str(copy.locate_file("")) for copy in copies)]
+    if places[1:]:
+        logger.warning("using the first of several copies of %s: %s", distribution, places)
     for text in importlib.metadata.requires(distribution) or ():
         try:
             requirement = Requirement(text)
         except InvalidRequirement:
             continue  # pip installed it; a spelling that only pip understands says nothing about the kernel
-        applies = requirement.marker is None or requirement.marker.evaluate()
         if (
-            applies
+            (requirement.marker is None or requirement.marker.evaluate())
             and canonicalize_name(requirement.name) == KERNEL
             and not requirement.specifier.contains(__version__, prereleases=True)
         ):

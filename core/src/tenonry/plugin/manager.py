@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,7 +60,10 @@ class PluginManager:
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            name, origin = _culprit(error)
+            frames = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__)]
+            called = next(one["hook_impl"] for one in frames if "hook_impl" in one)
+            name = called.plugin_name
+            origin = distribution_of_module(getattr(called.plugin, "__name__", "?"))
             if not isinstance(error, TenonryError):
                 raise PluginFault(name, *origin, hook, error) from error
             error.args = (f"{error} ({hook} of {name}, {' '.join(origin)})",)
@@ -67,20 +71,19 @@ class PluginManager:
 
     def register(self, module: object, name: str | None = None) -> None:
         """Add a hook module. Raises PluginError for a misspelt hook or wrong arguments, naming the module."""
-        label = name or getattr(module, "__name__", repr(module))
         try:
             self._pluggy.register(module, name=name)
             self._pluggy.check_pending()
         except (ValueError, pluggy.PluginValidationError) as error:
             if self._pluggy.is_registered(module):
                 self._pluggy.unregister(module)
+            label = name or getattr(module, "__name__", repr(module))
             raise PluginError(f"hook module {label}: {' '.join(str(error).split())}") from error
 
     def _load_hook_modules(self, policy: PluginPolicy) -> None:
         names = {entry.name for entry in installed(HOOK_MODULES)}
         allowed = names if policy.allow is None else {*policy.allow}
-        unknown = allowed.union(policy.disable) - names
-        if unknown:
+        if unknown := allowed.union(policy.disable) - names:
             raise ConfigError(
                 f"plugins.allow/disable name {sorted(unknown)}, which are not installed; installed: {sorted(names)}"
             )
@@ -88,9 +91,8 @@ class PluginManager:
             try:
                 module, entry = resolve_point(HOOK_MODULES, name)
             except PluginError as error:
-                raise type(error)(
-                    f"{error}; uninstall it, or disable it: --disable-plugin {name}"
-                ) from error
+                error.args = (f"{error}; uninstall it, or disable it: --disable-plugin {name}",)
+                raise
             if not getattr(module, "is_idle", bool)():
                 self.register(module, name=name)
                 self.hook_modules.append(entry)
@@ -99,9 +101,8 @@ class PluginManager:
         """Find the plugin of one of the kernel's kinds and check it: requirements, class, options, configuration."""
         record = self._find(KINDS[kind], choice, config)
         plugin = load_class(record)
-        options = load_options(record, plugin)
         with blamed(record, "check"):
-            plugin.check(config, options)
+            plugin.check(config, load_options(record, plugin))
         if kind == "worker":
             check_settings(config, record, plugin.capabilities)
         return record
@@ -113,11 +114,16 @@ class PluginManager:
             target = self.call(kind.hook, name=choice.name, config=config)
         if target is None:
             return _find_record(kind, choice)
-        if not isinstance(target, str) or ":" not in target:
-            raise PluginError(
-                f"{kind.hook} answered {target!r} for '{choice.name}'; hooks answer with names: \"module:Class\""
-            )
-        return _target_record(kind.kind, choice, target)
+        try:
+            record = _target_record(kind.kind, choice, str(target))
+            load_class(record)
+        except PluginError as error:
+            hooks = getattr(self.hook, kind.hook).get_hookimpls()
+            raise type(error)(
+                f"{error}; {kind.hook} answered {target!r} for '{choice.name}'; give None or \"module:Class\"; asked: "
+                f"{[(one.plugin_name, *distribution_of_module(getattr(one.plugin, '__name__', '?'))) for one in hooks]}"
+            ) from error
+        return record
 
     def plan(self, config: EngineConfig, *, launcher: bool = True) -> PluginPlan:
         """Resolve every kind that the configuration names; raises on the first that fails."""
@@ -131,8 +137,7 @@ class PluginManager:
             kinds.remove("load_balancer")
         entries = []
         for kind in kinds:
-            is_one = kind != "stat_logger"
-            choices = (getattr(config, kind),) if is_one else config.stat_loggers
+            choices = config.stat_loggers if kind == "stat_logger" else (getattr(config, kind),)
             entries += [self.resolve(kind, choice, config) for choice in choices if choice]
         plan = PluginPlan(tuple(entries), tuple(self.hook_modules))
         self.call("tenonry_configured", config=config)
@@ -149,22 +154,15 @@ class PluginManager:
         return info
 
 
-def _culprit(error: BaseException) -> tuple[str, tuple[str, str]]:
-    """The hook module that pluggy was calling, and its distribution and version."""
-    frames = (frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__))
-    called = next(names["hook_impl"] for names in frames if "hook_impl" in names)
-    return called.plugin_name, distribution_of_module(getattr(called.plugin, "__name__", ""))
-
-
 def qualified_record(kind: str, choice: PluginChoice) -> PluginRecord:
     """The record of `module:Class` or `path.py:Class`."""
     left, _, right = choice.name.rpartition(":")
     if left.endswith(".py"):
         return _file_record(kind, choice, left, right)
-    if left in {"__main__", ""}:
+    if left in {"__main__", "", *sys.stdlib_module_names}:
         raise PluginError(
-            f"{kind} '{choice.name}': a class of __main__ cannot be imported by other processes; give the file as "
-            f"path.py:{right or 'Class'}, or put it into a module"
+            f"{kind} '{choice.name}': a class of __main__, or of a module with a name of the standard library, cannot "
+            f"be imported by other processes; give the file as path.py:{right or 'Class'}, or rename the module"
         )
     return _target_record(kind, choice, choice.name)
 
@@ -177,11 +175,10 @@ def _file_record(kind: str, choice: PluginChoice, path: str, attribute: str) -> 
         raise PluginError(
             f"{kind} '{choice.name}': file {path} cannot be read, or is not UTF-8: {error}"
         ) from None
-    digest = hashlib.sha256(source.encode()).hexdigest()
     return PluginRecord(
         kind,
         choice.name,
-        target=f"tenonry_file_{digest[:16]}:{attribute}",
+        target=f"tenonry_file_{hashlib.sha256(source.encode()).hexdigest()[:16]}:{attribute}",
         source=source,
         path=str(Path(path).resolve()),
         options=choice.options,

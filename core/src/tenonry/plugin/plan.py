@@ -10,6 +10,7 @@ import importlib.metadata
 import importlib.util
 import operator
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,12 +31,9 @@ class PluginPlan(msgspec.Struct, frozen=True):
         return next(iter(self.all(kind)), None)
 
     def get(self, kind: str) -> PluginRecord:
-        entry = self.find(kind)
-        if entry is None:
-            raise PluginError(
-                f"the plan has no {kind}; it names {[entry.kind for entry in self.entries]}"
-            )
-        return entry
+        if entry := self.find(kind):
+            return entry
+        raise PluginError(f"the plan has no {kind}; it names {[one.kind for one in self.entries]}")
 
     def all(self, kind: str) -> list[PluginRecord]:
         return [entry for entry in self.entries if entry.kind == kind]
@@ -88,12 +86,13 @@ class _TextLoader(importlib.abc.SourceLoader):
 
 
 def _import_text(name: str, entry: PluginRecord) -> None:
+    """Import a loose file. It may import those beside it; modules that are installed come first."""
     if name in sys.modules:
         return
+    sys.path.append(str(Path(entry.path).parent))
     loader = _TextLoader(entry)
     spec: Any = importlib.util.spec_from_loader(name, loader)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
     try:
         loader.exec_module(module)
     except BaseException:
@@ -117,13 +116,9 @@ def import_target(entry: PluginRecord) -> Any:
     try:
         return operator.attrgetter(attribute)(module)
     except AttributeError:
-        own = [
-            name
-            for name, value in vars(module).items()
-            if module_name in str(getattr(value, "__module__", ""))
-        ]
         raise PluginError(
-            f"{entry.label()} has no '{attribute}'; {entry.path or module_name} defines {own}"
+            f"{entry.label()} has no '{attribute}'; {entry.path or module_name} defines "
+            f"{[one for one, its in vars(module).items() if module_name in str(getattr(its, '__module__', ''))]}"
         ) from None
 
 
