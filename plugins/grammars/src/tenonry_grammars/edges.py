@@ -23,6 +23,10 @@ MAX_SIZE = 10_000  # nodes of one form
 MAX_COUNT = 64  # of a repeated part with an edge
 
 
+class NoTextError(GrammarError):
+    """An expression that matches no text."""
+
+
 class _Form(NamedTuple):
     """One way to match: a node without edges, and whether it has to begin and to end where the text does."""
 
@@ -34,7 +38,7 @@ class _Form(NamedTuple):
 def without_edges(node: Node, *, whole: bool) -> Node:
     """What the whole text has to match. `whole`: it does so already; else a match may stand anywhere in the text.
 
-    Raises GrammarError for an expression that matches no text.
+    Raises NoTextError.
     """
     rows = []
     for form in _forms(node):
@@ -45,7 +49,7 @@ def without_edges(node: Node, *, whole: bool) -> Node:
             parts.append(ANYTHING)
         rows.append(parts[0] if len(parts) == 1 else Row(tuple(parts)))
     if not rows:
-        raise GrammarError("the regular expression matches no text: nothing satisfies it")
+        raise NoTextError("the regular expression matches no text: nothing satisfies it")
     return _one_of(rows)
 
 

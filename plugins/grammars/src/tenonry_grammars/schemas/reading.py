@@ -251,7 +251,7 @@ class Reader:
         try:
             return expression(text, widest=widest)
         except GrammarError as error:
-            raise GrammarError(str(error), pointer(place.path)) from None
+            raise type(error)(str(error), pointer(place.path)) from None
 
     def names_of_pattern(self, node: Node) -> list[str] | None:
         """All names that a pattern has, where these are few."""

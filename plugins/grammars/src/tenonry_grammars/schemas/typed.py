@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tenonry_grammars.base import GrammarError
+from tenonry_grammars.edges import NoTextError
 from tenonry_grammars.nodes import Node
 from tenonry_grammars.schema import pointer
 from tenonry_grammars.schemas.expressions import matches
@@ -206,11 +207,11 @@ def _with_patterns(
         conditions = reader.below(place, ("patternProperties", first), schemas[first])
         try:
             node = reader.pattern(place, text)
-        except GrammarError as error:
-            if "matches no text" not in str(error):
-                location = place.location("patternProperties")
-                return [Unserved(frozenset({"object"}), location, str(error))]
+        except NoTextError:
             continue
+        except GrammarError as error:
+            location = place.location("patternProperties")
+            return [Unserved(frozenset({"object"}), location, str(error))]
         few = reader.names_of_pattern(node)
         found.append((node, conditions, few))
         for name in few or ():
