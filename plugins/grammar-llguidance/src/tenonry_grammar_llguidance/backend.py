@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -27,7 +26,6 @@ MAX_THREADS = 8
 ROWS_FOR_THREADS = 16  # fewer are filled by the calling thread
 MAX_ERROR_CHARS = 500
 DEFINITION = re.compile(r" while processing \S+#/\$defs/(\w+)")
-BUDGET_S = 0.0005  # of processor time: a small part of what the lexer may do between two masks
 
 
 class LLMatcher(Matcher):
@@ -41,14 +39,15 @@ class LLMatcher(Matcher):
         self.own_ends = own_ends
 
     def accept(self, token_ids: Sequence[int]) -> int:
-        """A mask renews the lexer's budget, and an output that is replayed has none made between its tokens."""
-        consume = self.inner.try_consume_tokens
-        since = time.thread_time()
+        """Consume tokens. Of several, each has a mask made before it, as when it was sampled.
+
+        A mask works out what its tokens need within a budget of its own. Without one, a token takes from the budget
+        that all copies share, and one that exceeds it is refused.
+        """
         for count, token_id in enumerate(token_ids):
-            if count and time.thread_time() - since > BUDGET_S:
+            if len(token_ids) > 1:
                 self.inner.compute_bitmask()
-                since = time.thread_time()
-            if consume([token_id]) != 1:
+            if self.inner.try_consume_tokens([token_id]) != 1:
                 return count
         return len(token_ids)
 
