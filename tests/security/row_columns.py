@@ -57,6 +57,7 @@ KEYED = frozenset(
         "Rows.prompt_logprob_rows",
     }
 )
+NO_CREDIT = -1e9  # a row without credit is not drafted for
 LISTS = {"LookupCounts._by_row": (0, 0, 0, 0)}
 # These only grow during the life of an engine, so that two requests of a row never share a number.
 COUNTERS = frozenset({"Rows.generation", "Rows.scheduled_in", "ModelRunner.generation"})
@@ -135,6 +136,10 @@ def poison(root: Any, num_rows: int, free: list[int], rng: np.random.Generator) 
         if name in KEYED and isinstance(value, dict | set):
             names.add(name)
             assert not set(value) & set(free), f"{name} has the free rows {set(value) & set(free)}"
+        elif name == "Pace._rows" and isinstance(value, list):
+            names.add(name)
+            for row in free:
+                value[row].credit = NO_CREDIT
         elif name in LISTS and isinstance(value, list):
             names.add(name)
             assert {value[row] for row in free} <= {LISTS[name]}, f"{name} has values of free rows"

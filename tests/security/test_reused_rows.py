@@ -228,7 +228,8 @@ def run_all(engine: Engine, sources: list[EngineCoreRequest], rng: np.random.Gen
     return aborted
 
 
-def check(engine: Engine, features: list[dict[str, Any]], seed: int) -> None:
+def check(engine: Engine, features: list[dict[str, Any]], seed: int) -> int:
+    """Compare random traffic with solo runs; returns how often tokens were drafted in the former."""
     rng = np.random.default_rng(seed)
     sources = requests(engine, features, rng)
     SWITCH.rng = None
@@ -237,6 +238,7 @@ def check(engine: Engine, features: list[dict[str, Any]], seed: int) -> None:
     assert (
         reasons == {FinishReason.STOP, FinishReason.LENGTH, FinishReason.ERROR} or len(features) < 9
     )
+    engine.core.scheduler.make_stats()
     for _ in range(2):
         SWITCH.rng = rng
         aborted = run_all(engine, sources, rng)
@@ -249,6 +251,7 @@ def check(engine: Engine, features: list[dict[str, Any]], seed: int) -> None:
                 expected = expected.cut(len(made.tokens))
                 made = made.cut(len(expected.tokens))
             assert made == expected, source
+    return int(engine.core.scheduler.make_stats().num_drafts)
 
 
 def answers_differ(engine: Engine) -> bool:
@@ -273,7 +276,7 @@ def test_a_row_holds_nothing_of_the_request_before(demo, tmp_path, depth, settin
             engine.load(name, saved_adapter(tmp_path / name, number))
         assert answers_differ(engine)
         for seed in range(SEEDS):
-            check(engine, FEATURES, seed)
+            assert bool(check(engine, FEATURES, seed)) == (depth == 1)
     assert (KEYED | {*RESET, *LISTS}) - SWITCH.names <= OF_OTHER_MODELS
     assert len(SWITCH.names) >= NUM_COLUMNS
 
