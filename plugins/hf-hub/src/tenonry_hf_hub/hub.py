@@ -125,7 +125,7 @@ def _cached(name: str, revision: str | None, weights: bool) -> Located | None:
 
 def wanted_files(names: Iterable[str], weights: bool) -> list[str]:
     """Which files of a repository to fetch: top-level safetensors and small text files, and named chat templates."""
-    names = sorted(names)
+    names = sorted(filter(_is_inside, names))
     wanted = [name for name in names if "/" not in name and name.endswith(SMALL_FILES)]
     wanted += [name for name in names if name.startswith(TEMPLATES) and name.endswith(".jinja")]
     if weights:
@@ -133,6 +133,11 @@ def wanted_files(names: Iterable[str], weights: bool) -> list[str]:
         plain = [name for name in tensors if not name.startswith(("adapter_", "consolidated"))]
         wanted += plain or tensors
     return wanted
+
+
+def _is_inside(name: str) -> bool:
+    """No name of a repository may lead out of its folder, on any system."""
+    return "\\" not in name and not {"", ".", ".."} & set(name.split("/"))
 
 
 def _give_up(name: str, reason: str) -> NoReturn:
