@@ -175,9 +175,10 @@ def _of_base64(text: bytes, param: str) -> bytes:
             end = len(part) - len(part) % 4
             data += base64.b64decode(part[:end], validate=True)
             rest = part[end:]
-        return bytes(data + base64.b64decode(rest + b"=" * (-len(rest) % 4), validate=True))
+        data += base64.b64decode(rest + b"=" * (-len(rest) % 4), validate=True)
     except binascii.Error:
         raise RequestError(f"{param}: the data of this data: URL is no base64", param) from None
+    return bytes(data)
 
 
 class _Pinned(http.client.HTTPSConnection):
