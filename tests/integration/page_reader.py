@@ -41,6 +41,7 @@ DEV_RUN = "python3 dev.py run"
 # `test`, `check` and `bench` are what continuous integration runs; running them inside the tests would be a circle.
 ELSEWHERE = {
     "python3 dev.py test",
+    "python3 dev.py test --all",
     "python3 dev.py check",
     "python3 dev.py bench",
     "python3 dev.py bench parity",
