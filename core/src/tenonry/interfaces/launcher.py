@@ -21,7 +21,7 @@ def engine_name(index: int) -> str:
     return f"engine {index}"
 
 
-class Death(msgspec.Struct, frozen=True, array_like=True):
+class Death(msgspec.Struct, frozen=True):
     """How an engine ended. `began_step`: False if no request can have ended it; `lost_node`: the node that is gone, and
     its engines with it, or empty.
     """

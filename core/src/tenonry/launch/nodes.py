@@ -163,9 +163,10 @@ class NodeWatch:
         for identity, (received, report) in list(self._last.items()):
             if now > received + SILENCE_S:
                 del self._last[identity]
-                reason = f"its node {report.node} has said nothing for {SILENCE_S:.0f} s"
-                for index in report.engines:
-                    self._ended(index, Death(f"engine {index}: {reason}", lost_node=report.node))
+                node = report.node
+                for each in report.engines:
+                    reason = f"engine {each}: its node {node} has said nothing for {SILENCE_S:g} s"
+                    self._ended(each, Death(reason, lost_node=node))
 
     def close(self) -> None:
         self._stop.set()

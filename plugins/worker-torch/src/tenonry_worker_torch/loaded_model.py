@@ -30,7 +30,7 @@ from tenonry_worker_torch.images.encoder import ImageEncoder
 from tenonry_worker_torch.invariance_check import require_invariance
 from tenonry_worker_torch.loading.image_mask import mark_spans
 from tenonry_worker_torch.loading.packed_run import PackedRun
-from tenonry_worker_torch.loading.probe import ProbeResult, named_failure, probe
+from tenonry_worker_torch.loading.probe import ProbeResult, blaming, named_failure, probe
 from tenonry_worker_torch.loading.prompts import prompt_lengths
 from tenonry_worker_torch.loading.rotary_lengths import follow_lengths
 from tenonry_worker_torch.model_checks import ModelChecks
@@ -147,7 +147,9 @@ def build(  # noqa: PLR0913 - by name, from one caller
     watched = module if adapters is not None else None
     with named_failure(module, parallel.tensor.size), calls_of(watched) as calls:
         found = probe(module, vocab_size, parallel, max_model_len)
-        found.require_finite(module, only_warns=skip_check)
+        damage = found.damage(module, only_warns=skip_check)
+    if damage is not None and parallel.link.num_stages == 1:
+        raise damage
     if image_check is not None:
         mark_spans(module, found.specs)
         _refuse_sections(module, lengths)
@@ -169,7 +171,8 @@ def build(  # noqa: PLR0913 - by name, from one caller
         images = _open_images(model, image_check, skip_check=skip_check)
         fuse = fuse and not images.needs_own_layers
     compared = None if skip_check else checks
-    with named_failure(module, parallel.tensor.size):
+    # Other stages know nothing of the damage, and compute with this one until the checks end.
+    with named_failure(module, parallel.tensor.size), blaming(damage):
         if fuse or not skip_check:
             checks.prepare(may_be_lean=fuse)
         if fuse:

@@ -79,14 +79,15 @@ class ProbeResult:
         self.attended: dict[str, Attended] = {}
         self.end: Any = None
 
-    def require_finite(self, model: PreTrainedModel, *, only_warns: bool = False) -> None:
-        """Raises ModelError that names the weights where logits or hidden states are NaN."""
+    def damage(self, model: PreTrainedModel, *, only_warns: bool = False) -> NotFiniteError | None:
+        """An error that names the weights where logits or hidden states are NaN; with `only_warns` a log line."""
         try:
             self._require_finite(model)
         except NotFiniteError as error:
             if not only_warns:
-                raise
+                return error
             logger.warning("%s; running it anyway, as --skip-model-check demands", error)
+        return None
 
     def _require_finite(self, model: PreTrainedModel) -> None:
         if self.given.is_floating_point() and not is_finite(self.given):
@@ -105,6 +106,18 @@ class ProbeResult:
         self.rank_heads.append(heads)
         self.sinks.append(sinks)
         self.specs.append(spec)
+
+
+@contextmanager
+def blaming(damage: NotFiniteError | None) -> Iterator[None]:
+    """Raise `damage` at the end, or in place of what a check of the damaged model says."""
+    try:
+        yield
+    except ModelError:
+        if damage is None:
+            raise
+    if damage is not None:
+        raise damage
 
 
 def probe(
