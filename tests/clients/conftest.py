@@ -17,7 +17,7 @@ from tenonry_demo_model import model_path
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def agent_server() -> Iterator[Server]:
     """The demo model behind a chat template that shows tools, calls and reasoning."""
     template = str(HERE / "agents.jinja")
