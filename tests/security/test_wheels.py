@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import configparser
 import importlib
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -38,7 +39,13 @@ OUTSIDE = {"console_scripts": {"tenonry"}, "pytest11": {"tenonry"}}
 def wheels(tmp_path_factory) -> dict[str, zipfile.ZipFile]:
     """Import name → its wheel, built from the tree; the kernels as on a machine without a compiler."""
     folder = tmp_path_factory.mktemp("wheels")
-    sources = [str(dist.folder) for dist in distributions()]
+    sources = []
+    for dist in distributions():
+        source = dist.folder
+        if dist.name in COMPILED:  # its build takes away the library that the tree has
+            source = folder / dist.name
+            shutil.copytree(dist.folder, source)
+        sources.append(str(source))
     command = [sys.executable, "-c", BUILD, str(folder), *sources]
     subprocess.run(command, check=True, env={"PATH": "/nonexistent"}, stdout=subprocess.DEVNULL)
     found = {}
