@@ -27,6 +27,7 @@ from tenonry.errors import (
 )
 
 logger = logging.getLogger("tenonry.server")
+CLOSED = "Cannot call write() after write_eof()"  # of asyncio and uvloop
 
 MAX_MESSAGE_CHARS = 2000
 HELD_RETRY_S = 5.0
@@ -99,6 +100,11 @@ def bad_request(message: str, param: str | None = None, code: str = "invalid_req
     return APIError(400, message, param=param, code=code)
 
 
+def is_closed(error: Exception) -> bool:
+    """Whether an answer came too late: the connection has been closed for bytes that are no HTTP."""
+    return CLOSED in str(error)
+
+
 def as_api_error(error: Exception, request_id: str = "") -> APIError:
     """The answer to a client about `error`. Unexpected errors are logged here, with their traceback."""
     if isinstance(error, APIError):
@@ -147,7 +153,8 @@ def _from_failure(error: Exception, request_id: str) -> APIError:
         return APIError(
             500, f"the engine could not finish this request{note}", code="generation_failed"
         )
-    logger.error("request %s failed", request_id, exc_info=error)
+    level = logging.DEBUG if is_closed(error) else logging.ERROR
+    logger.log(level, "request %s failed", request_id, exc_info=error)
     if isinstance(error, PluginFault):
         return APIError(
             500, f"plugin '{error.plugin}' failed on this request{note}", code="plugin_failed"

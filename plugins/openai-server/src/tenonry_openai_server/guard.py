@@ -15,12 +15,11 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tenonry_openai_server.errors import as_api_error, send_error
+from tenonry_openai_server.errors import as_api_error, is_closed, send_error
 from tenonry_openai_server.ignored import SCOPE_KEY, Ignored
 from tenonry_openai_server.state import ServerState
 
 logger = logging.getLogger("tenonry.openai_server")
-CLOSED = "Cannot call write() after write_eof()"  # of asyncio and uvloop
 RAW_SEND = "tenonry.send"
 REQUEST_ID = "tenonry.request_id"
 NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # no browser takes an answer for a page
@@ -73,7 +72,7 @@ class Guard:
         except Exception as error:  # noqa: BLE001  the last resort: logged, and answered in OpenAI's shape
             if complete:
                 return  # an inner layer has answered and logged it
-            if CLOSED in str(error):  # with a 400, because what follows the head is no HTTP
+            if is_closed(error):  # with a 400, because what follows the head is no HTTP
                 logger.debug("request %s: its connection was closed", scope[REQUEST_ID])
                 while (await receive())["type"] != "http.disconnect":
                     pass  # before that, the HTTP library would log that there is no answer

@@ -1,0 +1,20 @@
+"""What the log gets of errors that no client asked for."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tenonry_openai_server.errors import as_api_error
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [("Cannot call write() after write_eof()", logging.DEBUG), ("no such key", logging.ERROR)],
+)
+def test_an_answer_that_came_too_late_is_no_error_of_ours(text, level, caplog):
+    """The connection was closed with a 400, since what followed the head was no HTTP."""
+    caplog.set_level(logging.DEBUG, "tenonry.server")
+    assert as_api_error(RuntimeError(text), "r1").status_code == 500
+    assert [record.levelno for record in caplog.records] == [level]
