@@ -216,6 +216,7 @@ def differences(
     }
 
 
+@pytest.mark.nightly
 def test_killed_in_each_step_of_a_mixed_run(start, tmp_path):
     engine = start()
     fuse = tmp_path / "fuse"

@@ -17,6 +17,8 @@ from tenonry.errors import RequestError
 from tenonry_images.base import ImageContext, ImageLimits, ProcessedImage
 from tenonry_io_images.processor import TransformersImages
 
+# The first image waits for the imports of a helper process, which has a low priority.
+pytestmark = pytest.mark.timeout(600)
 QWEN = {
     "image_processor_type": "Qwen2VLImageProcessor",
     "patch_size": 4,

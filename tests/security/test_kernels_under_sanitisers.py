@@ -69,7 +69,7 @@ kernel(2, 64, x.data_ptr(), weight.data_ptr(), 1e-6, out.data_ptr())
 """
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.timeout(400),
     pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built"),
     pytest.mark.skipif(sys.platform != "linux", reason="sanitisers are preloaded on Linux alone"),
