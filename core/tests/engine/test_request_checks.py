@@ -251,7 +251,7 @@ def test_every_field_of_a_request_is_bounded_or_reserved():
         "cache_salt", "tags", "adapter", "features",
     }  # fmt: skip
     opaque = {"kv_transfer_params", "trace_headers"}
-    numbers = {"handle", "priority", "data_parallel_rank", "current_wave", "epoch"}
+    numbers = {"handle", "priority", "arrival_time", "data_parallel_rank", "current_wave", "epoch"}
     assert {
         field.name for field in msgspec.structs.fields(EngineCoreRequest)
     } == bounded | opaque | numbers
