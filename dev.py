@@ -446,23 +446,25 @@ def test(words: list[str]) -> int:
         ray_status = ray.wait()
         output_of_ray.seek(0)
         sys.stdout.write(output_of_ray.read().decode())
-        tell_races(others, Path(caches, "others"), status)
-        tell_races(ray_command, Path(caches, "ray"), ray_status)
+        status = without_races(others, Path(caches, "others"), status)
+        ray_status = without_races(ray_command, Path(caches, "ray"), ray_status)
     return summary("test", {"all but Ray": status, "Ray": ray_status})
 
 
-def tell_races(command: list[str], cache: Path, status: int) -> None:
-    """Run the one or two tests that failed once more, alone, and say whether they pass then; they have failed all the
-    same.
+def without_races(command: list[str], cache: Path, status: int) -> int:
+    """Run the one or two tests that failed once more, alone, and return the status of that run; more are no race.
+
+    One that passes then is named as unstable: a race, in the test or in what it tests, which is to be mended.
     """
     failed = cache / "v" / "cache" / "lastfailed"
     names = list(json.loads(failed.read_text("utf-8"))) if failed.exists() else []
     if status != 1 or not 0 < len(names) <= TRIED_AGAIN:
-        return
+        return status
     say("once more, alone: " + ", ".join(names))
     alone = subprocess.run([*command, "--lf"], env=test_env(), check=False).returncode
     if alone == 0:
-        say(", ".join(names) + " passed alone: a race, in the test or in what it tests")
+        say("UNSTABLE: " + ", ".join(names) + " passed alone: a race, in the test or in what it tests")
+    return alone
 
 
 def test_isolated(words: list[str]) -> int:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tenonry.errors import LaunchError
@@ -20,6 +23,7 @@ from tenonry.launch.supervise import (
     start_child,
     stop_children,
 )
+from tenonry_testkit.kernel.roles import is_gone
 from tenonry_testkit.process_starter import ProcessStarterContract
 from tenonry_testkit.roles import eventually, read_facts
 
@@ -123,6 +127,19 @@ class TestStop:
         assert child.exit_code == -STOP_SIGNAL
         if before:
             assert len(_open_files()) == len(before) - 1  # the lifeline is closed
+
+    def test_one_that_waits_for_a_descendant_does_not_see_it_end(self, file, monkeypatch):
+        """Else it could end by itself, with a code of its own, before it is killed."""
+        kill = psutil.Process.kill
+        monkeypatch.setattr(psutil.Process, "kill", lambda process: (kill(process), time.sleep(0.3)))
+        role = "tenonry_testkit.kernel.roles:wait_for_descendant"
+        child = start_child("one", role, {"file": str(file), "heartbeat": "-1"})
+        grandchild = read_facts(file)["grandchild"]
+        kill_tree(child.pid)
+        eventually(lambda: child.exit_code is not None)
+        assert child.exit_code == -signal.SIGKILL
+        assert is_gone(grandchild)
+        child.release()
 
     def test_killing_a_tree_that_is_gone_is_fine(self):
         kill_tree(2**22 + 12345)

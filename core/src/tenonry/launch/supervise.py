@@ -150,10 +150,10 @@ def kill_tree(pid: int) -> None:
 
 
 def _tree(pid: int) -> list[psutil.Process]:
-    """A process, after all its descendants; empty if it has ended."""
+    """Return a process and then its descendants, so that it never sees one of them end first; empty if it has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
-        return [*root.children(recursive=True), root]
+        return [root, *root.children(recursive=True)]
     return []
 
 
