@@ -463,7 +463,11 @@ def without_races(command: list[str], cache: Path, status: int) -> int:
     say("once more, alone: " + ", ".join(names))
     alone = subprocess.run([*command, "--lf"], env=test_env(), check=False).returncode
     if alone == 0:
-        say("UNSTABLE: " + ", ".join(names) + " passed alone: a race, in the test or in what it tests")
+        say(
+            "UNSTABLE: "
+            + ", ".join(names)
+            + " passed alone: a race, in the test or in what it tests"
+        )
     return alone
 
 

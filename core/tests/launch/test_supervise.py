@@ -131,7 +131,9 @@ class TestStop:
     def test_one_that_waits_for_a_descendant_does_not_see_it_end(self, file, monkeypatch):
         """Else it could end by itself, with a code of its own, before it is killed."""
         kill = psutil.Process.kill
-        monkeypatch.setattr(psutil.Process, "kill", lambda process: (kill(process), time.sleep(0.3)))
+        monkeypatch.setattr(
+            psutil.Process, "kill", lambda process: (kill(process), time.sleep(0.3))
+        )
         role = "tenonry_testkit.kernel.roles:wait_for_descendant"
         child = start_child("one", role, {"file": str(file), "heartbeat": "-1"})
         grandchild = read_facts(file)["grandchild"]
