@@ -63,7 +63,7 @@ class GrammarStore:
         """The grammar of a specification, now or later; the oldest of many are dropped."""
         key = msgspec.structs.replace(spec, start_after=())
         future = self._grammars.get(key)
-        if future is None or _is_spent(future):
+        if future is None or is_spent(future):
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(MAX_COMPILING, thread_name_prefix="grammars")
             work = partial(self._compile, key)
@@ -83,7 +83,8 @@ class GrammarStore:
         return self.build().compile(spec)
 
 
-def _is_spent(future: Future[Grammar]) -> bool:
+def is_spent(future: Future[Grammar]) -> bool:
+    """Whether rows that come get the grammar compiled anew."""
     return future.done() and not future.exception() and future.result().is_spent
 
 

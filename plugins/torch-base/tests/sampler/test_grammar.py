@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 import time
@@ -21,6 +22,7 @@ from tenonry_grammar_llguidance.backend import LLGuidance, LLMatcher
 from tenonry_grammars.base import GrammarError
 from tenonry_grammars.bits import allowed_ids
 from tenonry_testkit.fakes.tokenizer import END, OTHER_END, PIECES, TOKENIZER_JSON
+from tenonry_testkit.grammar import tokens_of
 from tenonry_torch_base.grammars import GrammarStore, open_grammars
 from tenonry_torch_base.sampler import grammar as grammar_module
 from tenonry_torch_base.sampler.grammar import GrammarMasks
@@ -393,6 +395,28 @@ def test_a_spent_grammar_is_compiled_anew_for_rows_that_come(model):
     assert store.compiled(spec) is second
     assert not second.result().is_spent
     store.shutdown()
+
+
+def test_running_rows_continue_when_another_spends_their_grammar(model, caplog):
+    """All rows share the budget of a lexer; those that run are replayed on a grammar compiled anew (G34)."""
+    schema = {"type": "string", "pattern": r"^(?:\S+\s+){0,49}\S+$", "maxLength": 500}
+    spec = {"json": json.dumps(schema)}
+    text = tokens_of('"word0 word1 word2 word3 word4 word5 word6 wo')
+    many = tokens_of(f'"{" ".join(f"word{place}" for place in range(45))}"')
+    store = GrammarStore(LLGuidance, model, VOCAB)
+    driver = SamplerDriver(VOCAB, extra=[partial(GrammarMasks, store=store)])
+    driver.enter(0, params(**spec), stop=(END,))
+    driver.enter(1, params(start_after=(X,), **spec), output=(A, X), stop=(END,))
+    for place, token in enumerate(text):
+        if place == len(text) // 2:
+            grammar = store.compiled(StructuredOutput(**spec)).result()
+            assert grammar.matcher([END]).inner.try_consume_tokens(many) < len(many)
+        out, failed = run(driver, [0, 1], logits(2, token), 1)
+        assert out == {0: [token], 1: [token]}
+        assert not failed
+    assert grammar.is_spent
+    assert caplog.text.count("compiled its grammar anew") == 2
+    driver.sampler.shutdown()
 
 
 def test_the_choice_of_a_missing_backend_is_refused_at_the_start(model):

@@ -23,6 +23,7 @@ import torch
 
 from tenonry_grammars.base import GrammarError
 from tenonry_grammars.bits import EVERYTHING, NOTHING, WORD_BITS, forbid, num_words
+from tenonry_torch_base.grammars import is_spent
 from tenonry_torch_base.sampler.grammar_row import GrammarRow
 from tenonry_torch_base.sampler.processors import LogitsProcessor, ProcessorContext, SampleStep
 from tenonry_torch_base.sampler.token_masks import best_on_host, forbid_on_device, forbid_on_host
@@ -74,6 +75,7 @@ class GrammarMasks(LogitsProcessor):
         self._made = np.full(context.max_num_seqs, NOT_MADE, np.int64)
         self._unfinished: list[Callable[[], None]] = []
         self._failed: list[GrammarRow] = []  # since the last step
+        self._stuck: list[GrammarRow] = []  # without a token, since the last step
         self._thread: ThreadPoolExecutor | None = None
         self._is_host = context.device.type == "cpu"
         self._is_beside = leaves_a_processor(context.device)
@@ -97,7 +99,7 @@ class GrammarMasks(LogitsProcessor):
         if spec is None:
             return False
         compiled = self._asked.pop(new.handle, None) or self._store.compiled(spec)
-        self._rows[new.row] = GrammarRow(new, spec.start_after, compiled, self.context.vocab_size)
+        self._rows[new.row] = GrammarRow(new, spec, compiled, self.context.vocab_size)
         self._made[new.row] = NOT_MADE
         return True
 
@@ -153,10 +155,27 @@ class GrammarMasks(LogitsProcessor):
         for finish in self._unfinished:
             finish()
         self._unfinished.clear()
+        if self._stuck:
+            self._restart_spent()
         for row in self._failed:
-            if self._rows.get(row.index) is row:
+            if row.failure and self._rows.get(row.index) is row:
                 logger.warning("structured output of request %x: %s", row.handle, row.failure)
         self._failed.clear()
+
+    def _restart_spent(self) -> None:
+        """Compile the grammar anew for rows that another row's use of a shared limit left without a token."""
+        stuck = [row for row in self._stuck if self._rows.get(row.index) is row]
+        self._stuck.clear()
+        refused = [row.matcher for row in stuck if row.failure and row.matcher is not None]
+        if refused:  # a mask shows whether a limit was the cause
+            self._filled(refused)
+        spent = [row for row in stuck if is_spent(row.compiled)]
+        lengths = [row.taken for row in spent]
+        for row in spent:
+            logger.warning("structured output of request %x: compiled its grammar anew", row.handle)
+            row.restart(self._store.compiled(row.spec))
+        self._catch_up(spent, lengths)
+        self._stuck.clear()
 
     def fitting(self, row: int, length: int, token_ids: NDArray[np.int32]) -> int:
         """Up to where the grammar allows them; the matcher stands where it stood."""
@@ -230,6 +249,7 @@ class GrammarMasks(LogitsProcessor):
                 places.append(row.index)
         if matchers:
             self._masks[places] = self._filled(matchers)
+        self._stuck += [row for row in rows if not self._masks[row.index].any()]
 
     def _filled(self, matchers: list[Matcher]) -> I32:
         """One mask per matcher; without any token for all of them where the backend fails."""

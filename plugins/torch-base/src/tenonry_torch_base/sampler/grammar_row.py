@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from tenonry.sampling_params import StructuredOutput
     from tenonry.step import NewRow
     from tenonry_grammars.base import Grammar, Matcher
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 class GrammarRow:
     """`index`: of the row. `first`: where its output begins in its tokens; `taken`: how far the matcher has read them.
 
-    `matcher` is None until the output has the tokens `start_after`. A row with a `failure` has no token left.
+    `matcher` is None until the output has the tokens `spec.start_after`. A row with a `failure` has no token left.
     """
 
     __slots__ = (
@@ -28,17 +29,17 @@ class GrammarRow:
         "handle",
         "index",
         "matcher",
-        "start_after",
+        "spec",
         "taken",
     )
 
     def __init__(
-        self, new: NewRow, start_after: tuple[int, ...], compiled: Future[Grammar], vocab_size: int
+        self, new: NewRow, spec: StructuredOutput, compiled: Future[Grammar], vocab_size: int
     ) -> None:
         self.handle = new.handle
         self.index = new.row
         self.end_ids = [token_id for token_id in new.stop_token_ids if token_id < vocab_size]
-        self.start_after = start_after
+        self.spec = spec
         self.compiled = compiled
         self.first = len(new.token_ids) - new.num_output
         self.taken = self.first
@@ -68,9 +69,16 @@ class GrammarRow:
         """The grammar does not allow this token, which the output has."""
         self.failure = f"token {token_id} of its output does not fit the grammar"
 
+    def restart(self, compiled: Future[Grammar]) -> None:
+        """Read the output again from its first token, with the grammar compiled anew."""
+        self.compiled = compiled
+        self.matcher = None
+        self.taken = self.first
+        self.failure = ""
+
     def _find_start(self, tokens: NDArray[np.int32], length: int) -> None:
         """Make the matcher once the output has the tokens after which the grammar holds."""
-        wanted = list(self.start_after)
+        wanted = list(self.spec.start_after)
         count = len(wanted)
         begin = max(self.first, self.taken - count)
         for end in range(begin + count, length + 1):
