@@ -67,3 +67,23 @@ def test_overflow_in_half_precision():
 def test_finite_logits(made):
     assert is_finite(torch.tensor(made))
     require_finite(model(only=NAN), torch.tensor(made))
+
+
+def test_warns_of_weights_that_only_some_tokens_read(caplog):
+    module = model(only=1.0, routed_experts=1.0)
+    table = torch.nn.Embedding(4, 2)
+    with torch.no_grad():
+        table.weight[3, 1] = NAN
+        module.routed_experts.bias[0] = -INF
+    module.add_module("table", table)
+    module.register_parameter("stacked", torch.nn.Parameter(torch.full((2, 1, 2), INF)))
+    require_finite(module, torch.zeros(2))
+    for words in ("table.weight (1 of 8", "routed_experts.bias (1 of 2", "stacked (4 of 4"):
+        assert words in caplog.text
+
+
+def test_sound_weights_are_not_named(caplog):
+    module = model(only=65504.0)  # sums of float16 overflow
+    module.add_module("table", torch.nn.Embedding.from_pretrained(torch.full((9, 2), 60000.0)))
+    require_finite(module.half(), torch.zeros(2))
+    assert not caplog.text

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from tenonry import LLM, AsyncLLM, EngineConfig, PoolingParams, SamplingParams
-from tenonry.errors import RequestError
+from tenonry.errors import ModelError, RequestError
 
 LENGTHS = (5, 1, 40, 17, 64)
 
@@ -217,3 +219,13 @@ def test_what_the_model_does_not_do_is_refused_by_name(folders):
             llm.embed([[5] * 65])
         with pytest.raises(RequestError, match="max_tokens=2"):
             llm.generate([[5]], SamplingParams(pooling=PoolingParams(), max_tokens=2))
+
+
+def test_a_weight_with_nan_is_named(folders, tmp_path):
+    copy = shutil.copytree(folders["bert"][0], tmp_path / "damaged")
+    weights = load_file(copy / "model.safetensors")
+    name = next(name for name in weights if name.endswith("output.dense.weight"))
+    weights[name][0, 0] = float("nan")
+    save_file(weights, copy / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=rf"computes NaN: .*{name} \(1 of \d+ values\)"):
+        engine(copy)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.finite import require_finite
 from tenonry_torch_base.rope_lengths import depends_on_length, reset_tables
 from tenonry_torch_base.seeded import seeded
 from tenonry_torch_base.weights import progress_only_on_a_terminal, stored_model, weights_of
@@ -131,10 +132,11 @@ class PoolingModel:
                 f"{name} cannot run on worker 'pooling': it gives {list(alone.shape)} numbers for {len(prompts)} "
                 f"prompts, its config.json says {width} each"
             )
-        if not torch.equal(alone, again) or not alone.isfinite().all():
+        require_finite(self.module, alone)
+        if not torch.equal(alone, again):
             raise ModelError(
-                f"{name} cannot run on worker 'pooling': its output for random tokens is not finite, or not the same "
-                "twice; try --dtype float32, and look at its weights"
+                f"{name} cannot run on worker 'pooling': its output for random tokens is not the same twice; try "
+                "--dtype float32"
             )
         self.batches = self.batches and self._is_close(together, alone)
         if can_pack(self.module.dtype, self.module.device):
