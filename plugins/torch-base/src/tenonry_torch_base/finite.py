@@ -51,9 +51,7 @@ def require_finite(module: torch.nn.Module, made: torch.Tensor) -> None:
 def _cause(module: torch.nn.Module, dtype: torch.dtype) -> str:
     damaged = _listed(_damaged(_tensors(module)))
     if damaged:
-        return (
-            f"its weights hold NaN or infinity: {damaged}; the checkpoint is damaged, download or save it again"
-        )
+        return f"its weights hold NaN or infinity: {damaged}; the checkpoint is damaged, download or save it again"
     if dtype == torch.float16:
         return (
             "its weights are finite, so float16 overflows; use --dtype bfloat16 or --dtype float32"
@@ -77,9 +75,7 @@ def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _partly_read(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Weights of which a short prompt reads a part: embeddings, and experts, which may be stacked in one tensor."""
-    tables = {
-        id(each.weight) for each in module.modules() if isinstance(each, torch.nn.Embedding)
-    }
+    tables = {id(each.weight) for each in module.modules() if isinstance(each, torch.nn.Embedding)}
     for name, tensor in module.named_parameters():
         if id(tensor) in tables or "expert" in name or tensor.dim() > 2:
             yield name, tensor
