@@ -1,4 +1,4 @@
-"""An image processor that does in this process what the one of `tenonry-io-images` does in a process of its own."""
+"""An image processor that does in this process what the one of `tenonry-images` does in a process of its own."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import hashlib
 import numpy as np
 
 from tenonry_images.base import ImageProcessor, ProcessedImage
-from tenonry_io_images.messages import unpacked
-from tenonry_io_images.preparation import Preparation
+from tenonry_images.messages import unpacked
+from tenonry_images.preparation import Preparation
 
 
 class Prepared(ImageProcessor):

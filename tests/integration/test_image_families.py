@@ -20,8 +20,8 @@ from tenonry import LLM, SamplingParams
 from tenonry.errors import RequestError
 from tenonry.messages import EngineCoreRequest
 from tenonry_images.base import ImageContext, ImageLimits
+from tenonry_images.preparation import CannotPrepare, Preparation
 from tenonry_images.prompt import with_images, with_surroundings
-from tenonry_io_images.preparation import CannotPrepare, Preparation
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("one_thread")]
 LENGTH = 24

@@ -15,7 +15,7 @@ from PIL import Image
 
 from tenonry.errors import RequestError
 from tenonry_images.base import ImageContext, ImageLimits, ProcessedImage
-from tenonry_io_images.processor import TransformersImages
+from tenonry_images.processor import TransformersImages
 
 # The first image waits for the imports of a helper process, which has a low priority.
 pytestmark = pytest.mark.timeout(600)

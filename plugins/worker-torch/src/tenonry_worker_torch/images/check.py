@@ -168,7 +168,7 @@ def processed_images(path: str) -> list[dict[str, np.ndarray]]:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ModelError("max_images needs Pillow: pip install tenonry-io-images") from error
+        raise ModelError("max_images needs Pillow: pip install tenonry-images") from error
     processor = AutoImageProcessor.from_pretrained(
         path, local_files_only=True, trust_remote_code=False
     )

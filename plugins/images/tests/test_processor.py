@@ -16,7 +16,7 @@ from tenonry.errors import DrainingError, ModelError, QueueFullError, RequestErr
 from tenonry_helper_pool import turns
 from tenonry_helper_pool.client import as_client
 from tenonry_images.base import ImageContext, ImageLimits
-from tenonry_io_images.processor import TransformersImages
+from tenonry_images.processor import TransformersImages
 
 QWEN = {
     "image_processor_type": "Qwen2VLImageProcessor", "patch_size": 4, "merge_size": 2, "temporal_patch_size": 2,

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tenonry_io_images.decoding import BadImage, decode
-from tenonry_io_images.messages import Made, packed
+from tenonry_images.decoding import BadImage, decode
+from tenonry_images.messages import Made, packed
 
 TOKEN_NAMES = ("image_token_id", "image_token_index")
 TRIAL_SIZE = (

@@ -10,9 +10,9 @@ import logging
 import msgspec
 
 from tenonry_helper_pool.handler import Handler, HandlerError
-from tenonry_io_images.decoding import BadImage
-from tenonry_io_images.messages import MAX_EDGE, Facts, Made, Setup
-from tenonry_io_images.preparation import CannotPrepare, Preparation
+from tenonry_images.decoding import BadImage
+from tenonry_images.messages import MAX_EDGE, Facts, Made, Setup
+from tenonry_images.preparation import CannotPrepare, Preparation
 
 logger = logging.getLogger("tenonry.io")
 

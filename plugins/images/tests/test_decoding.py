@@ -15,7 +15,7 @@ from PIL import Image
 from transformers.image_transforms import convert_to_rgb
 from transformers.image_utils import load_image
 
-from tenonry_io_images.decoding import BadImage, decode
+from tenonry_images.decoding import BadImage, decode
 
 MOST = 10_000
 

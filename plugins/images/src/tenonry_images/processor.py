@@ -12,8 +12,8 @@ import numpy as np
 from tenonry.errors import ModelError, RequestError
 from tenonry_helper_pool.pool import HelperPool, HelperUnavailable, LimitExceeded, Limits, Workers
 from tenonry_images.base import REDUCED_EDGE, ImageContext, ImageProcessor, ProcessedImage
-from tenonry_io_images.cache import ProcessedImages
-from tenonry_io_images.messages import MAX_EDGE, Facts, Made, Setup, unpacked
+from tenonry_images.cache import ProcessedImages
+from tenonry_images.messages import MAX_EDGE, Facts, Made, Setup, unpacked
 
 HELPER = "image_decode"
 CACHE_BYTES = 256 << 20
@@ -32,7 +32,7 @@ class TransformersImages(ImageProcessor):
         self._seconds = limits.seconds
         workers = Workers(
             "images",
-            "tenonry_io_images.decode_process:DecodeHandler",
+            "tenonry_images.decode_process:DecodeHandler",
             msgspec.msgpack.encode(Setup(context.path, limits.max_pixels)),
             Limits(seconds=limits.seconds, memory_bytes=MEMORY_BYTES, nice=NICE),
         )

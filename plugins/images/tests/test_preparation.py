@@ -13,8 +13,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import is_torchvision_available
 
-from tenonry_io_images.messages import unpacked
-from tenonry_io_images.preparation import CannotPrepare, Preparation
+from tenonry_images.messages import unpacked
+from tenonry_images.preparation import CannotPrepare, Preparation
 
 QWEN = {
     "image_processor_type": "Qwen2VLImageProcessor", "patch_size": 4, "merge_size": 2, "temporal_patch_size": 2,
