@@ -1,8 +1,8 @@
-"""The conformance suite of schedulers over `batching`, with each of its policies and with options that bite.
+"""Conformance suite of schedulers for `batching`, with each of its policies and with restrictive options.
 
 Classes instead of entry-point names: a suite builds hundreds of engines, and finding a name reads the metadata of every
-installed distribution. The search is wide with one policy; the others and the options are looked at in fewer examples,
-as they decide the order and the shares of what the same code schedules.
+installed distribution. The search is wide with one policy; the others and the options run fewer examples, as they only
+change the order and the shares of requests that the same code schedules.
 """
 
 from __future__ import annotations

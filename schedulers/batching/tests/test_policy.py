@@ -1,4 +1,4 @@
-"""What may be given as a policy, and how a wrong one is refused."""
+"""Accepted forms of `--scheduling-policy`, and the errors of invalid ones."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class OldestGivesWay(SchedulingPolicy):
 def make_harness(
     policy: object = "tenonry_scheduler_batching.policies:FcfsPolicy", options=None, **spec
 ) -> SchedulerHarness:
-    """`policy`: what `--scheduling-policy` says, or a class that its resolution shall lead to."""
+    """`policy`: a value of `--scheduling-policy`, or a class to which its resolution leads."""
     name = policy if isinstance(policy, str) else "mine"
 
     def build(context):
@@ -156,7 +156,7 @@ class TestPolicies:
         harness.drain()
 
     def test_the_earlier_arrival_of_equals_comes_first(self, monkeypatch):
-        """AF-6: what the caller says of the arrival counts, for time in the queue as well."""
+        """AF-6: the arrival time that the caller passes counts, for time in the queue as well."""
         monkeypatch.setattr("time.time", lambda: 100.0)
         harness = make_harness(PRIORITY, max_num_seqs=1)
         entries = [

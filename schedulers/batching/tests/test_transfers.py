@@ -1,4 +1,4 @@
-"""Requests whose KV another engine has: what happens when it never comes."""
+"""Requests whose KV is on another engine, and transfers that never arrive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT_S = 50.0
 
 
 class StuckConnector(MemoryConnector):
-    """Its transfers end when the test says so."""
+    """Connector whose transfers end when the test releases them."""
 
     is_stuck = False
 

@@ -24,7 +24,7 @@ SIZE = 4
 
 
 class ManagerDriver:
-    """Does what a scheduler does with blocks: requests enter rows, compute tokens, and leave."""
+    """Drives the manager as a scheduler does: requests enter rows, compute tokens, and leave."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class ManagerDriver:
         return Request(source, self.count, 0.0, self.max_model_len)
 
     def enter(self, request: Request) -> tuple[int, Match | None]:
-        """A row, and what is there for the request already."""
+        """Return a row and the cached prefix of the request."""
         row = self.rows.enter(request)
         match = self.blocks.match(request, row)
         if match is not None:

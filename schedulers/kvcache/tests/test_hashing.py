@@ -1,4 +1,4 @@
-"""Block digests: what they cover, and that chains can be made in any number of steps."""
+"""Block digests: their coverage, and incremental construction of chains."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_chains_do_not_depend_on_the_steps_in_which_they_are_made():
 
 
 def test_images_that_were_computed_in_pieces_are_not_those_that_were_computed_whole():
-    """Of prompts with an image at the third token, only what comes before it is shared."""
+    """Prompts with an image at the third token share only the tokens before it."""
     features = {SPANS: np.array([[2, 3]]), DIGESTS: np.zeros((1, 32), np.uint8)}
     hasher = BlockHasher(2)
     chains = []

@@ -26,7 +26,7 @@ LONG = list(range(20))
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """Rows come, grow and go. What a block holds is known here from who wrote it, and every hit must hold its prefix.
+    """Rows come, grow and go. A model records the last writer of each block, and every hit must hold its prefix.
 
     While nothing was evicted, forgotten or reset, hits are exactly the longest prefix of full blocks ever computed.
     """
@@ -354,7 +354,7 @@ class TestRegistering:
 
 class TestLeaving:
     def test_a_failed_row_takes_all_its_blocks_out_of_the_cache(self, make_driver):
-        """Also those that it found there: what it read may be what is wrong with it."""
+        """Blocks that it found in the cache are included: they may be the cause of the failure."""
         driver = make_driver()
         driver.run(LONG[:9])
         bad, match = driver.enter(driver.request(LONG))

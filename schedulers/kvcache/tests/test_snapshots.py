@@ -1,4 +1,4 @@
-"""Snapshots of recurrent states: where chunks end, which slot is filled, and what a row may start from (KV-2)."""
+"""Snapshots of recurrent states: ends of chunks, filled slots, and start states of rows (KV-2)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class StateDriver:
         return self.driver.enter(self.driver.request(tokens, **fields))
 
     def slot(self, row: int) -> list[int]:
-        """What the row starts from."""
+        """State slot from which the row starts."""
         return self.blocks.table(row)[1].tolist()
 
     def step(self, row: int, num_tokens: int) -> Saved:
-        """Compute so many tokens of the row, or up to its next snapshot; the step goes on."""
+        """Compute `num_tokens` of the row, or up to its next snapshot, without ending the step."""
         which = np.array([row])
         count = self.blocks.cut(which, np.array([num_tokens], np.int32))
         end = self.rows.num_computed[which] + count
@@ -88,7 +88,7 @@ class TestChunks:
         assert ends == [8, 16, 24, 28, 30]
 
     def test_the_last_token_is_never_part_of_a_snapshot(self, make):
-        """A prompt of whole blocks: what the next request may use ends a block earlier, as it must compute a token."""
+        """A prompt of whole blocks: the next request reuses one block fewer, as it must compute a token."""
         states = make(snapshot_interval=100)
         row, _ = states.enter(LONG[:12])
         assert states.step(row, 12) == [(row, 1, 0)]
@@ -190,7 +190,7 @@ class TestMatching:
         assert [states.run(LONG) for _ in range(2)] == [0, 28]
 
     def test_a_state_is_found_in_the_next_step_not_in_this_one(self, make):
-        """What a step copies is there when it has ended; a request for it waits, and others do not."""
+        """A step's snapshot is available when the step has ended; a request for it waits, and others do not."""
         states = make()
         first, _ = states.enter(LONG)
         states.step(first, 30)
@@ -266,7 +266,7 @@ class TestSlots:
 
 
 class TestDecoding:
-    """A row that decodes passes boundaries, too; several steps in flight know its tokens only later."""
+    """Decoding rows pass boundaries, too; with several steps in flight their tokens are known only later."""
 
     def started(self, states):
         row, match = states.enter(LONG[:7])

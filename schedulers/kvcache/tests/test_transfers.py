@@ -159,7 +159,7 @@ class TestLoadBeforeTheStep:
         assert not driver.blocks.waits
 
     def test_rows_that_left_have_read_nothing(self, driver, connector):
-        """What a row had found before it left does not count for the next request in it."""
+        """Hits of a row that left do not count for the next request in it."""
         request = driver.request(LONG)
         driver.compute(driver.enter(request)[0], 12)
         connector.extra = 0
@@ -286,7 +286,7 @@ class TestTheEnd:
     def test_the_connector_gets_the_blocks_that_are_full(
         self, driver, connector, computed, drop, full
     ):
-        """Blocks for the whole prompt are there from the start; what is not computed must not be saved."""
+        """Blocks for the whole prompt are allocated from the start; blocks not yet computed must not be saved."""
         connector.extra = 0
         row, _ = driver.enter(driver.request(LONG))
         driver.blocks.grow(np.array([row]), np.array([20], np.int32))
@@ -344,7 +344,7 @@ class TestBlocksThatNeverComeBack:
 
 
 class TestAbortsBeforeTheResult:
-    """A load that its step relied on may turn out to have failed, and nothing else would tell what was saved of it."""
+    """A load that the aborted step relied on may still fail, and no later result would report its saved blocks."""
 
     def test_the_request_that_loaded_saves_nothing(self, driver, connector):
         row, _ = driver.enter(driver.request(LONG))

@@ -1,4 +1,4 @@
-"""Several KV groups over one pool, and sliding ones that give back what their window has left."""
+"""Several KV groups over one pool, and sliding ones that release blocks outside their window."""
 
 from __future__ import annotations
 

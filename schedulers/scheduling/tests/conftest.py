@@ -22,7 +22,7 @@ Script = Callable[[StepBuilder], object]
 
 
 def run_everything(step: StepBuilder) -> None:
-    """What an ordinary scheduler does."""
+    """Choose as an ordinary scheduler does."""
     step.run_ready()
     for request in step.waiting:
         if not step.run(request):
@@ -117,7 +117,7 @@ class SchedulerDriver:
         return self.scheduler.schedule()
 
     def compile(self) -> None:
-        """Steps that ask for the grammars of requests, and a worker that has them at once."""
+        """Run the steps that request grammars, answered by a worker that has compiled them."""
         self.answer(self.step())
 
     def answer(

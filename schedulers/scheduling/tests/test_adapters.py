@@ -67,7 +67,7 @@ def test_few_requests_without_an_adapter_pass_one_that_waits():
 
 
 def test_steps_that_visit_no_request_forget_none_that_passed():
-    """All rows are taken for some steps: what waits is not looked at in these, and has waited on."""
+    """All rows are in use for some steps: the waiting request is not visited in these, but keeps its count."""
     limit, _ = entered("x", "y")
     for number in range(3):
         limit.begin_step()

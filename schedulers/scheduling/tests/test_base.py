@@ -1,4 +1,4 @@
-"""What the base class does around the choice: refusing, ending, preempting, counting."""
+"""The base class around the choice: rejecting, ending, preempting, counting."""
 
 from __future__ import annotations
 

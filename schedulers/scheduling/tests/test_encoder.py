@@ -10,7 +10,7 @@ MOST = 6
 
 
 def run_everything(step):
-    """Runs what runs, and starts what fits, looking past requests that may not start yet."""
+    """Run ready rows and start the requests that fit, skipping those that may not start yet."""
     step.run_ready()
     for request in step.waiting:
         if not step.run(request) and step.full:

@@ -1,4 +1,4 @@
-"""Rows whose K/V comes from a KV connector: waiting, arriving, starting, and losing what they relied on."""
+"""Rows whose K/V comes from a KV connector: waiting, arriving, starting, and losing loaded blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def nothing(step):
 
 
 def run_everything(step):
-    """What an ordinary scheduler does."""
+    """Choose as an ordinary scheduler does."""
     step.run_ready()
     for request in step.waiting:
         if not step.run(request) and step.full:

@@ -1,4 +1,4 @@
-"""Prompts whose log-probabilities are wanted get a bounded share of each step."""
+"""Prompts with log-probabilities are limited to a bounded share of each step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def driver(make_driver):
 
 
 def run_everything(step):
-    """Runs what runs, and starts what fits, looking past requests that may not start yet."""
+    """Run ready rows and start the requests that fit, skipping those that may not start yet."""
     step.run_ready()
     for request in step.waiting:
         if not step.run(request) and step.full:

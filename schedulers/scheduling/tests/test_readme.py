@@ -1,4 +1,4 @@
-"""The scheduler in the README works as it stands there, and the README names what the package exports."""
+"""The README's scheduler works as printed, and the README names the exports of the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How results come in: stop conditions, stale rows, failures, clients and log-probabilities."""
+"""Processing of results: stop conditions, stale rows, failures, clients and log-probabilities."""
 
 from __future__ import annotations
 

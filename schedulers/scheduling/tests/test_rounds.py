@@ -1,4 +1,4 @@
-"""Steps in which rows decode several tokens: when there are any, how long they are, what becomes of the tokens."""
+"""Multi-token steps: their conditions, their length, and their tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_harness():
 
 class TestWhen:
     def test_the_last_round_ends_at_max_tokens(self, make_harness):
-        """One step for the prompt and one to see what a token takes, then rounds."""
+        """One step for the prompt and one to measure the time per token, then multi-token steps."""
         harness = make_harness()
         harness.add([1, 2, 3], 12)
         harness.drain()
@@ -84,7 +84,7 @@ class TestWhen:
         harness.drain()
 
     def test_none_where_blocks_are_short(self, make_harness):
-        """Nobody is preempted for the sake of a round."""
+        """No request is preempted for a multi-token step."""
         harness = make_harness(8, max_model_len=16, num_blocks=4)
         harness.add([1, 2, 3], 12)
         harness.drain()
@@ -129,7 +129,7 @@ class TestHowMany:
 
 class TestTokens:
     def test_a_stop_id_ends_a_row_within_the_round(self, make_harness):
-        """The other row goes on; both have the tokens that they would get alone."""
+        """The other row continues; both have the tokens of a solo run."""
         solo = make_harness(1)
         alone = solo.add([1, 2, 3], 20)
         solo.drain()

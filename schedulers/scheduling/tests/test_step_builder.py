@@ -1,4 +1,4 @@
-"""What `choose` may call, and the steps that come of it."""
+"""Methods available to `choose`, and the resulting steps."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ class TestPreemption:
         driver.step(choose)
 
     def test_rows_at_their_limit_are_no_victims(self, make_driver):
-        """They give their blocks back anyway, as soon as their last token is known."""
+        """They release their blocks anyway, as soon as their last token is known."""
         driver = make_driver(depth=2, num_blocks=6, max_model_len=20)
         first, second = driver.ask(8, 9), driver.ask(8, 2)
         outputs = [driver.step() for _ in range(6)]

@@ -1,4 +1,4 @@
-"""The waiting queue against a sorted list, and what it costs."""
+"""The waiting queue compared with a sorted list, and its cost."""
 
 from __future__ import annotations
 

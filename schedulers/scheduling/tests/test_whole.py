@@ -12,7 +12,7 @@ from tenonry_testkit.traffic import features_of
 
 
 def run_everything(step):
-    """Runs what runs, and starts what fits, looking past requests that may not start yet."""
+    """Run ready rows and start the requests that fit, skipping those that may not start yet."""
     step.run_ready()
     for request in step.waiting:
         if not step.run(request) and step.full:
@@ -70,7 +70,7 @@ def test_an_image_that_a_share_would_cut_runs_whole(make):
 
 
 def test_an_earlier_row_gets_its_image_before_later_ones_get_their_shares(make):
-    """Else those that come would take what it needs, step after step."""
+    """Otherwise new rows would use up its budget step after step."""
     driver = make()
     ask(driver, 20, 8)
     driver.ask(20)

@@ -1,4 +1,4 @@
-"""What `static` decides, and that its README and its size say the truth."""
+"""Decisions of `static`, and the claims of its README about size and behaviour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scheduling policy may decide, and how the batching scheduler binds one. Engine process.
+"""Interface of scheduling policies and their binding to the batching scheduler. Engine process.
 
 class ShortPromptsFirst(SchedulingPolicy):
     starvation_free = False
@@ -6,8 +6,8 @@ class ShortPromptsFirst(SchedulingPolicy):
     def order(self, request):
         return request.num_prompt_tokens
 
-Given as `--scheduling-policy my_pkg:ShortPromptsFirst`, `./file.py:ShortPromptsFirst`, or by the name of an entry point
-in the group `tenonry.scheduling_policies`.
+Select one by `--scheduling-policy my_pkg:ShortPromptsFirst`, `./file.py:ShortPromptsFirst`, or by the name of an entry
+point in the group `tenonry.scheduling_policies`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SCHEDULING_POLICIES = Point(
 
 
 class AdmissionState(NamedTuple):
-    """What is left in the step being built. `now`: the scheduler's clock, seconds, as in `Request.arrival_time`."""
+    """Capacity left in the step being built. `now`: the scheduler's clock, seconds, as in `Request.arrival_time`."""
 
     free_blocks: int
     num_running: int
@@ -44,11 +44,10 @@ class AdmissionState(NamedTuple):
 
 
 class SchedulingPolicy:
-    """Base of policies, for convenience: any object with one of the three methods will do. First come, first served.
+    """Optional base class: any object with one of the three methods is a policy. Defaults to first come, first served.
 
     `starvation_free`: a request waits at most for those ahead of it when it arrived, plus `max_num_seqs`; an order that
-    lets later requests pass without bound must set False. `options` is what the user gave, after validation by
-    `Options`.
+    lets later requests pass without bound must set False. `options` is the user's options, validated by `Options`.
     """
 
     starvation_free: ClassVar[bool] = True
@@ -58,14 +57,14 @@ class SchedulingPolicy:
         self.options = options or self.Options()
 
     def order(self, request: Request) -> Any:
-        """The request's place in the queue: smallest first, ties by arrival. Asked once, when it enters the queue.
+        """Sort key of the request in the queue: smallest first, ties by arrival. Called once, when it enters the queue.
 
         For ageing, use arrival time minus a weight as the key: then no request is passed for ever.
         """
         return request.arrival
 
     def admit(self, request: Request, state: AdmissionState) -> bool:
-        """Whether the first of the queue may start in this step; False ends admission for the step."""
+        """Return True if the first request of the queue may start in this step; False ends admission for the step."""
         return True
 
     def victim(self, running: list[Request]) -> Request:
@@ -111,7 +110,7 @@ def bind_policy(target: Any, record: PluginRecord) -> Policy:
 
 
 def _bound(policy: Any, question: str, record: PluginRecord) -> Callable[..., Any]:
-    """A method of the policy, or the default; what it raises by mistake names the policy, not the scheduler."""
+    """Return the policy's method, or the default; unexpected exceptions are attributed to the policy."""
     method = getattr(policy, question, None) or getattr(SchedulingPolicy(), question)
 
     def ask(*args: Any) -> Any:

@@ -33,7 +33,7 @@ class ImageChain(list[bytes]):
         self._images = images
 
     def append(self, digest: bytes) -> None:
-        """The digest of the next block's tokens; what is kept covers its images, too."""
+        """Append the next block's token digest, combined with the digests of the images in the block."""
         images = self._images.get(len(self) - 1)
         super().append(sha256(digest + images).digest() if images else digest)
 
@@ -118,5 +118,5 @@ class BlockHasher:
 
 
 def _plain(array: np.ndarray) -> Any:
-    """What a feature's digest covers; `check_request` lets nothing but arrays of numbers pass."""
+    """Content of a feature for its digest; `check_request` accepts numeric arrays only."""
     return (array.dtype.str, array.shape, array.tobytes())

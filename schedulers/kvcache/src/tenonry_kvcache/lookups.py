@@ -1,4 +1,4 @@
-"""How much of the prompts was looked up and found, in the prefix cache and by a KV connector. Engine process."""
+"""Prompt tokens looked up and found, in the prefix cache and by a KV connector. Engine process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTHING = Lookup()
 
 
 class LookupCounts:
-    """Sums since they were last taken. What a row added is known until it leaves, since its start may be undone."""
+    """Sums since they were last taken. A row's share is stored until the row leaves, since its start may be undone."""
 
     def __init__(self, num_rows: int) -> None:
         self._by_row = [NOTHING] * num_rows

@@ -1,6 +1,6 @@
 """KV blocks by row: block tables, the prefix cache and the KV connector behind one interface. Engine process.
 
-All KV groups with blocks share one pool, and one chain of digests names what they hold. Recurrent groups have no blocks
+All KV groups with blocks share one pool, and one chain of digests names their contents. Recurrent groups have no blocks
 but state slots.
 """
 
@@ -32,12 +32,13 @@ SNAPSHOT_INTERVAL = 512  # tokens
 
 
 class KVCacheManager(BlockManager):
-    """Blocks of all rows, what can be found of them, and the transfers that read and write them.
+    """Block tables of all rows, prefix cache, and KV transfers.
 
     `seed` makes digests the same in every process that uses it; by default each process draws its own. A KV load that
     has not ended after `transfer_timeout` seconds counts as failed; see `tenonry_kvcache.transfers`. A snapshot of
     recurrent states is taken every `snapshot_interval` tokens, rounded up to whole blocks; see
-    `tenonry_kvcache.snapshots`. Raises ConfigError for a KV connector beside groups whose contents are not in blocks.
+    `tenonry_kvcache.snapshots`. Raises ConfigError for a KV connector combined with groups whose contents are not in
+    blocks.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class KVCacheManager(BlockManager):
         return Match(num_computed, is_ready)
 
     def _choose(self, request: Request, row: int, hits: Hits) -> int | None:
-        """How many cached blocks the row starts with. None: a snapshot that is better is taken in this very step."""
+        """Number of cached blocks the row starts with. None: a longer snapshot is taken in this very step."""
         chain = hits.chain
         count = next(iter(hits.lengths), 0)
         snapshots = self._snapshots
@@ -207,9 +208,9 @@ class KVCacheManager(BlockManager):
         )
 
     def reset(self) -> bool:
-        """Also forgets what rows in use computed: it may come from weights that have been replaced.
+        """Also drop blocks computed by rows in use: they may come from weights that have been replaced.
 
-        No KV connector gets their blocks either.
+        No KV connector receives these blocks either.
         """
         self._outdated.update(range(len(self._rows.num_computed)))
         if self._snapshots is not None:
@@ -254,7 +255,7 @@ class KVCacheManager(BlockManager):
         return parameters
 
     def _may_lack_load(self, request: Request, row: int, blocks: BlockIds) -> bool:
-        """Whether an aborted request relied on a load that may turn out to have failed.
+        """Return True if an aborted request relied on a load that may still fail.
 
         One that ended by itself did so with the result of the step that relied on it.
         """
@@ -293,7 +294,7 @@ class KVCacheManager(BlockManager):
             _add_distinct(result.lost, self._disown(handle))
 
     def _disown(self, handle: int) -> list[int]:
-        """Forget what may come from a load that failed; returns the rows that may have read it."""
+        """Uncache blocks of a load that may have failed; returns the rows that may have read them."""
         load = self._transfers.disown(handle)
         if load is None:
             return []

@@ -84,7 +84,7 @@ class EvictionQueue:
 
 
 class BlockPool:
-    """Block ids 0 … num_blocks−1 with reference counts, and the table of what is cached: digest → block.
+    """Block ids 0 … num_blocks−1 with reference counts, and the table of cached blocks: digest → block.
 
     Arguments that hold several blocks hold distinct ones.
     """
@@ -143,7 +143,7 @@ class BlockPool:
         self._references[blocks] = references + 1
 
     def release(self, blocks: BlockIds) -> None:
-        """One user less. What becomes free is evicted in the reverse order: the end of a sequence before its start."""
+        """Drop one reference per block. Freed blocks are evicted in reverse order: the end of a sequence first."""
         references = self._references[blocks] - 1
         self._references[blocks] = references
         freed = blocks[references == 0]

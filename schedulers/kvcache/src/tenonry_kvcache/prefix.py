@@ -23,10 +23,10 @@ OFFERED_SHARE = 3
 
 
 class Tables(Protocol):
-    """Where the blocks of rows are."""
+    """Block tables of rows."""
 
     def cache_row(self, row: int, first: int, stop: int, digests: Sequence[bytes]) -> BlockIds:
-        """Let others find the row's blocks [first, stop); returns those that they can find."""
+        """Cache the row's blocks [first, stop); returns those that can be found."""
         ...
 
     def cache_each(self, rows: Index, places: I32, digests: Sequence[bytes]) -> BlockIds:
@@ -73,14 +73,14 @@ class PrefixCache:
         return chain, np.array(found, np.intp)
 
     def enter(self, row: int, chain: Chain, count: int) -> None:
-        """The row starts with `count` cached blocks of `chain`, and offers what it computes from now on."""
+        """Start the row with `count` cached blocks of `chain`, and cache the blocks it computes from now on."""
         self._chain_of_row[row] = chain
         self.hits[row] = count
         self._offered[row] = count
         self._due[row] = (count + 1) * self._size
 
     def digests(self, request: Request, limit: int) -> Iterator[bytes]:
-        """Those of the request's first `limit` blocks, made as they are asked for."""
+        """Digests of the request's first `limit` blocks, computed lazily."""
         chain = self.chain(request)
         token_ids = np.ascontiguousarray(request.token_ids, np.int32)
         data = token_ids.data.cast("B")
@@ -122,7 +122,7 @@ class PrefixCache:
         self._chain_of_handle.pop(handle, None)
 
     def reset(self) -> bool:
-        """Forget all blocks, and what rows in use go on to compute. True if no block was in use."""
+        """Drop all blocks, including later ones of rows in use. True if no block was in use."""
         self._due.fill(NEVER)
         return self._pool.clear()
 

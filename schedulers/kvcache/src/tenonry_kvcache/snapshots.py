@@ -73,7 +73,7 @@ class StateSnapshots:
         return 0
 
     def is_near(self, chain: Chain, first: int, stop: int) -> bool:
-        """Whether this step takes a snapshot at the end of one of the blocks after `first`, up to `stop`."""
+        """Return True if this step takes a snapshot at the end of one of the blocks after `first`, up to `stop`."""
         if not self._filled_now:
             return False
         return any(digest in self._filled_now for digest in chain[first + 1 : stop + 1])
@@ -104,7 +104,7 @@ class StateSnapshots:
 
     # ------------------------------------------------------------------ chunks and copies
     def cut(self, rows: Index, num_tokens: I32) -> I32:
-        """How many of `num_tokens` each row may compute before its next boundary."""
+        """Number of `num_tokens` each row may compute before its next boundary."""
         if num_tokens.max(initial=0) <= 1:
             return num_tokens
         start = self._rows.num_computed[rows]
@@ -175,7 +175,7 @@ class StateSnapshots:
         return self._slot_of.pop(oldest)
 
     def _name(self, row: int, num_known: int) -> None:
-        """Let others find those copies of the row that `num_known` tokens are enough to name."""
+        """Register the row's snapshots whose tokens are among the first `num_known` ones."""
         waiting = []
         for end, slot in self._unnamed.pop(row):
             if end > num_known:
@@ -190,7 +190,7 @@ class StateSnapshots:
             self._unnamed[row] = waiting
 
     def end_step(self) -> None:
-        """The step is built: what it copies can be found by the next ones."""
+        """Make the snapshots of the completed step available to later steps."""
         if self._filled_now:
             self._slot_of |= self._filled_now
             self._filled_now = {}
@@ -212,6 +212,6 @@ class StateSnapshots:
                 self._free.append(slot)
 
     def reset(self) -> None:
-        """Forget all snapshots, and what rows in use go on to compute."""
+        """Drop all snapshots, including later ones of rows in use."""
         self._clear_slots()
         self._saves.fill(False)

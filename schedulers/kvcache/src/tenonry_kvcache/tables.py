@@ -1,6 +1,6 @@
-"""Which blocks each row holds, for models with one KV group that has blocks. Engine process.
+"""Block tables of rows, for models with one KV group that has blocks. Engine process.
 
-`tenonry_kvcache.windows` has the same for several groups, and for those that give blocks back.
+`tenonry_kvcache.windows` does the same for several groups, and for groups that release blocks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_BLOCKS = NewBlocks(NO_ROWS, NO_ROWS, NO_ROWS)
 
 
 class Hits(NamedTuple):
-    """What of a request is cached: its digests, how many blocks it can start with, most first, and the blocks.
+    """Cached part of a request: its digests, numbers of blocks it can start with, largest first, and the blocks.
 
     `blocks` belong to the table that found them.
     """
@@ -151,16 +151,16 @@ class BlockTables:
         self.add(row, blocks)
 
     def cache_row(self, row: int, first: int, stop: int, digests: Sequence[bytes]) -> BlockIds:
-        """Let others find the row's blocks [first, stop); returns them."""
+        """Cache the row's blocks [first, stop); returns them."""
         blocks: BlockIds = self.ids[row, first:stop].astype(np.intp)
         self._pool.cache(blocks, digests)
         return blocks
 
     def cache_each(self, rows: Index, places: I32, digests: Sequence[bytes]) -> BlockIds:
-        """Let others find one block of each row; returns them."""
+        """Cache one block of each row; returns them."""
         blocks: BlockIds = self.ids[rows, places].astype(np.intp)
         self._pool.cache(blocks, digests)
         return blocks
 
     def forget(self, chain: Chain) -> None:
-        """A row holds all of its blocks until it is left: none is cached beside them."""
+        """No-op: a row holds all of its blocks until it leaves, so none is cached separately."""

@@ -1,15 +1,15 @@
 """The state of KV transfers: promised loads, rows that wait for one, blocks kept after the end. Engine process.
 
-A load is *promised* by `KVConnector.match`; the connector gets the blocks only when the step is built, so that a row
-which does not start after all leaves no trace. A load that takes several steps makes its row wait. One that happens
-before its step is trusted until the result of that very step names it as failed.
+A load is *promised* by `KVConnector.match`; the connector receives the blocks only when the step is built, so that a
+row that does not start leaves no trace. A load that takes several steps makes its row wait. One that happens before its
+step is trusted until the result of that very step names it as failed.
 
 No wait is unbounded: a load that has not ended in time counts as failed, and its request computes its prompt itself.
-But the blocks of a transfer may be read or written until the connector says that it ended, so they are kept until then,
-even for a save that never ends. Handed out again, they would be saved with other contents under their old names, or be
-overwritten while another request uses them. After the time limit they stop keeping an idle engine awake, and their
-connector is left out until it gives them back; where the others do not hold a longest sequence, the engine ends with
-the connector named, and another starts with all blocks.
+But the blocks of a transfer may be read or written until the connector reports its end, so they are kept until then,
+even for a save that never ends. If reallocated, they would be saved with other contents under their old names, or be
+overwritten while another request uses them. After the time limit they no longer keep an idle engine awake, and their
+connector is disabled until it returns them; if the remaining blocks cannot hold a longest sequence, the engine exits
+with an error that names the connector, and its replacement starts with all blocks.
 """
 
 from __future__ import annotations
@@ -65,9 +65,8 @@ class Transfers:
     """State by handle and by row. `connector` may be None: then no load is ever promised.
 
     `loading`: handle → load, of rows that wait, oldest first. `kept`: handle → blocks of transfers that have not ended.
-    `is_left_out`: the connector keeps some for too long.
-    `depth`: steps whose results may be missing at once. `timeout`: seconds of `clock` that a transfer may take. `name`:
-    the connector's, as the user wrote it.
+    `is_left_out`: the connector is disabled because it exceeded the time limit. `depth`: maximum steps in flight.
+    `timeout`: seconds of `clock` that a transfer may take. `name`: the connector's, as the user wrote it.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class Transfers:
     def match(self, request: Request, num_computed: int, limit: int) -> tuple[int | None, bool]:
         """(tokens that can be loaded beyond `num_computed`, up to `limit` tokens in all; whether the row must wait).
 
-        None instead of a number: ask again in a later step.
+        None instead of a number: retry in a later step.
         """
         if self._connector is None or self.is_left_out or request.handle in self._failed:
             return 0, False
@@ -187,7 +186,7 @@ class Transfers:
         return kept.blocks[:0]
 
     def check_kept(self, num_blocks: int, num_needed: int) -> None:
-        """Leave a connector out that has kept blocks for too long, until it gives them back.
+        """Disable a connector that has kept blocks for too long, until it returns them.
 
         Raises PluginFault where fewer than `num_needed` of `num_blocks` are left: requests would wait without end.
         """
@@ -238,7 +237,7 @@ class Transfers:
         )
 
     def finished(self, request: Request, blocks: BlockIds) -> Ending:
-        """Whether a request's blocks must be kept for a while, and parameters for its client. `blocks`: full ones."""
+        """Return whether a request's blocks must be kept, and parameters for its client. `blocks`: full ones."""
         if self._connector is None or self.is_left_out:
             return False, None
         ending: Ending = self._ask("finished", request, blocks.tolist())
@@ -248,7 +247,7 @@ class Transfers:
         return ending
 
     def fail(self, handle: int) -> None:
-        """A load of this request failed; the connector is not asked about it again."""
+        """Record a failed load of this request; the connector is not queried for it again."""
         self._failed.add(handle)
 
     def forget(self, handle: int) -> None:
@@ -256,7 +255,7 @@ class Transfers:
         self._failed.discard(handle)
 
     def end_step(self, block_ids: Callable[[int], Sequence[int]]) -> Any:
-        """Give the connector the blocks of new promises (`block_ids(row)`); returns its metadata for the workers."""
+        """Pass the blocks of new promises (`block_ids(row)`) to the connector; returns its metadata for the workers."""
         if self._connector is None:
             return None
         for row, (request, extra) in self._promised.items():
@@ -277,7 +276,7 @@ class Transfers:
         return self._ask("build_metadata")
 
     def _ask(self, call: str, *args: Any) -> Any:
-        """Call the connector; what it raises by mistake names it, not the scheduler that is built on this library."""
+        """Call the connector; unexpected exceptions are attributed to it, not to the scheduler that uses it."""
         try:
             return getattr(self._connector, call)(*args)
         except TenonryError:

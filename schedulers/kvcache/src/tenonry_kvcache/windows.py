@@ -1,10 +1,9 @@
-"""Which blocks each row holds in each of several KV groups, and which blocks behind a window are given back. Engine
-process.
+"""Block tables of rows for several KV groups; blocks behind a sliding window are released. Engine process.
 
 The groups share one pool: a block belongs to one of them at a time. A row's table in a "sliding" group keeps its
 places, but those that lie wholly before the window of the row's next token are *past*: their blocks are released when
 the row next needs a block, before any is taken, so that a row that decodes holds no more blocks the longer it gets.
-Steps run in order: what this step no longer reads, it may write.
+Steps run in order: a step may write blocks that it no longer reads.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ class GroupTable:
     """The table of one group, in columns over rows (S).
 
     ids i32[S, max_blocks]: block ids in order; count i32[S]: places in use; past i32[S]: leading places whose blocks
-    the row does not hold (any more). `number`: of the group. `mark`: what tells its digests from those of other groups.
+    the row does not hold (any more). `number`: of the group. `mark`: distinguishes its digests from those of other
+    groups.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class GroupTable:
         return blocks
 
     def append(self, rows: Index, want: I32, blocks: BlockIds) -> Index:
-        """Give each row the next `want[i]` of `blocks`; returns the row of each block."""
+        """Append the next `want[i]` of `blocks` to each row; returns the row of each block."""
         owner = np.repeat(rows, want)
         before = np.cumsum(want) - want
         shift = np.repeat(self.count[rows] - before, want)
@@ -71,9 +71,9 @@ class GroupTable:
 
 
 class WindowTables:
-    """The tables of all groups that have blocks; offers what `BlockTables` does for one.
+    """Block tables of all groups that have blocks, with the interface of `BlockTables`.
 
-    capacity i32[S]: tokens that a row's blocks hold in every group. `chunk`: the most tokens of a row in one step.
+    capacity i32[S]: tokens that a row's blocks hold in every group. `chunk`: maximum tokens of a row in one step.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class WindowTables:
         )
 
     def _give_back(self, rows: Index) -> None:
-        """Release the blocks that lie wholly before what the next token of each row sees."""
+        """Release the blocks that lie wholly before the window of each row's next token."""
         start = self._rows.num_computed[rows]
         for table in self._tables:
             if table.window:
@@ -254,7 +254,7 @@ class WindowTables:
         self._capacity[row] = count * self._size
 
     def cache_row(self, row: int, first: int, stop: int, digests: Sequence[bytes]) -> BlockIds:
-        """Let others find the row's blocks [first, stop), as far as it holds them; returns those."""
+        """Cache those of the row's blocks [first, stop) that it still holds; returns them."""
         parts = []
         for table in self._tables:
             held = max(first, int(table.past[row]))
@@ -265,7 +265,7 @@ class WindowTables:
         return np.concatenate(parts)
 
     def cache_each(self, rows: Index, places: I32, digests: Sequence[bytes]) -> BlockIds:
-        """Let others find one block of each row, if it is held; returns those."""
+        """Cache one block of each row, if it is held; returns those."""
         parts = []
         for table in self._tables:
             held = (places >= table.past[rows]).nonzero()[0]

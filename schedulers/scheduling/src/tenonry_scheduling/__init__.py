@@ -1,4 +1,4 @@
-"""What scheduler authors build on: columns, queue, step builder and base class. Engine process.
+"""Building blocks for scheduler authors: columns, queue, step builder and base class. Engine process.
 
 Write `choose(step)` in a subclass of `BaseScheduler`; everything else is done here, without a Python loop over requests
 that merely decode one more token.

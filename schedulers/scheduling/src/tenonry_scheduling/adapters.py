@@ -1,4 +1,4 @@
-"""How many different adapters (LoRA) the rows may have: what a step of the workers has room for. Engine process."""
+"""Limit on the number of different adapters (LoRA) of the running rows. Engine process."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tenonry.request import Request
 
 
 class AdapterLimit:
-    """The adapters of all rows, at most `most` different ones; each step runs some of these rows.
+    """Bounds the different adapters of all rows to `most`; each step runs some of these rows.
 
-    Requests without an adapter may pass one that waits for its own, but no more than `max_passing` of them, and those
-    with another adapter never do: so it waits for rows to end, not for those that come after it.
+    Requests without an adapter may pass one that waits for its own, up to `max_passing` of them; requests with another
+    adapter never do. A request therefore waits for rows to end, not for later arrivals.
     """
 
     __slots__ = (
@@ -37,21 +37,21 @@ class AdapterLimit:
         self._running: Counter[str] = Counter()
 
     def begin_step(self) -> None:
-        """Requests are visited in their order from now on. A step may visit none, so it forgets none that passed."""
+        """Start a step, which visits requests in order. Counts of passing requests persist: a step may visit none."""
         self._is_waiting = False
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing more may pass the request that waits."""
+        """Return True if no more requests may pass the waiting one."""
         return self._is_waiting and self._num_passed >= self._max_passing
 
     def begin(self, request: Request) -> None:
-        """The request has come."""
+        """Count a new request."""
         if request.source.adapter is not None:
             self._open[request.source.adapter.name] += 1
 
     def end(self, request: Request) -> None:
-        """The request has ended."""
+        """Remove a request that has ended."""
         if request.source.adapter is None:
             return
         name = request.source.adapter.name
@@ -70,7 +70,7 @@ class AdapterLimit:
         return found
 
     def admits(self, request: Request) -> bool:
-        """Whether the request may start now."""
+        """Return True if the request may start now."""
         adapter = request.source.adapter
         if adapter is None:
             return not self.is_closed
@@ -85,7 +85,7 @@ class AdapterLimit:
         return False
 
     def enter(self, request: Request) -> None:
-        """The request has a row."""
+        """Record that the request has a row."""
         if request.handle == self._waiting:
             self._waiting = None
         if self._is_waiting:
@@ -96,7 +96,7 @@ class AdapterLimit:
             self._running[adapter.name] += 1
 
     def leave(self, request: Request) -> None:
-        """The request's row is free."""
+        """Record that the request's row is free."""
         adapter = request.source.adapter
         if adapter is None:
             return

@@ -38,7 +38,8 @@ from tenonry_scheduling.whole import check_pieces
 
 
 class BaseScheduler(Scheduler):
-    """A complete scheduler but for the choice: write `choose`, and `order`, `victim`, `started` or `stopped` as needed.
+    """A complete scheduler except for the choice: implement `choose`, and `order`, `victim`, `started` or `stopped` as
+    needed.
 
     `rows`: the columns. `waiting`: the queue. `blocks`: the manager of KV blocks. `requests`: unfinished requests by
     handle. All four belong to `lifecycle`, which moves requests between them. `token_budget`: tokens of one step.

@@ -1,4 +1,4 @@
-"""What a scheduler needs from the code that hands out KV blocks. Engine process; `tenonry-kvcache` implements it."""
+"""Interface between schedulers and the KV block allocator. Engine process; `tenonry-kvcache` implements it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenonry_scheduling.rows import Index, Rows
 
 
 class Match(NamedTuple):
-    """What is cached for a request: `num_computed` tokens with K/V, and whether they can be used now (`ready`)."""
+    """Cached prefix of a request: `num_computed` tokens with K/V; `ready` if they can be used now."""
 
     num_computed: int
     ready: bool = True
@@ -32,7 +32,7 @@ class NewBlocks(NamedTuple):
 
 
 class Transferred(NamedTuple):
-    """What ended KV transfers mean.
+    """Effects of completed KV transfers.
 
     `arrived`: (row that waited and may run now, its computed tokens). `lost`: rows that ran on contents which were
     never loaded, and have to compute everything again.
@@ -43,7 +43,7 @@ class Transferred(NamedTuple):
 
 
 class BlockManager(ABC):
-    """KV blocks by row. No method leaves a block unaccounted for, not even one that refuses."""
+    """KV blocks by row. No method leaks a block, not even on failure."""
 
     @abstractmethod
     def attach(self, rows: Rows) -> None:
@@ -51,25 +51,26 @@ class BlockManager(ABC):
 
     @abstractmethod
     def match(self, request: Request, row: int) -> Match | None:
-        """Give the row the cached blocks of its longest known prefix, never covering the last token.
+        """Assign the cached blocks of its longest known prefix to the row, never covering the last token.
 
-        `request.token_ids` are all its tokens. None: ask again in a later step (nothing was attached). `ready=False`:
+        `request.token_ids` are all its tokens. None: retry in a later step (nothing was attached). `ready=False`:
         blocks are attached, but their contents are still being loaded; `transfers` will name the row.
         """
 
     @abstractmethod
     def grow(self, rows: Index, num_tokens: I32) -> NewBlocks | None:
-        """Give all of `rows` blocks for `num_tokens[i]` tokens each, or none of them any, and return None.
+        """Allocate blocks for `num_tokens[i]` tokens of each of `rows`; if they do not suffice, allocate none and
+        return None.
 
-        Called before the columns advance: blocks of sliding groups that lie wholly before what the row's next token
-        sees may be given to others, in this very step.
+        Called before the columns advance: blocks of sliding groups that lie wholly before the window of the row's next
+        token may be reallocated in this very step.
         """
 
     def reserve(self, row: int, num_tokens: int, end: int) -> bool:
-        """Give a row that starts blocks for its `num_tokens` tokens, of which this step computes those up to `end`.
+        """Allocate blocks for the `num_tokens` tokens of a starting row, of which this step computes those up to `end`.
 
-        False, and nothing changed, if there are not enough. Where blocks are given back, those that later steps need
-        only have to be free.
+        False, and nothing changed, if there are not enough. Where blocks are released during the sequence, those of
+        later steps only have to be free.
         """
         rows = np.array([row])
         return self.grow(rows, np.array([num_tokens], np.int32)) is not None
@@ -83,13 +84,14 @@ class BlockManager(ABC):
 
     @property
     def takes_snapshots(self) -> bool:
-        """Whether `cut` and `save_states` are to be called: the model keeps states, and prefixes are shared."""
+        """True if the scheduler must call `cut` and `save_states`: the model keeps states, and prefixes are shared."""
         return False
 
     def cut(self, rows: Index, num_tokens: I32) -> I32:
-        """How many of `num_tokens[i]` ≥ 1 tokens each row may compute in one step, at least 1: up to its next snapshot.
+        """Number of the `num_tokens[i]` ≥ 1 tokens each row may compute in one step, at least 1: up to its next
+        snapshot.
 
-        Called with what a chunked prompt would compute, before the columns advance.
+        Called with the sizes of prompt chunks, before the columns advance.
         """
         return num_tokens
 
@@ -131,7 +133,7 @@ class BlockManager(ABC):
 
     @abstractmethod
     def connector_metadata(self) -> Any:
-        """The step is complete: what the KV connector sends to its worker half with it, or None."""
+        """The KV connector's metadata for its worker half, or None. Called once the step is complete."""
 
     @abstractmethod
     def reset(self) -> bool:
@@ -157,7 +159,7 @@ class BlockManager(ABC):
         """(prefix cache queries, hits) in tokens since the last call."""
 
     def take_external_counts(self) -> tuple[int, int]:
-        """As `take_counts`, of what a KV connector was asked for beyond the prefix cache."""
+        """As `take_counts`, for KV connector lookups beyond the prefix cache."""
         return 0, 0
 
     def numbers(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""How many tokens the requests of one step may compute. Engine process."""
+"""Token budget of one step. Engine process."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ MAX_PROMPT_LOGPROB_TOKENS = 256
 
 
 class StepBudget:
-    """What is left for one step: `tokens_left` in all, `prompt_logprob_tokens_left` of prompts with log-probabilities.
+    """Remaining budget of one step: `tokens_left` in total, `prompt_logprob_tokens_left` for prompts with
+    log-probabilities.
 
-    With `chunked_prefill` a row may get a part of what it wants. Without, it gets all or nothing, but for rows that no
-    step could hold; and one prompt with log-probabilities runs whole, however long it is.
+    With `chunked_prefill` a row may run a part of its tokens. Without it, a row runs whole or not at all, except for
+    rows too long for any step; and one prompt with log-probabilities runs whole, however long it is.
     """
 
     def __init__(self, num_tokens: int, *, chunked_prefill: bool) -> None:
@@ -28,7 +29,7 @@ class StepBudget:
         self.chunked_prefill = chunked_prefill
 
     def fit(self, wanted: int, *, prompt_logprobs: bool) -> int:
-        """How many of `wanted` tokens one row may compute."""
+        """Number of `wanted` tokens one row may compute."""
         if prompt_logprobs:
             left = self.prompt_logprob_tokens_left
             if left <= 0:
@@ -54,7 +55,7 @@ class StepBudget:
     def cut_prompt_logprobs(
         self, rows: Index, wanted: I32, prompt_logprob_rows: Collection[int]
     ) -> tuple[Index, I32]:
-        """As `cut`, for the share of `prompt_logprob_rows`, earlier rows first; other rows get what they want."""
+        """As `cut`, for the share of `prompt_logprob_rows`, earlier rows first; other rows keep their tokens."""
         has_logprobs = np.isin(rows, list(prompt_logprob_rows))
         of_prompts = np.where(has_logprobs, wanted, 0)
         left = _left_for_each(of_prompts, self.prompt_logprob_tokens_left)
@@ -66,7 +67,7 @@ class StepBudget:
 
 
 def _left_for_each(wanted: I32, left: int) -> I32:
-    """What the rows before each one leave of `left` tokens."""
+    """Part of `left` that remains before each row."""
     before = np.cumsum(wanted) - wanted
     remaining: I32 = np.maximum(left - before, 0)
     return remaining

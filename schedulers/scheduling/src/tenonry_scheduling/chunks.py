@@ -1,6 +1,5 @@
-"""Where chunks of prompts end besides at the end of a step's tokens: at snapshots of a row's state, where the share of
-prompts with log-probabilities is used up, before images that this step does not encode, and never in a piece that must
-stay whole. Engine process.
+"""Ends of prompt chunks within the step budget: at state snapshots, at the limit for prompts with log-probabilities,
+before images that this step does not encode, and never inside a piece that must stay whole. Engine process.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class ChunkLimits:
 
     @property
     def count(self) -> bool:
-        """Whether `advance` has something to count."""
+        """Return True if `advance` has something to count."""
         encoder = self._encoder
         if encoder is not None and encoder.to_encode:
             return True
@@ -41,7 +40,7 @@ class ChunkLimits:
         return bool(self._rows.prompt_logprob_rows)
 
     def fit(self, row: int, uncomputed: int, wanted: int | None) -> int:
-        """How many of its uncomputed tokens the row may compute."""
+        """Number of its uncomputed tokens the row may compute."""
         count = uncomputed if wanted is None else min(uncomputed, wanted)
         if self._snapshots:
             count = self._blocks.cut_row(row, count)
@@ -55,7 +54,7 @@ class ChunkLimits:
         return count
 
     def fit_images(self, request: Request, start: int, wanted: int) -> tuple[int, bool]:
-        """How many of `wanted` tokens a request may compute that would start now, and whether an image has to wait."""
+        """Number of `wanted` tokens a starting request may compute, and whether an image has to wait."""
         if self._encoder is None or wanted <= 0:
             return wanted, False
         whole = uncut(pieces_after(request, start), start, wanted, self._budget.tokens_left)

@@ -1,9 +1,8 @@
-"""How many tokens of images a step may encode, so that a prompt of many images does not hold up all others. Engine
-process.
+"""Limit on image tokens encoded per step, so that a prompt with many images does not delay all others. Engine process.
 
-A worker encodes an image as a whole in the step that computes the first of its tokens, and a row that comes back in
-the middle of an image encodes it again. So a row's chunk ends before an image that the step has no room for. What a
-worker still holds of an image is not known here: tokens are counted as if each image had to be encoded.
+A worker encodes an image as a whole in the step that computes the first of its tokens, and encodes it again for a row
+that resumes in the middle of an image. So a row's chunk ends before an image that exceeds the step's limit. The
+worker's image cache is not known here: tokens are counted as if each image had to be encoded.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class EncoderLimit:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing more may pass a request that waits."""
+        """Return True if no more requests may pass a waiting one."""
         return any(self._passed[handle] >= self._max_passing for handle in self._refused)
 
     def enter(self, request: Request, row: int, num_computed: int) -> None:
@@ -76,7 +75,7 @@ class EncoderLimit:
         self.to_encode.pop(row, None)
 
     def fit_first(self, request: Request, start: int, wanted: int) -> int:
-        """How many of `wanted` tokens from `start` on a request may compute that would start now."""
+        """Number of `wanted` tokens from `start` on that a starting request may compute."""
         count = self._fit(images_after(request, start), start, wanted, self.tokens_left)
         if count <= 0:
             self._passed.setdefault(request.handle, 0)
@@ -84,7 +83,7 @@ class EncoderLimit:
         return count
 
     def fit(self, row: int, start: int, wanted: int) -> int:
-        """How many of `wanted` tokens from `start` on the row may compute."""
+        """Number of `wanted` tokens from `start` on that the row may compute."""
         return self._fit(self.to_encode.get(row, ()), start, wanted, self.tokens_left)
 
     def cut(self, rows: Index, start: I32, wanted: I32) -> tuple[Index, I32]:

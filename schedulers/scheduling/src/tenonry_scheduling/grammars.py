@@ -1,6 +1,6 @@
-"""Requests whose grammar the worker compiles: they stand outside the queue until that is done. Engine process.
+"""Requests whose grammar the worker compiles: they stay outside the queue until it is ready. Engine process.
 
-So a step never waits for a grammar: a request starts when its own is there, and the others go on meanwhile.
+So a step never waits for a grammar: a request starts when its own is ready, and the others continue.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tenonry.sampling_params import StructuredOutput
 
 
 class GrammarRequests:
-    """Who waits for a grammar, and whose grammar is there. `most`: how many may wait at once."""
+    """Requests that wait for a grammar, and those whose grammar is ready. `most`: maximum waiting requests."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -22,22 +22,22 @@ class GrammarRequests:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more request may wait."""
+        """Return True if one more request may wait."""
         return len(self._waiting) < self._most
 
     def is_ready(self, request: Request) -> bool:
-        """Whether the request may start: it has no grammar, or the worker has compiled it."""
+        """Return True if the request may start: it has no grammar, or the worker has compiled it."""
         spec = request.source.sampling_params.structured_output
         return spec is None or request.handle in self._ready
 
     def ask(self, request: Request) -> None:
-        """Let the worker compile the request's grammar."""
+        """Request compilation of the grammar by the worker."""
         handle = request.handle
         self._waiting[handle] = request
         self._new[handle] = request.source.sampling_params.structured_output
 
     def asks(self) -> dict[int, StructuredOutput | None]:
-        """What the next step asks of the worker: everything that is not there yet."""
+        """Grammars that the next step requests from the worker: all that are not ready."""
         if not self._waiting:
             return {}
         asked = {handle: self._new.get(handle) for handle in self._waiting}

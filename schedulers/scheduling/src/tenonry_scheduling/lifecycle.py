@@ -24,12 +24,12 @@ from tenonry_scheduling.whole import WholePieces
 
 
 def length_classes(groups: Iterable[KVCacheGroup]) -> LengthClasses | None:
-    """How K depends on the length of a sequence: the same in all groups that say so."""
+    """Dependence of K on the sequence length: the same in all groups that declare one."""
     return next((group.lengths for group in groups if group.lengths is not None), None)
 
 
 class LifecycleHooks(Protocol):
-    """What a lifecycle calls; `BaseScheduler` documents each method for authors."""
+    """Callbacks of a lifecycle; `BaseScheduler` documents each method for authors."""
 
     def order(self, request: Request) -> Any: ...
 
@@ -42,12 +42,11 @@ class Lifecycle:
     """Owns the state of all unfinished requests and every transition between its parts.
 
     `requests`: unfinished requests by handle. `waiting`: those in the queue. `rows`: columns of those that run or whose
-    K/V is being loaded. `blocks`: their KV blocks. `arrived`: active rows, loaded by a KV connector, that the workers
-    do not know yet. `grammars`: requests outside the queue whose grammar is being compiled. `first_runs`: requests that
-    ran for the first time since the result reader last sent them.
-    `num_preemptions`: preemptions so far. `adapters`: which ones the rows have; None where the engine serves none.
-    `encoder`: the images that rows have yet to encode; None where there are none. `whole`: pieces of their prompts that
-    no step may cut.
+    K/V is being loaded. `blocks`: their KV blocks. `arrived`: active rows, loaded by a KV connector, not yet announced
+    to the workers. `grammars`: requests outside the queue whose grammar is being compiled. `first_runs`: requests that
+    ran for the first time since the result reader last sent them. `num_preemptions`: preemptions so far. `adapters`:
+    limit on the adapters of rows; None if the engine serves none. `encoder`: the images that rows have yet to encode;
+    None where there are none. `whole`: parts of prompts that no step may split.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class Lifecycle:
         blocks.attach(self.rows)
 
     def add(self, request: Request) -> None:
-        """Queue a new request. Raises what its order raises; then nothing changed."""
+        """Queue a new request. Propagates exceptions of its order; nothing has changed then."""
         self.waiting.add(request)
         self.requests[request.handle] = request
         if self.adapters is not None:
@@ -99,7 +98,7 @@ class Lifecycle:
         self.rows.activate(row)
 
     def announce(self, request: Request, row: int, num_computed: int, now: float) -> NewRow:
-        """What the workers need to run the row, with all blocks that it has now; the client learns of the first run."""
+        """Data that the workers need to run the row, with all its blocks; reports the first run to the client."""
         self.rows.announced[row] = True
         if request.num_cached_tokens < 0:
             request.num_cached_tokens = num_computed
@@ -121,13 +120,15 @@ class Lifecycle:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no request may start before one that waits for its adapter, or to encode an image."""
+        """Return True if no request may start before one that waits for its adapter, or to encode an image."""
         if self.encoder is not None and self.encoder.is_closed:
             return True
         return self.adapters is not None and self.adapters.is_closed
 
     def must_wait(self, request: Request) -> bool:
-        """Whether the request cannot start yet, because of its adapter, its grammar, or one that it may not pass."""
+        """Return True if the request cannot start yet, because of its adapter, its grammar, or one that it may not
+        pass.
+        """
         if self.encoder is not None and self.encoder.is_closed:
             return True
         if self.adapters is not None and not self.adapters.admits(request):
@@ -135,7 +136,7 @@ class Lifecycle:
         return self._waits_for_grammar(request)
 
     def _waits_for_grammar(self, request: Request) -> bool:
-        """Whether the request cannot start yet; it leaves the queue until `end_grammars` names it, if one more may."""
+        """Return True if the request's grammar is not ready; given room, it leaves the queue until `end_grammars`."""
         if self.grammars.is_ready(request):
             return False
         if self.grammars.has_room:

@@ -131,7 +131,7 @@ class ResultReader:
         return finished
 
     def _is_current(self, output: SchedulerOutput, row: Index) -> np.ndarray:
-        """Which results belong to requests that are still in their rows; those of an older generation are dropped."""
+        """Mask of the results whose requests are still in their rows; those of an older generation are dropped."""
         generation = self._scratch
         generation.fill(-1)
         generation[output.row] = output.generation
@@ -305,7 +305,7 @@ def _split(handle: np.ndarray, token: I32, count: I32 | None = None) -> OutputsB
 
 
 def _offsets(count: I32 | None) -> I32:
-    """Where the tokens of each request begin and end; nothing where each has one."""
+    """Start and end offsets of each request's tokens; empty where each has one."""
     if count is None:
         return NO_ROWS
     offsets = np.zeros(len(count) + 1, np.int32)

@@ -1,7 +1,7 @@
-"""Steps in which rows decode several tokens each: when, and how many. Engine process.
+"""Multi-token decode steps: conditions and length. Engine process.
 
-A round spares the engine's own work for all but one of its tokens. What arrives meanwhile waits for its end: it takes
-place only while no request waits, and its tokens are one and as many more as the rows decode in `MAX_WAIT_S`.
+Such a step saves the engine's own work for all but one of its tokens. New requests wait for its end, so it runs only
+while the queue is empty, and decodes one token plus as many as the rows decode in `MAX_WAIT_S`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Rounds:
         self._draft_counts = (0, 0, 0)
 
     def extend(self, row: Index, output: SchedulerOutput, now: float) -> NewBlocks | None:
-        """Let the rows of a step that is complete sample more than one token each; the blocks that this takes.
+        """Extend a complete step to several tokens per row; returns the new blocks.
 
-        None, and nothing changed, where they sample one.
+        None, and nothing changed, if each row samples one token.
         """
         self._began = math.nan
         if not self._is_possible(row, output):
@@ -66,9 +66,9 @@ class Rounds:
         return added
 
     def _is_possible(self, row: Index, output: SchedulerOutput) -> bool:
-        """Whether all requests run in this step, each decodes, and none needs the engine after every token.
+        """Return True if all requests run in this step, each decodes, and none needs the engine after every token.
 
-        A worker that verifies drafts gives log-probabilities of all tokens.
+        A worker that verifies drafts returns log-probabilities of all tokens.
         """
         num_rows = len(row)
         return (
@@ -87,7 +87,7 @@ class Rounds:
         return int(min(self._most - 1, MAX_WAIT_S / self._token_s))
 
     def answered(self, result: ModelRunnerOutput) -> None:
-        """The step under way ended: note what a token took, and count drafts."""
+        """Record the time per token of the step that ended, and count drafts."""
         if result.num_drafts:
             drafts, tokens, accepted = self._draft_counts
             self._draft_counts = (
@@ -118,7 +118,7 @@ def num_of_each(result: ModelRunnerOutput) -> I32:
 
 
 class Ragged:
-    """What the rows of a round sampled: `token_ids` i32[R, K], of which the first `count` i32[R] of each row count.
+    """Sampled tokens of a multi-token step: `token_ids` i32[R, K], of which the first `count` i32[R] of each row count.
 
     `is_whole`: all of them do.
     """

@@ -20,20 +20,19 @@ STOP_MASK = 0xFFFF
 class Rows:
     """Numpy columns over `max_num_seqs` rows (S).
 
-    token_ids i32[S, max_model_len+1]; num_tokens i32[S] includes pending tokens; num_computed i32[S] is optimistic:
-    it includes everything scheduled so far; pending i32[S] tokens scheduled to be sampled whose ids are unknown yet;
-    limit i32[S] total tokens at which the request ends, or is preempted to be computed again (`restart_after`: the most
-    tokens that it may have started with); stop_from i32[S] total tokens from which stop ids count;
-    stop_ids i32[S, W] (−1 fills); may_stop bool[65536] whether some row ever stopped at an id with these low bits;
-    handle u64[S]; generation i32[S]; scheduled_in i64[S] the last step that scheduled the row; announced bool[S]
-    whether the workers know the row; has_grammar bool[S] rows with structured output, `num_grammars` of them, which
-    never run with a pending token.
+    token_ids i32[S, max_model_len+1]; num_tokens i32[S] includes pending tokens; num_computed i32[S] is optimistic: it
+    includes everything scheduled so far; pending i32[S] tokens scheduled to be sampled whose ids are unknown yet; limit
+    i32[S] total tokens at which the request ends, or is preempted to be computed again (`restart_after`: the most
+    tokens that it may have started with); stop_from i32[S] total tokens from which stop ids count; stop_ids i32[S, W]
+    (−1 fills); may_stop bool[65536] true if some row ever stopped at an id with these low bits; handle u64[S];
+    generation i32[S]; scheduled_in i64[S] the last step that scheduled the row; announced bool[S] true once the row was
+    sent to the workers; has_grammar bool[S] rows with structured output, `num_grammars` of them, which never run with a
+    pending token.
 
     `active`: rows that may be scheduled, in the order in which they were activated (a dict keeps that order).
-    `logprob_rows`: rows whose tokens come with log-probabilities.
-    `prompt_logprob_rows`: rows that still compute a prompt whose log-probabilities are wanted.
-    `step`: number of the step being built, set by the scheduler. `left_in`: value of `step` when a row last left;
-    results of this step and later ones cannot be out of date.
+    `logprob_rows`: rows whose tokens come with log-probabilities. `prompt_logprob_rows`: rows that still compute a
+    prompt with log-probabilities. `step`: number of the step being built, set by the scheduler. `left_in`: value of
+    `step` when a row last left; results of this step and later ones cannot be out of date.
     """
 
     def __init__(self, max_num_seqs: int, max_model_len: int, restart_after: int = 0) -> None:
@@ -82,7 +81,7 @@ class Rows:
         return running
 
     def enter(self, request: Request) -> int:
-        """Give `request` a row and fill its columns; the row is not active yet."""
+        """Assign a row to `request` and fill its columns; the row is not active yet."""
         row = self._free.pop()
         params = request.source.sampling_params
         length = len(request.token_ids)

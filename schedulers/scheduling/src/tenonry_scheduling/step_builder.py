@@ -1,7 +1,7 @@
-"""Builds one step: the object that a scheduler's `choose` talks to. Engine process.
+"""Builder of one step, passed to a scheduler's `choose`. Engine process.
 
-`run` is for one request, `run_rows` for arrays of rows; both advance the columns at once, optimistically, or change
-nothing. Rows that compute a prompt whose log-probabilities are wanted get what their share of the step leaves.
+`run` is for one request, `run_rows` for arrays of rows; both advance the columns immediately and optimistically, or
+change nothing. Rows that compute a prompt with log-probabilities are limited to their share of the step.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class StepBuilder:
     """One step in the making.
 
     `waiting`: requests in queue order; leave the loop at the first that does not fit. `now`: the scheduler's clock,
-    seconds. `full`: a request was refused for lack of budget, rows or blocks. `preempted`: requests that lost their row
-    to this step.
+    seconds. `full`: a request did not fit into budget, rows or blocks. `preempted`: requests that lost their row to
+    this step.
     """
 
     def __init__(
@@ -118,12 +118,13 @@ class StepBuilder:
     def run(self, request: Request, num_tokens: int | None = None) -> bool:
         """Schedule `num_tokens` (by default all, or what the budget allows) of a running or waiting request.
 
-        A waiting one gets blocks for all its tokens at once. Fewer than `num_tokens` run where a prompt may be split:
-        at the end of the budget, and of the share of prompts with log-probabilities (`prompt_logprob_tokens_left`),
-        where a snapshot of the row's state is taken, and before an image that this step does not encode.
-        False, and nothing changed, if budget, rows or blocks do not suffice (`full` is set), and also if it runs in
-        this step already, is at its length limit, waits for the token it sampled last or for its K/V, nothing is left
-        of that share or of the images' one, or the rows have `max_loras` other adapters: later ones may still run.
+        A waiting request reserves the blocks of all its tokens. Fewer than `num_tokens` run where a prompt may be
+        split: at the end of the budget, and of the share of prompts with log-probabilities
+        (`prompt_logprob_tokens_left`), where a snapshot of the row's state is taken, and before an image that this step
+        does not encode. False, and nothing changed, if budget, rows or blocks do not suffice (`full` is set), and also
+        if it runs in this step already, is at its length limit, waits for the token it sampled last or for its K/V,
+        nothing is left of that share or of the images' one, or the rows have `max_loras` other adapters: later ones may
+        still run.
         """
         row = request.row
         if row < 0:
@@ -141,10 +142,10 @@ class StepBuilder:
     def run_rows(self, rows: Index, num_tokens: I32) -> bool:
         """Schedule `num_tokens[i]` ≥ 1 tokens of each of `rows` (distinct, from `ready`); all of them or none.
 
-        But rows that compute a prompt with log-probabilities run fewer, or stay ready, where their share of the step
-        ends (`prompt_logprob_tokens_left`), earlier rows first, and rows run no further than to a snapshot of their
-        state, or to an image that this step does not encode. False, and nothing changed, if budget or blocks do not
-        suffice for what is left, or nothing is.
+        Rows that compute a prompt with log-probabilities run fewer, or stay ready, where their share of the step ends
+        (`prompt_logprob_tokens_left`), earlier rows first, and rows run no further than to a snapshot of their state,
+        or to an image that this step does not encode. False, and nothing changed, if budget or blocks do not suffice
+        for what is left, or nothing is.
         """
         rows = np.asarray(rows, np.intp)
         num_tokens = np.asarray(num_tokens, np.int32)
@@ -247,7 +248,7 @@ class StepBuilder:
 
     # ------------------------------------------------------------------ what fits
     def _is_ready(self, row: int) -> bool:
-        """Whether `row` is one of `ready`."""
+        """Return True if `row` is in `ready`."""
         rows = self._rows
         if row not in rows.active or rows.scheduled_in[row] == self._step_id:
             return False
@@ -351,7 +352,7 @@ class StepBuilder:
         return True
 
     def _commit(self, rows: Index, start: I32, end: I32, num_tokens: I32) -> None:
-        """Advance the columns to the end of the step, and cache what becomes full, for others of this step to find."""
+        """Advance the columns to the end of the step, and cache blocks that become full, for use in this step."""
         columns = self._rows
         length = columns.num_tokens[rows]
         pending = columns.pending[rows]
@@ -369,7 +370,7 @@ class StepBuilder:
         self._register(rows, known, end)
 
     def _register(self, rows: Index, known: I32, end: I32) -> None:
-        """Cache what the rows compute up to `end`, as far as its tokens are `known`."""
+        """Cache the blocks that the rows compute up to `end`, as far as their tokens are `known`."""
         self._blocks.register(rows, known)
         if self._snapshots:
             saved = self._blocks.save_states(rows, end)

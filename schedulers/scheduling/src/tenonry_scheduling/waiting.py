@@ -17,7 +17,7 @@ MIN_COMPACTED = 64  # a heap of at most this many entries keeps the removed ones
 
 
 class WaitingQueue:
-    """Requests that wait to run. `order` gives a comparable key, smallest first; ties go by arrival."""
+    """Requests that wait to run. `order` returns a comparable key, smallest first; ties go by arrival."""
 
     def __init__(self, order: Callable[[Request], Any]) -> None:
         self._order = order
@@ -52,7 +52,8 @@ class WaitingQueue:
     def __iter__(self) -> Iterator[Request]:
         """Requests in order. Those that are still members when the loop ends stay queued; cost is per request visited.
 
-        One loop at a time. A request that enters meanwhile is visited if it is ordered behind those already visited.
+        One loop at a time. A request that enters during the loop is visited if it is ordered behind those already
+        visited.
         """
         visited: list[Item] = []
         try:
@@ -68,6 +69,6 @@ class WaitingQueue:
                     heapq.heappush(self._heap, item)
 
     def _is_member(self, item: Item) -> bool:
-        """Whether an entry of the heap is current: it may have been removed, and its request may have entered again."""
+        """Return True for a current heap entry: it may have been removed, and its request may have entered again."""
         request = item[3]
         return self._members.get(request.handle) is item

@@ -1,7 +1,6 @@
-"""Pieces of prompts that no step may cut: the tokens of an image that see one another, also the later ones. Engine
-process.
+"""Parts of prompts that no step may split: the tokens of an image with bidirectional attention. Engine process.
 
-A chunk ends before such a piece or behind it. `WHOLE` in the features of a request says where they are.
+A chunk ends before such a piece or behind it. `WHOLE` in the features of a request holds their positions.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ class WholePieces:
             del self.by_row[row]
 
     def fit(self, row: int, start: int, count: int, left: int) -> int:
-        """How many tokens the row may compute from `start` on in place of `count`, at most `left`."""
+        """Number of tokens the row may compute from `start` on instead of `count`, at most `left`."""
         return uncut(self.by_row.get(row, ()), start, count, left)
 
     def fit_rows(
         self, rows: Index, start: I32, wanted: I32, spare: int | None
     ) -> tuple[Index, I32]:
-        """Rows that may compute something, and how many tokens, earlier rows first. `spare`: how many more than they
-        want all of them may have; None for any number.
+        """Rows that may compute tokens, and how many, earlier rows first. `spare`: tokens available beyond `wanted` for
+        all rows together; None for no limit.
         """
         count = wanted.copy()
         for place in np.isin(rows, list(self.by_row)).nonzero()[0].tolist():

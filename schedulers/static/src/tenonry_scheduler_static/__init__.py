@@ -1,7 +1,7 @@
 """The scheduler `static`: first come, first served, in batches that run to their end. Engine process.
 
 The smallest correct scheduler, and the model for new ones: `BaseScheduler` owns requests, columns, stop conditions and
-statistics, `KVCacheManager` the blocks; what is left is the choice.
+statistics, `KVCacheManager` the blocks; only the choice remains.
 """
 
 from __future__ import annotations
