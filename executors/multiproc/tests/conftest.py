@@ -25,7 +25,7 @@ KV_CACHE = KVCacheConfig(
 
 
 class Built:
-    """An executor, and what it says."""
+    """An executor, and the failures it reports."""
 
     def __init__(self, config: dict[str, Any], worker: dict[str, Any]) -> None:
         entry = qualified_record(
@@ -72,7 +72,7 @@ def build():
 
 @pytest.fixture
 def errors_logged(caplog, monkeypatch):
-    """Texts of what the executor logs as errors; the kernel's logging may be set up not to propagate."""
+    """Texts that the executor logs as errors; the kernel's logging may be configured not to propagate."""
     monkeypatch.setattr(logging.getLogger("tenonry"), "propagate", True)
     return lambda: [
         record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR

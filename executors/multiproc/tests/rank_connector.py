@@ -15,7 +15,7 @@ class RankOptions(MemoryOptions):
 
 
 class RankConnector(MemoryConnector):
-    """The scheduler half takes what it has asked to be saved for saved; the ranks have the bytes."""
+    """Connector whose scheduler half counts requested saves as saved; the ranks have the bytes."""
 
     Options = RankOptions
 

@@ -17,7 +17,7 @@ from tenonry_testkit.fakes.worker import FakeWorker, FakeWorkerOptions
 
 
 class RankOptions(FakeWorkerOptions):
-    """What goes wrong, in rank `bad_rank` alone; the others wait for it in `load`, as a process group would."""
+    """Faults of rank `bad_rank` alone; the others wait for it in `load`, as a process group would."""
 
     bad_rank: int = 1
     fault: str = ""

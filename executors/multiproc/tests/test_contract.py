@@ -30,7 +30,7 @@ class TestTwoStages(ExecutorContract):
     test_a_rank_that_dies_is_reported = None
 
     def build(self, **worker_options):
-        """Only the last stage knows what was sampled."""
+        """Only the last stage has the sampled tokens."""
         return super().build(feeds_back=False, **worker_options)
 
     def test_the_pipeline_is_filled(self):

@@ -15,7 +15,7 @@ from tenonry_executor_multiproc.executor import MultiprocExecutor
 
 
 def test_several_steps_are_in_flight_and_answered_in_order(forked_children, build, first_step):
-    """EC-10: a worker that answers later has all of them at once."""
+    """EC-10: a worker with asynchronous results has several steps in flight."""
     executor = build({"steps_in_flight": 3, "later_s": 0.02}).start()
     assert executor.max_concurrent_batches == 3
     futures = [executor.execute_model(first_step(step_id=step_id)) for step_id in range(12)]
@@ -65,7 +65,7 @@ def test_without_memfd_the_ranks_meet_in_a_file_of_a_private_folder(build, monke
 
 
 def test_the_ranks_meet_in_a_file_without_a_name(healthy):
-    """Each opens it anew, locks it, and sees what the other wrote: what torch's file store needs."""
+    """Each opens it anew, locks it, and reads the other's writes: the requirements of torch's file store."""
     assert healthy.call("meet", [], 20) == [2, 2]
     paths = {about[3] for about in healthy.call("about")}
     assert len(paths) == 1
@@ -90,7 +90,7 @@ def test_cores_are_shared_out_unless_the_user_did(build, monkeypatch, caplog):
 
 
 def test_what_ranks_write_says_who_wrote_it(build, capfd):
-    """WK-12: also the log, several lines at once and lines in pieces."""
+    """WK-12: the log as well, with several lines per write and lines in pieces."""
     built = build()
     executor, pids = built.start(), built.pids
     for text in ("one\ntwo\nthr", "ee\n", ""):

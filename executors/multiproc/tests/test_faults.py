@@ -1,4 +1,4 @@
-"""Ranks that fail, die, hang or are asked too late (WK-3, 7, 8, 9, 10; Q6, Q7, Q8): real processes, real signals."""
+"""Ranks that fail, die, hang or are called too late (WK-3, 7, 8, 9, 10; Q6, Q7, Q8): real processes, real signals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HANG, FAIL = 9, 8
 
 
 def gone(pids, within=20.0):
-    """Whether the processes end in time."""
+    """Return True if the processes end in time."""
     deadline = time.monotonic() + within
     while any(psutil.pid_exists(pid) for pid in pids):
         if time.monotonic() > deadline:
@@ -121,7 +121,7 @@ def test_no_shared_memory_is_said(build, monkeypatch):
 # ---------------------------------------------------------------------------------------------------------- death
 @forked
 def test_a_rank_that_is_killed_in_a_step_ends_all(build, first_step, errors_logged):
-    """WK-7, WK-8: what waits fails with the name of the dead, the others are killed, the engine is told once."""
+    """WK-7, WK-8: pending results fail naming the dead rank, the others are killed, the engine is notified once."""
     built = build({"hang_token": HANG})
     executor = built.start()
     pids = built.pids
@@ -167,7 +167,7 @@ def test_a_death_is_noticed_while_nobody_asks(build):
 
 @forked
 def test_a_rank_at_work_leaves_it_to_the_engine_when_to_end(build, first_step):
-    """A signal to the whole group must not end the ranks while the engine finishes what runs."""
+    """A signal to the whole group must not end the ranks while the engine finishes running steps."""
     built = build()
     executor = built.start()
     for pid in built.pids:

@@ -1,4 +1,4 @@
-"""KV transfers of several ranks: done when every rank said so, failed when one does, each reported once."""
+"""KV transfers of several ranks: done when all ranks report it, failed when one does, each reported once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAYOUTS = {
 
 
 class Engine:
-    """An engine core over ranks of the fake worker, and what `update_from_output` saw of its transfers."""
+    """An engine core over ranks of the fake worker, and the transfers seen by its `update_from_output`."""
 
     def __init__(self, layout, options):
         self.core = make_core(

@@ -35,7 +35,7 @@ PATIENCE_S = 60.0  # for what hangs: Ray starts processes beside all other tests
 
 @contextmanager
 def ray_settings():
-    """The environment of Ray's processes and of ours; what the test roles are made of can be imported there."""
+    """Environment of Ray's processes and of ours, in which the modules of the test roles can be imported."""
     paths = [str(ROLES), *filter(None, [os.environ.get("PYTHONPATH")])]
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**SETTINGS, "PYTHONPATH": os.pathsep.join(paths)}.items():

@@ -1,4 +1,4 @@
-"""The executor `ray`: the conformance suite with two ranks in a real Ray, and what becomes of ranks that fail."""
+"""The executor `ray`: the conformance suite with two ranks in a real Ray, and ranks that fail."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class TestTwoRanks(ExecutorContract):
 
 @pytest.fixture
 def make(no_actor_left):
-    """`make(options, plan_text, **config)`: an executor of OddWorker; `make.heard` gets what `on_failure` said."""
+    """`make(options, plan_text, **config)`: an executor of OddWorker; `make.heard` collects its failures."""
     built, spec = [], HarnessSpec(num_blocks=30)
 
     def build(options=None, plan_text="", **config):
@@ -126,7 +126,7 @@ def step(step_id, token):
 
 
 def test_a_killed_rank_ends_every_step_and_is_named(make):
-    """Pending steps, later ones and calls fail within seconds; `on_failure` hears of it once."""
+    """Pending steps, later ones and calls fail within seconds; `on_failure` is called once."""
     executor = make.start(tensor_parallel_size=2)
     (_, _, url, _), (rank, local_rank, same_url, pid) = executor.call("where")
     assert (rank, local_rank, url) == (1, 1, same_url)

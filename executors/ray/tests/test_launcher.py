@@ -69,9 +69,9 @@ def launcher(cluster, monkeypatch):
 
 @pytest.fixture
 def connection(cluster, connect):
-    """This process is connected already, as a user's may be.
+    """A process that is connected already, as a user's may be.
 
-    Ask for it before `launcher`, whose engines end first then: Ray may end a process that disconnects while another
+    Request it before `launcher`, whose engines end first then: Ray may end a process that disconnects while another
     thread of it calls Ray.
     """
     ray = connect(cluster.address, namespace="tests")
@@ -190,7 +190,7 @@ print(ray.is_initialized())
 
 
 def test_a_connection_that_its_owner_ends_takes_the_engines_along(cluster):
-    """They are reported, and no other cluster is started by asking about them, unless Ray ends the process at once."""
+    """They are reported, and querying them starts no other cluster, unless Ray ends the process immediately."""
     command = [sys.executable, "-c", OWNER, cluster.address, plan().encode()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     ends = [(0, "engine 0\nFalse\n"), (RAY_ENDED_IT, "")]
@@ -198,7 +198,7 @@ def test_a_connection_that_its_owner_ends_takes_the_engines_along(cluster):
 
 
 def test_engines_get_the_gpus_of_their_bundles(launcher, tmp_path, wait_for):
-    """DP-2, RA-3: Ray gives the actor on the CPU bundle no GPU; the engine gets those of its group all the same."""
+    """DP-2, RA-3: Ray assigns no GPU to the actor on the CPU bundle; the engine still gets those of its group."""
     file, one = tmp_path / "engines", launcher(2, config={"device": "cuda"})
     one.start(specs(2, file=str(file)))
     wait_for(
@@ -261,7 +261,7 @@ def test_given_groups_are_used_and_kept(connection, launcher):
     ],
 )
 def test_too_few_resources_are_counted(connection, launcher, wait_for, engines, config, text):
-    """RA-5: what there is, what is needed, and per node; nothing is left behind."""
+    """RA-5: available and required resources, in total and per node; nothing is left behind."""
     everything = {"CPU": 8, "GPU": 2}.items()
     wait_for(
         lambda: everything <= connection.available_resources().items(),
@@ -305,7 +305,7 @@ def test_an_address_that_is_none_is_refused(address):
     "name", ["engine_actor:EngineActor", "rank_actor:RankActor", "engine_actor:gpu_ids"]
 )
 def test_no_code_of_ours_travels(name):
-    """What Ray sends for an actor holds the name of our class; the code in it is that of Ray's own wrapper."""
+    """An actor's pickled definition holds the name of our class; the code in it is that of Ray's own wrapper."""
     import importlib
 
     import ray.cloudpickle

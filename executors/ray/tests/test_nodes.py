@@ -1,4 +1,4 @@
-"""What happens when parts of the cluster go: a node, the head, the front end (real nodes, real signals)."""
+"""Loss of parts of the cluster: a node, the head, the front end (real nodes, real signals)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def second_node(cluster):
 
 @pytest.mark.timeout(120)
 def test_a_lost_node_is_reported_with_its_engine(cluster, second_node, caplog):
-    """RA-5, Q3: our node comes first, then the others; the engine of a lost node is named, the other one goes on."""
+    """RA-5, Q3: our node comes first, then the others; a lost node's engine is named, the other one continues."""
     caplog.set_level(logging.INFO, "tenonry.ray")
     launcher, heard = make_launcher(cluster, 2, num_cpus=6)
     try:

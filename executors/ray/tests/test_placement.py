@@ -1,4 +1,4 @@
-"""Which node holds which engine, which cluster is meant, and what the options mean; no Ray runs (RA-5)."""
+"""Placement of engines on nodes, choice of the cluster, and validation of options; no Ray runs (RA-5)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def node(address, cpus, gpus=0, free_cpus=None):
 
 @pytest.fixture
 def choose(monkeypatch):
-    """`choose(nodes, bundles, count, local)`: what is chosen; nobody waits for room."""
+    """`choose(nodes, bundles, count, local)`: the chosen nodes, without waiting for room."""
     from tenonry_executor_ray import placement
 
     monkeypatch.setattr(placement, "ROOM_TIMEOUT_S", 0.0)
@@ -113,6 +113,6 @@ def test_the_cluster_of_this_node_is_used_if_it_lives(monkeypatch):
 
 
 def test_group_names_may_come_as_one_word():
-    """As `--launcher-option placement_group=a,b` gives them."""
+    """As passed by `--launcher-option placement_group=a,b`."""
     assert RayLauncherOptions(placement_group="a, b").placement_group == ("a", "b")
     assert RayLauncherOptions(placement_group=["a"]).placement_group == ("a",)

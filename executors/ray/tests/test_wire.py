@@ -1,4 +1,4 @@
-"""What actors and their owners tell each other."""
+"""Messages between actors and their owners."""
 
 from __future__ import annotations
 

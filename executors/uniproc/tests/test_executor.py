@@ -22,7 +22,7 @@ KV_CACHE = KVCacheConfig(
 
 
 class Recorder(Worker):
-    """Writes down what it was asked; answers steps at once or later."""
+    """Records its calls; answers steps immediately or later."""
 
     rpc_methods = frozenset({"double"})
     capabilities = frozenset({"profile"})

@@ -1,10 +1,10 @@
-"""One writer, N readers: how a step reaches all ranks of an engine at once. Engine and rank processes.
+"""One writer, N readers: sends a step to all ranks of an engine at the same time. Engine and rank processes.
 
 On Linux a packet is written once into anonymous shared memory (a memfd that the ranks inherit: there is no name that
-could be left behind), and an eventfd per rank says that it is there; a second one gives slots back. Reading and writing
-go through system calls instead of a mapping, so full memory is an error and not a signal, and a slot grows with its
-packet: slots lie 4 GiB apart in a sparse file, which takes memory only for what was written. Elsewhere each rank has a
-socket of its own, and gets a copy.
+could be left behind), and an eventfd per rank signals it; a second one returns slots. Reading and writing go through
+system calls instead of a mapping, so full memory is an error and not a signal, and a slot grows with its packet: slots
+lie 4 GiB apart in a sparse file, which takes memory only for what was written. Elsewhere each rank has a socket of its
+own, and gets a copy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Broadcast(Protocol):
     """The engine's side."""
 
     def address(self, rank: int) -> tuple[str, tuple[int, ...]]:
-        """What `open_reader` needs in the rank's process, and the file descriptors to hand down."""
+        """Address for `open_reader` in the rank's process, and the file descriptors to inherit."""
         ...
 
     def handed_down(self, rank: int) -> None:
@@ -62,7 +62,7 @@ class Reader(Protocol):
 
 
 def has_shared_memory() -> bool:
-    """Whether the system has memfd and eventfd."""
+    """Return True if the system has memfd and eventfd."""
     return hasattr(os, "memfd_create") and hasattr(os, "eventfd")
 
 
@@ -74,7 +74,7 @@ def open_broadcast(num_ranks: int, num_slots: int) -> Broadcast:
 
 
 def open_reader(address: str) -> Reader:
-    """The reader of an address that `Broadcast.address` gave."""
+    """Open the reader of an address from `Broadcast.address`."""
     kind, _, rest = address.partition(":")
     numbers = [int(number) for number in rest.split(",")]
     return SharedReader(*numbers) if kind == "memfd" else SocketReader(*numbers)

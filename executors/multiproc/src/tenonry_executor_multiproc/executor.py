@@ -178,7 +178,7 @@ class MultiprocExecutor(Executor):
         return self.ranks.call(call, self._config.start_timeout if timeout is None else timeout)
 
     def check_health(self) -> None:
-        """Raises what a rank raises, TimeoutError if one does not answer within 5 s, EngineDeadError."""
+        """Raise the error of a rank, TimeoutError if one does not answer within 5 s, or EngineDeadError."""
         self.ranks.check_health(HEALTH_TIMEOUT_S, RECENT_S)
 
     def shutdown(self) -> None:

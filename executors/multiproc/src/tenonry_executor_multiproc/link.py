@@ -53,7 +53,7 @@ class Link:
         self._poll.register(ours.fileno(), select.POLLIN)
 
     def ends(self, rank: int) -> tuple[str, int, tuple[int, ...]]:
-        """What a rank needs: the broadcast's address, its answering socket, and all file descriptors to hand down."""
+        """A rank's ends: the broadcast's address, its answering socket, and all file descriptors to inherit."""
         address, fds = self.broadcast.address(rank)
         answers = self._theirs[rank].fileno()
         return address, answers, (*fds, answers)

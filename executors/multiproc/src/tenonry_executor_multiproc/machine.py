@@ -1,4 +1,4 @@
-"""What one node has, and what the ranks of an engine get of it: cores, devices, a rendezvous. Engine and ranks."""
+"""Resources of one node for the ranks of an engine: cores, devices, a rendezvous. Engine and ranks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def usable_cores() -> int:
 
 
 def check_devices(device: str, num_ranks: int) -> None:
-    """Raise ConfigError if `device` asks for CUDA and this node has fewer devices than ranks. Called in a rank."""
+    """Raise ConfigError if `device` requires CUDA and this node has fewer devices than ranks. Called in a rank."""
     if num_ranks == 1 or not device.startswith("cuda"):
         return
     if ":" in device:
@@ -52,7 +52,7 @@ def check_devices(device: str, num_ranks: int) -> None:
 
 
 def cuda_devices() -> int | None:
-    """Visible CUDA devices as the driver counts them; None where there is no driver to ask."""
+    """Number of visible CUDA devices, as counted by the driver; None without a driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -80,11 +80,10 @@ def _state(pid: int) -> str:
 
 
 class Rendezvous:
-    """The file in which the ranks of one node find each other. Nameless where the system can do that, so that nothing
-    is left behind.
+    """Rendezvous file of the ranks of one node. Nameless where the system supports it, so that nothing is left behind.
 
-    `url` is "" for a single rank, `fds` is what a rank needs to open it, `folder` what is to be removed, if anything.
-    Raises LaunchError if there are no file descriptors left.
+    `url` is "" for a single rank, `fds` holds the descriptors that a rank inherits to open it, `folder` a directory to
+    remove, if any. Raises LaunchError if there are no file descriptors left.
     """
 
     def __init__(self, num_ranks: int) -> None:

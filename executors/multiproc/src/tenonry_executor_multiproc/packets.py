@@ -1,7 +1,7 @@
-"""What is sent between an engine and its ranks: packets of frames, calls by name, errors as text. Both processes.
+"""Wire format between an engine and its ranks: packets of frames, calls by name, errors as text. Both processes.
 
-A packet is its size, a sequence number, a kind, and the frames of one message as `tenonry.transport.serial` makes
-them, each on a multiple of eight bytes. An answer carries the sequence number and the kind of what it answers.
+A packet is its size, a sequence number, a kind, and the frames of one message as `tenonry.transport.serial` makes them,
+each on a multiple of eight bytes. An answer carries the sequence number and the kind of its request.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RankCall(msgspec.Struct, array_like=True):
 
 
 class Transfers(msgspec.Struct, array_like=True):
-    """What a rank that is not the driver answers to a step: handles whose KV transfer ended there."""
+    """Answer of a rank other than the driver to a step: handles whose KV transfer ended there."""
 
     done: list[int]
     failed: list[int]
@@ -106,7 +106,7 @@ class PacketStream:
 
 
 class Fault(msgspec.Struct, array_like=True):
-    """An exception of a rank: the class to raise at the caller, its text, and the plugin that it blames."""
+    """An exception of a rank: the class to raise at the caller, its text, and the responsible plugin."""
 
     type: str
     text: str

@@ -1,6 +1,6 @@
-"""Puts `(worker 0.1 pid=4711) ` before every line that a rank's process writes. The rank's process.
+"""Prefixes `(worker 0.1 pid=4711) ` to every output line of a rank's process. The rank's process.
 
-It sees what Python writes; a C library that writes to the file descriptor itself goes past it.
+It covers Python's streams only; a C library that writes to the file descriptor bypasses it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ CYAN_BOLD, RESET = "\x1b[1;36m", "\x1b[0m"
 class PrefixedStream:
     """A text stream with a prefix before each line.
 
-    Only whole lines are passed on, each group of them in one write, because ranks share what they write to; what is
-    left of a line waits for its end, or for `flush`.
+    Only whole lines are passed on, each group of them in one write, because ranks share the underlying stream; a
+    partial line waits for its end, or for `flush`.
     """
 
     def __init__(self, stream: TextIO, prefix: str) -> None:

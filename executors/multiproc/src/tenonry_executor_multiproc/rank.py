@@ -1,7 +1,6 @@
-"""One rank's process: builds the worker, runs what the engine sends, answers. Everything runs in one thread.
+"""One rank's process: builds the worker, executes the engine's packets, answers. Everything runs in one thread.
 
-Only results that a worker promises for later (a launch on a GPU) are waited for in a second thread, so that the next
-step is launched meanwhile.
+Only asynchronous results (a launch on a GPU) are awaited in a second thread, so that the next step can be launched.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def run_rank(payload: Mapping[str, str]) -> int:
 
 
 def _needs_trace(error: Exception) -> bool:
-    """Whether the message alone does not tell a user what to do."""
+    """Return True if the message alone is not enough to act on."""
     return isinstance(error, PluginFault) or not isinstance(error, TenonryError)
 
 
@@ -242,7 +241,7 @@ class Answers:
         self._lock = threading.Lock()
 
     def send(self, kind: int, sequence: int, value: Any) -> None:
-        """Answer a packet. Raises TypeError for what cannot travel, before anything is sent."""
+        """Answer a packet. Raises TypeError for values that cannot be encoded, before anything is sent."""
         with self._lock:
             data = pack(kind, sequence, self._encoder.encode(value))
             # Broken: the engine has ended, and its lifeline ends this process.

@@ -45,7 +45,7 @@ HELLO = 0
 
 
 class Death(NamedTuple):
-    """Why the group is dead; `rank` is None if no rank ended by itself."""
+    """Cause of the group's death; `rank` is None if no rank ended by itself."""
 
     reason: str
     rank: int | None
@@ -107,7 +107,7 @@ class RankGroup:
         environment: Mapping[str, str],
         rendezvous: Rendezvous,
     ) -> None:
-        """Start every rank's process with what `make_setup(rank, reader, answers)` returns. Raises LaunchError."""
+        """Start every rank's process with the result of `make_setup(rank, reader, answers)`. Raises LaunchError."""
         for rank, name in enumerate(self.names):
             reader, answers, ends = self._link.ends(rank)
             setup = make_setup(rank, reader, answers)
@@ -132,7 +132,7 @@ class RankGroup:
         self._is_started = True
 
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
-        """Ask, terminate, kill, within one deadline, a shorter one where ranks may wait for one that failed."""
+        """Request exit, then terminate, then kill, within one deadline; a shorter one after the failure of a rank."""
         with self._lock:
             if self._closing:
                 return
@@ -165,8 +165,9 @@ class RankGroup:
         return self._ask(Kind.TASK, frames, method, kind, timeout)
 
     def call(self, call: RankCall, timeout: float) -> list[Any]:
-        """Run a method of the workers' allow-list on every rank; one plain answer per rank. Raises TypeError at once
-        for arguments that cannot be sent, the first error of a rank, EngineDeadError, or TimeoutError with late ranks.
+        """Run a method of the workers' allow-list on every rank; one plain answer per rank. Raises TypeError
+        immediately for arguments that cannot be sent, the first error of a rank, EngineDeadError, or TimeoutError with
+        late ranks.
         """
         try:
             frames = self._encoder.encode(to_plain(call))
@@ -175,7 +176,7 @@ class RankGroup:
         return self._ask(Kind.CALL, frames, call.method, Any, timeout)
 
     def check_health(self, timeout: float, recent: float) -> None:
-        """Waits for no step in flight. The ranks are asked only if none is, nor any answer `recent` seconds old."""
+        """Check without waiting for steps in flight; query the ranks only if idle and silent for `recent` seconds."""
         self._check_alive()
         self._listen(0.0)
         now = time.monotonic()
@@ -230,7 +231,7 @@ class RankGroup:
 
     # ------------------------------------------------------------------ steps
     def launch(self, output: SchedulerOutput) -> RankStep:
-        """Send a step to all ranks. Raises TypeError for what cannot be sent, EngineDeadError."""
+        """Send a step to all ranks. Raises TypeError for values that cannot be sent, EngineDeadError."""
         frames = self._encoder.encode(output)
         num_awaited = 1 if self._transfers is None else len(self.names)
         self._sequence += 1
@@ -244,7 +245,7 @@ class RankGroup:
         return step
 
     def is_answered(self, step: RankStep) -> bool:
-        """Whether `collect` would return at once."""
+        """Return True if `collect` would return without waiting."""
         if step.num_awaited and self._death is None and not self._closing:
             self._listen(0.0)
         return (
@@ -351,7 +352,7 @@ class RankGroup:
 
     # ------------------------------------------------------------------ ends
     def _check_alive(self) -> None:
-        """Raises what killed the group: the error that the dead rank sent, if it sent one."""
+        """Raise the error that killed the group: the one that the dead rank sent, if any."""
         if self._death is not None:
             raise self._error_before(self._death) or EngineDeadError(self._death.reason)
         if self._closing:

@@ -1,4 +1,4 @@
-"""Ends what is left of a Ray cluster that a front end had started for itself. A process of its own, without Ray.
+"""Kills the remaining processes of a Ray cluster that a front end started for itself. A separate process without Ray.
 
 `python -m tenonry_executor_ray.cleanup FOLDER` waits for the end of its standard input, whose other end only the front
 end has. Ray's own processes notice the end of their owner, too, but not all of them soon: the agents of a node stay for
@@ -30,7 +30,7 @@ def start_cleanup(session: str) -> subprocess.Popen[bytes]:
 
 
 def main() -> int:
-    """Wait, kill, remove the sockets; what Ray logged stays."""
+    """Wait, kill, remove the sockets; Ray's logs stay."""
     session = Path(*sys.argv[1:2])
     if not (session.is_absolute() and session.name.startswith(SESSION)):
         sys.exit(

@@ -20,7 +20,7 @@ DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 class EngineActor:
-    """Methods take and return texts, bytes and numbers; several may run at once, `wait` for as long as the engine."""
+    """Actor of one engine. Methods accept and return text, bytes and numbers; `wait` runs as long as the engine."""
 
     def __init__(self, name: str, role: str = ENGINE_ROLE) -> None:
         self._name = name
@@ -30,7 +30,7 @@ class EngineActor:
         configure_logging(f"{name} actor")
 
     def __repr__(self) -> str:
-        """What Ray puts in front of each line of output."""
+        """Prefix that Ray adds to each output line."""
         return self._name
 
     def describe(self, plan_text: str) -> bytes:
@@ -70,7 +70,7 @@ class EngineActor:
 
 
 def gpu_ids() -> list[str]:
-    """The GPUs that Ray gave to this task."""
+    """GPUs that Ray assigned to this task."""
     import ray
 
     return [str(gpu) for gpu in ray.get_runtime_context().get_accelerator_ids().get("GPU", [])]

@@ -101,7 +101,7 @@ class RayExecutor(Executor):
         return self.ranks.ask_all("call", call, timeout)
 
     def check_health(self) -> None:
-        """Raises what a rank raises, TimeoutError if one does not answer within 5 s, EngineDeadError."""
+        """Raise the error of a rank, TimeoutError if one does not answer within 5 s, or EngineDeadError."""
         self.ranks.check_health(HEALTH_TIMEOUT_S, RECENT_S)
 
     def resolved_plugins(self) -> dict[str, str]:
@@ -140,7 +140,7 @@ class RayStepFuture:
         return self._output is not None or self._ranks.is_done(self._calls)
 
     def result(self, timeout: float | None = None) -> ModelRunnerOutput:
-        """See `Ranks.wait` for what it raises."""
+        """Wait for the output. Raises as `Ranks.wait` does."""
         if self._output is None:
             frames = self._ranks.wait(self._calls, self._step.step_id, timeout)
             output = self._decode(frames[self._ranks.driver])

@@ -138,7 +138,7 @@ class Fleet:
             self._watcher.start()
 
     def _environment(self, engine: Engine) -> dict[str, str]:
-        """What the engine's process must know of Ray: the cluster, its group, and the GPUs of the group."""
+        """Ray-related environment of the engine's process: the cluster, its group, and the GPUs of the group."""
         group = engine.group.group
         found = {"RAY_ADDRESS": self._session.head, GROUP_VARIABLE: group.id.hex()}
         if self._groups.gpu and not self._groups.ranks_are_actors:
@@ -199,7 +199,7 @@ class Fleet:
     def _watch(self) -> None:
         """Fetch every end: a run reference that is not fetched hides a dead actor (Q3).
 
-        It never waits within Ray, which would end this process if its owner disconnected meanwhile.
+        It never blocks within Ray, which would end this process if its owner disconnected during the wait.
         """
         while not self._closing.is_set() and self._session.lost is None:
             with self._lock:

@@ -19,7 +19,7 @@ from tenonry_executor_ray.options import RayLauncherOptions
 
 
 class EngineGroup(NamedTuple):
-    """The group of one engine; `created` says that it is ours to remove."""
+    """Placement group of one engine; `created` if we have to remove it."""
 
     group: PlacementGroup
     created: bool
@@ -40,7 +40,7 @@ class EngineGroups:
 
     @cached_property
     def gpu(self) -> bool:
-        """Whether each rank gets a GPU."""
+        """True if each rank gets a GPU."""
         return placement.uses_gpu(self._config, placement.nodes(self._own_address))
 
     def provide(self, specs: Sequence[EngineSpec]) -> list[EngineGroup]:

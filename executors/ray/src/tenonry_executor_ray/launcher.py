@@ -36,8 +36,8 @@ class RayLauncher(Launcher):
         return self._connected().host
 
     def start(self, engines: list[EngineSpec]) -> None:
-        """As the interface says. Raises ConfigError when the cluster has no room, LaunchError for a node that has
-        other versions or none of our packages.
+        """Start the engines. Raises ConfigError when the cluster has no room, LaunchError for a node that has other
+        versions or none of our packages.
         """
         self._connected().start(engines)
 

@@ -1,4 +1,4 @@
-"""What a user may set for the launcher and for the executor. Front end and engine; imports no Ray."""
+"""User options of the launcher and of the executor. Front end and engine; imports no Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where engines and ranks find room: what the nodes have, and placement groups on them. Front end and engine."""
+"""Placement of engines and ranks: free resources of nodes, and placement groups on them. Front end and engine."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ EPSILON = 1e-6
 
 
 class NodeRoom(NamedTuple):
-    """One node: its address, what it has and what of that is free now."""
+    """One node: its address, its resources and those that are free now."""
 
     address: str
     total: Mapping[str, float]
     free: Mapping[str, float]
 
     def fits(self, need: Bundle, resources: Mapping[str, float]) -> int:
-        """How many times `need` fits into `resources`, which are this node's."""
+        """Number of times that `need` fits into `resources`, which are this node's."""
         return int(
             min((resources.get(name, 0.0) + EPSILON) // amount for name, amount in need.items())
         )
@@ -57,7 +57,7 @@ def nodes(own_address: str) -> list[NodeRoom]:
 
 
 def uses_gpu(config: EngineConfig, room: Sequence[NodeRoom]) -> bool:
-    """Whether ranks get a GPU each. Raises ConfigError for a device that Ray has to choose."""
+    """Return True if ranks get a GPU each. Raises ConfigError for a device that Ray has to choose."""
     if config.device.startswith("cuda:"):
         raise ConfigError(
             f"device={config.device}: Ray gives each rank a GPU of its own; use device=cuda"
@@ -81,9 +81,9 @@ def total(bundles: Sequence[Bundle]) -> Bundle:
 def choose_nodes(
     own_address: str, bundles: Sequence[Bundle], count: int, local: int | None
 ) -> list[str]:
-    """The node of each of `count` engines: ours takes what it can hold (`local` of them, if set), then the others.
+    """Choose the node of each of `count` engines: ours up to its capacity (`local` of them, if set), then the others.
 
-    Raises ConfigError that says how much there is and how much is needed. Waits a moment for what is being released.
+    Raises ConfigError with the available and the required resources. Waits a moment for resources being released.
     """
     need = total(bundles)
     deadline = time.monotonic() + ROOM_TIMEOUT_S
@@ -159,7 +159,7 @@ def check_cluster_holds(bundles: Sequence[Bundle], what: str) -> None:
 
 
 def find_group(name: str, num_bundles: int, what: str) -> PlacementGroup:
-    """A group that somebody else made. Raises ConfigError if it is not there, or has too few bundles for `what`."""
+    """Find an existing placement group. Raises ConfigError if it is missing, or has too few bundles for `what`."""
     try:
         group = get_placement_group(name)
     except ValueError as error:
@@ -175,7 +175,7 @@ def find_group(name: str, num_bundles: int, what: str) -> PlacementGroup:
 
 
 def remove_group(group: PlacementGroup) -> None:
-    """Give its resources back."""
+    """Remove the group and release its resources."""
     bounded(lambda: remove_placement_group(group), RELEASE_TIMEOUT_S)
 
 

@@ -61,7 +61,7 @@ class RankActor:
         configure_logging(name)
 
     def __repr__(self) -> str:
-        """What Ray puts in front of each line of output."""
+        """Prefix that Ray adds to each output line."""
         return self._name
 
     @property
@@ -75,7 +75,7 @@ class RankActor:
         return msgspec.msgpack.encode(facts_here(plan_text))
 
     def life(self) -> str:
-        """Why this rank cannot go on, once it cannot. The reference fails when the process ends."""
+        """Wait until this rank fails; returns the reason. The reference fails when the process ends."""
         self._failed.wait()
         return self._failure
 
@@ -153,8 +153,8 @@ class RankActor:
 
     # ------------------------------------------------------------------ steps
     def launch(self, frames: list[bytes]) -> None:
-        """Start one step; `frames` are a SchedulerOutput. After one that failed the others fail alike: what follows it
-        must not meet what other ranks still do for it.
+        """Start one step; `frames` are a SchedulerOutput. After a failed step, later ones fail alike: they must not run
+        while other ranks still execute the failed one.
         """
         result: Result
         try:

@@ -57,7 +57,7 @@ SHARED_BYTES = 64 * 1024
 
 
 class Ranks:
-    """All ranks of one engine. `failure` says why it cannot go on; `on_failure(failure)` is called once."""
+    """All ranks of one engine. `failure`: reason of a permanent failure; `on_failure(failure)` is called once."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class Ranks:
     def ask_all(
         self, method: str, value: Any = None, timeout: float | None = None, kind: Any = Any
     ) -> list[Any]:
-        """Ask every rank the same; one value of type `kind` per rank. Raises what the first rank that fails raised."""
+        """Call a method of every rank; one result of type `kind` per rank. Raises the first rank's error."""
         everyone = range(self._config.world_size)
         return self._ask(method, everyone, [value] * len(everyone), timeout, kind)
 
@@ -196,8 +196,8 @@ class Ranks:
         read: Callable[[int, bytes], Any],
         timeout: float | None = None,
     ) -> list[Any]:
-        """What the ranks of `calls` answered, in their order; the first failure ends it. Raises TimeoutError that names
-        those that are late.
+        """Collect the answers of the ranks in `calls`, in their order, up to the first failure. Raises TimeoutError
+        that names late ranks.
         """
         timeout = START_SHARE * self._config.start_timeout if timeout is None else timeout
         deadline = time.monotonic() + timeout
@@ -216,7 +216,7 @@ class Ranks:
         return [results[rank] for rank in calls.values()]
 
     def check_health(self, timeout: float, recent: float) -> None:
-        """Waits for no step in flight. The ranks are asked only if none is, nor any answer `recent` seconds old."""
+        """Check without waiting for steps in flight; query the ranks only if idle and silent for `recent` seconds."""
         self.check()
         now = time.monotonic()
         if not self._in_flight:
@@ -261,7 +261,7 @@ class Ranks:
         return calls
 
     def is_done(self, calls: Mapping[int, Any]) -> bool:
-        """Whether waiting for the answers would take no time."""
+        """Return True if all answers are available without waiting."""
         with contextlib.suppress(EngineDeadError):
             return self.failure is not None or all(
                 self._ready([call], 0.0) for call in calls.values()
@@ -273,7 +273,7 @@ class Ranks:
     ) -> dict[int, list[bytes]]:
         """The frames of each rank's answer to a step, a ModelRunnerOutput.
 
-        Raises what the worker raised, in its words; EngineDeadError when a rank is gone or hangs for `step_timeout`
+        Raises the worker's exception with its message; EngineDeadError when a rank is gone or hangs for `step_timeout`
         seconds; TimeoutError after `timeout` seconds.
         """
         started = time.monotonic()
@@ -306,7 +306,7 @@ class Ranks:
         return frames[1:]
 
     def _wait_for_cause(self) -> None:
-        """Raises EngineDeadError if a rank turns out to be gone: others report what they lost with it."""
+        """Raise EngineDeadError if a rank turns out to be dead: the errors of others are consequences."""
         if len(self._actors) > 1:
             deadline = time.monotonic() + 3 * GRACE_S
             while time.monotonic() < deadline:
@@ -328,7 +328,7 @@ class Ranks:
             raise EngineDeadError(self.failure)
 
     def fail(self, reason: str) -> None:
-        """Remember why the engine cannot go on, and report it; only the first reason counts."""
+        """Record the reason of the engine's failure, and report it; only the first reason counts."""
         with self._lock:
             if self.failure is not None or self._closing:
                 return
@@ -349,7 +349,7 @@ class Ranks:
                     return
 
     def _report(self, lives: Mapping[Any, int]) -> None:
-        """Why the engine ends: a rank that is gone, before what others say that wait for it."""
+        """Report the reason of the engine's end: a dead rank before the errors of ranks that wait for it."""
         if len(lives) > 1:
             time.sleep(GRACE_S)
         ended = [(rank, life) for life, rank in lives.items() if self._ready([life], 0.0)]
@@ -357,7 +357,7 @@ class Ranks:
         self.fail(reasons[0])
 
     def close(self) -> None:
-        """Stop every rank, give the group back if it is ours, disconnect if we connected. Idempotent."""
+        """Stop every rank, remove the group if it is ours, disconnect if we connected. Idempotent."""
         with self._lock:
             if self._closing:
                 return

@@ -34,8 +34,8 @@ CLOSE_TIMEOUT_S = 15.0
 class RaySession:
     """Connects unless this process is connected already (RA-1); `close` undoes only what the session did (RA-7).
 
-    `on_lost(reason)` is called once, from another thread, when the head does not answer any more. A process whose
-    connection outlives the head by a minute is ended by Ray itself, so close the session then.
+    `on_lost(reason)` is called once, from another thread, when the head does not answer any more. Ray kills a process
+    whose connection outlives the head by a minute, so close the session then.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RaySession:
 
     @property
     def alive(self) -> bool:
-        """Whether Ray can be asked: it would start another cluster for a process that is not connected."""
+        """True if Ray can be called: it would start another cluster for a process that is not connected."""
         return self.lost is None and ray.is_initialized()
 
     def _watch(self) -> None:
@@ -94,8 +94,8 @@ class Disconnected(LaunchError):
 
 
 def ready(calls: Sequence[Any], timeout: float) -> list[Any]:
-    """Those of `calls` that are done, one at least unless `timeout` seconds pass. Raises Disconnected: asked without a
-    connection Ray would start another cluster, and one that is cut while Ray waits would end our process.
+    """Those of `calls` that are done, one at least unless `timeout` seconds pass. Raises Disconnected: called without a
+    connection, Ray would start another cluster; one that is cut while Ray waits would end our process.
     """
     try:
         if ray.is_initialized():
@@ -167,7 +167,7 @@ def _answers(address: str) -> bool:
 
 
 def words(error: BaseException) -> str:
-    """An exception of Ray in one line, without its pages of advice; what to do if our package is not there."""
+    """Return an exception of Ray as one line, without its pages of advice; with a hint if our package is missing."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
         type(error).__name__
     ]

@@ -1,4 +1,4 @@
-"""What actors and their owners tell each other: bytes of msgpack, texts and numbers. Every process of a Ray cluster."""
+"""Messages between actors and their owners: bytes of msgpack, text and numbers. Every process of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ OK = b""  # the first frame of an answer that is no failure
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Who an actor is: host name and address of its node, Ray's id of the node, pid, and the versions found there.
+    """Identity of an actor: host name and address of its node, Ray's id of the node, pid, and the versions found there.
 
-    `niceness`: what Ray started it with, 15 unless RAY_worker_niceness says otherwise where the node is started.
+    `niceness`: set by Ray, 15 unless RAY_worker_niceness is set where the node is started.
     """
 
     node: str
@@ -40,7 +40,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.node} ({self.address})" if self.address else self.node
 
     def priority(self) -> str:
-        """What to know where its process gives way to others; else empty."""
+        """Hint for a process with reduced priority; else empty."""
         setting = "start Ray's nodes with RAY_worker_niceness=0 if others run there"
         return f", at niceness {self.niceness} ({setting})" if self.niceness > 0 else ""
 
@@ -61,7 +61,7 @@ class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """An exception as text: the name of its class, its words, and the plugin that it blames."""
+    """An exception as text: the name of its class, its message, and the responsible plugin."""
 
     kind: str
     text: str
@@ -87,7 +87,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What an actor answers to a question."""
+    """Answer of an actor to a call."""
 
     value: Any = None
     failure: Failure | None = None
@@ -129,7 +129,7 @@ def _common_versions() -> dict[str, str]:
 
 
 def leave_soon() -> None:
-    """End the process, after the answer to the call that asked for it."""
+    """End the process, after the answer to the current call."""
     threading.Timer(LEAVE_AFTER_S, os._exit, (0,)).start()
 
 
@@ -146,7 +146,7 @@ def rank_spec(
     *,
     has_own_gpu: bool,
 ) -> RankSpec:
-    """What a rank is built from. One with a GPU of its own sees no other; others are counted on their node."""
+    """Specification of a rank. A rank with a GPU of its own sees no other; others are counted on their node."""
     neighbours = sum(other.node_id == facts[rank].node_id for other in facts[:rank])
     return RankSpec(
         config_text=context.config.model_dump_json(),

@@ -1,4 +1,4 @@
-"""What stands in for engines and workers in the tests: it can be imported in every process of the tests' cluster."""
+"""Stand-ins for engines and workers: importable in every process of the tests' cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tenonry_testkit.fakes.worker import FakeWorker
 
 
 def run(payload):
-    """An engine's role: write down who we are, then end as told: at once with a code, or on STOP_SIGNAL with 0."""
+    """An engine's role: write its identity, then exit immediately with a given code, or on STOP_SIGNAL with 0."""
     stopped = threading.Event()
     signal.signal(STOP_SIGNAL, lambda signum, frame: stopped.set())
     told = json.loads(json.loads(payload["spec"])["config_text"])
@@ -37,7 +37,7 @@ class OddWorker(FakeWorker):
         return f"tcp://{host}:12345"
 
     def where(self):
-        """What this rank was told."""
+        """Context that this rank received."""
         context = self.context
         return [context.rank, context.local_rank, context.rendezvous, os.getpid()]
 
