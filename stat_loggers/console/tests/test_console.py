@@ -34,7 +34,7 @@ class FakeClock:
 
 
 class Lines(logging.Handler):
-    """Collects what reaches the logger, beside other handlers."""
+    """Collects the logger's records, alongside other handlers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -281,7 +281,7 @@ record = st.tuples(st.integers(0, 2), counts, counts)
 
 @given(st.lists(st.lists(record, max_size=5), max_size=6))
 def test_every_token_is_in_exactly_one_line(intervals):
-    """With intervals of a second, the printed rates are counts: their sum over all lines is what was fed."""
+    """With intervals of a second, the printed rates are counts: their sum over all lines equals the input."""
     driver = LoggerDriver()
     for interval in intervals:
         for engine, prompt, generation in interval:

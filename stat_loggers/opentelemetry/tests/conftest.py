@@ -1,4 +1,4 @@
-"""What the tests share: a collector, loggers that are shut down, and an environment without settings of its own."""
+"""Shared fixtures: a collector, loggers that are shut down, and an environment without OTEL settings."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 @dataclass
 class Received:
-    """One span, with what its batch says about its origin."""
+    """One span, with the resource and scope of its batch."""
 
     span: Any
     attributes: dict[str, Any]
@@ -23,7 +23,7 @@ class Received:
 
 
 def plain(value: AnyValue) -> Any:
-    """What an attribute holds."""
+    """Plain value of an attribute."""
     kind = value.WhichOneof("value")
     if kind == "array_value":
         return [plain(one) for one in value.array_value.values]

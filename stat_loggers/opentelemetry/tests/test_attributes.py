@@ -1,4 +1,4 @@
-"""What a span says, one attribute after the other (AF-22)."""
+"""Attributes of a span, one by one (AF-22)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where spans go: the option, the standard variables, and addresses that are refused."""
+"""Destination of spans: the option, the standard variables, and rejected addresses."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ SPANS = ("a span", "another")
 
 
 class FakeExporter(SpanExporter):
-    """Gives a set answer; logs where the SDK's exporter does."""
+    """Returns a configured result; logs as the SDK's exporter does."""
 
     def __init__(self) -> None:
         self.answer: SpanExportResult | Exception = SpanExportResult.FAILURE

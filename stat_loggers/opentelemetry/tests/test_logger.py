@@ -1,4 +1,4 @@
-"""Spans as a collector gets them: whose children they are, when they were, what else they say (AF-22)."""
+"""Spans as received by a collector: parents, times, attributes (AF-22)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KIND_SERVER = 2
 
 @pytest.fixture
 def spans_of(make_logger, record_of, collector):
-    """What the collector has when a logger has heard of these requests and was shut down."""
+    """Spans that the collector has received once a logger recorded these requests and was shut down."""
 
     def send(*requests, **options):
         logger = make_logger(**options)

@@ -1,4 +1,4 @@
-"""What the tests share: loggers that are shut down, and expositions read back by Prometheus's own parser."""
+"""Shared fixtures: loggers that are shut down, and expositions read back by Prometheus's own parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the prometheus stat logger exposes: facts, names and aliases, its registry, and a consistent view of it all."""
+"""Expositions of the prometheus stat logger: facts, names and aliases, its registry, and consistent snapshots."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class TestRegistry:
         assert scrape(logger).value("http_requests_total") == 3
 
     def test_render_is_consistent_while_records_come_in(self, make_logger, scrape):
-        """Every exposition is of one instant: what one record raised together is never seen apart."""
+        """Every exposition is of one instant: values raised by one record are never seen apart."""
         logger = make_logger(process_metrics=False)
         stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""The port of its own: answers scrapes, refuses other requests, and a port in use is an error."""
+"""The metrics port: answers scrapes and rejects other requests; a port in use is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the prometheus stat logger counts, engine by engine; read back by Prometheus's own parser."""
+"""Counts of the prometheus stat logger by engine, read back by Prometheus's own parser."""
 
 from __future__ import annotations
 

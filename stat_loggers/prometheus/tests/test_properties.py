@@ -1,4 +1,4 @@
-"""For any records: counters equal the sums of what was fed, and label values stay in their closed sets."""
+"""For any records: counters equal the sums of their inputs, and label values stay in their closed sets."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class ConsoleOptions(PluginOptions):
 
 
 class _Window:
-    """What one engine did since the previous line, and the state it was last seen in."""
+    """Counts of one engine since the previous line, and its last known state."""
 
     __slots__ = (
         "accepted",
@@ -80,7 +80,7 @@ class _Window:
 
 
 class ConsoleStatLogger(StatLogger):
-    """Sums up what happened since the previous line. `clock` gives seconds, monotonic."""
+    """Logs one line of totals per interval and engine. `clock` returns seconds, monotonic."""
 
     Options = ConsoleOptions
 

@@ -1,5 +1,5 @@
-"""What a span says about its request: names of the OpenTelemetry conventions for generative AI, and those by which
-vLLM's users know times and counts. Needs no OpenTelemetry. Observer thread.
+"""Attributes of a request's span: names of the OpenTelemetry conventions for generative AI, and vLLM's names of times
+and counts. Needs no OpenTelemetry. Observer thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where spans go: the collector's address from options and the standard environment. Front end or supervisor."""
+"""Collector address, from options and the standard environment. Front end or supervisor."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ PROTOCOL = "http/protobuf"
 
 
 def collector_url(endpoint: str | None, environment: Mapping[str, str]) -> str:
-    """The address that spans are posted to. Raises ConfigError for one that is not HTTP.
+    """Address to which spans are posted. Raises ConfigError for one that is not HTTP.
 
     `endpoint`, if given, wins; without a path, the usual one is added. Otherwise the variables of the OpenTelemetry
-    specification say it: OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, taken as it is, or OTEL_EXPORTER_OTLP_ENDPOINT, to which
+    specification apply: OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, used unchanged, or OTEL_EXPORTER_OTLP_ENDPOINT, to which
     the path is added.
     """
     if endpoint is not None:

@@ -26,10 +26,10 @@ SDK_LOGGERS = (
 
 
 class SdkLogCapture(logging.Filter):
-    """Collects what the SDK logs on a thread that captures, instead of logging it; other threads log as before.
+    """Collects the SDK's log records on a capturing thread instead of logging them; other threads log as before.
 
     An unreachable collector, or a client's malformed header, would otherwise cost a line per batch or request. One
-    instance is installed for good: a thread that logs while a filter is removed may pass over the next one.
+    instance is installed permanently: a thread that logs while a filter is removed may skip the next one.
     """
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from tenonry_stat_logger_opentelemetry.collector import collector_url
 
 
 class OpenTelemetryOptions(PluginOptions):
-    """Options of the opentelemetry stat logger. Standard OTEL_… variables set what they leave open."""
+    """Options of the opentelemetry stat logger. Standard OTEL_… variables apply to options that are not set."""
 
     endpoint: str | None = Field(
         None, min_length=1, description="Collector; without a path, /v1/traces is added."

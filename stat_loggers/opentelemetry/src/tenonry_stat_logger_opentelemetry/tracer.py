@@ -28,7 +28,7 @@ NS = 1_000_000_000
 
 
 class RequestTracer:
-    """Spans of one service for one collector, `url`. OTEL_… variables set what arguments leave open."""
+    """Spans of one service for one collector, `url`. OTEL_… variables apply to arguments that are not set."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class RequestTracer:
         self._propagator = TraceContextTextMapPropagator()
 
     def add(self, request: FinishedRequestStats, attributes: Mapping[str, Attribute]) -> None:
-        """The span of a request that has ended, if its trace is sampled. Returns at once."""
+        """Queue the span of a finished request, if its trace is sampled. Does not block."""
         start = request.start_time or time.time() - request.e2e_latency_s
         carrier = {name.lower(): value for name, value in (request.trace_headers or {}).items()}
         # Headers that make no sense are a client's affair, and begin a new trace.
@@ -74,7 +74,7 @@ class RequestTracer:
             self._exporter.lost(1, "more come than it takes")
 
     def close(self) -> None:
-        """Send what is left, within a bound; an unreachable collector is not waited for. Idempotent."""
+        """Send the remaining spans, within a bound; an unreachable collector is not awaited. Idempotent."""
         if self._exporter.is_failing:
             self._exporter.shutdown()
         flush = threading.Thread(target=self._flush, name="tenonry-spans", daemon=True)

@@ -16,7 +16,7 @@ INFO = "lora_requests_info"
 
 
 class AdapterSeries:
-    """Takes in what an engine reports of adapters, of which a step has at most `max_loras`."""
+    """Series of an engine's adapters, of which a step has at most `max_loras`."""
 
     def __init__(self, storage: Storage, engine: str, max_loras: int) -> None:
         self._storage = storage

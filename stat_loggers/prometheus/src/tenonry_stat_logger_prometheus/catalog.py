@@ -1,5 +1,5 @@
-"""What is measured: every metric with its type, labels, buckets, help and the names it has in other dashboards. Data
-only, imported wherever the metrics are kept, exposed or documented.
+"""Catalogue of metrics: every metric with its type, labels, buckets, help and its names in other dashboards. Data only,
+imported wherever the metrics are kept, exposed or documented.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The queues of front ends' helpers, by helper. Observer thread.
 
-Front ends report totals. A front end that starts again begins at 0, and the sums here go on.
+Front ends report totals. A restarted front end begins at 0, and the sums here continue.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ IMAGE_COUNTERS = {"mm_cache_queries": "num_lookups", "mm_cache_hits": "num_hits"
 
 
 class HelperSeries:
-    """Adds up what front ends report of their helpers, of which `MAX_HELPERS` have a label of their own."""
+    """Sums the reports of front ends about their helpers, of which `MAX_HELPERS` have a label of their own."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage

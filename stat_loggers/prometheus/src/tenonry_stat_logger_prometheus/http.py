@@ -26,7 +26,7 @@ class _ServerV6(_Server):
 
 
 class MetricsServer:
-    """Binds at once, so that a port in use stops the start. `port` is the one in use; raises ConfigError."""
+    """Binds on construction, so that a port in use stops the start. `port` is the one in use; raises ConfigError."""
 
     def __init__(self, render: Callable[[], tuple[bytes, str]], host: str, port: int) -> None:
         try:

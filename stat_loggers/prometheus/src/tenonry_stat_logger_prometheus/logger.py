@@ -39,8 +39,8 @@ class PrometheusOptions(PluginOptions):
 class PrometheusStatLogger(StatLogger):
     """Counters, gauges and histograms of all engines, in a registry of its own.
 
-    `registry` may be given more collectors. `port` is the port that answers scrapes, None without one. Raises
-    ConfigError when the port that was asked for cannot be had.
+    More collectors may be added to `registry`. `port` is the port that answers scrapes, None without one. Raises
+    ConfigError when the configured port is not available.
     """
 
     Options = PrometheusOptions

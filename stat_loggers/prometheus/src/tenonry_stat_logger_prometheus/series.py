@@ -26,7 +26,7 @@ GAUGES = (
 
 
 class EngineSeries:
-    """Takes in what one engine reports. `extra_names` is shared by all engines and bounds the names of extras."""
+    """Series of one engine's reports. `extra_names` is shared by all engines and bounds the names of extras."""
 
     def __init__(
         self, storage: Storage, engine_index: int, extra_names: set[str], max_loras: int = 0
@@ -83,7 +83,7 @@ class EngineSeries:
         self.sampled = {name: histogram(name, engine) for name in SAMPLED}
 
     def add_scheduler(self, stats: SchedulerStats) -> None:
-        """Take in the state after a step, and what happened since the engine's previous record."""
+        """Record the state after a step, and the counts since the engine's previous record."""
         self.running.value = stats.num_running
         self.waiting.value = stats.num_waiting
         self.kv_usage.value = stats.kv_cache_usage
@@ -112,7 +112,7 @@ class EngineSeries:
                 self._storage.cell("scheduler_extra", self._engine, name).value = value
 
     def add_iteration(self, stats: IterationStats) -> None:
-        """Take in what one engine frame brought to a front end."""
+        """Add the counts of one engine frame received by a front end."""
         self.prompt_tokens.value += stats.num_prompt_tokens
         self.cached_tokens.value += stats.num_cached_tokens
         self.generation_tokens.value += stats.num_generation_tokens
@@ -126,7 +126,7 @@ class EngineSeries:
             self._add_finished(request)
 
     def add_recovery(self, stats: RecoveryStats) -> None:
-        """Take in what happened when the engine died, or was started again."""
+        """Add the deaths and restarts of the engine."""
         self.deaths.value += stats.deaths
         self.restarts.value += stats.restarts
         self.continued.value += stats.requests_continued
@@ -168,6 +168,6 @@ class EngineSeries:
             )
 
     def forget_state(self) -> None:
-        """Remove what only a living engine has; its counters stay, so that sums over time stay right."""
+        """Remove the gauges of a living engine; its counters stay, so that sums over time stay right."""
         for name in GAUGES:
             self._storage.remove(name, self._engine)

@@ -1,5 +1,5 @@
-"""Where the numbers are kept between two scrapes: cells and histograms by label values. Written by the observer thread
-and read by the thread that answers a scrape, one at a time: their owner holds a lock around both.
+"""Storage of the numbers between two scrapes: cells and histograms by label values. Written by the observer thread and
+read by the thread that answers a scrape, one at a time: their owner holds a lock around both.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Reading(NamedTuple):
 
 
 class Storage:
-    """All series of all metrics. `cell` and `histogram` create a series when it is first asked for."""
+    """All series of all metrics. `cell` and `histogram` create a series on first use."""
 
     def __init__(self) -> None:
         self._cells: dict[str, dict[Labels, Cell]] = {name: {} for name in BY_NAME}
