@@ -31,7 +31,7 @@ for line in sys.stdin:
 
 @contextmanager
 def forked_programs(begin: str) -> Iterator[Callable[[str], str]]:
-    """`run(program)`: what it prints, behind `begin`, in a process where nothing else was done. `begin` imports sys."""
+    """`run(program)`: its output after `begin`, in a process where nothing else was done. `begin` imports sys."""
     command = [sys.executable, "-c", begin + SERVE]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

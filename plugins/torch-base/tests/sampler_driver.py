@@ -1,4 +1,4 @@
-"""A driver for the sampler, and what it should compute, one row at a time in plain Python."""
+"""A driver for the sampler, and a reference in plain Python, one row at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LENGTH = 64
 
 @contextlib.contextmanager
 def two_threads():
-    """torch has two threads, among which it shares what is large."""
+    """torch has two threads, among which it shares large operations."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -27,7 +27,7 @@ def two_threads():
 
 
 class SamplerDriver:
-    """Drives a sampler row by row. `rows`: what the plain functions below need to compute the same."""
+    """Drives a sampler row by row. `rows`: inputs of the reference functions below."""
 
     def __init__(self, vocab=VOCAB, extra=()):
         self.history = np.zeros((ROWS, LENGTH), np.int32)

@@ -1,4 +1,4 @@
-"""A checkpoint that does not fit its config.json is refused from headers alone, naming file and tensor."""
+"""A checkpoint that does not fit its config.json is rejected from headers alone, naming file and tensor."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ print(
 
 
 def test_a_function_that_catches_the_error_has_the_real_one_at_once(run):
-    """What it binds cannot be put right later."""
+    """Its local binding cannot be replaced later."""
     program = """
 def function():
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode

@@ -1,4 +1,4 @@
-"""Weights of few bits in blocks, read element by element as their description says."""
+"""Quantised weights in blocks, read element by element as documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that computes NaN is refused with the weights that cause it."""
+"""A model that computes NaN is rejected, naming the responsible weights."""
 
 from __future__ import annotations
 

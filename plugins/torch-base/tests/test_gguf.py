@@ -1,4 +1,4 @@
-"""Weights of GGUF files as numbers, against what transformers makes of the same blocks."""
+"""Weights of GGUF files as numbers, compared with transformers' results for the same blocks."""
 
 from __future__ import annotations
 

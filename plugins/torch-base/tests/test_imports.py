@@ -144,7 +144,7 @@ class TestTransformers:
         assert scan(folder) == known.create_import_structure_from_path(folder)
 
     def test_what_sources_export_is_found_at_their_ends(self, finder):
-        """The same for each source of transformers, and for what may stand elsewhere."""
+        """Equal results for each source of transformers, and for other possible sources."""
         models = Path(importlib.import_module("transformers.models").__path__[0])
         texts = [file.read_text("utf-8") for file in models.glob("[a-g]*/*.py")]
         texts += [

@@ -32,7 +32,7 @@ class Cycle:
 
 
 def test_garbage_among_frozen_objects_is_freed_and_the_rest_stays_frozen():
-    """A process freezes what its start has left, and a model that it gives back later is part of that."""
+    """A process freezes the objects of its start, which include a model that is released later."""
     cycle = weakref.ref(Cycle())
     gc.freeze()
     assert cycle() is not None

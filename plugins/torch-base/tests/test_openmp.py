@@ -24,7 +24,7 @@ def test_as_many_threads_as_asked_for_with_the_caller_among_them(num_threads):
 
 
 def test_another_openmp_library_in_the_process_is_left_alone(tmp_path):
-    """As scikit-learn brings one, which compared by its path can come first."""
+    """scikit-learn brings one, for example, whose path can sort first."""
     address = team()
     lines = Path("/proc/self/maps").read_text().splitlines()
     own = next(
@@ -36,7 +36,7 @@ def test_another_openmp_library_in_the_process_is_left_alone(tmp_path):
 
 
 def test_they_are_those_that_torch_computes_with():
-    """The other one has done its part of what torch computes in two threads, whatever else runs in this process."""
+    """The other thread has done its share of a torch computation with two threads."""
     before = torch.get_num_threads()
     mine = threading.get_native_id()
     try:

@@ -8,7 +8,7 @@ from tenonry_torch_base.phases import Phases
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Clocks that stand still until they are told otherwise: [seconds on the clock, CPU seconds]."""
+    """Manual clocks: [seconds on the clock, CPU seconds]."""
     now = [0.0, 0.0]
     monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(module.time, "process_time", lambda: now[1])

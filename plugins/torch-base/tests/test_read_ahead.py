@@ -1,4 +1,4 @@
-"""What is not in the page cache is read in parallel, and once; progress is one line now and then."""
+"""Files outside the page cache are read in parallel, and once; progress is logged as one line now and then."""
 
 from __future__ import annotations
 

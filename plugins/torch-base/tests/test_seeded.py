@@ -14,7 +14,7 @@ def drawn(seed: int) -> list[float]:
 
 
 def test_numbers_follow_from_the_seed():
-    """They are those of `torch.manual_seed`, so that random weights stay what they were."""
+    """They are those of `torch.manual_seed`, so that random weights stay reproducible."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         wanted = torch.rand(4).tolist()

@@ -1,4 +1,4 @@
-"""Profiles of a rank (AF-16), and what is written at its end (WK-11)."""
+"""Profiles of a rank (AF-16), and files written at its end (WK-11)."""
 
 from __future__ import annotations
 

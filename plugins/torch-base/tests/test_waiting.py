@@ -21,7 +21,7 @@ import torch
 
 @pytest.fixture
 def environment(monkeypatch):
-    """Without what OpenMP reads; restored after the test."""
+    """Environment without the variables that OpenMP reads; restored after the test."""
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.setenv(name, "restored after the test")
         monkeypatch.delenv(name)

@@ -1,3 +1,3 @@
-"""What workers on torch share: sampler, tokens of rows, step buffers, results, and how a model's folder is read."""
+"""Shared code of workers on torch: sampler, token history, step buffers, results, and reading of model folders."""
 
 from __future__ import annotations

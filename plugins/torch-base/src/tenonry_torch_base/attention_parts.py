@@ -1,4 +1,4 @@
-"""What kernels of attention are made from, those of decoding steps and those of batch invariance. Worker process."""
+"""Parameters of attention kernels, for decoding steps and for batch invariance. Worker process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class AttentionParts:
     A projected row holds `heads` queries, `kv_heads` keys and as many values of `size` elements each; with `is_gated`,
     each query is followed by a gate of its output. A key head serves heads / kv_heads query heads, which are
     neighbours. `norm_weight` [heads + kv_heads, size]: of queries and keys, before rotation; None where there is none.
-    `window`: so many of a row's last tokens are seen, 0 for all; only kernels over `PagedKeys` are asked for one.
+    `window`: number of a row's last tokens that are visible, 0 for all; nonzero for kernels over `PagedKeys` only.
     """
 
     heads: int

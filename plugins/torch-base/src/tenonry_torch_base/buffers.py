@@ -1,6 +1,6 @@
-"""How per-step inputs reach the device; the extension point `tenonry.buffers`. Worker process.
+"""Transfer of per-step inputs to the device; the extension point `tenonry.buffers`. Worker process.
 
-`host` passes arrays on as they are: nothing is copied on the CPU, and on another device each copy comes from pageable
+`host` passes arrays unchanged: nothing is copied on the CPU, and on another device each copy comes from pageable
 memory. A buffers plugin for a device keeps pinned memory of its own, one set per step in flight.
 """
 
@@ -47,7 +47,7 @@ class StepBuffers(ABC):
 
 
 def put_on_host(_label: str, array: NDArray[np.generic]) -> torch.Tensor:
-    """The array itself as a tensor, valid longer than what buffers put: as long as one of the two."""
+    """Wrap the array as a tensor, valid longer than tensors of step buffers: as long as one of the two."""
     return torch.from_numpy(array)
 
 

@@ -1,4 +1,4 @@
-"""What a folder's safetensors or GGUF files hold for a model, from headers alone, before memory is taken.
+"""Contents of a folder's safetensors or GGUF files for a model, from headers alone, before memory is allocated.
 
 Worker process.
 """
@@ -36,19 +36,19 @@ LAYER_NAME = re.compile(r"(?P<stack>.+?)\.(?P<number>\d+)\.(?P<rest>.+)")
 
 
 class Checkpoint:
-    """The stored tensors that a model has a place for; those of towers that are left out, and the like, are not here.
+    """Stored tensors that have a counterpart in the model; those of omitted towers, for example, are excluded.
 
-    `tensors`: checkpoint name → where it is. `targets`: checkpoint name → name in the model. `converters`: of those
-    that are not just copied, checkpoint name → the converter of transformers. `absent`: files of the index that are not
-    there, or broken, and that the model does not need. `notes`: for the log, what is not read and why. `untied`:
-    parameters whose stored values differ from those of the parameter that they are tied to.
+    `tensors`: checkpoint name → location. `targets`: checkpoint name → name in the model. `converters`: checkpoint name
+    → the converter of transformers, for tensors that are not just copied. `absent`: files of the index that are missing
+    or broken, and that the model does not need. `notes`: for the log, skipped files and reasons. `untied`: parameters
+    whose stored values differ from those of the parameter that they are tied to.
     """
 
     def __init__(
         self, path: str | Path, model: PreTrainedModel, quantisation: Quantisation | None = None
     ) -> None:
-        """`model` may be without storage; `quantisation` reads what is stored in few bits. Raises ModelError as
-        `read_headers` does for a file that holds one of its tensors, and when such a file is not there.
+        """`model` may be without storage; `quantisation` reads quantised weights. Raises ModelError as `read_headers`
+        does for a file that holds one of its tensors, and when such a file is missing.
         """
         self.path = str(path)
         self.family = type(model).__name__
@@ -94,12 +94,12 @@ class Checkpoint:
 
     @property
     def num_bytes(self) -> int:
-        """What the tensors take in their files."""
+        """Size of the tensors in their files."""
         return sum(tensor.num_bytes for tensor in self.pieces)
 
     @property
     def pieces(self) -> list[StoredTensor]:
-        """What is read of the files: each tensor, and each part of a matrix in few bits."""
+        """Tensors read from the files: each tensor, and each part of a quantised matrix."""
         parts_of = self._parts
         found = [tensor for key, tensor in self.tensors.items() if key not in parts_of]
         for parts in parts_of.values():
@@ -122,17 +122,17 @@ class Checkpoint:
 
     @property
     def features(self) -> dict[str, list[str]]:
-        """What facts about the model say of its files, where that is anything unusual."""
+        """Unusual properties of the files, for the facts about the model."""
         found = {"files_not_needed": list(self.absent), "notes": self.notes}
         return {name: each for name, each in found.items() if each}
 
     def is_quantised(self, key: str) -> bool:
-        """Whether the tensor is a matrix that the files hold in few bits."""
+        """Return True if the files hold the tensor as a quantised matrix."""
         return key in self._parts
 
     @property
     def is_gguf(self) -> bool:
-        """Whether the weights are in a GGUF file."""
+        """True if the weights are in a GGUF file."""
         return any(file.suffix == GGUF for file in self.files)
 
     def slices(self, open_files: ExitStack) -> dict[str, Any]:
@@ -226,7 +226,7 @@ class Checkpoint:
                 )
 
     def log(self) -> None:
-        """What is not read of the folder, and which stored tensors the model has no place for."""
+        """Log skipped files, and stored tensors without a counterpart in the model."""
         for note in self.notes:
             logger.warning("%s: %s", self.path, note)
         if self._unplaced:
@@ -252,14 +252,14 @@ class Checkpoint:
 
 
 def _placed(renaming: Renaming, weights: WeightFiles, files: Sequence[str]) -> Iterator[str]:
-    """Of the tensors that the index says are in `files`, those that the model has a place for."""
+    """Tensors that the index assigns to `files` and that have a counterpart in the model."""
     for key, file in (weights.weight_map or {}).items():
         if file in files and renaming.target(key)[0] in renaming.names:
             yield key
 
 
 def _layers_ahead(model: PreTrainedModel) -> int:
-    """How many layers the model has for tokens further ahead, as families name that number."""
+    """Number of multi-token prediction layers, by the configuration names of the families."""
     config = model.config.get_text_config()
     names = ("num_nextn_predict_layers", "num_mtp_layers")
     return max(int(getattr(config, name, None) or 0) for name in names)

@@ -1,8 +1,8 @@
-"""Stands in for `torch._dynamo` until something of it is used. Worker process.
+"""Placeholder for `torch._dynamo` until one of its attributes is used. Worker process.
 
 transformers imports it to mark functions for a compiler that serving does not run: 200 modules for three marks and one
-context manager. The marks are kept and given to the real package once it is there; any other use executes that at once,
-in the very same module object.
+context manager. The marks are stored and passed to the real package once it is loaded; any other use loads it
+immediately, into the very same module object.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Deferred(ModuleType):
 
 
 class _Met(MetaPathFinder):
-    """The import of a submodule asks for `__path__`, which executes the package, which may import that submodule: it is
+    """The import of a submodule requests `__path__`, which executes the package, which may import that submodule: it is
     found here then, so that it is not executed twice.
     """
 
@@ -65,7 +65,7 @@ class _Met(MetaPathFinder):
 
 
 class _MetLoader(Loader):
-    """Gives a module that is there, as it is."""
+    """Returns a loaded module unchanged."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
@@ -91,7 +91,7 @@ class _State(DeferredModule):
         self.wrapped.__dict__["TransformGetItemToIndex"] = _transform
 
     def marker(self, name: str) -> Callable[..., Any] | None:
-        """What stands for a function that marks others; None for all else, and once the real one is there."""
+        """Substitute for a function that marks others; None for all other names, and once the real module is loaded."""
         if not self.stands_in:
             return None
         if name == "disable":

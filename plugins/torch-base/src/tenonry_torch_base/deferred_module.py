@@ -11,7 +11,7 @@ from typing import Any
 class DeferredModule:
     """The execution of one module, which happens once.
 
-    A subclass makes `module` ask it for what the module does not have, by another class of the module object.
+    A subclass replaces the class of the module object, so that missing attributes are looked up here.
     """
 
     def __init__(self, module: ModuleType, path: str) -> None:
@@ -23,14 +23,14 @@ class DeferredModule:
 
     @property
     def stands_in(self) -> bool:
-        """Whether nothing of the module is there yet."""
+        """True while nothing of the module is loaded."""
         return not self.is_executed and not self._is_executing
 
     def real(self, name: str) -> Any:
-        """An attribute of the module; executes it first. Its own imports meet it half done, as in any import; other
-        threads wait.
+        """Return an attribute of the module; executes it first. Its own imports see it partially initialised, as in any
+        import; other threads wait.
 
-        Raises AttributeError where the module has none of that name, and what executing it raises.
+        Raises AttributeError if the module has no such attribute, and any exception of its execution.
         """
         with self._lock:
             if self.stands_in:
@@ -40,10 +40,10 @@ class DeferredModule:
         raise AttributeError(f"module '{self.module.__name__}' has no attribute '{name}'")
 
     def prepare(self) -> None:
-        """What must be so before the module is executed."""
+        """Establish the preconditions of executing the module."""
 
     def put_right(self) -> None:
-        """What others were given meanwhile becomes what the module has."""
+        """Replace placeholders passed to other modules by the attributes of the loaded module."""
 
     def _execute(self) -> None:
         module = self.module

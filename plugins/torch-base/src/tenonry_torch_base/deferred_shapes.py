@@ -1,7 +1,7 @@
-"""Stands in for `torch.fx.experimental.symbolic_shapes` until a size is a symbol. Worker process.
+"""Placeholder for `torch.fx.experimental.symbolic_shapes` until a size is a symbol. Worker process.
 
-Operations without storage, and the modules of distributed tensors, ask it about sizes. Where those are numbers there is
-nothing to compute; importing what computes with symbols (sympy) takes a fourth of the time that torch takes.
+Operations without storage, and the modules of distributed tensors, query it about sizes. For numbers there is nothing
+to compute; importing sympy, which computes with symbols, takes a fourth of torch's import time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Deferred(ModuleType):
 
 
 class _Given(NamedTuple):
-    """What the module of `namespace` was given under a name."""
+    """Placeholder bound to a name in the module of `namespace`."""
 
     namespace: dict[str, Any]
     name: str
@@ -47,7 +47,7 @@ class _Given(NamedTuple):
 
 
 class _State(DeferredModule):
-    """What was given to which module."""
+    """Placeholders by module."""
 
     def __init__(self, module: ModuleType, path: str) -> None:
         super().__init__(module, path)
@@ -94,7 +94,7 @@ def _source(path: str) -> str:
 
 
 def _defines(path: str, name: str) -> bool:
-    """Whether the module has such a function, by its source."""
+    """Return True if the module's source defines such a function."""
     return f"\ndef {name}(" in _source(path)
 
 

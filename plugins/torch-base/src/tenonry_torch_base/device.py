@@ -1,4 +1,4 @@
-"""Which device and which data type a model runs with. Worker process."""
+"""Device and data type of a model. Worker process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def choose_device(wanted: str, local_rank: int = 0, world_size: int = 1) -> torch.device:
-    """`auto` is CUDA where there is one. Raises ConfigError when CUDA is asked for and has no device for this rank."""
+    """Resolve `wanted`; `auto` is CUDA if available. Raises ConfigError if required CUDA is missing for this rank."""
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     if not wanted.startswith("cuda"):
@@ -58,7 +58,7 @@ def choose_dtype(wanted: str, config: Any, device: torch.device) -> torch.dtype:
 
 
 def prepare_device(device: torch.device, options: DeviceOptions) -> None:
-    """Make `device` the one of this process; on the CPU, set threads and the C library as the options say."""
+    """Select `device` for this process; on the CPU, set threads and the C library as configured by the options."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
         return

@@ -1,6 +1,4 @@
-"""Weights of 4 or 8 bits as step kernels read them: made from a matrix in few bits, and made into one again. Worker
-process.
-"""
+"""Weights of 4 or 8 bits in the layout of step kernels: conversion from and to a quantised matrix. Worker process."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ class FewBitsWeight:
         return self.scales.shape[1]
 
     def matrix(self) -> QuantisedWeight:
-        """What it was made from; the columns of a group are side by side."""
+        """Convert back to a quantised matrix; the columns of a group are adjacent."""
         middle = 1 << (self.bits - 1)
         values = _in_rows(self.blocks, self.bits)[: self.outputs, : self.inputs]
         zeros = None
@@ -68,7 +66,7 @@ class FewBitsWeight:
 
 
 def few_bits_weight(weight: QuantisedWeight, bias: torch.Tensor | None) -> FewBitsWeight | None:
-    """None where kernels know no such groups or sizes."""
+    """Convert a quantised matrix; None if kernels do not support its groups or sizes."""
     if weight.values.dtype != torch.int8:  # floats of 8 bits
         return None
     outputs, inputs = weight.shape
@@ -135,7 +133,7 @@ def _blocks(values: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def _in_rows(blocks: torch.Tensor, bits: int) -> torch.Tensor:
-    """The reverse of `_blocks`, with what fills it up, without sign."""
+    """The reverse of `_blocks`, with padding, unsigned."""
     count, lines = blocks.shape[:2]
     each = blocks.transpose(1, 2)[..., None, :]
     if bits == 4:

@@ -1,6 +1,6 @@
 """Rejects a model whose logits are not finite, and names the weights that cause it. Worker process, at start.
 
-Comparisons with NaN fail whatever is compared, so without this every later check would blame something else.
+Comparisons with NaN always fail, so without this check every later one would report another cause.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is in a model's folder, looked at before anything heavy happens. Worker process."""
+"""Contents of a model's folder, checked before any expensive work. Worker process."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ UNSAFE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 def check_folder(
     path: str, *, needs_weights: bool, reads_quantised: bool = False
 ) -> dict[str, Any]:
-    """The folder's config.json. Raises ModelError when it cannot be read, or holds no weights that are read.
+    """Return the folder's config.json. Raises ModelError when it cannot be read, or the folder holds no supported
+    weights.
 
-    Weights in pickle files are refused by name: reading them may run code that they carry. So are those in few bits,
+    Weights in pickle files are rejected by name: reading them may run code that they carry. So are quantised ones,
     unless the worker `reads_quantised`.
     """
     folder = Path(path)
@@ -37,13 +38,13 @@ def check_folder(
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether there are weights of a kind that is read."""
+    """Return True if there are weights of a supported kind."""
     return any(folder.glob("*.safetensors")) or (folder / GGUF_WEIGHTS).is_file()
 
 
 def declared_quantisation(folder: Path, config: dict[str, Any]) -> Any:
-    """What says how weights are stored in few bits; None for floats. `config`: config.json, which may say so for its
-    text model alone. ModelOpt has a file of its own: https://nvidia.github.io/Model-Optimizer.
+    """Quantisation declared by the folder; None for floats. `config`: config.json, which may declare it for its text
+    model alone. ModelOpt has a file of its own: https://nvidia.github.io/Model-Optimizer.
     """
     text = text_config(config)
     for key in ("quantization_config", "compression_config"):
@@ -68,7 +69,7 @@ def method_of(quantised: Any) -> str | None:
 
 
 def architecture_of(config: dict[str, Any]) -> str:
-    """What to call the model: the first of `architectures`, else the model type, else "?"."""
+    """Display name of the model: the first of `architectures`, else the model type, else `"?"`."""
     names = config.get("architectures")
     first = names[0] if isinstance(names, list) and names else config.get("model_type")
     return first if isinstance(first, str) and first else "?"

@@ -1,4 +1,4 @@
-"""Weights of a GGUF file as numbers: each is read and dequantised when it is wanted. Worker process."""
+"""Weights of a GGUF file as numbers: each is read and dequantised on demand. Worker process."""
 
 from __future__ import annotations
 

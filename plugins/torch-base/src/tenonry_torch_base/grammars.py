@@ -1,4 +1,4 @@
-"""The grammar backend of a worker, opened when a row first asks for it, and grammars compiled beside the steps.
+"""Grammar backend of a worker, opened on first use, and grammars compiled concurrently with steps.
 
 Worker process. Grammars are kept, so that rows with the same specification share one.
 """
@@ -32,7 +32,7 @@ STACK_BYTES = 16 << 20  # more than what a grammar was checked with
 
 
 class GrammarStore:
-    """`compiled` answers at once with a future; what cannot be compiled raises GrammarError from it."""
+    """Compiled grammars. `compiled` returns a future immediately; it raises GrammarError if compilation fails."""
 
     def __init__(self, found: type[Any] | None, model: ModelInfo, vocab_size: int) -> None:
         self._found = found

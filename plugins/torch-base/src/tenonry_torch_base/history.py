@@ -29,7 +29,7 @@ class History:
 
     @staticmethod
     def shares(device: torch.device) -> bool:
-        """Whether the device reads the host's memory."""
+        """Return True if the device reads the host's memory."""
         return device.type == "cpu"
 
     def inputs(
@@ -44,7 +44,7 @@ class History:
         return self.tokens[rows, positions].long()
 
     def _copy_new(self, output: SchedulerOutput, inputs: StepInputs, buffers: StepBuffers) -> None:
-        """Tokens that the host knows first: those of new rows, and ids that came with the step."""
+        """Copy tokens that originate on the host: those of new rows, and ids that came with the step."""
         known = output.next_token >= 0
         rows = []
         columns = []
@@ -69,7 +69,7 @@ class History:
     def record(
         self, rows: np.ndarray, columns: np.ndarray, token_ids: torch.Tensor, buffers: StepBuffers
     ) -> None:
-        """Keep what `rows` just sampled at `columns`; on the CPU the batch state's own array is written."""
+        """Store the tokens that `rows` just sampled at `columns`; on the CPU the batch state's own array is written."""
         if self.is_shared:
             self._state.token_ids[rows, columns] = token_ids.numpy()
             return

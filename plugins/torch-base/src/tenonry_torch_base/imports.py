@@ -1,10 +1,10 @@
-"""Imports torch and transformers at less cost, and changes nothing of what they do. Worker process.
+"""Imports torch and transformers at less cost, without changing their behaviour. Worker process.
 
-Half a million objects come to life, so collecting garbage meanwhile takes a fifth of the time and finds nothing. Three
-other costs are those of transformers: it reads the source of all its models twice, since its cache of what they export
-is smaller than their number, and looks at each line for a name that stands in the last ones; it imports scipy for
-losses, which serving does not compute, and a compiler for marks that only the compiler reads. And torch imports an
-algebra system to ask about sizes that are numbers.
+Half a million objects are created, so garbage collection during the import takes a fifth of the time and finds nothing.
+Three other costs are those of transformers: it reads the source of all its models twice, since its cache of exports is
+smaller than their number, and looks at each line for a name that stands in the last ones; it imports scipy for losses,
+which serving does not compute, and a compiler for marks that only the compiler reads. And torch imports an algebra
+system for queries about sizes that are numbers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ALGEBRA = "sympy"
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Around first imports of torch and transformers, and what builds a model without storage.
+    """Context of first imports of torch and transformers, and of building a model without storage.
 
     May be entered within itself and by several threads. In a process whose objects are frozen, those of new modules
     are, too.
@@ -104,9 +104,7 @@ def _loader(name: str) -> type[SourceFileLoader] | None:
 
 
 class _Scanner(SourceFileLoader):
-    """Lets the function that reads the sources of a folder remember every folder, and the one that it asks for what a
-    source exports look at the end of it alone.
-    """
+    """Makes transformers cache the sources of every folder, and scan only the end of a source for its exports."""
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)

@@ -1,9 +1,9 @@
-"""Kernels for batch invariance: what a token gets is the same, bit for bit, whatever is computed beside it. What they
-are made from, and what they must do; a part of the extension point `tenonry.step_kernels`. Worker process.
+"""Kernels for batch invariance: a token's results are the same, bit for bit, whatever the rest of the batch. Their
+parameters and their contract; a part of the extension point `tenonry.step_kernels`. Worker process.
 
 Weights, and K/V in their blocks, are in float32 or bfloat16, and all else is in float32. A kernel decides nothing by
-the number of rows, and shares its work among threads so that no order of an addition depends on how. Its results may
-differ from those of another implementation, or of another processor.
+the number of rows, and no order of an addition depends on how its work is shared among threads. Its results may differ
+from those of another implementation, or of another processor.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class StepKeys(NamedTuple):
-    """Where the keys and values of a step's T tokens go, and what its Q queries see. All are contiguous.
+    """Destination of the keys and values of a step's T tokens, and tokens visible to its Q queries. All are contiguous.
 
-    `blocks` [N, 2 · kv_heads, block_size, size], in float32 or bfloat16, keys before values; `slots` i64[T] is
-    block · block_size + place of each token. Query q stands at `positions` i64[Q] of its sequence. Queries of one
-    sequence are neighbours, in order of their positions; group g is `counts` i64[G] of them from `begins` i64[G] on,
-    and its sequence has token t in place t % block_size of the block `table`[`lines`[g], t // block_size],
-    i32[R, width]. A query sees the tokens up to its own. What lies behind them is not defined, and may be NaN; entries
-    of the table that are out of sight may be anything.
+    `blocks` [N, 2 · kv_heads, block_size, size], in float32 or bfloat16, keys before values; `slots` i64[T] is block ·
+    block_size + place of each token. Query q stands at `positions` i64[Q] of its sequence. Queries of one sequence are
+    neighbours, in order of their positions; group g is `counts` i64[G] of them from `begins` i64[G] on, and its
+    sequence has token t in place t % block_size of the block `table`[`lines`[g], t // block_size], i32[R, width]. A
+    query sees the tokens up to its own. What lies behind them is not defined, and may be NaN; entries of the table that
+    are out of sight may be anything.
     """
 
     blocks: torch.Tensor
@@ -81,8 +81,8 @@ class InvariantLayerParts:
 
 class LayerAdapters(NamedTuple):
     """Low-rank adapters of a layer's linear layers: kernels that the same implementation made, None where nothing is
-    added. Each adds to what its linear layer makes, before that goes on; in the projection, to queries, keys and values
-    one behind the other.
+    added. Each adds to the output of its linear layer, before its next use; in the projection, to concatenated queries,
+    keys and values.
 
     `slots` i32[T]: the slot of each token, −1 for those without an adapter; `query_slots` i32[Q]: of the queries.
     """
@@ -96,7 +96,7 @@ class LayerAdapters(NamedTuple):
 
 
 class InvariantLayer(Protocol):
-    """A layer of T tokens, of which Q are queries that go on."""
+    """A layer of T tokens, Q of which are queries of the next layer."""
 
     def __call__(
         self,
@@ -109,16 +109,16 @@ class InvariantLayer(Protocol):
     ) -> torch.Tensor:
         """`hidden` [T, hidden], which stays, → [Q, hidden]; `cos`, `sin` [T, 1, rotated]; all contiguous.
 
-        `tokens` i64[Q]: which of the T are the queries; None where all are, in order. Queries and keys are normed and
+        `tokens` i64[Q]: indices of the queries; None if all tokens are, in order. Queries and keys are normed and
         rotated as an `AttentionKernel` does it. Keys and values of all T tokens are written before a query reads any.
-        What `adapters` add to a token depends on its own slot alone, not on the other slots nor on which tokens have
-        the same one.
+        The addend of `adapters` to a token depends on its own slot alone, not on the other slots nor on the tokens that
+        share it.
         """
         ...
 
 
 class InvariantKernels(ABC):
-    """What `StepKernels.invariant` returns: a kernel for each part, made from its weights in float32 or bfloat16."""
+    """Result of `StepKernels.invariant`: a kernel for each part, made from its weights in float32 or bfloat16."""
 
     @abstractmethod
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> InvariantLinear:

@@ -1,4 +1,4 @@
-"""Kernels for low-rank adapters: what `StepKernels.low_rank` is given and makes. Worker process."""
+"""Kernels for low-rank adapters: parameters and results of `StepKernels.low_rank`. Worker process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory the KV cache may take, and how freed memory is kept. Worker process."""
+"""Memory budget of the KV cache, and retention of freed memory. Worker process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEPT_BYTES = 1 << 30
 
 
 def host_memory(cgroup: Path = CGROUP) -> int:
-    """Bytes of main memory that are free for use: the machine's, or what is left of the control group's limit."""
+    """Bytes of available main memory: the machine's, or the remainder of the control group's limit."""
     import psutil
 
     free = int(psutil.virtual_memory().available)
@@ -36,14 +36,14 @@ def host_memory(cgroup: Path = CGROUP) -> int:
 
 
 def free_device_memory(device: torch.device, utilization: float, needed: int) -> int:
-    """Bytes of a CUDA device for the KV cache: its share, less what is used and the `needed` bytes of a step."""
+    """Bytes of a CUDA device for the KV cache: its share, less used memory and the `needed` bytes of a step."""
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     return max(0, int(total * utilization) - (total - free) - needed)
 
 
 def keep_freed_memory() -> bool:
-    """Ask glibc not to hand large buffers back to the system after every operation; whether it agreed.
+    """Configure glibc to keep large freed buffers instead of returning them to the system; returns success.
 
     A step allocates the same megabytes again and again, and fresh pages cost more than many of the operations on them.
     """
@@ -60,7 +60,7 @@ def keep_freed_memory() -> bool:
 
 
 def return_freed_memory() -> None:
-    """Hand what is freed back to the system, also what `keep_freed_memory` keeps; a garbage collection comes first."""
+    """Return freed memory to the system, also that of `keep_freed_memory`; a garbage collection comes first."""
     frozen = gc.get_freeze_count()
     gc.unfreeze()
     gc.collect()

@@ -1,8 +1,8 @@
-"""Runs a model that has no storage, to see what its layers are called with. Worker process.
+"""Runs a model without storage, to record the arguments of its layers. Worker process.
 
-On the `meta` device tensors have shapes and no values. Models read a few values all the same: positions, to see whether
-several sequences are packed, or which experts were chosen. Here small tensors of integers keep their values on the
-CPU, and a value that depends on weights reads as zero.
+On the `meta` device tensors have shapes and no values. Models read a few values all the same: positions, to detect
+packed sequences, or which experts were chosen. Here small tensors of integers keep their values on the CPU, and a value
+that depends on weights reads as zero.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _VIEWS = {torch.ops.aten.view.default}
 class MetaRun(TorchDispatchMode):
     """Within it, operations take tensors of the CPU and of `meta` together; the result has no storage.
 
-    What is learnt of a model this way is shapes and arguments. Nothing may be concluded from a value.
+    Only shapes and arguments are meaningful. No conclusion may be drawn from a value.
     """
 
     def __torch_dispatch__(

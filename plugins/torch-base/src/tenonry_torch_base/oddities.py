@@ -1,6 +1,4 @@
-"""What a model's folder holds besides the weights that are read, in words, and weights that are not what they seem.
-Worker process.
-"""
+"""Notes on unread files of a model's folder, and detection of undeclared quantised weights. Worker process."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 def folder_notes(path: str | Path) -> Iterator[str]:
-    """What else is in the folder that some programs would apply."""
+    """Other files in the folder that some programs would apply."""
     if (Path(path) / "adapter_config.json").exists():
         yield (
             "adapter_config.json and the adapter that it describes are not applied to the weights beside them; serve "
@@ -34,9 +32,9 @@ def folder_notes(path: str | Path) -> Iterator[str]:
 
 
 def check_float(key: str, tensor: StoredTensor, stored: Mapping[str, StoredTensor]) -> None:
-    """Raises ModelError where numbers of a weight are stored as something else, which nothing declares.
+    """Raise ModelError if a weight's numbers are stored in another form that nothing declares.
 
-    Plain floats of 8 bits are numbers; those with a scale beside them are not.
+    Plain floats of 8 bits are numbers; those with a scale tensor are not.
     """
     if tensor.dtype in FLOATS or tensor.file.suffix == GGUF:
         return

@@ -22,7 +22,7 @@ def one_rank_facts(
     context: WorkerContext,
     **features: Any,
 ) -> WorkerFacts:
-    """What is known without weights. `whole`: the model without storage; `features`: beside those of one rank."""
+    """Facts known without weights. `whole`: the model without storage; `features`: additional to those of one rank."""
     config = context.config
     device = choose_device(config.device, context.local_rank)
     dtype = choose_dtype(config.dtype, whole.config, device)

@@ -13,7 +13,7 @@ TEAM = ctypes.CFUNCTYPE(None, MEMBER, ctypes.c_void_p, ctypes.c_uint, ctypes.c_u
 
 
 def team() -> int | None:
-    """The address of the function that runs something on torch's threads; None where they cannot be had.
+    """Address of the function that runs a task on torch's threads; None if they are not available.
 
     It is `GOMP_parallel`, which the OpenMP libraries of GNU, LLVM and Intel have. It is looked for in what torch itself
     was linked with: other packages, scikit-learn among them, bring OpenMP libraries with threads of their own.

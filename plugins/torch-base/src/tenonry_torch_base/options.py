@@ -18,7 +18,7 @@ class ProfileOptions(PluginOptions):
 
 
 class DeviceOptions(PluginOptions):
-    """`--worker-option key=value`: how a step reaches the device, and what is added to sampling."""
+    """`--worker-option key=value`: transfer of a step to the device, and additional logits processors."""
 
     buffers: str | None = Field(
         None, description="Step buffers; 'host' on the CPU, 'cuda' on CUDA by default."

@@ -1,4 +1,4 @@
-"""Attention over K/V in blocks, in bfloat16: what its kernels are given. Worker process."""
+"""Attention over K/V in blocks, in bfloat16: parameters of its kernels. Worker process."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ if TYPE_CHECKING:
 
 
 class PagedKeys(NamedTuple):
-    """Where the keys and values of R rows are, in blocks that rows may share.
+    """Location of the keys and values of R rows, in blocks that rows may share.
 
     `blocks` [N, 2 · kv_heads, block_size, size] in bfloat16, keys before values; row r has token t in place t %
     block_size of the block `table`[r, t // block_size], i32[R, width]. `lengths` i64[R]: the tokens of each row, its
     new one included. All are contiguous. What lies behind a row's last token is not defined, and may be NaN; entries of
     the table that are out of sight may be anything. `is_dependent`: rows may see new tokens of other rows.
 
-    For kernels whose `StepKernels.kept` says "int8", `blocks` may be u8[N, 2 · kv_heads, block_size, width], with width
-    size + size % 2 + 2: whole numbers of 8 bits with a sign, and in the last two bytes the scale of them in bfloat16.
-    Attention sees number · scale, rounded to bfloat16 or not. The scale of a vector that is written is max |x| / 127,
-    rounded to bfloat16 and at least the smallest normal one, and numbers are x / scale, rounded to the nearest, ties to
-    even, for x rounded to bfloat16 before. A vector with what is no finite number is kept so that none of it is one.
+    For kernels whose `StepKernels.kept` contains "int8", `blocks` may be u8[N, 2 · kv_heads, block_size, width], with
+    width size + size % 2 + 2: whole numbers of 8 bits with a sign, and in the last two bytes the scale of them in
+    bfloat16. Attention sees number · scale, rounded to bfloat16 or not. The scale of a vector that is written is max
+    |x| / 127, rounded to bfloat16 and at least the smallest normal one, and numbers are x / scale, rounded to the
+    nearest, ties to even, for x rounded to bfloat16 before. A vector with a non-finite number is stored so that none of
+    its numbers is finite.
     """
 
     blocks: torch.Tensor
@@ -40,9 +41,9 @@ class PagedKernel(Protocol):
 
 
 class Chunks(NamedTuple):
-    """Which queries of a step are those of each of R rows: `counts` i64[R] of them from `begins` i64[R] on, contiguous.
+    """Queries of R rows in a step: `counts` i64[R] of them from `begins` i64[R] on, contiguous.
 
-    They are those of the row's last tokens: of `PagedKeys.lengths` tokens, `counts` have a query.
+    They are those of the row's last tokens: the last `counts` of `PagedKeys.lengths` tokens have a query.
     """
 
     begins: torch.Tensor
@@ -77,7 +78,7 @@ class PromptKernel(Protocol):
     ) -> torch.Tensor:
         """`hidden` [T, hidden] → the same shape, after as many layers as there are `blocks`; bfloat16.
 
-        `last` i64[Q]: these tokens alone, in ascending order and each the last of its row, go on in the last layer,
+        `last` i64[Q]: only these tokens, in ascending order and each the last of its row, continue in the last layer,
         after all keys and values were written: → [Q, hidden].
 
         `chunks` has all tokens of the step, and all rows of `keys` some of them. `cos` and `sin` as of `LayerKernel`.

@@ -1,4 +1,4 @@
-"""How long each part of a start took: seconds on the clock, and of this process on all cores. Worker process."""
+"""Durations of start phases: wall-clock seconds, and CPU seconds of this process on all cores. Worker process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Phases:
-    """Phases by name, in the order in which they first began; one that is entered again adds to what it took.
+    """Phases by name, in the order in which they first began; re-entering one adds to its duration.
 
     A phase inside another is not counted in that one.
     """
@@ -25,7 +25,7 @@ class Phases:
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """What runs within it is the phase `name`, also when it raises."""
+        """Context of the phase `name`; its time counts also if it raises."""
         self.seconds.setdefault(name, (0.0, 0.0))
         around = self._inside
         self._inside = (0.0, 0.0)

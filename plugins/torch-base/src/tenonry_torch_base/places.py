@@ -1,9 +1,9 @@
-"""Each of torch's threads on a processor of its own, while a step of a large model computes. Worker process.
+"""Pins each of torch's threads to a processor of its own, for the steps of large models. Worker process.
 
-Such threads wait for each other on their processors (see `waiting`). When something else takes one of these, also with
-the lowest priority, Linux may put two of the threads on one that is left, and leave them there for 100 ms and more:
-they take turns of some milliseconds, in which each mostly waits for the other. A thread that stays where it is shares
-its processor with what came, by their priorities. Threads that soon sleep lose less by being moved, and stay free.
+Such threads wait for each other on their processors (see `waiting`). When another process occupies one of these, even
+with the lowest priority, Linux may put two of the threads on one that is left, and leave them there for 100 ms and
+more: they alternate every few milliseconds, and each mostly waits for the other. A pinned thread shares its processor
+with the other process, by their priorities. Threads that soon sleep lose less by being moved, and stay free.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Places:
         self._look_at = 0.0
 
     def take(self) -> None:
-        """Give each of torch's threads a processor, if there are as many of both. Once, after the first step."""
+        """Pin each of torch's threads to a processor, if there are as many of both. Once, after the first step."""
         if sys.platform != "linux" or not waits_long() or "OMP_PROC_BIND" in os.environ:
             return
         self._all = os.sched_getaffinity(0)
@@ -73,7 +73,7 @@ class Places:
             _move(0, self._all)
 
     def _look(self) -> None:
-        """Let all go where they like for good, if they are not those that have their places."""
+        """Unpin all threads permanently if they are not the pinned ones."""
         self._look_at = time.monotonic() + LOOK_S
         found = thread_ids(len(self._threads))
         if found != self._threads:

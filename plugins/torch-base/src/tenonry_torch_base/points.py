@@ -42,9 +42,9 @@ DEFAULT_BUFFERS = {"cpu": "host", "cuda": "cuda"}
 
 
 def resolve_class(point: Point, name: str, resolved: dict[str, str]) -> Any:
-    """A class of one of a worker's extension points. Raises PluginError with what there is, or the pip command.
+    """Resolve a class of a worker's extension point. Raises PluginError with the installed names, or the pip command.
 
-    `resolved` (kind → name with version) gets what was found.
+    `resolved` (kind → name with version) records the result.
     """
     found, record = resolve_point(point, name)
     origin = f"{name} ({record.distribution} {record.version})" if record.distribution else name

@@ -1,4 +1,4 @@
-"""Named scopes for a profiler: torch's, NVTX's, or none. Worker process; neither is imported unless asked for."""
+"""Named scopes for a profiler: torch's, NVTX's, or none. Worker process; imports neither unless configured."""
 
 from __future__ import annotations
 

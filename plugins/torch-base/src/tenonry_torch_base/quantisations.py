@@ -1,9 +1,9 @@
-"""What a quantisation of weights must do, and a matrix in few bits as all of them give it; the extension point
-`tenonry.quantisations`. Worker process.
+"""Interface of weight quantisations, and their common quantised matrix; the extension point `tenonry.quantisations`.
+Worker process.
 
-One either makes matrices of few bits from a model's own weights at load, or reads those that a checkpoint holds. The
-worker runs the model's own code on the matrices as they were (or as floats again) once, and then compares with it what
-the linear layers of the quantisation make.
+An implementation either quantises a model's weights at load, or reads the quantised matrices of a checkpoint. The
+worker runs the model's own code once on the original (or dequantised) matrices, and compares the results of the
+quantised linear layers with it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 class QuantisedWeight:
     """A matrix [out, in]: (`values` − `zeros`) · `scales`.
 
-    `values` int8[out, in], of `bits` bits, or float8_e4m3fn[out, in] without zeros.
-    `scales` float32 [out, groups]: each of as many neighbouring columns, or, with `group_of` i64[in], of
-    those that it says. `zeros` int8[out, groups]; None where all are 0.
+    `values` int8[out, in], of `bits` bits, or float8_e4m3fn[out, in] without zeros. `scales` float32 [out, groups]:
+    each for an equal number of adjacent columns, or for those assigned by `group_of` i64[in]. `zeros` int8[out,
+    groups]; None where all are 0.
     """
 
     bits: int
@@ -48,7 +48,7 @@ class QuantisedWeight:
 
     @property
     def num_bytes(self) -> int:
-        """What a layout takes that wastes nothing."""
+        """Size in a packed layout."""
         count = self.values.numel() * self.bits // 8 + 4 * self.scales.numel()
         return count if self.zeros is None else count + self.zeros.numel()
 
@@ -91,7 +91,7 @@ def _is_same(order: torch.Tensor | None, other: torch.Tensor | None) -> bool:
 
 
 class QuantisedLinear(ABC):
-    """A linear layer in the place of one with floats. It keeps what it needs of the matrix, which never changes."""
+    """Replacement for a linear layer with floats. It stores its own form of the matrix, which never changes."""
 
     @abstractmethod
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -107,10 +107,10 @@ class QuantisedLinear(ABC):
 
 
 class Quantisation(ABC):
-    """One way to keep matrices in few bits.
+    """One quantisation method.
 
-    `tolerance`: the largest relative error (L2) of a model's hidden states and logits that is taken for rounding, where
-    those of the weights that `quantise` was given, or of dequantised ones, are right. `parts`: the endings of the
+    `tolerance`: the largest relative error (L2) of a model's hidden states and logits that is accepted as rounding,
+    compared with the original weights passed to `quantise`, or with dequantised ones. `parts`: the endings of the
     tensors that a checkpoint holds for a matrix `NAME.weight`, such as "qweight"; none where it reads no checkpoints.
     """
 
@@ -120,21 +120,21 @@ class Quantisation(ABC):
     parts: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
-        """`config`: the `quantization_config` of a checkpoint that `reads` said yes to; None to quantise at load.
+        """`config`: a checkpoint's `quantization_config` accepted by `reads`; None to quantise at load.
 
-        Raises ModelError that names the entry when it asks for what is not possible.
+        Raises ModelError that names the entry for unsupported values.
         """
         self.config = config
 
     @classmethod
     def reads(cls, config: Mapping[str, Any]) -> bool:
-        """Whether a checkpoint with this `quantization_config` is one of its format."""
+        """Return True if a checkpoint with this `quantization_config` is one of its format."""
         return False
 
     @classmethod
     @abstractmethod
     def refusal(cls, device: torch.device, dtype: torch.dtype) -> str | None:
-        """Why its layers do not compute on this device in this type, in words; None if they do."""
+        """Reason why its layers do not compute on this device in this type; None if they do."""
 
     def quantise(self, weight: torch.Tensor) -> QuantisedWeight:
         """From floats [out, in], at load. Raises ConfigError where the format is one of checkpoints only."""
@@ -143,9 +143,9 @@ class Quantisation(ABC):
         )
 
     def shape(self, name: str, stored: Mapping[str, StoredTensor]) -> tuple[int, int]:
-        """(outputs, inputs) of the matrix of module `name`, from the headers of what a checkpoint holds, by ending.
+        """(outputs, inputs) of the matrix of module `name`, from the headers of its stored tensors, by ending.
 
-        Raises ModelError that names the tensor which is missing, of another type, or does not fit the others.
+        Raises ModelError that names a tensor which is missing, of another type, or inconsistent with the others.
         """
         raise NotImplementedError
 

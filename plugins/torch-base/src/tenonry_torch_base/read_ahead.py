@@ -38,9 +38,10 @@ class Piece(NamedTuple):
 
 
 def read_ahead(checkpoint: Checkpoint, rank: int = 0, num_ranks: int = 1) -> int:
-    """Read what is not in the page cache yet; how many bytes that were. Ranks of a node take turns piece by piece.
+    """Read the pieces that are not in the page cache; returns their bytes. Ranks of a node share them out piece by
+    piece.
 
-    Nothing is read where the system cannot say what is in the cache, or where memory cannot hold it. Raises OSError.
+    Nothing is read if the system does not report cached pages, or if memory cannot hold the files. Raises OSError.
     """
     if not hasattr(os, "RWF_NOWAIT"):
         return 0
@@ -83,7 +84,7 @@ def _joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def is_cached(piece: Piece) -> bool:
-    """Whether the first and the last byte can be had without waiting for the disk."""
+    """Return True if the first and the last byte can be read without waiting for the disk."""
     descriptor = os.open(piece.file, os.O_RDONLY)
     try:
         for place in (piece.begin, piece.end - 1):
@@ -140,7 +141,7 @@ class Progress:
             logger.info("%s", self.text(time.monotonic()))
 
     def text(self, now: float) -> str:
-        """What has been read, of how much, and how fast."""
+        """Progress line: bytes read, total, and rate."""
         rate = self._done / max(now - self._started, 1e-3)
         return (
             f"reading weights: {self._done / 1e9:.2f} of {self._total / 1e9:.2f} GB from {self._files} files, "

@@ -1,4 +1,4 @@
-"""What transformers calls a checkpoint's tensor in the model, and what it does with it on loading. Worker process."""
+"""Names of a checkpoint's tensors in the model, and their conversions by transformers. Worker process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step answers: the sampler's tensors as a ModelRunnerOutput, now or when the device is done. Worker process."""
+"""Result of a step: the sampler's tensors as a ModelRunnerOutput, now or when the device is done. Worker process."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def length_types(module: nn.Module) -> dict[str, str]:
 
 
 def depends_on_length(model: nn.Module) -> bool:
-    """Whether any rotary module of the model picks its table by the longest sequence of a batch."""
+    """Return True if any rotary module of the model picks its table by the longest sequence of a batch."""
     return any(length_types(module) for module in model.modules())
 
 

@@ -1,4 +1,4 @@
-"""Several tokens of rows that decode in one call, in bfloat16: what its kernels are given. Worker process."""
+"""Multi-token decoding in one kernel call, in bfloat16: parameters of its kernels. Worker process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class RoundEnds(NamedTuple):
-    """What ends each of R rows: its `most`-th token, or one of `stop_ids` i64[R, W] (−1 fills), but none of the first
+    """End conditions of R rows: the `most`-th token, or one of `stop_ids` i64[R, W] (−1 fills), but none of the first
     `free` i64[R] tokens.
     """
 

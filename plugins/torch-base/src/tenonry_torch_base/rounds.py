@@ -20,28 +20,29 @@ UNKNOWN = -1
 
 
 class RowEnds(NamedTuple):
-    """What ends each of R rows: one of `stop_ids` i64[R, W] (−1 fills), but none of its next `free` i64[R] tokens."""
+    """End conditions of R rows: one of `stop_ids` i64[R, W] (−1 fills), but none of the next `free` i64[R] tokens."""
 
     stop_ids: NDArray[np.int64]
     free: NDArray[np.int64]
 
 
 class SeveralPasses(Protocol):
-    """Passes of a round at once."""
+    """Several passes of a multi-token step in one call."""
 
     def __call__(
         self, step_id: int, row: I32, most: int, ends: RowEnds, /
     ) -> ModelRunnerOutput | None:
-        """Up to `most` tokens of each row, as far as it goes on; the state has its columns afterwards. None: it has not
-        begun, and passes are run one by one.
+        """Decode up to `most` tokens of each unfinished row; the state has its columns afterwards. None: not started,
+        and passes are run one by one.
         """
         ...
 
 
 class Rounds:
-    """Knows what ends each row: stop_ids i64[max_num_seqs, W] (−1 fills), min_output i32[max_num_seqs].
+    """Runs multi-token steps. End conditions of rows: stop_ids i64[max_num_seqs, W] (−1 fills), min_output
+    i32[max_num_seqs].
 
-    `execute` runs one step as if it were no round; `state` has its columns afterwards.
+    `execute` runs one pass as an ordinary step; `state` has its columns afterwards.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Rounds:
     def ends(
         self, row: NDArray[np.int32], token_ids: NDArray[np.int32], num_output: NDArray[np.int32]
     ) -> NDArray[np.bool_]:
-        """Which of these tokens, the last of so many outputs of their rows, end them."""
+        """Mask of the tokens that end their rows; `num_output`: each row's number of outputs, the token included."""
         is_stop_id = (token_ids[:, None] == self._stop_ids[row]).any(axis=1)
         may_end = num_output >= self._min_output[row]
         ended: NDArray[np.bool_] = is_stop_id & may_end

@@ -1,8 +1,8 @@
-"""What kernels for parts of a decoding step must do, and what they are made from; the extension point
-`tenonry.step_kernels`. Worker process.
+"""Contract and parameters of kernels for parts of a decoding step; the extension point `tenonry.step_kernels`. Worker
+process.
 
-A worker asks for a kernel per part of a layer, at load. It compares each with its own operations, on random inputs, and
-calls it in their place where it computes the same and, unless it was asked for by name, is quicker.
+A worker requests a kernel per part of a layer, at load. It compares each with its own operations, on random inputs, and
+uses it instead of them if results agree and, unless it was selected by name, it is faster.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class DeltaRuleKernel(Protocol):
 
 
 class HeldKeys(NamedTuple):
-    """Where the keys and values of R rows are kept, twice, and where those of the new tokens go.
+    """Both locations of the keys and values of R rows, and of those of the new tokens.
 
     `slab` [2, slots, kv_heads, capacity, size] has all of a row one behind the other; `column` i64[R] is slot ·
     capacity + place of its new token, so that many come before. `blocks` [N, 2 · kv_heads, block_size, size], keys
@@ -104,9 +104,9 @@ class AttentionKernel(Protocol):
         """`projected` [R, columns] → [R, heads · size]; `cos`, `sin` [R, 1, rotated]; all contiguous float32.
 
         The first `rotated` elements of each query and key become x · cos + roll(x, rotated // 2) · sin, after the norm.
-        Keys and values are written into `held.slab` and `held.blocks`, and nothing else there is changed. What comes
-        behind a row's new token in the slab is not defined, and may be NaN. The result is softmax(q · k · scaling) · v
-        over the row's tokens in the slab, the new one included, times the sigmoid of the gate where there is one.
+        Keys and values are written into `held.slab` and `held.blocks`, and nothing else there is changed. The slab
+        after a row's new token is not defined, and may be NaN. The result is softmax(q · k · scaling) · v over the
+        row's tokens in the slab, the new one included, times the sigmoid of the gate if there is one.
         """
         ...
 
@@ -115,11 +115,10 @@ class AttentionKernel(Protocol):
 class ExpertParts:
     """The feed-forward half of a decoder layer with gated experts (SiLU). All tensors are float32.
 
-    Scores are softmax over `router` [experts, hidden]; the `chosen` largest are kept and, with `is_normalised`, made
-    to sum to 1. `gate_up` [experts, 2 · inner, hidden], `down` [experts, hidden, inner]. A shared expert,
-    `shared_gate_up` [2 · shared, hidden] and `shared_down` [hidden, shared], is multiplied with the sigmoid of
-    `shared_gate` [hidden]; None where there is none. `norm_weight` [hidden] is what the normalised input is multiplied
-    with, an offset included.
+    Scores are softmax over `router` [experts, hidden]; the `chosen` largest are kept and, with `is_normalised`, made to
+    sum to 1. `gate_up` [experts, 2 · inner, hidden], `down` [experts, hidden, inner]. A shared expert, `shared_gate_up`
+    [2 · shared, hidden] and `shared_down` [hidden, shared], is multiplied with the sigmoid of `shared_gate` [hidden];
+    None where there is none. `norm_weight` [hidden] multiplies the normalised input, an offset included.
     """
 
     norm_weight: torch.Tensor
@@ -136,10 +135,10 @@ class ExpertParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalfParts:
-    """What is around a part in the first half of a decoder layer. All tensors are float32.
+    """Layers around a part in the first half of a decoder layer. All tensors are float32.
 
-    `norm_weight` [hidden], as in `ExpertParts`; `projection` [columns, hidden] makes what the part is given, and `out`
-    [hidden, heads · size] takes what it makes. There are no biases.
+    `norm_weight` [hidden], as in `ExpertParts`; `projection` [columns, hidden] computes the part's input, and `out`
+    [hidden, heads · size] projects its output. There are no biases.
     """
 
     norm_weight: torch.Tensor
@@ -189,13 +188,13 @@ class LinearKernel(Protocol):
 
 
 class FewBitsKernel(Protocol):
-    """A linear layer with a weight of few bits, of any number of rows."""
+    """A linear layer with a quantised weight, for any number of rows."""
 
     def __call__(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
         """As `LinearKernel`, all in bfloat16 or all in float32.
 
-        Each row may be rounded to 8 bits with a scale of its own. What a row gets depends on no other row, and on how
-        many there are only by rounding of sums. A row with something that is no number gets nothing that is one.
+        Each row may be rounded to 8 bits with a scale of its own. A row's result depends on no other row, and on their
+        number only by rounding of sums. A row with a NaN or infinity has no finite result.
         """
         ...
 
@@ -206,7 +205,7 @@ class LayerParts:
 
     hidden + out(attention(projection(norm(hidden)))), and of that x + down(silu(gate) · up) with gate and up one behind
     the other in gate_up(second norm(x)). Norms as in `ExpertParts`, their weights in float32, as those of `attention`.
-    Inputs of weights of few bits are rounded as a `FewBitsKernel` does it.
+    Inputs of quantised weights are rounded as in `FewBitsKernel`.
     """
 
     attention: AttentionParts
@@ -251,7 +250,7 @@ class StackKernel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RoundParts:
-    """A whole model: `layers` by kernels that `StepKernels.layer` made, and what is before and behind them.
+    """A whole model: `layers` made by `StepKernels.layer`, and the modules before and after them.
 
     `embedding` [vocabulary, hidden], `cos` and `sin` [positions, rotated] in bfloat16, the first half of `sin` negated;
     `norm_weight` f32[hidden] and `norm_eps` of the last norm.
@@ -270,9 +269,9 @@ class StepKernels(ABC):
     """Kernels for one worker process. Construction may load a library.
 
     Each method makes a kernel from the parts of one layer, or returns None: that part stays with the worker's own
-    operations. A kernel holds what it needs of the weights, which never change while it is used, but for adapters.
-    Kernels are called from one thread, one after another, in `torch.inference_mode`; what they return are tensors of
-    their own. An input with NaN or infinities must not end the process, and must not change what other rows get.
+    operations. A kernel stores its own form of the weights, which never change while it is used, except for adapters.
+    Kernels are called from one thread, one after another, in `torch.inference_mode`; they return tensors of their own.
+    An input with NaN or infinities must not end the process, nor change the results of other rows.
     """
 
     name: ClassVar[str]
@@ -284,11 +283,11 @@ class StepKernels(ABC):
     @classmethod
     @abstractmethod
     def refusal(cls) -> str | None:
-        """Why there are no kernels in this process, in words; None if there are. Asked before construction."""
+        """Reason why there are no kernels in this process; None if there are. Called before construction."""
 
     @property
     def description(self) -> str:
-        """What the log says after the name, such as the instruction set that was chosen."""
+        """Text logged after the name, such as the chosen instruction set."""
         return ""
 
     def rms_norm(
@@ -320,17 +319,17 @@ class StepKernels(ABC):
         return None
 
     def delta_rule_half(self, half: HalfParts, parts: DeltaRuleParts) -> DeltaRuleKernel | None:
-        """As `delta_rule`, of `hidden` [R, hidden] in the place of `projected`: the sum of `hidden` and what the part
-        makes of its norm, projected by `half.out`, [R, hidden]. The input is not changed.
+        """As `delta_rule`, from `hidden` [R, hidden] instead of `projected`: the sum of `hidden` and the part's output
+        for its norm, projected by `half.out`, [R, hidden]. The input is not changed.
         """
         return None
 
     def attention_half(self, half: HalfParts, parts: AttentionParts) -> AttentionKernel | None:
-        """As `attention`, from `hidden` in the place of `projected`; see `delta_rule_half`."""
+        """As `attention`, from `hidden` instead of `projected`; see `delta_rule_half`."""
         return None
 
     def experts(self, parts: ExpertParts) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """A kernel from `hidden` [T, hidden] to the sum of `hidden` and what the experts make of its norm.
+        """A kernel from `hidden` [T, hidden] to the sum of `hidden` and the experts' output for its norm.
 
         Both are contiguous and in float32; the input is not changed.
         """
@@ -353,7 +352,7 @@ class StepKernels(ABC):
         return None
 
     def paged_attention(self, parts: AttentionParts) -> PagedKernel | None:
-        """See `PagedKernel`. Of the parts, what is done before the keys are written does not count."""
+        """See `PagedKernel`. Parts that apply before the keys are written are ignored."""
         return None
 
     def chunk_attention(self, parts: AttentionParts) -> ChunkKernel | None:
@@ -377,5 +376,5 @@ class StepKernels(ABC):
         return None
 
     def invariant(self) -> InvariantKernels | None:
-        """Those that give a token the same bits in any company."""
+        """Batch-invariant kernels: the same bits for a token in any batch."""
         return None

@@ -1,6 +1,7 @@
-"""Matrices that a checkpoint holds in few bits, as if they were there as floats. Worker process.
+"""Quantised matrices of a checkpoint, presented as floats. Worker process.
 
-All that reads checkpoints, cuts tensors for ranks or compares shapes goes on as ever; what was read is kept beside.
+Code that reads checkpoints, splits tensors over ranks or compares shapes needs no change; the stored parts are kept
+alongside.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class StoredMatrices:
         return f"{prefix}.{PLAIN}" if prefix and ending in self.quantisation.parts else key
 
     def gather(self, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-        """What is stored, each matrix in few bits as one tensor of floats. Raises ModelError naming what is amiss."""
+        """Stored tensors, with each quantised matrix as one tensor of floats. Raises ModelError naming the defect."""
         found: dict[str, dict[str, StoredTensor]] = {}
         seen = {}
         for key, tensor in stored.items():

@@ -1,8 +1,8 @@
-"""The text part of a model that also sees or hears: its towers are left out before any weight is read. Worker process.
+"""Text part of a multimodal model: its towers are removed before any weight is read. Worker process.
 
-Which modules text goes through is asked of the model itself: a copy without storage runs over a few token ids, and
-what neither ran nor lent a parameter is left out. Where such a run cannot end without numbers (routers of experts
-choose by value), everything inside the text model counts as used.
+The modules that text passes through are found by a run: a copy without storage runs over a few token ids, and modules
+that neither ran nor lent a parameter are removed. If such a run cannot finish without values (routers of experts depend
+on them), everything inside the text model counts as used.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def text_part(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def text_stack(model: PreTrainedModel) -> tuple[str, PreTrainedModel]:
-    """The name and the module of what has the text model's embedding, layers and norm; of `model` itself, ("", …).
+    """Name and module with the text model's embedding, layers and norm; ("", …) for `model` itself.
 
     It is what `get_text_config()` describes: plans in it name children of this module.
     """
@@ -84,7 +84,7 @@ def text_stack(model: PreTrainedModel) -> tuple[str, PreTrainedModel]:
 
 
 def set_attention(model: PreTrainedModel, name: str) -> None:
-    """Have the text part call the attention function `name`; what was left out has none to set."""
+    """Set the attention function `name` in the text part; removed towers have none to set."""
     config = model.config
     text = config.get_text_config()
     chosen = {key: name for key in config.sub_configs if getattr(config, key, None) is text}
@@ -92,7 +92,7 @@ def set_attention(model: PreTrainedModel, name: str) -> None:
 
 
 def text_class(model_class: type[PreTrainedModel], towers: Iterable[str]) -> type[PreTrainedModel]:
-    """The class of `model_class` whose objects leave out what is named. It goes by the same name and module."""
+    """Subclass of `model_class` whose objects leave out the `towers`. It has the same name and module."""
 
     def build(self: Any, config: PretrainedConfig, *arguments: Any, **options: Any) -> None:
         model_class.__init__(self, config, *arguments, **options)
@@ -121,7 +121,7 @@ def leave_out(model: PreTrainedModel, towers: Iterable[str]) -> None:
 def unused_by_text(model: PreTrainedModel) -> list[str]:
     """Names of the largest modules that a run over token ids does not use. `model` cannot be used after it.
 
-    Raises ModelError when the model refuses to run on token ids alone.
+    Raises ModelError when the model does not run on token ids alone.
     """
     model.eval()
     stacks = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
@@ -133,7 +133,7 @@ def unused_by_text(model: PreTrainedModel) -> list[str]:
 
 
 class _Used:
-    """One run of a model without storage, and what it went through."""
+    """One run of a model without storage, and the modules it passed through."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model

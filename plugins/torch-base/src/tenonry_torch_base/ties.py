@@ -1,7 +1,7 @@
-"""Embedding and head that share a weight, or not: what config.json says against what the files hold. Worker process.
+"""Resolves conflicts between config.json and the files on whether embedding and head share a weight. Worker process.
 
-As transformers decides while it loads, here before it, so that every cut of a model over ranks comes to the same: two
-stored weights that differ are two weights, and if only one of them is stored, it is both.
+Follows the rule of transformers, but before loading, so that every split of a model over ranks agrees: two stored
+weights that differ are two weights, and if only one of them is stored, it is both.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Made = tuple["PreTrainedModel", "Checkpoint"]
 
 
 def settle_ties(config: PretrainedConfig, make: Callable[[], Made]) -> Made:
-    """What `make` builds of `config`: a model without storage and its files. Where these hold another head than the
-    embedding, or none, `config` is changed and both are built again.
+    """Build `config` with `make`: a model without storage and its files. If these hold another head than the embedding,
+    or none, `config` is changed and both are built again.
     """
     whole, checkpoint = make()
     tied = dict(whole.all_tied_weights_keys)
@@ -49,7 +49,7 @@ def _with_head(
     whole: PreTrainedModel,
     checkpoint: Checkpoint,
 ) -> Made:
-    """Where the head is in no file and not tied, the embedding serves as head. transformers would draw a random one."""
+    """Use the embedding as head if the head is in no file and not tied. transformers would draw a random one."""
     head = _head_name(whole)
     if head is None or head not in checkpoint.missing(whole):
         return whole, checkpoint
@@ -79,7 +79,7 @@ def _head_name(whole: PreTrainedModel) -> str | None:
 
 
 def _differs(checkpoint: Checkpoint, name: str, source: str) -> bool:
-    """Whether both are stored, with different values."""
+    """Return True if both are stored, with different values."""
     keys = [
         [key for key, target in checkpoint.targets.items() if target == each]
         for each in (name, source)

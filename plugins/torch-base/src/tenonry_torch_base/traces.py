@@ -1,6 +1,4 @@
-"""A profile of one rank by `torch.profiler`, from a start to a stop, and what torch writes when a process ends. Worker
-process.
-"""
+"""Profile of one rank by `torch.profiler`, and torch's files written when a process ends. Worker process."""
 
 from __future__ import annotations
 
@@ -70,10 +68,10 @@ class RankProfile:
 
 
 def flush_tuning() -> bool:
-    """Write what TunableOp found, where it tunes while the model runs; whether that was asked of it.
+    """Write TunableOp's results if it tunes while the model runs; returns whether it does.
 
     Without tuning, or where untuned operations are only recorded for later, there is nothing to write. Releases of
-    torch without `torch.cuda.tunable.write_file`, as 2.13 is, write each result when it is found.
+    torch without `torch.cuda.tunable.write_file`, such as 2.13, write each result when it is found.
     """
     if not torch.cuda.is_initialized():
         return False

@@ -1,13 +1,13 @@
-"""How long the threads of torch wait for each other on a processor before they sleep. Without torch.
+"""Spin time of torch's threads before they sleep. Without torch.
 
-A step of a model shares out work some hundred times, and each time the first thread to finish waits for the last. Where
-another process takes a processor, Linux may put two of these threads on one of those that are left: then the one that
-waits keeps the other from running until its share of time is over. By default GNU's OpenMP waits in this way for some
-milliseconds each time, so beside two busy processes on two processors hardly a token of a small model came. A twentieth
-of that is long enough for its threads where they really run side by side, and what they leave after it is used at once.
+A step of a model shares out work some hundred times, and each time the first thread to finish waits for the last. If
+another process occupies a processor, Linux may put two of these threads on one of the others: then the spinning one
+blocks the other until its time slice ends. By default GNU's OpenMP spins for some milliseconds each time, so with two
+busy processes on two processors a small model nearly stops. A twentieth of that is long enough for threads that really
+run in parallel, and frees the processor soon for others.
 
-Threads of a large model wait for longer, and waking them each time would take a tenth of its speed on a quiet machine.
-What keeps its speed beside others is that none of its threads is moved to the processor of another: see `places`.
+Threads of a large model spin longer: waking them each time would cost a tenth of its speed on an idle machine. On a
+busy machine, pinning preserves its speed: see `places`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ WEIGHTS = ("*.safetensors", "*.gguf")
 
 
 def wait_briefly(model_path: str) -> None:
-    """Set what GNU's OpenMP reads as torch loads it, unless OMP_WAIT_POLICY or GOMP_SPINCOUNT is set already.
+    """Set the environment that GNU's OpenMP reads as torch loads it, unless OMP_WAIT_POLICY or GOMP_SPINCOUNT is set
+    already.
 
     Does nothing for a folder with more than `LARGE_BYTES` of weights, in safetensors or in a GGUF file.
     """
@@ -36,6 +37,6 @@ def wait_briefly(model_path: str) -> None:
 
 
 def waits_long() -> bool:
-    """Whether a thread that waits keeps its processor for milliseconds."""
+    """Return True if a waiting thread occupies its processor for milliseconds."""
     is_passive = os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive"
     return "GOMP_SPINCOUNT" not in os.environ and not is_passive

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def read_model_config(path: str, architecture: str) -> PretrainedConfig:
-    """The folder's configuration as transformers knows it; code in the folder is never run. Raises ModelError."""
+    """The folder's configuration as a class of transformers; code in the folder is never run. Raises ModelError."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
     raw = read_config(Path(path) / "config.json")
@@ -41,7 +41,7 @@ def read_model_config(path: str, architecture: str) -> PretrainedConfig:
 
 
 def _unknown(raw: dict[str, Any], path: str, architecture: str) -> str:
-    """Why the type is not known, and which release of transformers does know it, if config.json says."""
+    """Error text for an unknown model type, with the supporting release of transformers, if config.json names it."""
     import transformers
 
     installed = transformers.__version__
@@ -98,10 +98,10 @@ def _places_of(name: Any, config: dict[str, Any], prefix: str = "") -> Iterator[
 def skeleton(
     config: PretrainedConfig, architecture: str, path: str, *, towers: bool = False
 ) -> PreTrainedModel:
-    """The model without storage, to look at its layers; of one that also sees or hears, the text part, or with
-    `towers` all of it.
+    """Build the model without storage, to inspect its layers; of a multimodal one the text part, or with `towers` all
+    of it.
 
-    Raises ModelError when there is no such model, or what config.json says of it cannot be built.
+    Raises ModelError when there is no such model, or its config.json cannot be built.
     """
     try:
         builder = auto_class(config, towers=towers)
@@ -122,7 +122,7 @@ def skeleton(
 
 
 def import_class(path: str, architecture: str) -> None:
-    """Import what builds the model in a folder, without building it. Raises ModelError."""
+    """Import the code that builds the model in a folder, without building it. Raises ModelError."""
     config = read_model_config(path, architecture)
     builder = auto_class(config)
     if builder is not None:
@@ -130,11 +130,11 @@ def import_class(path: str, architecture: str) -> None:
 
 
 def auto_class(config: PretrainedConfig, *, towers: bool = False) -> Any:
-    """Who builds a model of this configuration: as a causal model if there is one, else as one that takes more; with
-    `towers` the other way round.
+    """Auto class that builds a model of this configuration: as a causal model if there is one, else as a multimodal
+    one; with `towers` the other way round.
 
-    The class that config.json names stands in for what is only part of a wrapper, and has no entry of its own; None if
-    there is none.
+    For a part of a wrapper without an entry of its own, the class that config.json names is returned; None if there is
+    none.
     """
     import transformers
 
@@ -214,7 +214,7 @@ def weights_of(architecture: str, path: str) -> Iterator[None]:
 
 
 def check_complete(info: Any, path: str, architecture: str) -> None:
-    """Raises ModelError naming weights that are missing or have another shape; `info`: what transformers loaded."""
+    """Raise ModelError naming missing or mismatched weights; `info`: the loading report of transformers."""
     for kind in ("missing_keys", "mismatched_keys"):
         if info.get(kind):
             names = ", ".join(str(key) for key in sorted(info[kind], key=str)[:3])

@@ -68,7 +68,7 @@ def test_a_nucleus_wider_than_the_candidates_is_sorted_whole(monkeypatch):
 )
 @two_threads()
 def test_no_bit_of_a_row_depends_on_the_others(seed, vocab, rows):
-    """Neither on how many there are, nor on what they ask for (WK-14)."""
+    """Neither on their number nor on their parameters (WK-14)."""
     logits = torch.randn(len(rows), vocab, generator=torch.Generator().manual_seed(seed)) * 4
     numbers = torch.linspace(0.001, 0.999, len(rows), dtype=torch.float64)
     columns = [torch.tensor(column) for column in zip(*rows, strict=True)]

@@ -42,7 +42,7 @@ def model(tmp_path: Path) -> ModelInfo:
 
 @pytest.fixture(params=["caller", "thread", "before"])
 def driver(model, request, monkeypatch):
-    """Masks made by what waits for them; by a thread, as for many rows; or, of many rows, before the model."""
+    """Masks made by the waiting caller; by a thread, as for many rows; or, for many rows, before the model."""
     if request.param != "caller":
         monkeypatch.setattr(grammar_module, "ROWS_FOR_A_THREAD", 1)
     is_beside = request.param == "thread"
@@ -112,7 +112,7 @@ def test_masks_are_made_ahead_and_once(driver, monkeypatch):
 
 
 def test_masks_of_the_next_step_are_made_with_its_tokens(driver, monkeypatch):
-    """Where a thread makes them: nothing is left to do when that step starts, also for rows that join it."""
+    """If a thread makes them, nothing is left to do when that step starts, also for rows that join it."""
     monkeypatch.setattr(grammar_module, "ROWS_FOR_A_THREAD", 1)
     taken = []
     original = LLGuidance.accept_each
@@ -322,7 +322,7 @@ class TestWithOtherProcessors:
         assert {token for tokens in out.values() for token in tokens} == {A, X}
 
     def test_log_probabilities_are_those_of_the_model_without_the_mask(self, driver):
-        """The sampler's convention: from the logits as the model gave them, before any processor."""
+        """The sampler's convention: from the model's logits, before any processor."""
         driver.enter(0, params(regex="b", logprobs=1), stop=(END,))
         values = logits(1, Y, B)
         sampled = driver.sample(values, [0])

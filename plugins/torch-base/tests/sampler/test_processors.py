@@ -1,4 +1,4 @@
-"""The processors: which logits they change, and what they keep of a row."""
+"""The processors: their changes to logits, and their state per row."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_tokens_do_not_depend_on_the_rest_of_the_batch():
 
 @pytest.mark.parametrize("rows_per_tile", [1, 2, 3, 100])
 def test_tiles_change_nothing(rows_per_tile, monkeypatch):
-    """Tokens, failures and logprobs of a mixed batch, however many rows are worked on at once."""
+    """Tokens, failures and logprobs of a mixed batch, for any number of rows per tile."""
     logits = torch.randn(ROWS, VOCAB, generator=torch.Generator().manual_seed(4))
     logits[6, 3] = float("nan")
     driver = SamplerDriver()

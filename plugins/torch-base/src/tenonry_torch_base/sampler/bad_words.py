@@ -1,7 +1,7 @@
 """`bad_words`: token sequences that must not appear in the output. Worker process.
 
 The last token of a sequence is forbidden whenever the output so far ends with the others. All sequences of all rows are
-compared at once, padded to the longest.
+compared in one operation, padded to the longest.
 """
 
 from __future__ import annotations

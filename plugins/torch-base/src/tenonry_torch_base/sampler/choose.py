@@ -1,8 +1,8 @@
 """Choosing a token per row: the largest logit, or one drawn from a truncated distribution. Worker process, any device.
 
 Truncation is by threshold, ties included, so it depends on a row's values alone and never on an order of sorting. On
-the CPU no bit of what a row gets depends on the other rows: torch's softmax takes each row by itself, and where torch
-would share the sum of a single long row among threads there is `row_sums`.
+the CPU no bit of a row's result depends on the other rows: torch's softmax processes each row separately, and
+`row_sums` replaces sums of a single long row that torch would share among threads.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def truncated_weights(
 
 
 def _keep(weights: torch.Tensor, limit: torch.Tensor) -> None:
-    """Zero what is below a row's limit. The mask is made of floats: mixing types costs the CPU eight times as much."""
+    """Zero weights below a row's limit. The mask is made of floats: mixing types costs the CPU eight times as much."""
     stays = torch.empty_like(weights)
     torch.ge(weights, limit[:, None], out=stays)
     weights.mul_(stays)

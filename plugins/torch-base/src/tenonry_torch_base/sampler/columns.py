@@ -20,9 +20,9 @@ COLDEST = 1e-5  # a temperature below is greedy: dividing by it would overflow
 class SamplingColumns:
     """By row: temperature, top_p, min_p f32; top_k i32 (0: all); seed u64; logprobs, prompt_logprobs i32 (−1: none).
 
-    `has_grammar`: rows with structured output. `is_greedy` and `is_processed` say whether a row takes the maximum, and
-    whether any processor changes its logits; `is_plain` rows need an argmax and nothing else. `sole` i32: the place of
-    the processor of rows that need that one, an argmax after it and nothing else; −1 for other rows.
+    `has_grammar`: rows with structured output. `is_greedy`: rows that choose the maximum. `is_processed`: rows whose
+    logits a processor changes. `is_plain`: rows that need only an argmax. `sole` i32: index of the processor of rows
+    that need only that one and an argmax after it; −1 for other rows.
     """
 
     def __init__(self, max_num_seqs: int, vocab_size: int, engine_seed: int = 0) -> None:
@@ -75,11 +75,11 @@ class SamplingColumns:
         return np.uint64(mixed[0])
 
     def _count(self, wanted: int | None) -> int:
-        """How many log-probabilities a position has beside the chosen token's."""
+        """Number of log-probabilities per position in addition to the chosen token's."""
         if wanted is None:
             return NONE
         return min(wanted, self.vocab_size)
 
     def needs_prompt_logprobs(self, rows: NDArray[np.int32]) -> bool:
-        """Whether any of the rows asks for log-probabilities of its prompt."""
+        """Return True if any of the rows requests log-probabilities of its prompt."""
         return bool((self.prompt_logprobs[rows] >= 0).any())

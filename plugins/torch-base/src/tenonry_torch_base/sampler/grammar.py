@@ -1,12 +1,12 @@
 """`structured_output`: rows whose next token a grammar bounds. Worker process, on the rank that samples.
 
-Grammars are compiled by a thread beside the steps, before their rows enter. Where the model leaves a processor free,
-another thread hands the sampled tokens to the matchers, if the host knows them at once, and fills the next masks, while
-the results go out and the model runs; what was not done then follows when the next step starts. The sampler waits for
-both. Where torch computes on every processor, such a thread would stop one of those that all the others wait for, many
-times a step: the masks are made just before the model runs, while the front end reads the last tokens on a processor
-that the model would need. A row that comes back replays its output.
-Log-probabilities are taken before, from the logits as the model gave them.
+Grammars are compiled by a thread concurrently with steps, before their rows enter. If the model leaves a processor
+idle, another thread passes the sampled tokens to the matchers, if they are already on the host, and fills the next
+masks while the results are sent and the model runs; unfinished work is done when the next step starts. The sampler
+waits for both. If torch computes on every processor, such a thread would delay one of torch's threads, for which all
+others wait, many times a step: the masks are made just before the model runs, while the front end reads the last tokens
+on a processor that the model would need. A resumed row replays its output. Log-probabilities are computed before, from
+the model's logits.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NOT_MADE = -1
 
 
 class GrammarMasks(LogitsProcessor):
-    """Masks by row, made ahead. `_made`: the length of the row for which its mask is made, or will be when what is in
+    """Masks by row, made ahead. `_made`: the row's length for which its mask is made, or will be when the work in
     `_unfinished` has ended.
     """
 
@@ -110,7 +110,7 @@ class GrammarMasks(LogitsProcessor):
     # ------------------------------------------------------------------ when masks are made
 
     def accept(self, row: NDArray[np.int32], token_ids: torch.Tensor) -> None:
-        """Begin with the masks of the next step, or note what they need, if the tokens are known and there are many."""
+        """Start the masks of the next step, or record their inputs, if the tokens are known and there are many."""
         if not self._is_host or len(row) < ROWS_FOR_A_THREAD:
             return
         rows = []
@@ -142,7 +142,7 @@ class GrammarMasks(LogitsProcessor):
         self._begin(work, len(rows))
 
     def _begin(self, work: Callable[[], None], num_rows: int) -> None:
-        """In the thread, one after another; or by what waits for them, which is quicker for a few rows."""
+        """Run the work in the thread; defer it to the waiting caller for few rows, or if no processor is idle."""
         if num_rows < ROWS_FOR_A_THREAD or not self._is_beside:
             self._unfinished.append(work)
             return
@@ -290,7 +290,7 @@ class GrammarMasks(LogitsProcessor):
 
 
 def leaves_a_processor(device: torch.device) -> bool:
-    """Whether a thread can work while the model runs without taking a processor from it."""
+    """Return True if a thread can work while the model runs without taking a processor from it."""
     if device.type != "cpu":
         return True
     usable = (

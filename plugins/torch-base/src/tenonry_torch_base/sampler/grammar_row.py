@@ -47,7 +47,7 @@ class GrammarRow:
         self.failure = ""
 
     def advance(self, tokens: NDArray[np.int32], length: int) -> None:
-        """Read the row's tokens up to `length`; they are on the host. What was read beyond it is taken back."""
+        """Read the row's tokens up to `length`; they are on the host. Tokens read beyond it are rolled back."""
         if self.matcher is None:
             self._find_start(tokens, length)
         if self.matcher is None:

@@ -38,7 +38,7 @@ class Logprobs:
 
 
 def logprobs_of(logits: torch.Tensor, chosen: torch.Tensor, count: int) -> Logprobs:
-    """`logits` [N, V], `chosen` i64[N], the `count` most likely tokens beside the chosen one.
+    """`logits` [N, V], `chosen` i64[N]; log-probabilities of the chosen token and of the `count` most likely ones.
 
     The rank of a token is one more than the number of tokens with a larger logit.
     """

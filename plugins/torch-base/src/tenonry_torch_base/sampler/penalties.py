@@ -1,7 +1,7 @@
 """Presence, frequency and repetition penalties. Worker process.
 
-Presence and frequency count output tokens (OpenAI); repetition looks at prompt and output (CTRL, arXiv:1909.05858,
-section 4.1). Counts are kept for the rows that ask for a penalty, and for no others.
+Presence and frequency count output tokens (OpenAI); repetition considers prompt and output (CTRL, arXiv:1909.05858,
+section 4.1). Counts exist only for rows with a penalty.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RowTables:
-    """Which of a growing number of table lines belongs to which row; lines are used again."""
+    """Assignment of the lines of a growing table to rows; free lines are reused."""
 
     def __init__(self, max_num_seqs: int) -> None:
         self.line = np.full(max_num_seqs, -1, np.int64)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class ProcessorContext:
     """Sizes, the device, and the tokens of every row, i32[max_num_seqs, …], outputs included.
 
-    `history` has them on the device; `host_tokens` as far as the host knows them, −1 elsewhere.
+    `history` has them on the device; `host_tokens` those already on the host, −1 elsewhere.
     """
 
     __slots__ = ("device", "history", "host_tokens", "max_num_seqs", "vocab_size")
@@ -92,7 +92,7 @@ class LogitsProcessor(ABC):
     def compile(
         self, asked: Mapping[int, StructuredOutput | None], patience: float
     ) -> Iterable[int]:
-        """Begin what these requests, by handle, need before they may start; which of them are ready.
+        """Start the preparation that these requests, by handle, need before they may start; returns the ready ones.
 
         `patience`: seconds that may pass if none is; 0 where a step would wait for it.
         """
@@ -102,12 +102,13 @@ class LogitsProcessor(ABC):
         """An active row is gone: forget it."""
 
     def prepare(self, step: SampleStep) -> None:  # noqa: B027 - few have anything to do ahead
-        """The model is about to run, and active rows of this step will sample: begin what another thread can do."""
+        """Start concurrent work: the model is about to run, and active rows of this step will sample."""
 
     def fitting(self, row: int, length: int, token_ids: NDArray[np.int32]) -> int:
-        """How many of `token_ids`, guesses of what follows the `length` tokens of an active row, could be sampled.
+        """Number of leading `token_ids` that could be sampled; they are drafts after the `length` tokens of an active
+        row.
 
-        More than that are verified for nothing; that is all that a wrong answer does.
+        An overestimate is harmless: more tokens are verified in vain.
         """
         return len(token_ids)
 
@@ -118,9 +119,9 @@ class LogitsProcessor(ABC):
     def best(
         self, logits: torch.Tensor, step: SampleStep
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Where the largest logit of each row is after `apply`, i64[N], and that logit, f32[N], without changing any.
+        """Index of each row's largest logit after `apply`, i64[N], and that logit, f32[N], without changing any.
 
-        Asked for greedy rows that need no other processor; None where `apply` and a search are as quick.
+        Called for greedy rows that need no other processor; None if `apply` and a search are as fast.
         """
         return None
 

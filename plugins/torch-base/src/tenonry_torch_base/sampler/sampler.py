@@ -106,7 +106,7 @@ class Sampler:
         self.columns.is_processed[row] = False
 
     def fitting(self, row: int, length: int, token_ids: NDArray[np.int32]) -> int:
-        """How many of `token_ids`, guesses of what follows a row's `length` tokens, could be sampled one by one."""
+        """Number of leading `token_ids`, drafts after a row's `length` tokens, that could be sampled one by one."""
         if not self.columns.is_processed[row]:
             return len(token_ids)
         count = len(token_ids)
@@ -122,11 +122,11 @@ class Sampler:
 
     @property
     def prepares(self) -> bool:
-        """Whether `prepare` has anything to do for some row."""
+        """True if `prepare` has work to do for some row."""
         return any(processor.active.any() for processor in self._ahead)
 
     def prepare(self, step: SampleStep) -> None:
-        """Let processors begin what they can do while the model runs."""
+        """Start the processors' concurrent work, to overlap with the model."""
         self._is_prepared = True
         for processor in self._ahead:
             active = processor.active[step.row]
@@ -134,7 +134,7 @@ class Sampler:
                 processor.prepare(step.select(active))
 
     def sample(self, logits: torch.Tensor, step: SampleStep) -> Sampled:
-        """`logits` [N, V] as the model gave them."""
+        """Sample from the model's `logits` [N, V]."""
         plain = self.columns.is_plain[step.row]
         if plain.all():
             self._is_prepared = False
@@ -188,8 +188,8 @@ class Sampler:
     def _in_tiles(
         self, logits: torch.Tensor, step: SampleStep, lines: NDArray[np.int64]
     ) -> Sampled:
-        """With all of their parameters. On the CPU a few at a time: a tile of float32 logits stays in the cache, and
-        all of them at once would not.
+        """Sample with all parameters. On the CPU a few rows at a time: a tile of float32 logits fits into the cache,
+        all rows would not.
         """
         rows, vocab_size = logits.shape
         tile = rows

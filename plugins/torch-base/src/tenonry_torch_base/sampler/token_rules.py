@@ -22,7 +22,7 @@ FORBIDDEN = float("-inf")
 
 
 class AllowedTokens(LogitsProcessor):
-    """`allowed_token_ids`: everything else is forbidden. One line of booleans per row that asks."""
+    """`allowed_token_ids`: everything else is forbidden. One line of booleans per row with the parameter."""
 
     name: ClassVar[str] = "allowed_token_ids"
 
@@ -99,7 +99,7 @@ class PairRules(LogitsProcessor):
     def indices(
         self, lines: NDArray[np.int64], which: NDArray[np.int64]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where the pairs `which` stand in the logits: lines and tokens."""
+        """Indices of the pairs `which` in the logits: lines and tokens."""
         put = self.context.put
         return put(lines[which]), put(self._token[which])
 
