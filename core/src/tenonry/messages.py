@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tenonry.info import PluginRecord
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import SamplingParams
 from tenonry.stats import SchedulerStats
@@ -134,15 +135,17 @@ class UtilityResult(msgspec.Struct, array_like=True):
 
 
 class EngineZmqAddresses(msgspec.Struct, kw_only=True):
-    """Where an engine connects: one input and one output per front-end client. And the coordinator's sockets, for
-    engines and front ends, if there is one.
-    """
+    """Where an engine connects: one input and one output per front-end client."""
 
     inputs: list[str] = []
     outputs: list[str] = []
-    coordinator_input: str | None = None  # PUB: WaveStart, WaveVerdict
-    coordinator_output: str | None = None  # PULL: EngineLoad, WaveStart, WaveSync
-    frontend_stats_publish_address: str | None = None  # PUB: LoadTable
+
+
+class CoordinatorFacts(msgspec.Struct, frozen=True):
+    """The coordinator of several engines: class of its Coordination, and the endpoints that this one returned."""
+
+    plugin: PluginRecord
+    endpoints: str
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,50 +160,6 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int
     resolved: dict[str, str] = {}
     tasks: dict[str, int] = {}
-
-
-class EngineLoad(msgspec.Struct, array_like=True, tag=True):
-    """Engine to coordinator: the lengths of its queues, first when it connects and then when they changed."""
-
-    engine_index: int
-    num_running: int = 0
-    num_waiting: int = 0
-
-
-class WaveStart(msgspec.Struct, array_like=True, tag=True):
-    """From a process with work for engines that pause: all engines but `exclude_index` step, in `wave`."""
-
-    wave: int
-    exclude_index: int = -1
-
-
-class WaveSync(msgspec.Struct, array_like=True, tag=True):
-    """Engine to coordinator: whether it has unfinished requests in this wave."""
-
-    engine_index: int
-    wave: int
-    unfinished: bool
-
-
-class WaveVerdict(msgspec.Struct, array_like=True, tag=True):
-    """Coordinator to engines, once all have sent WaveSync: whether any of them has unfinished requests."""
-
-    wave: int
-    unfinished: bool
-
-
-class LoadTable(msgspec.Struct, array_like=True):
-    """Coordinator to front ends: [engine index, running, waiting] of each engine; the wave, and whether it
-    runs, as engines that never pause always do.
-    """
-
-    loads: list[tuple[int, int, int]] = []
-    wave: int = 0
-    is_running: bool = False
-
-
-CoordinatorInput = EngineLoad | WaveStart | WaveSync
-CoordinatorOrder = WaveStart | WaveVerdict
 
 
 class HelloMessage(msgspec.Struct, kw_only=True, tag="HELLO"):
@@ -224,6 +183,7 @@ class HandshakeMetadata(msgspec.Struct, kw_only=True, tag="INIT"):
     data_parallel_size: int = 1
     rendezvous: str = ""
     epoch: int = 0
+    coordinator: CoordinatorFacts | None = None
 
 
 class ReadyMessage(msgspec.Struct, kw_only=True, tag="READY"):

@@ -11,7 +11,7 @@ import pytest
 
 from tenonry import LLM
 from tenonry.client import threads as client_threads
-from tenonry_testkit.kernel.served import Served, served_config
+from tenonry_testkit.kernel.served import Served, served_config, serving
 from tenonry_testkit.plugins import TmpPlugins, fake_model_installed
 
 
@@ -44,15 +44,8 @@ def threads(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def serve(fake_model_site: TmpPlugins) -> Iterator[Callable[..., Served]]:
     """Start an engine of the test's own."""
-    made: list[Served] = []
-
-    def start(**values: Any) -> Served:
-        made.append(Served(**values))
-        return made[-1]
-
-    yield start
-    for served in made:
-        served.close()
+    with serving() as start:
+        yield start
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 import os
 import signal
@@ -12,7 +11,6 @@ from typing import Any
 import psutil
 import pytest
 
-from tenonry.client.engines import OwnedEngines
 from tenonry.continuity import budget, restarts
 from tenonry.errors import (
     EngineDeadError,
@@ -601,23 +599,3 @@ def finished(logger: RecordingStatLogger) -> list[FinishedRequestStats]:
 
 def recoveries(logger: RecordingStatLogger) -> list[RecoveryStats]:
     return [each.recovery for each in logger.records if each.recovery is not None]
-
-
-def test_a_coordinator_that_dies_after_all_engines_keeps_none_from_coming_back(serve, monkeypatch):
-    """As several front ends have one."""
-    coordinated = functools.partialmethod(OwnedEngines.__init__, coordinated=True)
-    monkeypatch.setattr(OwnedEngines, "__init__", coordinated)
-    served = serve(worker=worker(), data_parallel_size=2)
-
-    async def main() -> list[list[int]]:
-        jobs = await begun(served, [[1], [2]])
-        fleet = served.engine._engines.fleet
-        coordinator = fleet.pids()["coordinator"]
-        kill(served, 0)
-        kill(served, 1)
-        while fleet.engines:  # noqa: ASYNC110 - no event says so
-            await asyncio.sleep(0.0005)
-        os.kill(coordinator, signal.SIGKILL)
-        return await asyncio.gather(*jobs)
-
-    assert served.run(main()) == [tokens([1], LONG), tokens([2], LONG)]

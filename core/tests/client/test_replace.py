@@ -190,35 +190,6 @@ class TestUnderLoad:
 
         assert served.run(main()) == expected(4)
 
-    def test_engines_that_step_together_are_replaced_together(self, serve):
-        """With another coordinator."""
-        served = serve(model="fake-lockstep", data_parallel_size=2)
-        before = served.engine.engine_pids
-
-        async def main() -> list[list[int]]:
-            run = await streams(served, 16)
-            await served.engine.replace_engines(max_num_seqs=32)
-            return await run
-
-        assert served.run(main()) == expected(16)
-        after = served.engine.engine_pids
-        assert after.keys() == before.keys()
-        assert not set(after.values()) & set(before.values())
-        assert len(psutil.Process().children()) == 3
-        again = collect(served.engine, [1], LONG, "r")
-        assert served.run(again) == tokens([1], LONG)
-
-    def test_engines_that_step_together_stay_where_one_cannot_start(self, serve, tmp_path):
-        served = serve(model="fake-lockstep", data_parallel_size=2)
-        once = scheduler(tmp_path, ONCE.format(folder=str(tmp_path)))
-
-        async def main() -> list[list[int]]:
-            run = await streams(served, 8)
-            await refused(served, LaunchError, "engine . could not start", scheduler=once)
-            return await run
-
-        assert served.run(main()) == expected(8)
-
 
 class TestRefused:
     @pytest.mark.parametrize(

@@ -129,16 +129,6 @@ def test_one_that_ends_as_soon_as_it_is_ready_is_missed(fleet, monkeypatch):
     assert list(made.engines) == [0]
 
 
-def test_engines_join_also_after_the_end_of_the_coordinator(fleet):
-    """The engines that run serve without it."""
-    made = fleet(coordinated=True)
-    made.start([0], EngineZmqAddresses(inputs=[], outputs=[]))
-    os.kill(made.pids()["coordinator"], signal.SIGKILL)
-    eventually(lambda: EngineFleet.COORDINATOR in made.dead)
-    made.start([1], EngineZmqAddresses(inputs=[], outputs=[]))
-    assert sorted(made.pids()) == ["engine 0", "engine 1"]
-
-
 def test_engines_may_have_different_numbers_of_blocks():
     check_alike([facts(0), facts(1, num_gpu_blocks=7)])
 

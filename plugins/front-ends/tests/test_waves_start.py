@@ -8,13 +8,16 @@ import msgspec
 import pytest
 import zmq
 
-from tenonry.engine import loop, waves
+from tenonry.engine import loop
 from tenonry.engine.loop import EngineLoop
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.interfaces.launcher import EngineSpec
 from tenonry.launch.supervise import Heartbeat
-from tenonry.messages import EngineZmqAddresses, HandshakeMetadata
-from tenonry.plugin.manager import PluginManager
+from tenonry.messages import CoordinatorFacts, EngineZmqAddresses, HandshakeMetadata
+from tenonry.plugin.kinds import COORDINATIONS
+from tenonry.plugin.manager import PluginManager, resolve_point
+from tenonry_front_ends import waves
+from tenonry_front_ends.wave_messages import Endpoints
 from tenonry_testkit.fakes.model import FakeModelHooks
 from tenonry_testkit.kernel.engine import fake_config
 
@@ -46,15 +49,16 @@ def test_what_cannot_work_is_said_before_a_model_is_loaded(
         model_text=msgspec.json.encode(manager.resolve_model(config)).decode(),
     )  # fmt: skip
     nowhere = f"ipc://{tmp_path}/x"
-    addresses = EngineZmqAddresses(
-        inputs=[], outputs=[], coordinator_input=nowhere, coordinator_output=nowhere
-    )
+    endpoints = msgspec.json.encode(Endpoints(nowhere, nowhere, nowhere)).decode()
+    coordinator = CoordinatorFacts(resolve_point(COORDINATIONS, "waves")[1], endpoints)
     context: zmq.Context[Any] = zmq.Context()
     with pytest.raises(error, match=text) as caught:
         EngineLoop(
             context,
             spec,
-            HandshakeMetadata(addresses=addresses, rendezvous="file:///met"),
+            HandshakeMetadata(
+                addresses=EngineZmqAddresses(), rendezvous="file:///met", coordinator=coordinator
+            ),
             Heartbeat(),
         )
     context.destroy(linger=0)  # as `run_engine` does, while the loop is there

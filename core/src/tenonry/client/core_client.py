@@ -15,22 +15,23 @@ from typing import Any
 
 import zmq
 
-from tenonry.client.coordinator_link import CoordinatorLink
 from tenonry.client.engine_link import EngineLink
 from tenonry.client.load_balancer import EngineChooser
 from tenonry.client.ports import EnginePorts
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError, WireError
 from tenonry.features.mirror import MirrorEncoder
+from tenonry.interfaces.coordination import Coordination, LoadSource
 from tenonry.interfaces.launcher import FIRST_STANDBY, Death
 from tenonry.messages import (
+    CoordinatorFacts,
     EngineCoreOutputs,
     EngineCoreRequest,
     EngineFacts,
-    EngineZmqAddresses,
     RequestType,
     UtilityCall,
     UtilityResult,
 )
+from tenonry.plugin.plan import import_target
 from tenonry.transport.keys import CurveKeys
 from tenonry.transport.serial import Decoder
 from tenonry.transport.sockets import PORT_BYTES, Context, receive_frames
@@ -70,7 +71,9 @@ class CoreClient:
         self._decoder: Decoder[EngineCoreOutputs] = Decoder(EngineCoreOutputs)
         self._context: Context = zmq.Context()
         self.ports = EnginePorts(self._context, curve)
-        self._coordinator = CoordinatorLink(self._context, curve)
+        self._curve = curve
+        self._coordinator: CoordinatorFacts | None = None
+        self._loads: LoadSource | None = None
         self.num_clients = 1
 
     # ------------------------------------------------------------------ engines
@@ -83,15 +86,24 @@ class CoreClient:
         return self.ports.bind(input_address, output_address)
 
     def add_engines(
-        self, facts: Iterable[EngineFacts], coordinator: EngineZmqAddresses | None = None
+        self, facts: Iterable[EngineFacts], coordinator: CoordinatorFacts | None = None
     ) -> None:
         """Add engines that are ready; requests may go to them from now on."""
         for engine in facts:
             self.engines[engine.index] = EngineLink(engine)
         if len(self.engines) > 1:
             self._chooser.prepare()
-        if coordinator:
-            self._coordinator.connect(coordinator)
+        if coordinator and coordinator != self._coordinator:
+            self._close_loads()
+            self._coordinator = coordinator
+            coordination: Coordination = import_target(coordinator.plugin)()
+            self._loads = coordination.load_source(
+                self._context, self._curve, coordinator.endpoints
+            )
+
+    def _close_loads(self) -> None:
+        if self._loads is not None:
+            self._loads.close()
 
     def promote(self, standby: int, facts: EngineFacts) -> None:
         """A newcomer that stood by is the engine of these facts from now on. Its sockets keep their identity."""
@@ -111,7 +123,7 @@ class CoreClient:
         self.newcomers[facts.index] = EngineLink(facts)
 
     def take_over(
-        self, indexes: Iterable[int], coordinator: EngineZmqAddresses | None
+        self, indexes: Iterable[int], coordinator: CoordinatorFacts | None
     ) -> dict[int, dict[int, EngineCoreRequest]]:
         """Newcomers get these indexes; returns the requests of those before them, by index. Calls of those fail."""
         lost = {}
@@ -168,7 +180,7 @@ class CoreClient:
     def load(self, index: int) -> int:
         """Requests of an engine: the published number, or this front end's own times the number of front ends."""
         own = len(self.engines[index].requests) * self.num_clients
-        return max(own, self._coordinator.loads.get(index, 0))
+        return own if self._loads is None else max(own, self._loads.loads.get(index, 0))
 
     # ------------------------------------------------------------------ to the engines
     def add_requests(self, requests: Sequence[EngineCoreRequest]) -> None:
@@ -177,7 +189,8 @@ class CoreClient:
         Raises EngineDeadError, or RequestError for a field that no message can carry and an engine that is not there.
         """
         self.check_alive()
-        self._coordinator.refresh()
+        if self._loads is not None:
+            self._loads.refresh()
         index = self._choose(requests[0])
         if index is None:
             self._parked |= {request.handle: request for request in requests}
@@ -200,14 +213,16 @@ class CoreClient:
 
     def _add(self, link: EngineLink, request: EngineCoreRequest) -> None:
         request.epoch = link.epoch
-        request.current_wave = self._coordinator.wave
+        if self._loads is not None:
+            request.current_wave = self._loads.wave
         frames = self._encoder.encode(request, link)
         try:
             self._send(link, RequestType.ADD, request.handle.to_bytes(8, "little"), *frames)
         except EngineDeadError:
             if not self.recovers:  # else it goes on with the others of this engine
                 raise
-        self._coordinator.wake(link.index)
+        if self._loads is not None:
+            self._loads.wake(link.index)
 
     @property
     def able(self) -> list[int]:
@@ -367,5 +382,5 @@ class CoreClient:
         self.dead = self.dead or "it was shut down"
         # When Python ends, the context no longer knows them and would wait.
         self.ports.close()
-        self._coordinator.close()
+        self._close_loads()
         self._context.destroy(linger=0)

@@ -23,7 +23,7 @@ from tenonry.info import EngineInfo, ModelInfo
 from tenonry.interfaces.launcher import FIRST_STANDBY, Death
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.launch.fleet import EngineFleet
-from tenonry.messages import EngineFacts, EngineZmqAddresses
+from tenonry.messages import CoordinatorFacts, EngineFacts, EngineZmqAddresses
 from tenonry.plugin.manager import PluginManager
 from tenonry.plugin.plan import PluginPlan
 from tenonry.replacement.changes import changed
@@ -58,7 +58,7 @@ class Engines(ABC):
     count: int = 1
     on_death: Callable[[int, Death], None]
     on_join: Callable[..., Awaitable[None]]
-    on_switch: Callable[[Sequence[int], EngineZmqAddresses | None], None]
+    on_switch: Callable[[Sequence[int], CoordinatorFacts | None], None]
     on_change: Callable[[EngineConfig], None]
 
     @abstractmethod

@@ -21,7 +21,7 @@ from tenonry.config import EngineConfig
 from tenonry.continuity.recovery import Recovery
 from tenonry.errors import EngineDeadError, TenonryError
 from tenonry.interfaces.launcher import Death
-from tenonry.messages import EngineCoreOutputs, EngineZmqAddresses
+from tenonry.messages import CoordinatorFacts, EngineCoreOutputs
 from tenonry.stats import SchedulerStats
 
 logger = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class OutputHandler:
             return self._outputs.flush()
         return []
 
-    def move(self, indexes: Iterable[int], coordinator: EngineZmqAddresses | None) -> None:
+    def move(self, indexes: Iterable[int], coordinator: CoordinatorFacts | None) -> None:
         """Newcomers take the places of engines, whose streams go on there."""
         self._client.abort_requests(self._settle())
         for index, requests in self._client.take_over(indexes, coordinator).items():

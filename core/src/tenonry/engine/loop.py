@@ -20,9 +20,9 @@ from tenonry.engine.build import build_engine
 from tenonry.engine.core import EngineCore
 from tenonry.engine.ports import ClientPorts
 from tenonry.engine.utility import EngineUtilities, answer
-from tenonry.engine.waves import CoordinatorClient
 from tenonry.errors import WireError
 from tenonry.info import ModelInfo
+from tenonry.interfaces.coordination import Coordination, EngineCompanion
 from tenonry.interfaces.launcher import FIRST_STANDBY, EngineSpec, engine_name
 from tenonry.launch.supervise import STOP_SIGNAL, Heartbeat
 from tenonry.messages import (
@@ -37,7 +37,7 @@ from tenonry.messages import (
 )
 from tenonry.operations.engine import ASLEEP
 from tenonry.outputs import FinishReason
-from tenonry.plugin.plan import PluginPlan
+from tenonry.plugin.plan import PluginPlan, import_target
 from tenonry.transport.keys import keys_of
 from tenonry.transport.serial import Decoder, Encoder
 from tenonry.transport.sockets import Context
@@ -61,15 +61,11 @@ class EngineLoop:
             data_parallel_size=metadata.data_parallel_size, expert_rendezvous=metadata.rendezvous
         )
         plan = PluginPlan.decode(spec.plan_text)
-        self._coordinator: CoordinatorClient | None = None
-        if metadata.addresses.coordinator_input is not None:
-            self._coordinator = CoordinatorClient(
-                context,
-                spec,
-                metadata,
-                plan.get("worker"),
-                self.config.data_parallel_sync_steps,
-                self._keeps_waiting,
+        self._companion: EngineCompanion | None = None
+        if metadata.coordinator is not None:
+            coordination: Coordination = import_target(metadata.coordinator.plugin)()
+            self._companion = coordination.companion(
+                context, spec, metadata, self.config, self._keeps_waiting
             )
         curve = keys_of(spec.curve_keys)
         self._ports = ClientPorts(context, spec.engine_index, curve, metadata.epoch)
@@ -86,9 +82,9 @@ class EngineLoop:
         addresses = zip(metadata.addresses.inputs, metadata.addresses.outputs, strict=True)
         for client, pair in enumerate(addresses):
             self._ports.attach(client, *pair)
-        if self._coordinator is not None:
-            self._ports.listen(self._coordinator.orders)
-            self._coordinator.on_send(self.core)
+        if self._companion is not None:
+            self._ports.listen(self._companion.socket)
+            self._companion.on_send(self.core)
         self._call_decoder = Decoder(UtilityCall)
         self._abort_decoder = Decoder(list[int])
         self._encoder = Encoder()
@@ -125,9 +121,9 @@ class EngineLoop:
     def _turn(self) -> bool:
         """Drain the inputs, turn one step. False when an orderly stop is complete."""
         core = self.core
-        coordinator = self._coordinator
+        companion = self._companion
         self._heartbeat.send()
-        must_step = coordinator is not None and coordinator.must_step and self._stop_at is None
+        must_step = companion is not None and companion.must_step and self._stop_at is None
         core.in_wave = must_step
         if self._stop_at is None and not must_step and not core.has_work():
             self._rest()
@@ -138,11 +134,11 @@ class EngineLoop:
             if not worked:
                 self._ports.wait(1)  # ms, for a KV transfer, or for other requests
             self._send(core.attach_stats(outputs_by_client, idle=False))
-            if coordinator is not None:
-                coordinator.on_step(core)
-        elif must_step and coordinator is not None:
+            if companion is not None:
+                companion.on_step(core)
+        elif must_step and companion is not None:
             self._send_idle()
-            coordinator.on_step(core)
+            companion.on_step(core)
         if self._failure is not None:
             raise RuntimeError(self._failure)
         return self._stop_at is None or self._continue_stop(self._stop_at)
@@ -170,8 +166,8 @@ class EngineLoop:
             os.sched_yield()
 
     def _drain(self) -> None:
-        if self._coordinator is not None:
-            self._coordinator.receive(self.core.held != ASLEEP)
+        if self._companion is not None:
+            self._companion.receive(self.core.held != ASLEEP)
         for client, frames in self._ports.receive():
             self._receive(client, frames)
 
@@ -186,8 +182,8 @@ class EngineLoop:
                 outputs.scheduler_stats.frames_dropped = self.frames_dropped
                 self.frames_dropped = 0
             self._ports.send(client, self._encoder.encode(outputs))
-        if self._coordinator is not None:
-            self._coordinator.on_send(self.core)
+        if self._companion is not None:
+            self._companion.on_send(self.core)
 
     # ------------------------------------------------------------------ input
     def _receive(self, client: int, frames: list[bytes]) -> None:
@@ -204,8 +200,8 @@ class EngineLoop:
                 self._heartbeat.pause()  # a call may take any time
                 was_held = self.core.held
                 result = answer(self._utilities, call)
-                if self._coordinator is not None:
-                    self._coordinator.index = self._ports.index
+                if self._companion is not None:
+                    self._companion.index = self._ports.index
                 self._send({client: EngineCoreOutputs(utility=result)})
                 if was_held:
                     self._arrived()  # what waited arrives now
@@ -249,8 +245,8 @@ class EngineLoop:
         self._send({client: EngineCoreOutputs(finished=[outcome])})
 
     def _arrived(self, wave: int = 0) -> None:
-        if self._coordinator is not None and not self.core.held:
-            self._coordinator.on_request(wave)
+        if self._companion is not None and not self.core.held:
+            self._companion.on_request(wave)
 
     # ------------------------------------------------------------------ ends
     def _keeps_waiting(self) -> bool:

@@ -7,20 +7,21 @@ leaves no file behind.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from socket import socketpair
 
 import msgspec
 import zmq
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
-from tenonry.info import ModelInfo
+from tenonry.info import ModelInfo, PluginRecord
+from tenonry.interfaces.coordination import Coordination
 from tenonry.interfaces.launcher import (
     FIRST_STANDBY,
     Death,
@@ -33,8 +34,9 @@ from tenonry.launch.devices import num_places
 from tenonry.launch.handshake import CoreEngine, Handshake, check_alike
 from tenonry.launch.nodes import NodeWatch, plugins_of
 from tenonry.launch.supervise import STOP_TIMEOUT_S, Supervisor, describe_exit
-from tenonry.messages import EngineFacts, EngineZmqAddresses, HandshakeMetadata
-from tenonry.plugin.manager import build_plugin
+from tenonry.messages import CoordinatorFacts, EngineFacts, EngineZmqAddresses, HandshakeMetadata
+from tenonry.plugin.kinds import COORDINATIONS
+from tenonry.plugin.manager import build_plugin, resolve_point
 from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.folder import RunDirectory
 from tenonry.transport.keys import CurveKeys, read_keys
@@ -42,8 +44,7 @@ from tenonry.transport.sockets import Context, Socket, endpoint, make_socket, tc
 
 logger = logging.getLogger(__name__)
 COORDINATOR = "coordinator"
-COORDINATOR_ROLE = "tenonry.engine.coordinator:run_coordinator"
-ANSWER_BYTES = 4096
+COORDINATION = "waves"
 FORMER = "former "  # before the name of a process whose place another one took
 
 
@@ -77,7 +78,7 @@ class EngineFleet:
         self._indexes = {COORDINATOR: self.COORDINATOR}  # by name of the process
         self._places: dict[int, int] = {}  # of the GPUs of this node, by engine
         self.remote: set[int] = set()  # engines that another node started
-        self.coordinator: EngineZmqAddresses | None = None
+        self.coordinator: CoordinatorFacts | None = None
         self._rendezvous = ""  # of engines that step together
         self._has_independent = False  # engines that do not, and may be started again
         self.epochs: Iterator[int] = before.epochs if before else itertools.count(1)
@@ -98,7 +99,9 @@ class EngineFleet:
         keys = None if self.is_local or before else _keys(config)
         self.curve: CurveKeys | None = before.curve if before else keys
         self._curve_text = "" if self.curve is None else self.curve.encode()
-        self._coordinated = coordinated or model.needs_lockstep
+        self._coordination: tuple[type[Coordination], PluginRecord] | None = None
+        if coordinated or model.needs_lockstep:
+            self._coordination = resolve_point(COORDINATIONS, COORDINATION)
         self._context: Context = zmq.Context()
         self._nodes = NodeWatch(self._lost_there, self._returned)
 
@@ -169,8 +172,8 @@ class EngineFleet:
         ]
         local = [engine for engine in engines if engine.local]
         remote = [engine.index for engine in engines if not engine.local]
-        if self._coordinated and self.coordinator is None:
-            self.coordinator = self._start_coordinator()
+        if self._coordination and self.coordinator is None:
+            self.coordinator = self._start_coordinator(*self._coordination)
         address = endpoint(socket)
         if self._is_running and remote:
             self._nodes.order(remote, address, plugins_of(self._config))
@@ -196,15 +199,12 @@ class EngineFleet:
     def _run_handshake(
         self, socket: Socket, engines: list[CoreEngine], addresses: EngineZmqAddresses, epoch: int
     ) -> list[EngineFacts]:
-        if self.coordinator and self.COORDINATOR not in self.dead:
-            addresses = msgspec.structs.replace(
-                self.coordinator, inputs=addresses.inputs, outputs=addresses.outputs
-            )
         metadata = HandshakeMetadata(
             addresses=addresses,
             data_parallel_size=self.size,
             rendezvous=self._rendezvous,
             epoch=epoch,
+            coordinator=None if self.COORDINATOR in self.dead else self.coordinator,
         )
         handshake = Handshake(socket, engines, metadata, self._plan, self._nodes)
         return handshake.run(lambda: self._ended(engines), self._config.start_timeout)
@@ -222,33 +222,23 @@ class EngineFleet:
             if name in names or (name == COORDINATOR and self.COORDINATOR not in self.dead)
         }
 
-    def _start_coordinator(self) -> EngineZmqAddresses:
+    def _start_coordinator(
+        self, coordination: type[Coordination], plugin: PluginRecord
+    ) -> CoordinatorFacts:
         """Engines that join later connect to it as well, so its directory stays until it ends."""
         closing = contextlib.closing(self.run_directory())
         directory = self._coordinator_files.enter_context(closing)
         if self._model.needs_lockstep:
             self._rendezvous = self._config.expert_rendezvous or f"file://{directory.path}/experts"
-        ours, theirs = socketpair()
-        payload = {
-            "address": self.address(directory),
-            "answer": str(theirs.fileno()),
-            "lockstep": self._rendezvous,
-            "curve_keys": self._curve_text,
-        }
-        with ours:
-            with theirs:  # then only the child holds it, so `recv` returns when the child ends
-                self._helpers.start(
-                    COORDINATOR,
-                    COORDINATOR_ROLE,
-                    payload,
-                    pass_fds=[theirs.fileno()],
-                    removes=directory.path,
-                )
-            ours.settimeout(self._config.start_timeout)
-            with contextlib.suppress(TimeoutError):
-                if answer := ours.recv(ANSWER_BYTES):
-                    return msgspec.json.decode(answer, type=EngineZmqAddresses)
-        raise LaunchError("the coordinator did not start; its own log lines say why")
+        launch = functools.partial(self._helpers.start, COORDINATOR, removes=directory.path)
+        endpoints = coordination().start(
+            launch,
+            self.address(directory),
+            lockstep=self._model.needs_lockstep,
+            curve_keys=self._curve_text,
+            timeout=self._config.start_timeout,
+        )
+        return CoordinatorFacts(plugin, endpoints)
 
     def _end_coordinator(self) -> None:
         """Engines that step together come back with another one, and meet elsewhere."""

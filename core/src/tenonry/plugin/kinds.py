@@ -78,6 +78,12 @@ KINDS: dict[str, Kind] = {
     )
 }
 
+# Joins several engines; each process loads the class that the owner of the engines found.
+COORDINATIONS = Point(
+    "tenonry.coordinations",
+    "tenonry.interfaces.coordination:Coordination",
+    {"waves": "tenonry-front-ends"},
+)
 HOOK_MODULES = Point("tenonry.plugins", kind="hook_module")
 # Where owners name the points that they open, as "module:POINT".
 POINTS = Point("tenonry.points")

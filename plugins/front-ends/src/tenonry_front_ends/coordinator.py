@@ -16,17 +16,17 @@ from typing import NoReturn
 import msgspec
 import zmq
 
-from tenonry.messages import (
+from tenonry.transport.keys import CurveKeys, keys_of
+from tenonry.transport.sockets import TCP, Context, Socket, endpoint, make_socket
+from tenonry_front_ends.wave_messages import (
     CoordinatorInput,
     CoordinatorOrder,
+    Endpoints,
     EngineLoad,
-    EngineZmqAddresses,
     LoadTable,
     WaveStart,
     WaveVerdict,
 )
-from tenonry.transport.keys import CurveKeys, keys_of
-from tenonry.transport.sockets import TCP, Context, Socket, endpoint, make_socket
 
 logger = logging.getLogger(__name__)
 PUBLISH_EVERY_S = 0.1  # while figures change
@@ -101,12 +101,12 @@ class Coordinator:
         self._decoder = msgspec.msgpack.Decoder(CoordinatorInput)
         self.state = CoordinatorState(lockstep=lockstep)
 
-    def endpoints(self) -> EngineZmqAddresses:
+    def endpoints(self) -> Endpoints:
         """Where engines and front ends connect."""
-        return EngineZmqAddresses(
-            coordinator_input=endpoint(self._orders),
-            coordinator_output=endpoint(self._reports),
-            frontend_stats_publish_address=endpoint(self._loads),
+        return Endpoints(
+            orders=endpoint(self._orders),
+            reports=endpoint(self._reports),
+            loads=endpoint(self._loads),
         )
 
     def run(self) -> NoReturn:

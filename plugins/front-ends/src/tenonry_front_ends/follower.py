@@ -14,13 +14,13 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from tenonry.client.core_client import CoreClient
 from tenonry.continuity.recovery import Recovery
 from tenonry.errors import TenonryError
-from tenonry.messages import EngineZmqAddresses
+from tenonry.messages import CoordinatorFacts
 from tenonry_front_ends.messages import RecoveryTask, TaskDone
 
 logger = logging.getLogger("tenonry.front_ends")
 POLL_S = 0.005
 CALLS_TIMEOUT_S = 60.0
-Switch = Callable[[Sequence[int], EngineZmqAddresses | None], None]
+Switch = Callable[[Sequence[int], CoordinatorFacts | None], None]
 
 
 class Follower:

@@ -21,7 +21,7 @@ from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, EngineGenerateError, LaunchError, Unsupported
 from tenonry.interfaces.launcher import Death, Launcher, LauncherContext
 from tenonry.launch.supervise import STOP_TIMEOUT_S, describe_exit
-from tenonry.messages import EngineFacts, EngineZmqAddresses
+from tenonry.messages import CoordinatorFacts, EngineFacts, EngineZmqAddresses
 from tenonry.plugin.manager import build_plugin
 from tenonry.transport.folder import RunDirectory
 from tenonry.transport.keys import read_keys
@@ -197,14 +197,14 @@ class JoinedEngines(Engines):
             is_complete = self.reports.is_complete
             relay.turn(POLL_MS)
             self._check_open(is_complete and relay.facts is None)
-            if relay.coordinator is not None:
+            if relay.is_answered:
                 self.reports.engines = [self._index]
             if self._dead:
                 relay.turn(LAST_WORDS_MS)
             self._check()
         return relay.facts
 
-    def _connect(self, facts: EngineFacts, coordinator: EngineZmqAddresses | None) -> None:
+    def _connect(self, facts: EngineFacts, coordinator: CoordinatorFacts | None) -> None:
         self.client.add_engines([facts], coordinator)
         deadline = time.monotonic() + CONNECT_TIMEOUT_S
         while self.client.unconnected():

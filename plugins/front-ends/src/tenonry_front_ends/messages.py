@@ -8,7 +8,7 @@ import msgspec
 
 from tenonry.info import EngineInfo, ModelInfo
 from tenonry.interfaces.launcher import Death
-from tenonry.messages import EngineFacts, EngineZmqAddresses
+from tenonry.messages import CoordinatorFacts, EngineFacts
 from tenonry.plugin.plan import PluginPlan
 from tenonry.stats import StatRecord
 from tenonry_helper_pool.stats import HelperStats
@@ -96,7 +96,7 @@ class EnginesReady(msgspec.Struct, array_like=True, tag=True):
     """Supervisor: these engines connect to the server now."""
 
     engines: list[EngineFacts]
-    coordinator: EngineZmqAddresses | None
+    coordinator: CoordinatorFacts | None
     info: EngineInfo
     pids: dict[str, int]
 
@@ -121,7 +121,7 @@ class RecoveryTask(msgspec.Struct, array_like=True, tag=True):
     engines: list[EngineFacts] = []
     input_address: str = ""
     output_address: str = ""
-    coordinator: EngineZmqAddresses | None = None
+    coordinator: CoordinatorFacts | None = None
 
 
 class EnginesAdmitted(msgspec.Struct, array_like=True, tag=True):

@@ -18,7 +18,7 @@ from tenonry.client.engines import OwnedEngines
 from tenonry.continuity.restarts import Restarts
 from tenonry.errors import EngineDeadError, EngineGenerateError, LaunchError
 from tenonry.launch.fleet import EngineFleet
-from tenonry.messages import EngineZmqAddresses
+from tenonry.messages import CoordinatorFacts
 from tenonry.replacement.replacement import CALLS_TIMEOUT_S, check_unchanged
 from tenonry_front_ends.messages import (
     EngineGivenUp,
@@ -57,7 +57,7 @@ class SharedRecovery:
         engines.on_switch = self._take_over
         engines.on_moved = self._switch_all
         engines.on_refused = self._drop
-        self._coordinator: EngineZmqAddresses | None = None  # of those that switch
+        self._coordinator: CoordinatorFacts | None = None  # of those that switch
         self.restarts = Restarts(
             self, self._restart, engines.stats.record, self.lock, engines.num_together
         )
@@ -183,7 +183,7 @@ class SharedRecovery:
         return answer
 
     # ------------------------------------------------------------------ replacing
-    def _take_over(self, indexes: Sequence[int], coordinator: EngineZmqAddresses | None) -> None:
+    def _take_over(self, indexes: Sequence[int], coordinator: CoordinatorFacts | None) -> None:
         self._client.take_over(indexes, coordinator)
         self._coordinator = coordinator
 

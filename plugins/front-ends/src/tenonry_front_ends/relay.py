@@ -13,6 +13,7 @@ import zmq
 
 from tenonry.errors import LaunchError
 from tenonry.messages import (
+    CoordinatorFacts,
     EngineFacts,
     EngineHandshakeMessage,
     EngineZmqAddresses,
@@ -33,7 +34,7 @@ class HandshakeRelay:
     """Passes the messages of one engine, which connects to `here`, on to `address`, and the answer back with `own`, the
     sockets of this front end, in front of those of the first node's.
 
-    `coordinator` is there once the first node has answered, `facts` once the engine is ready.
+    `is_answered`: by the first node, which knows the `coordinator`. `facts` are there once the engine is ready.
     """
 
     def __init__(
@@ -43,7 +44,8 @@ class HandshakeRelay:
         self._address = address
         self._keys = keys
         self._own = own
-        self.coordinator: EngineZmqAddresses | None = None
+        self.is_answered = False
+        self.coordinator: CoordinatorFacts | None = None
         self.facts: EngineFacts | None = None
         self._asked_at = 0.0
         self._messages = msgspec.msgpack.Decoder(EngineHandshakeMessage)
@@ -62,7 +64,7 @@ class HandshakeRelay:
                 self._from_engine(self._here.recv_multipart()[-1])
             else:
                 self._from_first(self._there.recv())
-        if self._asked_at and self.coordinator is None:
+        if self._asked_at and not self.is_answered:
             self._check_answer()
 
     @property
@@ -95,7 +97,8 @@ class HandshakeRelay:
                 f"the server at {self._address} leads no group of servers; start it with --data-parallel-rank 0, or "
                 "this one with --headless"
             )
-        self.coordinator = metadata.addresses
+        self.is_answered = True
+        self.coordinator = metadata.coordinator
         metadata.addresses = msgspec.structs.replace(
             metadata.addresses,
             inputs=[*self._own.inputs, *metadata.addresses.inputs],

@@ -14,29 +14,37 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
-from tenonry.engine.core import EngineCore
+from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
-from tenonry.info import PluginRecord
+from tenonry.interfaces.coordination import CoordinatedEngine, EngineCompanion
 from tenonry.interfaces.launcher import FIRST_STANDBY, EngineSpec
-from tenonry.messages import (
+from tenonry.messages import HandshakeMetadata
+from tenonry.plugin.plan import PluginPlan, load_class
+from tenonry.transport.keys import keys_of
+from tenonry.transport.sockets import Context, make_socket, receive_frames
+from tenonry_front_ends.wave_messages import (
     CoordinatorOrder,
+    Endpoints,
     EngineLoad,
-    HandshakeMetadata,
     WaveStart,
     WaveSync,
     WaveVerdict,
 )
-from tenonry.plugin.plan import load_class
-from tenonry.transport.keys import keys_of
-from tenonry.transport.sockets import Context, make_socket, receive_frames
 
 REPORT_EVERY_S = 0.05
 VERDICT_POLL_MS = 100
 CONNECT_TIMEOUT_MS = 10_000
 
 
-class CoordinatorClient:
-    """What the loop of engine `index`, one among several, calls: after each step, with each send, for each request.
+def endpoints_of(metadata: HandshakeMetadata) -> Endpoints:
+    """Return where to connect. Raises LaunchError for an engine without a coordinator."""
+    if metadata.coordinator is None:
+        raise LaunchError("this engine has no coordinator")
+    return msgspec.json.decode(metadata.coordinator.endpoints, type=Endpoints)
+
+
+class WaveCompanion(EngineCompanion):
+    """Reports the load of its engine, and keeps it in step with the others where the model needs that.
 
     `must_step`: a wave runs, so this engine steps even without work. `keeps_waiting()` says whether to go on waiting
     for a verdict. Raises ConfigError for a worker without dummy steps where engines step together, LaunchError when
@@ -48,24 +56,24 @@ class CoordinatorClient:
         context: Context,
         spec: EngineSpec,
         metadata: HandshakeMetadata,
-        worker: PluginRecord,
-        sync_steps: int,
+        config: EngineConfig,
         keeps_waiting: Callable[[], bool],
     ) -> None:
         self.index = spec.engine_index
         self._keeps_waiting = keeps_waiting
         self._lockstep = metadata.rendezvous != ""
-        self._sync_steps = sync_steps
+        self._sync_steps = config.data_parallel_sync_steps
+        worker = PluginPlan.decode(spec.plan_text).get("worker")
         if self._lockstep and "dummy_batch" not in load_class(worker).capabilities:
             raise ConfigError(
                 f"the engines of this model step together, and worker '{worker.name}' has no dummy steps"
             )
         curve = keys_of(spec.curve_keys)
-        addresses = metadata.addresses
-        self.orders = make_socket(context, zmq.SUB, addresses.coordinator_input or "", curve=curve)
-        self.orders.subscribe(b"")
+        endpoints = endpoints_of(metadata)
+        self.socket = make_socket(context, zmq.SUB, endpoints.orders, curve=curve)
+        self.socket.subscribe(b"")
         self._reports = make_socket(
-            context, zmq.PUSH, addresses.coordinator_output or "", curve=curve, keep="connected"
+            context, zmq.PUSH, endpoints.reports, curve=curve, keep="connected"
         )
         if not self._reports.poll(CONNECT_TIMEOUT_MS, zmq.POLLOUT):
             raise LaunchError("the coordinator cannot be reached")
@@ -78,8 +86,7 @@ class CoordinatorClient:
         self._decoder = msgspec.msgpack.Decoder(CoordinatorOrder)
 
     def receive(self, starts: bool) -> None:
-        """Follow the orders that have arrived. Without `starts`, no wave begins: `on_request` is called later."""
-        while frames := receive_frames(self.orders):
+        while frames := receive_frames(self.socket):
             order = self._decoder.decode(frames[0])
             if not isinstance(order, WaveStart) or order.exclude_index == self.index:
                 continue
@@ -98,9 +105,9 @@ class CoordinatorClient:
         self._wave = max(self._wave, wave)
         self.must_step = self._lockstep
 
-    def on_send(self, core: EngineCore) -> None:
+    def on_send(self, engine: CoordinatedEngine) -> None:
         """Report the load at first and when it changed, at most every 50 ms while there is work."""
-        counts = core.request_counts()
+        counts = engine.request_counts()
         if counts == self._reported or self.index >= FIRST_STANDBY:
             return
         now = time.monotonic()
@@ -109,21 +116,21 @@ class CoordinatorClient:
             self._reported = counts
             self._report(EngineLoad(self.index, *counts))
 
-    def on_step(self, core: EngineCore) -> None:
+    def on_step(self, engine: CoordinatedEngine) -> None:
         """Count a step of the wave; every `data_parallel_sync_steps` steps, ask whether any engine has work.
 
         In each step of a wave the model runs. A turn that only collected a result, or only removed rows, is completed
         by a dummy step.
         """
         num_passes = self._num_passes
-        self._num_passes = core.num_passes
+        self._num_passes = engine.num_passes
         if not self.must_step:
             return
-        if num_passes == core.num_passes:
-            core.call_workers("execute_dummy_batch")
+        if num_passes == engine.num_passes:
+            engine.call_workers("execute_dummy_batch")
         self._step += 1
         if not self._step % self._sync_steps:
-            self._report(WaveSync(self.index, self._wave, core.has_work()))
+            self._report(WaveSync(self.index, self._wave, engine.has_work()))
             if not self._is_work_left():
                 self._wave += 1
                 self.must_step = False
@@ -131,8 +138,8 @@ class CoordinatorClient:
     def _is_work_left(self) -> bool:
         """The coordinator's verdict; True when this engine is about to end."""
         while self._keeps_waiting():
-            if self.orders.poll(VERDICT_POLL_MS):
-                order = self._decoder.decode(self.orders.recv())
+            if self.socket.poll(VERDICT_POLL_MS):
+                order = self._decoder.decode(self.socket.recv())
                 if isinstance(order, WaveVerdict) and order.wave == self._wave:
                     return order.unfinished
         return True

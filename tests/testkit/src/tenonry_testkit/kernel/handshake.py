@@ -22,13 +22,7 @@ SCHEDULER = PluginRecord(
     kind="scheduler", name="s", target="a:B", distribution="acme", version="2.0"
 )
 PLAN = PluginPlan((SCHEDULER,))
-ADDRESSES = EngineZmqAddresses(
-    inputs=["ipc:///in"],
-    outputs=["ipc:///out"],
-    coordinator_input="ci",
-    coordinator_output="co",
-    frontend_stats_publish_address="stats",
-)
+ADDRESSES = EngineZmqAddresses(inputs=["ipc:///in"], outputs=["ipc:///out"])
 METADATA = HandshakeMetadata(addresses=ADDRESSES, data_parallel_size=2, epoch=4)
 VERSIONS = {"acme": "2.0"}
 ARRIVES_MS = 20_000

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from tenonry.client.async_llm import AsyncLLM
@@ -55,3 +56,17 @@ class Served:
     def close(self) -> None:
         self.engine.shutdown()
         self.runner.close()
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[Callable[..., Served]]:
+    """Start engines of a test's own; all end with it. The model `fake` has to be installed."""
+    made: list[Served] = []
+
+    def start(**values: Any) -> Served:
+        made.append(Served(**values))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()

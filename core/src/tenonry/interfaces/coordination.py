@@ -1,0 +1,123 @@
+"""Coordination: load reports and common steps of several engines. Its parts run with the owner of the engines, in
+each engine and in each front end.
+
+A single front end with independent engines needs none. Several front ends do, and so do engines that step together.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
+
+from tenonry.config import EngineConfig
+from tenonry.interfaces.launcher import EngineSpec
+from tenonry.messages import HandshakeMetadata
+from tenonry.transport.keys import CurveKeys
+from tenonry.transport.sockets import Context, Socket
+
+
+class CoordinatedEngine(Protocol):
+    """The engine of a companion. `num_passes`: steps with tokens to compute so far."""
+
+    num_passes: int
+
+    def has_work(self) -> bool: ...
+
+    def request_counts(self) -> tuple[int, int]:
+        """Running and waiting requests."""
+        ...
+
+    def call_workers(self, method: str) -> Any: ...
+
+
+class EngineCompanion(ABC):
+    """Work of one engine among several besides its loop, which calls the methods. Engine process.
+
+    `index`: number of the engine, which changes when a standby takes another's place. `must_step`: the engine steps
+    even without requests. `socket`: wakes the loop, so that it calls `receive`.
+    """
+
+    index: int
+    must_step: bool = False
+    socket: Socket
+
+    @abstractmethod
+    def receive(self, starts: bool) -> None:
+        """Follow the orders that have arrived. Without `starts` the engine sleeps, and no common steps begin."""
+
+    @abstractmethod
+    def on_request(self, wave: int = 0) -> None:
+        """A request arrived, sent in that wave, or a message that may have been one."""
+
+    @abstractmethod
+    def on_step(self, engine: CoordinatedEngine) -> None:
+        """A step ended, or none was possible while `must_step` was set."""
+
+    @abstractmethod
+    def on_send(self, engine: CoordinatedEngine) -> None:
+        """Outputs were sent, or the engine is idle. Called once before the first step, too."""
+
+
+class LoadSource(ABC):
+    """Loads of all engines, as one front end knows them. Event loop; no method blocks.
+
+    `loads`: waiting and running requests by engine, of all front ends; empty where nothing is known. `wave`: number
+    that the next request carries.
+    """
+
+    loads: dict[int, int]
+    wave: int = 0
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Read what has arrived. Called before each request."""
+
+    @abstractmethod
+    def wake(self, chosen: int) -> None:
+        """A request was sent to engine `chosen`; the others have to step with it, if they pause."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the sockets. Idempotent."""
+
+
+class Coordination(ABC):
+    """Creates the parts. Found under one name by the owner of the engines, which passes the class on to the others."""
+
+    interface_version: ClassVar[int] = 1
+
+    @abstractmethod
+    def start(
+        self,
+        start_process: Callable[..., object],
+        address: str,
+        *,
+        lockstep: bool,
+        curve_keys: str,
+        timeout: float,
+    ) -> str:
+        """Start the coordinator's process, `start_process(role, payload, pass_fds=…)`, and wait until it is ready.
+
+        It binds at `address`, which may be a file or a free TCP port. `lockstep`: the engines step together.
+        Returns the endpoints for `companion` and `load_source`, as text. Raises LaunchError after `timeout` seconds.
+        """
+
+    @abstractmethod
+    def companion(
+        self,
+        context: Context,
+        spec: EngineSpec,
+        metadata: HandshakeMetadata,
+        config: EngineConfig,
+        keeps_waiting: Callable[[], bool],
+    ) -> EngineCompanion:
+        """Return the companion of the engine of `spec`, before its model is loaded.
+
+        `keeps_waiting()` is False once the engine ends; called at least once a second while the companion waits.
+        Raises ConfigError for a worker that cannot work so, LaunchError without a coordinator.
+        """
+
+    @abstractmethod
+    def load_source(self, context: Context, curve: CurveKeys | None, endpoints: str) -> LoadSource:
+        """Return the load source of a front end."""

@@ -1,0 +1,65 @@
+"""The coordination `waves`: creates the coordinator's process, and its ends in engines and front ends."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from socket import socketpair
+
+import msgspec
+
+from tenonry.config import EngineConfig
+from tenonry.errors import LaunchError
+from tenonry.interfaces.coordination import Coordination, EngineCompanion, LoadSource
+from tenonry.interfaces.launcher import EngineSpec
+from tenonry.messages import HandshakeMetadata
+from tenonry.transport.keys import CurveKeys
+from tenonry.transport.sockets import Context
+from tenonry_front_ends.load_table import PublishedLoads
+from tenonry_front_ends.wave_messages import Endpoints
+from tenonry_front_ends.waves import WaveCompanion
+
+COORDINATOR_ROLE = "tenonry_front_ends.coordinator:run_coordinator"
+ANSWER_BYTES = 4096
+
+
+class WaveCoordination(Coordination):
+    """One process receives the loads of all engines, publishes them, and decides when engines in lockstep pause."""
+
+    def start(
+        self,
+        start_process: Callable[..., object],
+        address: str,
+        *,
+        lockstep: bool,
+        curve_keys: str,
+        timeout: float,
+    ) -> str:
+        ours, theirs = socketpair()
+        payload = {
+            "address": address,
+            "answer": str(theirs.fileno()),
+            "lockstep": "yes" if lockstep else "",
+            "curve_keys": curve_keys,
+        }
+        with ours:
+            with theirs:  # then only the child holds it, so `recv` returns when the child ends
+                start_process(COORDINATOR_ROLE, payload, pass_fds=[theirs.fileno()])
+            ours.settimeout(timeout)
+            with contextlib.suppress(TimeoutError):
+                if answer := ours.recv(ANSWER_BYTES):
+                    return answer.decode()
+        raise LaunchError("the coordinator did not start; its own log lines say why")
+
+    def companion(
+        self,
+        context: Context,
+        spec: EngineSpec,
+        metadata: HandshakeMetadata,
+        config: EngineConfig,
+        keeps_waiting: Callable[[], bool],
+    ) -> EngineCompanion:
+        return WaveCompanion(context, spec, metadata, config, keeps_waiting)
+
+    def load_source(self, context: Context, curve: CurveKeys | None, endpoints: str) -> LoadSource:
+        return PublishedLoads(context, curve, msgspec.json.decode(endpoints, type=Endpoints))
