@@ -28,7 +28,7 @@ from tenonry_front_ends.wave_messages import (
     WaveVerdict,
 )
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("tenonry.coordinator")
 PUBLISH_EVERY_S = 0.1  # while figures change
 REPEAT_EVERY_S = 5.0  # while they do not: for front ends that joined later
 
