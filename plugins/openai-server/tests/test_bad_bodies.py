@@ -352,3 +352,29 @@ def test_prompt_too_long_or_empty_names_the_limit(api):
         {"prompt": "", "add_special_tokens": False, "stream": True},
     ):
         assert api.post("/v1/completions", body).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"prompt": "a", "max_tokens": 2.0, "temperature": 0.0, "seed": 3.0, "n": 1.0}',
+        b'{"prompt": "a", "max_tokens": 2e0}',
+        b'\xef\xbb\xbf{"prompt": "a"}',
+    ],
+)
+def test_same_number_or_text_in_another_spelling(body, api):
+    """JSON has one kind of number, and some clients put a byte order mark first."""
+    response = api.request(
+        "POST", "/v1/completions", content=body, headers={"content-type": "application/json"}
+    )
+    assert response.status_code == 200, response.text
+
+
+@pytest.mark.parametrize("value", ["2.5", "true", '"2"', "1e400", "-0.5"])
+def test_other_numbers_are_refused_as_they_were_sent(value, api):
+    body = f'{{"prompt": "a", "max_tokens": {value}}}'.encode()
+    response = api.request(
+        "POST", "/v1/completions", content=body, headers={"content-type": "application/json"}
+    )
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "max_tokens"

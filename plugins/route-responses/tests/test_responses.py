@@ -235,6 +235,14 @@ def test_result_of_a_patch_without_a_text_is_its_status():
     assert messages_of(call, {**result, "output": "no such file"})[1]["content"] == "no such file"
 
 
+def test_answers_and_results_may_hold_nothing():
+    call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "1", "output": None}
+    found = messages_of({"role": "assistant", "content": None}, call, result)
+    assert [message["role"] for message in found] == ["assistant", "tool"]
+    assert found[1]["content"] == ""
+
+
 def test_call_that_a_server_made_has_its_result():
     item = {"type": "mcp_call", "id": "1", "name": "f", "arguments": "{}", "server_label": "s"}
     assert messages_of({**item, "output": "2"})[1]["content"] == "2"

@@ -89,7 +89,10 @@ class _Conversation:
         role = item.get("role")
         if role not in ("user", "assistant", "system", "developer"):
             refuse(f"{where}.role", "must be user, assistant, system or developer")
-        parts = _parts(item.get("content"), f"{where}.content", images=role == "user")
+        content = item.get("content")
+        if content is None and role == "assistant":
+            return
+        parts = _parts(content, f"{where}.content", images=role == "user")
         if role != "assistant":
             self.messages.append({"role": role, "content": parts})
             return
@@ -156,6 +159,7 @@ class _Conversation:
         if item.get("type") in ("shell_call_output", "apply_patch_call_output"):
             output = item.get("status") if output is None else output
             output = output if isinstance(output, str) else _json(output)
+        output = "" if output is None else output
         self._result(call_id, _parts(output, f"{where}.output"))
 
     def _result(self, call_id: str, parts: list[Part]) -> None:

@@ -190,12 +190,8 @@ class Message(BaseModel):
 
     @property
     def _may_be_empty(self) -> bool:
-        if self.tool_calls or self.function_call:
-            return True
-        if self.role != "assistant":
-            return False
-        rest = (self.refusal, *(getattr(self, name) for name in REASONING))
-        return "content" in self.model_fields_set or any(text is not None for text in rest)
+        """Answers, and results of functions that return nothing."""
+        return self.role in {"assistant", "tool", "function"} or bool(self.tool_calls)
 
     @property
     def has_images(self) -> bool:

@@ -7,6 +7,7 @@ brings its own decoders for the fields that may be large. Names that the model l
 
 from __future__ import annotations
 
+import codecs
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
@@ -89,6 +90,7 @@ BodyType = TypeVar("BodyType", bound=Body)
 
 def parse_body(model: type[BodyType], raw: bytes, report: Report) -> BodyType:
     """Read and check a JSON body. Fields without an effect are reported. Raises APIError 400."""
+    raw = raw.removeprefix(codecs.BOM_UTF8)
     try:
         fields = _known_fields(model, raw, report)
         check_nested(model, raw, fields, report)
@@ -159,10 +161,12 @@ def _decode(model: type[Body], fields: Mapping[str, msgspec.Raw]) -> dict[str, A
 
 
 def _decode_small(name: str, raw: msgspec.Raw) -> Any:
+    """The value; an integer also where it is written as 3.0, which is the same number in JSON."""
     try:
-        return msgspec.json.decode(raw)
+        value = msgspec.json.decode(raw)
     except msgspec.ValidationError:  # the syntax is right, but a number is beyond 64 bits
         raise bad_request(f"{name}: holds a number that is out of range", name) from None
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def explain(
