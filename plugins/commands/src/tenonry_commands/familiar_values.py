@@ -43,6 +43,14 @@ DONE_ANYWAY: dict[str, tuple[Any, ...]] = {
     "swap_space": ("0", 0),
     "cpu_offload_gb": ("0", 0),
     "num_scheduler_steps": ("1", 1),
+    "logprobs_mode": ("raw_logprobs",),
+    "max_num_partial_prefills": ("1", 1),
+    "max_long_partial_prefills": ("1", 1),
+    "lora_dtype": ("auto",),
+    "decode_context_parallel_size": ("1", 1),
+    "prefill_context_parallel_size": ("1", 1),
+    "default_chat_template_kwargs": ("{}", {}),
+    "media_io_kwargs": ("{}", {}),
 }
 
 
