@@ -1,4 +1,4 @@
-"""What the settings say about experts that engines share, before anything is started."""
+"""Validation of settings for experts that engines share, before anything is started."""
 
 from __future__ import annotations
 

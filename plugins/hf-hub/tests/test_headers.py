@@ -1,4 +1,4 @@
-"""A checkpoint is judged by its headers: whole files, and an index that says the truth."""
+"""Checks of a checkpoint by its headers: complete files, and a correct index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what the user typed to the model's facts, or to an error that says what would work."""
+"""Resolution of the user's input to the model's facts, or to an error with the accepted forms."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_hook_module_is_light():
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
 def test_an_end_token_that_no_answer_can_have_is_named(tmp_path, model_folder, name):
-    """Refused only if no other end is left, and not where prompts and ends are token ids."""
+    """Rejected only if no other end token is left, and not if prompts and ends are token ids."""
     copy = shutil.copytree(model_folder, tmp_path / "model")
     for file in ("config.json", "generation_config.json"):
         values = json.loads((copy / file).read_text())

@@ -1,4 +1,4 @@
-"""Sizes in config.json that no model has are refused by key, value and bound."""
+"""Impossible sizes in config.json are rejected by key, value and bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files hold the weights; other formats and paths out of the folder are refused."""
+"""Selection of weight files; other formats and paths out of the folder are rejected."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def touch(folder, *files):
 
 @pytest.mark.parametrize("weight_map", [{}, [], None, {"a": "old-00001-of-00001.safetensors"}])
 def test_files_beside_an_index_of_other_files_are_the_model(tmp_path, weight_map):
-    """Saved again, in other shards, beside the index of before."""
+    """The model was saved again, in other shards, next to an older index."""
     touch(tmp_path, "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
     write_index(tmp_path, weight_map)
     found = list_weights(tmp_path)

@@ -1,7 +1,8 @@
-"""Experts shared out among engines: what the settings mean, and where the engines' ranks can meet. Front end, at start.
+"""Expert parallelism across engines: validation of its settings, and rendezvous of the engines' ranks. Front end, at
+start.
 
-On one node they meet in a file that the front end names. Across nodes it is a port of engine 0's node, which only the
-user can choose, since no process of another node may bind it.
+On one node the rendezvous is a file named by the front end. Across nodes it is a port of engine 0's node, which only
+the user can choose, since no process of another node may bind it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from tenonry.errors import ConfigError
 
 
 def is_spread(config: EngineConfig) -> bool:
-    """Whether the expert layers span the ranks of several engines, which then must step together."""
+    """Return True if the expert layers span the ranks of several engines, which then step in lockstep."""
     return config.enable_expert_parallel and config.data_parallel_size > 1
 
 
@@ -51,7 +52,7 @@ def _is_tcp(text: str) -> bool:
 
 
 def _has_several_nodes(config: EngineConfig) -> bool:
-    """Seen from the first node; the others are told by it where to meet."""
+    """Seen from the first node; the others receive the rendezvous from it."""
     local = config.data_parallel_size_local
     if config.launcher.name != "process":
         return True

@@ -76,7 +76,7 @@ def architecture(config: dict[str, Any], path: Path) -> str:
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The part of config.json that describes the language model: nested in models that also see or hear."""
+    """The part of config.json that describes the language model: nested in multimodal models."""
     for key in NESTED:
         if isinstance(config.get(key), dict):
             return dict(config[key])
@@ -92,8 +92,8 @@ def _is_count(value: object) -> bool:
 
 
 def max_model_len(config: dict[str, Any], tokenizer_config: dict[str, Any]) -> int:
-    """The longest sequence the model was made for, in tokens: the smallest length that config.json gives, rope scaling
-    applied; else what the tokenizer says; else 2048, with a warning.
+    """Maximum sequence length in tokens: the smallest in config.json, rope scaling applied; else the tokenizer's; else
+    2048, with a warning.
     """
     text = text_config(config)
     lengths = [
@@ -117,16 +117,16 @@ def max_model_len(config: dict[str, Any], tokenizer_config: dict[str, Any]) -> i
 
 
 def length_of_texts(longest: int, transformer: dict[str, Any], tokenizer: dict[str, Any]) -> int:
-    """Where sentence-transformers cuts texts, if that is less than `longest`, which the model reads.
+    """Truncation length of sentence-transformers, if less than `longest`, the model's own limit.
 
-    `transformer` is its sentence_bert_config.json, which goes before the tokenizer's own limit.
+    `transformer` is its sentence_bert_config.json, which takes precedence over the tokenizer's limit.
     """
     limit = transformer.get("max_seq_length") or tokenizer.get("model_max_length")
     return min(longest, limit) if _is_count(limit) else longest
 
 
 def _padding_id(text: dict[str, Any]) -> int:
-    """As config.json says, else 1, which is the default of these families."""
+    """The value in config.json, else 1, which is the default of these families."""
     found = text.get("pad_token_id", 1)
     return found if isinstance(found, int) and found >= 0 else 1
 

@@ -1,6 +1,6 @@
 """Opens a model's small files, with a cap on their size and an error that names the file. Any process.
 
-A model folder is somebody else's data: a file may be huge, a directory, a pipe that never answers, or not JSON at all.
+A model folder is untrusted data: a file may be huge, a directory, a blocking pipe, or not JSON at all.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Reads what the headers of a model's safetensors or GGUF files say, and whether the files are whole.
+"""Reads the headers of a model's safetensors or GGUF files, and checks that the files are complete.
 
 Front end and workers.
 
-No tensor is read: a truncated download, an index that names what is not there, or two files with one tensor are found
+No tensor is read: a truncated download, an index that names missing tensors, or two files with one tensor are detected
 before anything is started.
 """
 
@@ -38,7 +38,7 @@ BROKEN = "is not a safetensors file, or only a part of one; download or save the
 
 
 class StoredTensor(NamedTuple):
-    """One tensor of a checkpoint: where it is, and what it is. Its bytes are `begin` to `end` of `file`."""
+    """One tensor of a checkpoint: location, type and shape. Its bytes are `begin` to `end` of `file`."""
 
     file: Path
     dtype: str
@@ -60,12 +60,12 @@ class _Entry(msgspec.Struct):
 def read_headers(
     weights: WeightFiles, is_needed: Callable[[str], bool] | None = None
 ) -> dict[str, StoredTensor]:
-    """Tensor name → where and what, over all files of a model that are there. `is_needed` is asked for the name of a
-    file that is broken; where it says no, the tensors of that file are left out.
+    """Tensor name → location and type, over all existing files of a model. `is_needed` is called with the name of a
+    broken file; if it returns False, the tensors of that file are skipped.
 
     Raises ModelError that names file and tensor: a file is truncated or is none, a tensor's size does not fit its
     shape, or two files hold one tensor and there is no index. With one, the last file in order counts, as in
-    transformers, which reads all that the files hold, wherever the index says that it is.
+    transformers, which reads all tensors of the files, whatever file the index assigns to them.
     """
     with ThreadPoolExecutor(min(READERS, max(len(weights.files), 1))) as readers:
         headers = list(readers.map(partial(_header_of, is_needed), weights.files))
@@ -172,5 +172,5 @@ def _check_size(name: str, tensor: StoredTensor) -> None:
 
 
 def total_bytes(tensors: Iterable[StoredTensor]) -> int:
-    """What they take in their files."""
+    """Size of the tensors in their files."""
     return sum(tensor.num_bytes for tensor in tensors)

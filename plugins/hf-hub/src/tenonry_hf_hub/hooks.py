@@ -25,7 +25,7 @@ from tenonry_hf_hub.weights import find_weights
 # Asked last: another plugin may know names of its own; this one answers for every name, if only with an error.
 @hookimpl(trylast=True)
 def tenonry_resolve_model(config: EngineConfig) -> ModelInfo:
-    """Facts of a registered name, a folder or a hub id. Raises ModelError that says what would work."""
+    """Facts of a registered name, a folder or a hub id. Raises ModelError with the accepted forms."""
     check_rendezvous(config)
     located = locate_model(config)
     folder = located.path
@@ -39,7 +39,7 @@ def tenonry_resolve_model(config: EngineConfig) -> ModelInfo:
 
 
 def read_facts(config: EngineConfig, located: Located, tokenizer: Path | None) -> ModelInfo:
-    """The facts in the JSON files of a folder. Raises ModelError for what is missing or malformed."""
+    """Read the facts in the JSON files of a folder. Raises ModelError for missing or malformed files."""
     folder = located.path
     model = read_json(folder / "config.json")
     check_sizes(model, folder / "config.json")

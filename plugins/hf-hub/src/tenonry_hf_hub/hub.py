@@ -124,7 +124,7 @@ def _cached(name: str, revision: str | None, weights: bool) -> Located | None:
 
 
 def wanted_files(names: Iterable[str], weights: bool) -> list[str]:
-    """Which files of a repository to fetch: top-level safetensors and small text files, and named chat templates."""
+    """Files of a repository to download: top-level safetensors and small text files, and named chat templates."""
     names = sorted(filter(_is_inside, names))
     wanted = [name for name in names if "/" not in name and name.endswith(SMALL_FILES)]
     wanted += [name for name in names if name.startswith(TEMPLATES) and name.endswith(".jinja")]

@@ -1,4 +1,4 @@
-"""From the name that a user gave to a local folder: registered names, folders, GGUF files, hub ids.
+"""Resolves the user's model name to a local folder: registered names, folders, GGUF files, hub ids.
 
 Front end, at start-up.
 """
@@ -20,7 +20,7 @@ HUB_ID = re.compile(r"^[\w][\w.-]{0,95}(/[\w][\w.-]{0,95})?$", re.ASCII)
 
 
 def locate_model(config: EngineConfig) -> Located:
-    """The folder of `config.model`, downloaded first if need be. Raises ModelError that says what would work."""
+    """Folder of `config.model`, downloaded if necessary. Raises ModelError with the accepted forms."""
     return locate(config.model, config.revision, weights=config.load_format != "dummy")
 
 

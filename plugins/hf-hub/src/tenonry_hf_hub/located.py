@@ -1,4 +1,4 @@
-"""Where a model was found, and the model names that are registered. Front end, at start-up."""
+"""Location of a model, and the registered model names. Front end, at start-up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODELS = Point("tenonry.models", provider={"demo": "tenonry-demo-model"})
 
 
 class Located(NamedTuple):
-    """Where a model is: its folder, and the resolved commit of a hub model ("" otherwise)."""
+    """Location of a model: its folder, and the resolved commit of a hub model ("" otherwise)."""
 
     path: Path
     commit: str = ""

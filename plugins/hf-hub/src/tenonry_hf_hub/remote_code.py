@@ -1,4 +1,4 @@
-"""What to say about models that ship Python code: it is never run. Any process."""
+"""Notes on models that ship Python code: it is never run. Any process."""
 
 from __future__ import annotations
 

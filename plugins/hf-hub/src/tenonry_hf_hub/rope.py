@@ -1,4 +1,4 @@
-"""How rope scaling changes the longest sequence of a model. Front end, at start-up."""
+"""Effect of rope scaling on the longest sequence of a model. Front end, at start-up."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ ALREADY_SCALED = frozenset({"default", "longrope", "su", "llama3", "mrope", "pro
 
 
 def scaled_length(length: int, config: dict[str, Any]) -> int:
-    """The longest sequence, in tokens, of a model whose config.json gives `length` positions.
+    """Longest sequence, in tokens, of a model whose config.json declares `length` positions.
 
     `linear` and `dynamic` multiply it by their factor; `yarn` (arXiv:2309.00071) multiplies the length that the model
-    was trained on, which the same entry names. Gemma 3, and configurations that scale each layer type on its own, give
-    the final length, but for `dynamic`, which always grows from it.
+    was trained on, which the same entry names. Gemma 3, and configurations that scale each layer type separately,
+    declare the final length, except for `dynamic`, which always grows from it.
     """
     scaling = config.get("rope_scaling") or config.get("rope_parameters")
     if not isinstance(scaling, dict):

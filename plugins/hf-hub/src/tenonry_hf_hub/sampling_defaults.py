@@ -78,7 +78,7 @@ def default_sampling(
 
 
 class Bans:
-    """Tokens that are never generated. `ignored` names what logit biases cannot express."""
+    """Tokens that are never generated. `ignored` lists bans that logit biases cannot express."""
 
     def __init__(self, vocab_size: int) -> None:
         self.token_ids: set[int] = set()

@@ -1,8 +1,8 @@
-"""Sizes that config.json gives, looked at before any code builds a model of them. Front end and workers.
+"""Sizes in config.json, checked before any code builds a model of them. Front end and workers.
 
-A configuration is somebody else's data: a number of layers may be a thousand million, a string, or less than nothing.
-Each is refused in one sentence, before memory or time is spent. What is in bounds may still be wrong; that shows when
-the model is built without storage, and when its tensors are compared with it.
+A configuration is untrusted data: a number of layers may be a billion, a string, or negative. Each is rejected in one
+sentence, before memory or time is spent. Sizes within bounds may still be wrong; that is detected when the model is
+built without storage, and when its tensors are compared with it.
 """
 
 from __future__ import annotations

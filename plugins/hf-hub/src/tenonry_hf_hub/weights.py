@@ -1,7 +1,7 @@
-"""Lists a model's safetensors files, or its GGUF file, without opening a tensor. Front end (is there anything to
-load?) and workers.
+"""Lists a model's safetensors files, or its GGUF file, without opening a tensor. Front end (to check that weights
+exist) and workers.
 
-Other formats are refused: a .bin or .pt file is a pickle, and unpickling somebody else's file runs their code.
+Other formats are rejected: a .bin or .pt file is a pickle, and unpickling an untrusted file runs its code.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ OTHER_FORMATS = (*PICKLED, ".gguf", ".msgpack", ".h5")
 
 class WeightFiles(NamedTuple):
     """`files`: the safetensors files, in a fixed order, or the one GGUF file. `weight_map`: tensor name → file name, if
-    an index says which files there are.
+    there is an index.
 
-    `absent`: names of files that the index names and that are not there. `note`: which files beside them are not read,
-    and why, in words for the log; "" if none.
+    `absent`: missing files of the index. `note`: log text about other files that are not read, and the reason; "" if
+    none.
     """
 
     files: tuple[Path, ...]
@@ -53,16 +53,16 @@ def list_weights(folder: str | Path) -> WeightFiles:
 
 
 def holds_weights(folder: str | Path) -> bool:
-    """Whether the folder holds a file of weights, of any format, read or not."""
+    """Return True if the folder holds a file of weights, of any format, supported or not."""
     return any(path.suffix in (SUFFIX, *OTHER_FORMATS) for path in Path(folder).iterdir())
 
 
 def find_weights(folder: str | Path) -> WeightFiles:
-    """The files that are there, in the order of transformers: what `transformers_weights` of config.json names; else
-    model.safetensors, whatever is beside it; else what the index names; else all others.
+    """Existing weight files, in the order of transformers: those of `transformers_weights` in config.json; else
+    model.safetensors, whatever else there is; else those of the index; else all others.
 
-    Text of a model that also sees or hears may need no more than is there. Raises ModelError: none there (naming what
-    is there instead), shards are missing, or the index points out of the folder.
+    The text part of a multimodal model may not need missing files. Raises ModelError: none found (naming the files
+    found instead), shards are missing, or the index points out of the folder.
     """
     folder = Path(folder)
     chosen = _chosen_in_config(folder)
@@ -109,7 +109,7 @@ def _named(folder: Path, chosen: str) -> WeightFiles:
 
 
 def _from_index(index: Path, plain: tuple[Path, ...]) -> WeightFiles:
-    """What it names; `plain` if it names nothing that is there: a model was saved again beside an older index."""
+    """Files of the index; `plain` if none of them exist: a model was saved again next to an older index."""
     folder = index.parent
     weight_map = read_json(index, max_bytes=MAX_INDEX_BYTES).get("weight_map")
     if not isinstance(weight_map, dict):
@@ -130,7 +130,7 @@ def _from_index(index: Path, plain: tuple[Path, ...]) -> WeightFiles:
 
 
 def _without_index(plain: tuple[Path, ...]) -> WeightFiles:
-    """Raises ModelError where their names say that there should be more."""
+    """Files without an index. Raises ModelError if their names imply further shards."""
     for path in plain:
         number = SHARD.fullmatch(path.name)
         if number is None:
@@ -153,7 +153,7 @@ def _without_index(plain: tuple[Path, ...]) -> WeightFiles:
 
 
 def _note(folder: Path, found: WeightFiles, plain: tuple[Path, ...]) -> str:
-    """What is beside the files that were chosen and not read."""
+    """Weight files in the folder that were not chosen."""
     beside = [path.name for path in plain if path not in found.files]
     if (folder / INDEX).exists() and found.weight_map is None:
         beside.insert(0, INDEX)

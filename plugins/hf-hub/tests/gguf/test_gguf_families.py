@@ -1,4 +1,4 @@
-"""What a GGUF file's metadata and tensors become, and which files are refused."""
+"""Conversion of a GGUF file's metadata and tensors, and rejected files."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_what_would_be_another_model_is_refused_by_name(case, tmp_path):
 
 
 def with_type(path, name: str, number: int) -> None:
-    """Give a tensor another type in the table."""
+    """Change a tensor's type in the table."""
     data = bytearray(path.read_bytes())
     at = data.index(name.encode()) + len(name) + 4 + 2 * 8
     data[at : at + 4] = number.to_bytes(4, "little")

@@ -1,4 +1,4 @@
-"""Headers of GGUF files: what they say, and what broken or hostile ones are refused with."""
+"""Headers of GGUF files: contents, and errors of broken or hostile ones."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """GGUF: one file that holds a model's weights, facts and tokenizer. Front end and workers.
 
-`folder_of` makes the folder that all other code reads: JSON files made of the file's metadata beside a link to the
-file. `read_tensors` says where its weights are, under the names that transformers has for them.
+`folder_of` creates the folder that all other code reads: JSON files made of the file's metadata, and a link to the
+file. `read_tensors` locates its weights, under their names in transformers.
 """
 
 from __future__ import annotations

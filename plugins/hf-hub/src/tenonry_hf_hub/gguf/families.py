@@ -1,6 +1,6 @@
-"""The families whose GGUF files are read: config.json from metadata, and the tensors that such a model has.
+"""Supported families of GGUF files: config.json from metadata, and the tensors of such a model.
 
-Any process. Keys of metadata are those of the format's documentation; tensors have the names that llama.cpp gives them.
+Any process. Keys of metadata are those of the format's documentation; tensors have llama.cpp's names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ END_TOKENS = ("eos", "eot", "eom")
 
 class Family(NamedTuple):
     """`biases`: parts of attention that always have one. `swaps_halves`: rows of query and key are stored in another
-    order, the two numbers that are rotated together beside each other.
+    order, the two numbers that are rotated together next to each other.
     """
 
     architecture: str
@@ -39,8 +39,8 @@ FAMILIES = {
 
 
 class Place(NamedTuple):
-    """Where a tensor goes: its name in transformers, its shape there, and of how many heads the rows are to be put
-    into the order of transformers; 0 leaves them.
+    """Destination of a tensor: its name in transformers, its shape there, and the number of heads whose rows are
+    reordered to the order of transformers; 0 leaves them.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Place(NamedTuple):
 
 
 def family_of(header: Header, path: Path) -> tuple[str, Family]:
-    """The name of the architecture and what is known of it. Raises ModelError with those that are."""
+    """Architecture name and family. Raises ModelError that lists the supported ones."""
     name = header.metadata.get("general.architecture")
     family = FAMILIES.get(name) if isinstance(name, str) else None
     if family is None or not isinstance(name, str):
@@ -119,7 +119,7 @@ def generation_config_of(header: Header) -> dict[str, Any]:
 
 
 def dtype_of(header: Header) -> str:
-    """That of the matrices, of which most have one; bfloat16 for those in few bits."""
+    """Data type of most matrices; bfloat16 for quantised ones."""
     sizes: dict[str, int] = {}
     for tensor in header.tensors.values():
         if len(tensor.shape) > 1:

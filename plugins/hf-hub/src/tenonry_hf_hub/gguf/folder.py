@@ -45,7 +45,7 @@ def folder_of(path: Path) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where folders of GGUF files are kept."""
+    """Parent directory of the folders of GGUF files."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "tenonry" / "gguf"
 
@@ -58,7 +58,7 @@ def _digest(path: Path, header: Header) -> str:
 
 
 def _make(path: Path, header: Header, folder: Path) -> None:
-    """Written apart and then renamed, so that a folder is complete, whoever else makes it."""
+    """Write a temporary folder and rename it, so that a folder is complete even if several processes make it."""
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as made:
         work = Path(made) / folder.name
         work.mkdir()

@@ -1,8 +1,8 @@
 """Reads the header of a GGUF file: metadata, and the table of tensors. Any process.
 
-The library `gguf` has a reader, too. It believes every count of the file, and makes an array of each element, which
-takes seconds for a vocabulary; here each length is compared with what the file still holds before it is used. The
-types, and how long a block of each is, are the library's.
+The library `gguf` has a reader, too. It trusts every count of the file, and makes an array of each element, which takes
+seconds for a vocabulary; here each length is compared with the rest of the file before it is used. The types and their
+block sizes are the library's.
 
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -34,7 +34,7 @@ TYPE = struct.Struct("<I")
 
 
 class Count(NamedTuple):
-    """What is kept of an array: how many elements it has."""
+    """Placeholder for an array: its number of elements."""
 
     elements: int
 
@@ -57,7 +57,7 @@ class Header(NamedTuple):
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a file is one by its name or its first bytes."""
+    """Return True for a GGUF file, by its name or its first bytes."""
     if path.suffix.lower() == ".gguf":
         return True
     try:
@@ -187,7 +187,7 @@ class _Reader:
 def _placed(
     path: Path, rows: list[tuple[str, tuple[int, ...], int, int]], start: int, there: int
 ) -> dict[str, TensorEntry]:
-    """Where each tensor is. Raises ModelError naming the first that is not wholly in the file."""
+    """Locate each tensor. Raises ModelError naming the first that is not wholly in the file."""
     found: dict[str, TensorEntry] = {}
     for name, shape, number, offset in rows:
         if name in found:

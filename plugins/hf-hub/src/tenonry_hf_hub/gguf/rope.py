@@ -1,4 +1,4 @@
-"""How positions are encoded, of metadata and, for Llama 3.1 and later, of the tensor with their factors.
+"""Position encoding, from metadata and, for Llama 3.1 and later, from the tensor with its factors.
 
 Any process.
 """
@@ -48,7 +48,7 @@ def rope_parameters(header: Header, name: str, head_dim: int, path: Path) -> dic
 
 
 def _llama3(header: Header, theta: float, head_dim: int, path: Path) -> dict[str, Any]:
-    """The parameters that give the factors of the file. Raises ModelError where none do."""
+    """Rope parameters that reproduce the factors of the file. Raises ModelError if none do."""
     tensor = header.tensors[FREQUENCIES]
     if tensor.kind != "F32" or tensor.shape != (head_dim // 2,):
         raise ModelError(

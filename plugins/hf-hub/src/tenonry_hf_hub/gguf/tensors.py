@@ -30,8 +30,8 @@ class GgufTensor(NamedTuple):
 
 
 def read_tensors(path: Path) -> dict[str, GgufTensor]:
-    """Name in transformers → tensor. Raises ModelError that names the tensor which is missing, of a type that is not
-    read, of another shape than the metadata ask for, or which such a model does not have.
+    """Name in transformers → tensor. Raises ModelError that names a tensor which is missing, of an unsupported type, of
+    another shape than in the metadata, or unknown to such a model.
     """
     header = read_header(path)
     return tensors_of(header, path)
