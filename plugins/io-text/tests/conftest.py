@@ -162,7 +162,7 @@ def words():
 
 
 def suffix():
-    """Words end with </w>: what a token contributes depends on whether it is the last one."""
+    """Words end with </w>: a token's text depends on whether it is the last one."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.decoder = decoders.BPEDecoder()

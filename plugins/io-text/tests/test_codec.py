@@ -1,4 +1,4 @@
-"""Long texts and long lists of ids leave the interpreter to other threads: a front end answers others meanwhile."""
+"""Long texts and long lists of ids release the interpreter: a front end keeps serving other requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def turns_of_others(work: Callable[[], object]) -> int:
-    """How often this thread gets its turn while `work` runs in another one."""
+    """Number of times this thread runs while `work` runs in another one."""
     begun, done = threading.Event(), threading.Event()
 
     def run() -> None:
@@ -29,7 +29,7 @@ def turns_of_others(work: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("call", ["encode", "decode"])
 def test_a_long_text_holds_up_nobody(call, tokenizer_folders, make_processor):
-    """Reliability, fault 20: what is large costs its own request time, and no other."""
+    """Reliability, fault 20: large input costs its own request time, and no other."""
     processor = make_processor(tokenizer_folders["byte_level"], max_model_len=1 << 20)
     ids = processor.encode("the quick brown fox über 😀 " * 20_000)
     text = processor.decode(ids)

@@ -1,4 +1,4 @@
-"""Incremental detokenisation equals decoding everything at once, for every family of tokenizers and any cut."""
+"""Incremental detokenisation equals decoding as a whole, for every family of tokenizers and any split."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_pieces_add_up_to_the_whole_text(codecs, kind, text, data, skip, special
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), skip=st.booleans())
 def test_any_ids_of_a_byte_level_tokenizer(codecs, data, skip):
-    """Broken UTF-8 included: the same replacement characters as decoding at once."""
+    """Broken UTF-8 included: the same replacement characters as decoding as a whole."""
     codec = codecs["byte_level"]
     size = codec.tokenizer.get_vocab_size()
     ids = data.draw(
@@ -90,7 +90,7 @@ def test_any_ids_of_a_byte_level_tokenizer(codecs, data, skip):
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), skip=st.booleans())
 def test_any_ids_of_other_tokenizers(codecs, kind, data, skip):
-    """Nothing raises; and where decoding at once finds whole characters only, the text is the same."""
+    """Nothing raises; and if decoding as a whole yields whole characters only, the text is the same."""
     codec = codecs[kind]
     ids = data.draw(st.lists(st.integers(0, codec.tokenizer.get_vocab_size() + 50), max_size=20))
     whole = codec.decode(ids, skip_special_tokens=skip)
@@ -207,7 +207,7 @@ def test_table_stays_within_the_vocabulary(codecs, kind):
 @settings(max_examples=30, deadline=None)
 @given(text=texts, data=st.data())
 def test_window_agrees_with_the_table(codecs, kind, text, data):
-    """The slow stream, over the same tokenizers: what serves decoders that nobody has seen yet."""
+    """The slow stream, over the same tokenizers: the fallback for unknown decoders."""
     codec = codecs[kind]
     ids = codec.encode(text, add_special_tokens=False)
     whole = codec.decode(ids, skip_special_tokens=True)

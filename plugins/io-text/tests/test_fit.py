@@ -1,4 +1,4 @@
-"""A tokenizer beside a model that is smaller than it: refused at the start, refused in a prompt, or of no matter."""
+"""A tokenizer larger than its model: rejected at the start, rejected in a prompt, or harmless."""
 
 from __future__ import annotations
 

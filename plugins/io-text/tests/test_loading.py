@@ -1,4 +1,4 @@
-"""tokenizer.json straight into the Rust library gives what transformers gives."""
+"""Loading tokenizer.json straight into the Rust library yields the same results as transformers."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_settings_of_tokenizer_config(edited, oracle, settings):
 
 @pytest.mark.parametrize("kind", ["llama", "unigram"])
 def test_class_that_rebuilds_its_tokenizer(edited, oracle, kind):
-    """transformers builds LlamaTokenizer and T5Tokenizer out of the vocabulary; the file says the same."""
+    """transformers builds LlamaTokenizer and T5Tokenizer from the vocabulary; the file is equivalent."""
     folder = edited(
         kind=kind,
         tokenizer_class="LlamaTokenizer" if kind == "llama" else "PreTrainedTokenizerFast",
@@ -168,7 +168,7 @@ def test_no_tokenizer_at_all(tmp_path):
 
 
 def test_code_of_the_model_is_not_run(tmp_path):
-    """Class K: a folder with only remote code is refused, and says why."""
+    """Class K: a folder with only remote code is rejected with the reason."""
     (tmp_path / "config.json").write_text('{"model_type": "odd"}')
     settings = {
         "tokenizer_class": "OddTokenizer",

@@ -1,4 +1,4 @@
-"""What a chat template, or a request that it prints, must not be able to do."""
+"""Restrictions on a chat template, and on the request values that it prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where chat templates come from: the operator, or the model's folder."""
+"""Sources of chat templates: the operator, or the model's folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes that transformers rebuilds give the ids of AutoTokenizer, whatever the two files of a tokenizer say."""
+"""Classes that transformers rebuilds yield the ids of AutoTokenizer, for any contents of a tokenizer's two files."""
 
 from __future__ import annotations
 

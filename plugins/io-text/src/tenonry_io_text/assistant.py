@@ -1,4 +1,4 @@
-"""Earlier answers in the form that a template reads: content that is empty beside calls, and reasoning. Front end."""
+"""Earlier answers in the form that a template reads: empty content with calls, and reasoning. Front end."""
 
 from __future__ import annotations
 

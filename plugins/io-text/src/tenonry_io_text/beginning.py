@@ -9,9 +9,9 @@ from tenonry.step import I32
 
 
 def beginning(whole: I32, plain: I32, keep: int) -> I32:
-    """`keep` tokens of `whole`: its first ones, and behind them what the tokenizer put behind the text.
+    """`keep` tokens of `whole`: its first ones, and after them the tokens that the tokenizer appends to a text.
 
-    `plain`: the tokens of the text alone. Raises RequestError where no token of the text would be left.
+    `plain`: the tokens of the text alone. Raises RequestError if no token of the text would be left.
     """
     added = len(whole) - len(plain)
     if not 0 <= added < keep:

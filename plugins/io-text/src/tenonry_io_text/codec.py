@@ -18,10 +18,10 @@ from tenonry_io_text.window import WindowStream
 
 
 class Codec(Protocol):
-    """What the processor needs of a tokenizer. May be called from several threads."""
+    """Tokenizer interface of the processor. May be called from several threads."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of a text; `add_special_tokens` adds what the tokenizer puts around a text, such as BOS."""
+        """Token ids of a text; `add_special_tokens` adds the tokenizer's surrounding tokens, such as BOS."""
         ...
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
@@ -33,20 +33,20 @@ class Codec(Protocol):
         ...
 
     def token_text(self, token_id: int) -> str:
-        """What one token contributes inside a text: leading space kept, U+FFFD for a part of a character."""
+        """Text of one token inside a text: leading space kept, U+FFFD for a part of a character."""
         ...
 
     def token_bytes(self, token_id: int, *, skip_special_tokens: bool) -> bytes:
-        """What one token contributes inside a text, in UTF-8: leading space kept, perhaps a part of a character."""
+        """UTF-8 bytes of one token inside a text: leading space kept, perhaps a part of a character."""
         ...
 
     def plain_tokens_from(self, token_id: int) -> dict[int, str]:
-        """Id → token of what plain text may give at `token_id` or above: tokens that were added later do not count."""
+        """Id → token, for ids from `token_id` on that plain text may produce; excludes tokens that were added later."""
         ...
 
 
 class FastCodec:
-    """Over a `tokenizers.Tokenizer`; by batches of one, in which the library lets other threads run meanwhile."""
+    """Codec of a `tokenizers.Tokenizer`; calls its batch functions, which release the interpreter lock."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -154,7 +154,7 @@ class SlowCodec:
 def make_detokenizer(
     stream: TextStream, stop_strings: Sequence[str], *, include: bool, min_tokens: int
 ) -> TableDetokenizer | StreamDetokenizer | StopDetokenizer:
-    """The leanest detokenizer for a request: stop strings cost only those who ask for them."""
+    """The leanest detokenizer for a request: only requests with stop strings pay for them."""
     if stop_strings:
         return StopDetokenizer(stream, stop_strings, include=include, min_tokens=min_tokens)
     return stream if isinstance(stream, TableDetokenizer) else StreamDetokenizer(stream)

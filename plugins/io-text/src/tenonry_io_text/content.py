@@ -118,7 +118,7 @@ def _content(content: Any, form: ContentForm, where: str, images: ChatImages | N
 
 
 def _part(part: Any, where: str, images: ChatImages | None) -> dict[str, Any]:
-    """A part as templates know it: {"type": "text", "text": …} or {"type": "image"}."""
+    """A part in the form of templates: {"type": "text", "text": …} or {"type": "image"}."""
     kind = part.get("type") if isinstance(part, dict) else None
     if images is None or not _is_image(kind):
         return {"type": "text", "text": _part_text(part, kind, where)}

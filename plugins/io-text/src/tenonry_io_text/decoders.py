@@ -1,4 +1,4 @@
-"""What one token contributes to a text, for the decoders that allow the question. Front end.
+"""Text of single tokens, for decoders where it is well defined. Front end.
 
 A tokenizer's decoder turns a list of tokens into text. For nearly all models each token contributes the same
 characters, or the same bytes of UTF-8, wherever it stands, except perhaps at the very start of a text. Such decoders
@@ -18,7 +18,7 @@ ANCHOR = "a"
 
 
 class Rule(Protocol):
-    """How tokens become text. A piece is text, or bytes that are only a part of a character.
+    """Conversion of tokens to text. A piece is text, or bytes that are only a part of a character.
 
     `first_differs`: the first token of a text contributes something else (`first`). `each_byte`: bytes that form no
     character become one replacement character each, instead of one together.
@@ -70,7 +70,8 @@ class ByteLevelRule:
 
 
 class ProbedRule:
-    """Decoders that treat tokens one by one, but for the first: a piece is what the decoder adds after an anchor.
+    """Decoders that treat tokens independently, except for the first: a piece is the text that the decoder adds after
+    an anchor.
 
     `byte_tokens`: tokens such as <0xE2> stand for one byte each.
     """
@@ -91,7 +92,7 @@ class ProbedRule:
         return data if data is not None else str(self._decode([token]))
 
     def _byte(self, token: str) -> bytes | None:
-        """The byte of a byte token that is no character on its own; the decoder knows the others."""
+        """The byte of a byte token that is no character on its own; the decoder handles the others."""
         match = BYTE_TOKEN.fullmatch(token) if self._byte_tokens else None
         value = int(match[1], 16) if match else 0
         return bytes([value]) if value >= 0x80 else None
@@ -168,5 +169,5 @@ def decode_prefix(data: bytes, *, each_byte: bool) -> tuple[str, bytes]:
 
 
 def replaced(data: bytes, *, each_byte: bool) -> str:
-    """What stands in for the bytes of one broken character."""
+    """Replacement for the bytes of one broken character."""
     return REPLACEMENT * (len(data) if each_byte else 1)

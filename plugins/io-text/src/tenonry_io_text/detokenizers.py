@@ -1,7 +1,7 @@
 """Output tokens to text, one request at a time, as they arrive. Front end, on the hot path: once per token.
 
 `TableDetokenizer` is the common case: a token whose piece is whole costs one dictionary look-up. A stream (`feed`,
-`flush`) knows nothing of stop strings; `tenonry_io_text.stop` adds them to any stream.
+`flush`) does not handle stop strings; `tenonry_io_text.stop` adds them to any stream.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class TextStream(Protocol):
         ...
 
     def flush(self) -> str:
-        """What was held back, at the end of the output."""
+        """Return the text held back, at the end of the output."""
         ...
 
 
 class TableStream:
-    """A stream over a `TokenTable`. The text after any number of tokens is that of decoding prompt and output at once.
+    """A stream over a `TokenTable`. The text after any number of tokens equals decoding prompt and output together.
 
-    `_clean`: the next piece can be given out as it is; nothing is pending, and the text has begun.
+    `_clean`: the next piece can be returned unchanged; nothing is pending, and the text has begun.
     """
 
     __slots__ = (

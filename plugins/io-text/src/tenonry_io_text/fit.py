@@ -1,8 +1,8 @@
-"""Whether a tokenizer belongs to a model, as far as numbers say. Front end, once, before anything is started.
+"""Plausibility check of a model's tokenizer, by its ids. Front end, once, before anything is started.
 
-A tokenizer with fewer ids than the embedding has rows is usual: embeddings are padded. One whose plain text gives ids
-that have no row is of another model. Tokens that were added to the tokenizer, such as an image's place, are often
-beyond the embedding of a model for text alone: they do no harm until a prompt holds one, which is refused then.
+A tokenizer with fewer ids than the embedding has rows is usual: embeddings are padded. One whose plain text produces
+ids without a row belongs to another model. Tokens that were added to the tokenizer, such as an image's place, are often
+beyond the embedding of a model for text alone: they are harmless until a prompt holds one, which is rejected then.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ REMEDY = "use the tokenizer that belongs to the model, or name its folder with -
 
 
 def check_fit(codec: Codec, folder: Path, vocab_size: int) -> None:
-    """Raises ModelError if plain text, or what is put around it, has ids beyond the embedding.
+    """Raise ModelError if plain text, or its surrounding tokens, have ids beyond the embedding.
 
-    `vocab_size`: rows of the embedding. `folder`: where the tokenizer is from.
+    `vocab_size`: rows of the embedding. `folder`: the tokenizer's folder.
     """
     beyond = codec.plain_tokens_from(vocab_size)
     if beyond:

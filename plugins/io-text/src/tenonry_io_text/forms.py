@@ -2,7 +2,8 @@
 template.
 
 Templates differ in ways that nothing declares: content as a string or as parts, arguments of calls as an object or as
-JSON text, null or "" as the content beside calls, reasoning as a field or as a part. Marked texts show what is printed.
+JSON text, null or "" as the content of a message with calls, reasoning as a field or as a part. Marked texts reveal
+what is printed.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class EmptyContent(enum.Enum):
 class TemplateForms:
     """Forms of one template; the defaults suit one that shows neither calls nor reasoning.
 
-    `content`: by role. `empty`: contents beside which calls are shown, the preferred one first. `takes_objects`,
+    `content`: by role. `empty`: contents with which calls are shown, the preferred one first. `takes_objects`,
     `takes_text`: arguments as objects, and as text that is no JSON. `short_ids`: call ids must have nine letters and
     digits. `thinking_parts`: reasoning is a part of the content. `merges_thinking`: of content and reasoning, a message
     with calls may have one.
@@ -179,7 +180,7 @@ class _Prober:
         return {"role": role, "content": self._content[role].of_text(text)}
 
     def _shows_marks(self, messages: list[Message]) -> bool:
-        """Whether both marks are printed, and nothing of the object that holds them."""
+        """Return True if both marks are printed, and nothing of the object that holds them."""
         text = self._text(messages)
         start, end = text.find(FIRST), text.find(SECOND)
         return 0 <= start < end and "type" not in text[start:end]
@@ -201,7 +202,7 @@ class _Prober:
         return bool(self._text([self._user, spoken])) and not self._text([self._user, both])
 
     def _text(self, messages: list[Message]) -> str:
-        """The printed text; empty where the template refuses the messages."""
+        """The printed text; empty if the template rejects the messages."""
         try:
             return self._template.render(
                 {**self._values, "messages": messages}, max_chars=MAX_CHARS

@@ -21,7 +21,8 @@ HELPER = "grammar_check"
 
 
 class GrammarCheck:
-    """For one model; its processes start with the first specification. `seconds`: what compiling one may take.
+    """Grammar check of one model; its processes start with the first specification. `seconds`: time limit per
+    specification.
 
     `report` receives the numbers of its queue.
     """
@@ -39,7 +40,7 @@ class GrammarCheck:
         self._lock = threading.Lock()
 
     def check(self, params: SamplingParams, codec: Codec) -> None:
-        """Wait for the verdict. Raises RequestError with the path in a schema, or with what to install."""
+        """Wait for the verdict. Raises RequestError with the path in a schema, or with the package to install."""
         spec = params.structured_output
         if spec is None:
             return
@@ -58,7 +59,7 @@ class GrammarCheck:
     ) -> tuple[StructuredOutput, tuple[str, ...]]:
         """The specification without keywords of its schema that cannot be enforced, and JSON pointers of these.
 
-        Waits for a helper process. Raises RequestError for what is not served without them either.
+        Waits for a helper process. Raises RequestError if it is not supported without them either.
         """
         return self._opened(codec).relaxed(spec)
 

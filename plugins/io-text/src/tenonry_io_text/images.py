@@ -52,7 +52,7 @@ class PromptImages:
         return ChatImages(self._most, codec.token_text(self._processor.token_id))
 
     def read(self, images: ChatImages) -> list[ProcessedImage]:
-        """Read and prepare what a chat named. May take seconds. Raises RequestError that names the part."""
+        """Read and prepare the images of a chat. May take seconds. Raises RequestError that names the part."""
         return [self._image(each) for each in images.found]
 
     def _image(self, image: ChatImage) -> ProcessedImage:
@@ -62,7 +62,7 @@ class PromptImages:
         return self._processor.process(data, image.where)
 
     def surrounded(self, codec: Codec, text: str, images: list[ProcessedImage]) -> str:
-        """A prompt's text with what stands around its images, which is tokenised with it."""
+        """Text of a prompt with the text around its images, which is tokenised with it."""
         if not any(image.before or image.after for image in images):
             return text
         return with_surroundings(text, images, codec.token_text(self._processor.token_id))
@@ -95,5 +95,5 @@ class PromptImages:
         self._processor.reset()
 
     def shutdown(self) -> None:
-        """End what decodes."""
+        """Stop the image decoders."""
         self._processor.shutdown()

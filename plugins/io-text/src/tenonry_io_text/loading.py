@@ -105,7 +105,7 @@ def _named(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_tokens(tokenizer: Any, settings: dict[str, Any]) -> None:
-    """Add what tokenizer_config.json lists and tokenizer.json lacks, in the order of its ids, as transformers does."""
+    """Add tokens of tokenizer_config.json that tokenizer.json lacks, in the order of their ids, as in transformers."""
     listed = {
         entry["content"]: _added_token(entry, special=bool(entry.get("special")))
         for entry in _listed(settings)

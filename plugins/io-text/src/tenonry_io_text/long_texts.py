@@ -1,6 +1,6 @@
 """Long texts of a server's clients: tokenised in helper processes, within bounds of time and memory. Front end.
 
-Elsewhere a text is tokenised where it is: one caller holds up nobody else.
+Other clients tokenise in place: a single caller delays no others.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ JOINING = threading.Lock()
 def joined(tokenizer: Any, texts: tuple[str, str], keep: int | None) -> tuple[list[int], int]:
     """(token ids, where the second text begins) as the tokenizer of transformers joins them.
 
-    The second is 0 where the tokenizer gives no types of tokens: its model was trained without. `keep`: at most so many
-    tokens; the text that is longer loses its end, token by token, as the tokenizer's "longest_first" does. Raises
-    RequestError where that leaves no token of a text.
+    The second is 0 if the tokenizer has no token types: its model was trained without. `keep`: maximum number of
+    tokens; the longer text loses its end, token by token, as with the tokenizer's "longest_first". Raises RequestError
+    if that leaves no token of a text.
     """
     cut: dict[str, Any] = {}
     if keep is not None:

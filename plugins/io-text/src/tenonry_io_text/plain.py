@@ -1,4 +1,4 @@
-"""Plain data from what callers pass as messages. Front end."""
+"""Conversion of messages to plain data. Front end."""
 
 from __future__ import annotations
 

@@ -106,11 +106,10 @@ class TextIOProcessor(IOProcessor):
     ) -> ProcessedPrompt:
         """A text, a list of token ids, or a dict with `prompt` or `prompt_token_ids`.
 
-        Further keys of the dict: `truncate_prompt_tokens` keeps the last n tokens (-1: as many as fit), and of a prompt
-        that is pooled the first n, among them what the tokenizer puts behind a text, such as [SEP]; `truncation=True`
-        with `max_length` means the same, and without it -1;
-        `add_special_tokens` overrides the argument, which is how `render_chat` says that its text is complete;
-        `text_pair` is the second text of a pair to be scored: see `pairs.joined`.
+        Further keys of the dict: `truncate_prompt_tokens` keeps the last n tokens (-1: as many as fit), and of a pooled
+        prompt the first n, including tokens that the tokenizer appends, such as [SEP]; `truncation=True` with
+        `max_length` means the same, and without it -1; `add_special_tokens` overrides the argument: `render_chat` uses
+        it to mark its text as complete; `text_pair` is the second text of a pair to be scored: see `pairs.joined`.
         """
         is_pooled = params.pooling is not None
         parsed = parse_prompt(prompt, max_model_len=self._max_model_len, is_pooled=is_pooled)
@@ -140,7 +139,7 @@ class TextIOProcessor(IOProcessor):
         return self._grammars.relaxed(spec, self._need_codec("structured_output"))
 
     def _with_images(self, parsed: ParsedPrompt) -> ParsedPrompt:
-        """Its text with what stands around its images."""
+        """Add the text around its images to the prompt's text."""
         if not parsed.images or self._images is None or parsed.text is None:
             return parsed
         codec = self._need_codec("prompt")
@@ -180,7 +179,7 @@ class TextIOProcessor(IOProcessor):
         return self._token_ids(plain, add_special_tokens=False)
 
     def _refuse_tokens_without_row(self, token_ids: list[int] | NDArray[np.int64]) -> None:
-        """Raise RequestError for a token of the text that the tokenizer knows and the model does not."""
+        """Raise RequestError for a token of the text that the tokenizer has and the model lacks."""
         beyond = next((int(each) for each in token_ids if each >= self._vocab_size), None)
         if beyond is not None:
             token = self._need_codec("prompt").token_text(beyond)
@@ -325,7 +324,7 @@ class TextIOProcessor(IOProcessor):
     # --------------------------------------------------------------------------------------------------- others
 
     def get_tokenizer(self) -> Any:
-        """The model's tokenizer as transformers opens it, for users who know its methods; loaded on the first call."""
+        """The model's tokenizer as a transformers object; loaded on the first call."""
         if self._folder is None:
             raise ValueError(
                 "this engine was started with skip_tokenizer_init: there is no tokenizer"
@@ -365,7 +364,7 @@ _CHAT_ARGUMENTS = frozenset(
 
 
 def _tokenizer_folder(context: IOProcessorContext) -> Path:
-    """Where the tokenizer is: resolved with the model, or here when another plugin resolved the model."""
+    """Folder of the tokenizer: resolved with the model, or here when another plugin resolved the model."""
     config, model = context.config, context.model
     if model.tokenizer_path:
         return Path(model.tokenizer_path)

@@ -25,7 +25,7 @@ FORMS = "a text, a list of token ids, {'prompt': text} or {'prompt_token_ids': i
 
 
 class ParsedPrompt(NamedTuple):
-    """A prompt as the user gave it, sorted out: text, or ids (then the text is for information only)."""
+    """Parsed prompt of the user: text, or ids (then the text is for information only)."""
 
     text: str | None
     token_ids: Any

@@ -1,7 +1,7 @@
-"""Chat templates as programs: a Jinja sandbox with what the field's templates expect, and bounds. Front end.
+"""Chat templates as programs: a bounded Jinja sandbox with the extensions that chat templates expect. Front end.
 
-A template comes from the operator or from the model's folder, never from a request; what comes from a request are
-values that the template prints. The sandbox is immutable: a template can change none of the objects it is given.
+A template comes from the operator or from the model's folder, never from a request; a request only supplies values that
+the template prints. The sandbox is immutable: a template cannot change the objects passed to it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_SECONDS = 10.0
 
 
 class TemplateRefusal(jinja2.TemplateError):
-    """The template itself refuses the messages, with `raise_exception`."""
+    """The template itself rejects the messages, with `raise_exception`."""
 
 
 class TemplateTimeout(RequestError):
@@ -34,7 +34,7 @@ class TemplateTimeout(RequestError):
 
 
 class GenerationBlocks(jinja2.ext.Extension):
-    """`{% generation %} … {% endgeneration %}` marks, for training, what the assistant said; rendered as is."""
+    """`{% generation %} … {% endgeneration %}` marks the assistant's text for training; rendered unchanged."""
 
     tags = {"generation"}  # noqa: RUF012  (jinja declares it as an instance attribute)
 
@@ -117,7 +117,7 @@ class ChatTemplate:
         self._template = environment.from_string(source)
 
     def render(self, values: dict[str, Any], *, max_chars: int) -> str:
-        """The text. Raises RequestError: refused or failed in the template, above `max_chars`, or too slow."""
+        """Render the text. Raises RequestError: rejected or failed in the template, above `max_chars`, or too slow."""
         try:
             return "".join(self._parts(values, max_chars))
         except RequestError:

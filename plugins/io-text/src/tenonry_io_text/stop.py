@@ -25,7 +25,7 @@ class StopString:
         self._borders = [0]
 
     def advance(self, char: str) -> bool:
-        """Whether the stop string is complete with this character; if so, what may still overlap stays matched."""
+        """Return True if the stop string is complete with this character; a possible overlap then stays matched."""
         text = self.text
         borders = self._borders
         matched = self.matched
@@ -124,6 +124,6 @@ class StopDetokenizer:
         return held, complete
 
     def finish(self) -> str:
-        """What was held back: the start of a stop string that never came, and the bytes of a broken character."""
+        """Return the text held back: an unfinished stop string, and the bytes of a broken character."""
         held, self._held = self._held, ""
         return held + self._stream.flush() if self.stop_reason is None else ""

@@ -33,7 +33,7 @@ class TokenTable:
         return None if token is None or token in self._skipped else token
 
     def piece(self, token_id: int) -> str | bytes:
-        """What the token adds inside a text: "" if it is skipped or unknown, bytes for a part of a character."""
+        """Text of the token inside a text: "" if it is skipped or unknown, bytes for a part of a character."""
         token_id = int(token_id)
         text = self.texts.get(token_id)
         if text is not None:
@@ -41,7 +41,7 @@ class TokenTable:
         return self._raw.get(token_id) or self._work_out(token_id)
 
     def first(self, token_id: int) -> str | bytes:
-        """What the token contributes as the first one of a text."""
+        """Text of the token as the first one of a text."""
         token = self.token(token_id)
         return "" if token is None else self.rule.first(token)
 

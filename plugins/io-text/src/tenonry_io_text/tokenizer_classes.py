@@ -2,7 +2,7 @@
 
 Release 5 of transformers takes the vocabulary, merges and added tokens of these classes from tokenizer.json, the rest
 from the class and from `add_prefix_space` of tokenizer_config.json. The same is done here on the loaded tokenizer:
-importing transformers would import torch too. `add_bos_token` and `add_eos_token` count for nothing beside a
+importing transformers would import torch too. `add_bos_token` and `add_eos_token` are ignored if there is a
 tokenizer.json, there as here.
 """
 
