@@ -1,4 +1,4 @@
-"""Which parsers a chat template asks for."""
+"""Parsers chosen for a chat template."""
 
 from __future__ import annotations
 

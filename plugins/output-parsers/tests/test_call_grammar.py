@@ -1,4 +1,4 @@
-"""Grammars of calls in a model's own format: what they admit, the parser reads as the call that was meant."""
+"""Grammars of calls in a model's own format: the parser reads every admitted text as the intended call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema of demanded calls: what it admits, and references that still hold in it."""
+"""The schema of demanded calls: admitted answers, and references that stay valid in it."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""Output parsers: what the text of an answer means. A library, and the parsers of the common formats; front end."""
+"""Output parsers: reasoning, text and tool calls of an answer. A library, and the common parsers; front end."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which parsers fit a chat template. Front end, once per start."""
+"""Choice of parsers by chat template. Front end, once per start."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ WITH_REASONING = frozenset({"harmony", "cohere"})  # formats of calls that hold 
 
 
 def recognised(template: str, find: Callable[[str], type[OutputParser]]) -> tuple[str, ...]:
-    """The names of first-party parsers for the model of this chat template, in the order in which they read.
+    """Names of the first-party parsers for the model of this chat template, in the order in which they read.
 
-    `find` gives the class of a name. Parsers of others are never chosen here: being installed activates nothing.
+    `find` returns the class of a name. Third-party parsers are never chosen here: being installed activates nothing.
     """
     calls = next((name for name in CALLS if find(name).recognises(template)), None)
     if calls in WITH_REASONING:

@@ -7,7 +7,7 @@ from tenonry_output_parsers.text_input import Steps
 
 
 class BareCalls(ScanningParser):
-    """`[{"name": …, "arguments": {…}}, …]`, the form that the server asks for where a request demands calls."""
+    """`[{"name": …, "arguments": {…}}, …]`, the form that the server requires when a request demands calls."""
 
     reads_calls = True
 

@@ -23,9 +23,9 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ParserContext:
-    """What is known before the first token of a completion.
+    """Context available before the first token of a completion.
 
-    `tools` are empty where the request has none, or forbids calls. `prompt` is the end of the prompt's text: some chat
+    `tools` are empty if the request has none, or forbids calls. `prompt` is the end of the prompt's text: some chat
     templates begin the answer themselves.
     """
 
@@ -46,14 +46,14 @@ class ParserContext:
 class OutputParser(ABC):
     """Reads one completion: reasoning, text, and calls of tools.
 
-    - The events, with neighbours put together, depend on the text alone: not on how it was cut into pieces.
+    - The events, with neighbours put together, depend on the text alone: not on how it was split.
     - Every call that starts ends, at the latest in `close`; calls do not overlap.
-    - What is no markup of the format is text; nothing that looks like an answer is dropped.
+    - Text that is no markup of the format is passed on; nothing that looks like an answer is dropped.
     - No text makes it raise, hold more than a bounded part of the answer, or take more than linear time.
 
-    `reads_calls`: it finds calls of tools. `ends_reasoning`: the text that ends the reasoning, where a prompt that
-    leaves it open has begun it. `markers`: texts that a tokenizer may hold as special tokens, which the
-    parser must see; other special tokens never reach it.
+    `reads_calls`: it finds calls of tools. `ends_reasoning`: the text that ends reasoning begun by the prompt.
+    `markers`: texts that a tokenizer may hold as special tokens, which the parser must see; other special tokens never
+    reach it.
     """
 
     interface_version: ClassVar[int] = 1
@@ -66,12 +66,12 @@ class OutputParser(ABC):
 
     @property
     def begins_in_reasoning(self) -> bool:
-        """Whether the prompt has begun the reasoning, so that only `ends_reasoning` ends it."""
+        """True if the prompt has begun the reasoning, so that only `ends_reasoning` ends it."""
         return False
 
     @abstractmethod
     def feed(self, text: str, token_ids: Sequence[int]) -> list[Event]:
-        """What more text brings.
+        """Parse more text; returns its events.
 
         `token_ids` are the tokens that arrived with it; a character whose tokens are incomplete comes with later ones.
         """
@@ -82,16 +82,16 @@ class OutputParser(ABC):
 
     @classmethod
     def grammar(cls, tools: Sequence[Tool], *, parallel: bool) -> StructuredOutput | None:
-        """What the answer must look like to be a call of one of the tools, or several if they may be parallel.
+        """Grammar of an answer that calls one of the tools, or several if they may be parallel.
 
-        With None the answer is a JSON list of calls, which the server reads itself. Which tools may be called is
-        decided: all of them where `tool_choice` is `required`, one where it names one.
+        With None the answer is a JSON list of calls, which the server parses itself. The choice of tools is already
+        made: all of them if `tool_choice` is `required`, one if it names one.
         """
         return None
 
     @classmethod
     def strict_grammar(cls, tools: Sequence[Tool]) -> StructuredOutput | None:
-        """Text or calls, whose arguments obey the schema where a tool is strict; None where that cannot be said.
+        """Grammar of text or calls, with arguments that follow the schema of strict tools; None if not expressible.
 
         For requests that leave the choice to the model and have a strict tool.
         """
@@ -99,7 +99,7 @@ class OutputParser(ABC):
 
     @classmethod
     def recognises(cls, template: str) -> bool:
-        """Whether the source of a chat template shows that its model writes this format."""
+        """Return True if the source of a chat template shows that its model writes this format."""
         return False
 
     @classmethod

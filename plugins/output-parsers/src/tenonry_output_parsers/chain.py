@@ -1,4 +1,4 @@
-"""Several parsers as one: each reads what the one before it found to be text. Front end."""
+"""Several parsers as one: each reads the text events of the one before it. Front end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tenonry_output_parsers.events import Event, TextDelta, joined
 
 
 class Chain:
-    """Feeds parsers in turn: `think` first, then the parser of calls."""
+    """Feeds parsers in order: `think` first, then the parser of calls."""
 
     __slots__ = ("_parsers",)
 
@@ -17,7 +17,7 @@ class Chain:
         self._parsers = parsers
 
     def feed(self, text: str, token_ids: Sequence[int]) -> list[Event]:
-        """The events that more text brings. Raises what a parser raises."""
+        """Events of more text. Propagates exceptions of the parsers."""
         first, *others = self._parsers
         events = first.feed(text, token_ids)
         for parser in others:

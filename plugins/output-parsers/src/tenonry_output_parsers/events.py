@@ -1,4 +1,4 @@
-"""What an output parser finds in an answer, in the order in which a client sees it. Front end."""
+"""Events of an output parser, in the order in which a client receives them. Front end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True):
-    """More of what the model thinks before it answers."""
+    """More of the model's reasoning before the answer."""
 
     text: str
 

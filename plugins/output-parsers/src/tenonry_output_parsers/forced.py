@@ -1,6 +1,6 @@
-"""What an answer must look like where a request demands calls: a JSON list of them, for any model. Front end.
+"""Schema of an answer to a request that demands calls: a JSON list of them, for any model. Front end.
 
-Parsers whose format a grammar can describe say so themselves, with `OutputParser.grammar`.
+Parsers whose format a grammar can describe override it with `OutputParser.grammar`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def forced_calls(
 def call_schema(
     tool: Tool, definitions: dict[str, Any], *, arguments: str = "arguments", name: str = "name"
 ) -> dict[str, Any]:
-    """The schema of one call, with these two keys; what refers to itself goes to `definitions`."""
+    """Schema of one call, with these two keys; recursive parameters are moved to `definitions`."""
     parameters = dict(tool.parameters) or ANY_OBJECT
     if has_references(parameters):
         place = f"#/$defs/{len(definitions)}"
@@ -54,7 +54,7 @@ def call_schema(
 
 
 def has_references(schema: Any) -> bool:
-    """Whether a schema refers to a part of itself."""
+    """Return True if a schema refers to a part of itself."""
     if isinstance(schema, dict):
         return "$ref" in schema or any(map(has_references, schema.values()))
     return isinstance(schema, list) and any(map(has_references, schema))

@@ -87,7 +87,7 @@ class Harmony(ScanningParser):
             mark = yield from self._message(mark + head)
 
     def _rest_of_header(self, lead: str) -> Steps[str]:
-        """Read what is missing of a header that the prompt has begun, and its message; returns the mark behind it."""
+        """Read the rest of a header that the prompt has begun, and its message; returns the mark behind it."""
         source = self.source
         source.limit(MAX_HEADER)
         try:

@@ -16,7 +16,7 @@ ANY = {"type": ["object", "array", "number", "boolean", "null", "string"]}
 
 
 class InvokeParser(TaggedParser):
-    """What these formats share: `start`, elements `invoke`, with elements `parameter` in them, and `end`.
+    """Common base of formats with `start`, elements `invoke`, which contain elements `parameter`, and `end`.
 
     `invoke` and `parameter` are the beginnings of their tags, before the name. An empty `start` is none.
     """
@@ -71,7 +71,7 @@ class InvokeParser(TaggedParser):
         self.end_call()
 
     def schema_of(self, head: str) -> object:
-        """What a tag says of the type of its value; None where that follows from the function's schema."""
+        """Type declared by a tag for its value; None if it follows from the function's schema."""
         return None
 
 
@@ -179,4 +179,4 @@ def _first_name(head: str) -> str:
 
 
 def _ignore(_: str) -> None:
-    """What stands between the elements of a call."""
+    """Discard text between the elements of a call."""

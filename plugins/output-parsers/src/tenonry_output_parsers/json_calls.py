@@ -61,7 +61,7 @@ class JsonCalls(ScanningParser):
         return found if found in self.starts else ""
 
     def _is_object_next(self) -> Steps[bool]:
-        """Whether another object follows, perhaps behind a separator; what else was read is text."""
+        """Return True if another object follows, perhaps after a separator; anything else read is text."""
         self.source.limit(MAX_BETWEEN)
         separator, following = "", ""
         try:

@@ -58,7 +58,7 @@ class Phi(JsonCalls):
 
 
 class Functools(JsonCalls):
-    """`functools[…]`: FireFunction, and Phi-4-mini with a prompt that asks for it."""
+    """`functools[…]`: FireFunction, and Phi-4-mini with a prompt for it."""
 
     starts = check_marks("functools")
     form = _list_between("functools", "")

@@ -1,7 +1,7 @@
-"""JSON within an answer, passed on while it arrives: values as they stand, strings decoded, typed texts. Front end.
+"""JSON within an answer, passed on while it arrives: values unchanged, strings decoded, typed texts. Front end.
 
-Only as much is checked as is needed to see where a value ends: what a model writes inside its arguments is for the
-caller of the API to judge. `<` stands in no JSON outside of strings, so markup ends a broken value.
+Only the ends of values are checked: validating the arguments is left to the caller of the API. JSON has no `<` outside
+of strings, so markup ends a broken value.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _pass_scalar(source: TextInput, emit: Emit) -> Steps[None]:
 
 
 def pass_decoded(source: TextInput, emit: Emit) -> Steps[None]:
-    """Pass on what a string stands for, without its quotes and escapes; half a surrogate pair is U+FFFD."""
+    """Pass on a decoded string, without its quotes and escapes; half a surrogate pair is U+FFFD."""
     yield from source.expect('"')
     while True:
         emit(source.before(_STRING_STOP))
@@ -124,7 +124,7 @@ def hex_digits(source: TextInput, number: int) -> Steps[str]:
 
 
 def short_string(source: TextInput) -> Steps[str]:
-    """What a string of at most `MAX_KEY` characters stands for. Raises Malformed."""
+    """Read a string of at most `MAX_KEY` characters. Raises Malformed."""
     has_limit = source.is_limited
     if not has_limit:
         source.limit(MAX_KEY)
@@ -159,7 +159,7 @@ def pass_arguments(source: TextInput, emit: Emit) -> Steps[None]:
 
 
 def typed(text: str, schema: object) -> str:
-    """A value that stands in markup, as JSON: by the type that its schema gives it, and a string where it is none."""
+    """Convert a value in markup to JSON: by the type in its schema, as a string if it does not have that type."""
     kinds = schema_types(schema)
     if kinds and kinds != {"string"}:
         stripped = text.strip()
@@ -180,7 +180,7 @@ def _no_constant(name: str) -> None:
 
 
 def schema_types(schema: object) -> set[str]:
-    """The types that a schema names, of its alternatives, too; none where it does not say."""
+    """Types that a schema allows, alternatives included; empty if it declares none."""
     if not isinstance(schema, dict):
         return set()
     named = schema.get("type")

@@ -26,7 +26,7 @@ class Llama(JsonCalls):
 
     @classmethod
     def recognises(cls, template: str) -> bool:
-        """Whether a template shows calls as objects with a name; those with markup are recognised before this one."""
+        """Return True if a template shows calls as objects with a name; formats with markup are checked before."""
         return "tool_calls" in template and _PRINTS_NAME.search(template) is not None
 
     def calls(self) -> Steps[None]:

@@ -98,7 +98,7 @@ class Mistral(ScanningParser):
 
 
 def _forms(tools: Sequence[Tool], *, parallel: bool) -> list[str]:
-    """Both forms of calls; which of them the model's tokenizer was made for, the model knows."""
+    """Both forms of calls; the model uses the one of its tokenizer."""
     more = '(", " object)*' if parallel else ""
     return [
         f'list: "[" object {more} "]"',

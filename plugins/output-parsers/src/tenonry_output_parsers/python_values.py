@@ -180,7 +180,7 @@ def _short_spaces(source: TextInput) -> Steps[str]:
 
 
 def _escaped(source: TextInput) -> Steps[str]:
-    """The text of an escape, whose backslash was read; one that Python does not know stays as it is."""
+    """Text of an escape, whose backslash was read; one unknown to Python stays unchanged."""
     letter = yield from source.take()
     if letter == "u":
         return (yield from numbered_character(source))

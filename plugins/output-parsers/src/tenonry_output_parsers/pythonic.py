@@ -153,7 +153,7 @@ class Pythonic(PythonCalls):
 
     @classmethod
     def recognises(cls, template: str) -> bool:
-        """Whether a template shows calls with round brackets; those with markup are recognised before this one."""
+        """Return True if a template shows calls with round brackets; formats with markup are checked before."""
         return "tool_calls" in template and _PRINTS_CALLS.search(template) is not None
 
     def read(self) -> Steps[None]:

@@ -7,8 +7,8 @@
             while (yield from self.source.until(("!!",), self.text)):
                 ...
 
-The base runs the generator whenever text arrives and deals with what all formats share: white space around markup is no
-part of the text, what turns out to be no call is text, and a call that is open at the end is ended.
+The base runs the generator whenever text arrives and deals with what all formats share: white space around markup is
+dropped, a failed call is passed on as text, and a call that is open at the end is closed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_BETWEEN = 256  # characters between the end of a call's arguments and its en
 
 
 class Trimmed:
-    """Text without the white space beside markup; of longer white space the last `MAX_SPACES` characters go."""
+    """Text without the white space around markup; of longer white space the last `MAX_SPACES` characters go."""
 
     __slots__ = ("_emit", "_is_at_start", "_spaces")
 
@@ -47,7 +47,7 @@ class Trimmed:
         self._is_at_start = False
 
     def push(self, text: str) -> None:
-        """More text. White space at its end waits for what follows."""
+        """Append text. White space at its end is held back until more follows."""
         if self._is_at_start:
             text = text.lstrip()
             self._is_at_start = not text
@@ -75,7 +75,7 @@ class Trimmed:
 
 
 class ScanningParser(OutputParser):
-    """A parser whose `read` is a generator over `source`. What it leaves unread is text."""
+    """A parser whose `read` is a generator over `source`. Text that it leaves unread is passed on."""
 
     def __init__(self, context: ParserContext) -> None:
         super().__init__(context)
@@ -131,12 +131,12 @@ class ScanningParser(OutputParser):
         self._reasoning.push(piece)
 
     def cut(self) -> None:
-        """Here stands markup, other than a call's: white space beside it goes."""
+        """Mark the position of markup other than a call's: white space around it is dropped."""
         self._text.cut()
         self._reasoning.cut()
 
     def start_call(self, name: str, call_id: str = "") -> None:
-        """A call begins; what was read for it is no text any more. Raises Malformed for a name that is none."""
+        """Begin a call; the text read for it is no longer text. Raises Malformed for an invalid name."""
         if not name or not name.isprintable():
             raise Malformed("the function has no name")
         self.source.unlimit()
@@ -295,4 +295,4 @@ class StringWriter:
 
 
 def _ignore(_: str) -> None:
-    """A value that says nothing of the call."""
+    """Discard a value that is irrelevant to the call."""

@@ -42,7 +42,7 @@ GLM = TaggedFormat(TOOL, "{name}\n", TOOL_END, f"{KEY}{{key}}{KEY_END}\n{VALUE}"
 
 
 class TaggedParser(ScanningParser):
-    """What formats with an argument per tag share."""
+    """Common base of formats with an argument per tag."""
 
     reads_calls = True
     form: ClassVar[TaggedFormat]
@@ -65,7 +65,7 @@ class TaggedParser(ScanningParser):
     ) -> Steps[str]:
         """Write the argument at `place`, a function and a key, whose text ends with one of `ends`; returns which.
 
-        `schema` says what it is where markup does. Raises EndOfText.
+        `schema`: type declared by markup, if any. Raises EndOfText.
         """
         writer.key(place[1])
         schema = self.context.schema(*place) if schema is None else schema
@@ -215,4 +215,4 @@ class Glm(TaggedParser):
 
 
 def _ignore(_: str) -> None:
-    """What stands between the tags of a call."""
+    """Discard text between the tags of a call."""

@@ -1,7 +1,7 @@
-"""Grammars of calls whose arguments stand in tags one by one. Front end.
+"""Grammars of calls with one tag per argument. Front end.
 
-A text in tags has no quotes: it ends where the first end tag stands. So these formats can hold what a schema says of
-numbers, flags, texts and choices of texts, but not of a pattern, of lists or of objects in which a text may stand.
+A text in tags has no quotes: it ends at the first end tag. So these grammars can enforce the schemas of numbers, flags,
+texts and choices of texts, but not patterns, nor lists or objects that may contain a text.
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ MARKUP = frozenset("<>\n\r\t ")
 
 @dataclass(frozen=True, slots=True)
 class TaggedFormat:
-    """`mark`, a call, and what stands between calls.
+    """`mark`, a call, and the text between calls.
 
     `head` and `end` are those of a call, with the place `{name}`; `key` begins an argument, with the places `{key}`
-    and, where markup says whether it is a text, `{is_text}`.
-    `value_end` is the tag that ends its value, after `before_end`, and a line break follows. `others` is an
-    expression of markup that ends a value, too; "" for none.
+    and, if markup distinguishes texts, `{is_text}`. `value_end` is the tag that ends its value, after `before_end`, and
+    a line break follows. `others` is an expression of markup that ends a value, too; "" for none.
     """
 
     mark: str
@@ -125,7 +124,7 @@ def _texts(schema: Mapping[str, Any]) -> Sequence[str] | None:
 
 
 def _is_held(tool: Tool) -> bool:
-    """Whether this format can hold what the schema of the arguments says."""
+    """Return True if this format can enforce the schema of the arguments."""
     parameters = tool.parameters
     properties = parameters.get("properties", {})
     required = parameters.get("required", [])
@@ -152,6 +151,6 @@ def _is_held_value(schema: Mapping[str, Any]) -> bool:
 
 
 def _is_plain(text: object) -> bool:
-    """Whether a text in tags is read as it was written."""
+    """Return True if a text in tags is read back unchanged."""
     is_text = isinstance(text, str) and text == str(text).strip()
     return is_text and bool(text) and "<" not in str(text)

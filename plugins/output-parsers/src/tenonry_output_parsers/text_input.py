@@ -1,8 +1,8 @@
-"""Text that arrives in pieces, as if it were whole: what parsers that are generators read from. Front end.
+"""Text that arrives in pieces, as if it were whole: the input of parsers that are generators. Front end.
 
-A reading method is a generator that waits with a bare `yield` for more text. What it does depends on characters alone,
-never on where a piece ended: it waits whenever the next characters could make a difference. Limits are counted in
-characters, too, and are exact.
+A reading method is a generator that waits with a bare `yield` for more text. It depends on characters alone, never on
+the ends of pieces: it waits whenever the next characters could make a difference. Limits are counted in characters,
+too, and are exact.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _NO_SPACE = re.compile(r"\S")
 
 
 class Malformed(Exception):
-    """What follows is not of the format, or too long to be held."""
+    """The following text is not of the format, or too long to be held."""
 
 
 class EndOfText(Malformed):
-    """The answer ended where the format wants more."""
+    """The answer ended within markup."""
 
 
 def check_marks(*marks: str) -> tuple[str, ...]:
@@ -36,16 +36,16 @@ def check_marks(*marks: str) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=512)
 def _search(marks: tuple[str, ...]) -> tuple[re.Pattern[str], frozenset[str], int]:
-    """(the marks as an expression, what begins one without being one, the length of the longest beginning)."""
+    """(the marks as an expression, their proper prefixes, the length of the longest prefix)."""
     beginnings = frozenset(mark[:end] for mark in marks for end in range(1, len(mark)))
     pattern = re.compile("|".join(map(re.escape, marks)))
     return pattern, beginnings, max(map(len, marks)) - 1
 
 
 class TextInput:
-    """The text that has arrived and was not read yet.
+    """Unread part of the text that has arrived.
 
-    While there is a limit, what is read is remembered and can be given back as text; reading beyond it raises
+    While there is a limit, text that is read is remembered and can be passed back as text; reading beyond it raises
     Malformed.
     """
 
@@ -70,16 +70,16 @@ class TextInput:
     # ------------------------------------------------------------------ limits
     @property
     def is_limited(self) -> bool:
-        """Whether there is a limit."""
+        """True while there is a limit."""
         return self._left is not None
 
     def limit(self, characters: int) -> None:
-        """Remember what is read from here on, at most so many characters."""
+        """Remember the text read from here on, at most `characters` of it."""
         self._left = characters
         self._read = []
 
     def unlimit(self) -> str:
-        """End the limit; returns what was read under it."""
+        """End the limit; returns the text read under it."""
         read = "".join(self._read)
         self._left = None
         self._read = []
@@ -129,7 +129,7 @@ class TextInput:
         self._take(self._at + 1)
 
     def before(self, pattern: re.Pattern[str]) -> str:
-        """What has arrived before the first character that `pattern`, a set of characters, matches; perhaps nothing."""
+        """Read available text up to the first character matched by `pattern`, a set of characters; may be empty."""
         found = pattern.search(self._text, self._at)
         return self._take(found.start() if found else len(self._text))
 
@@ -145,7 +145,7 @@ class TextInput:
                 return
 
     def accept(self, *marks: str) -> Steps[str]:
-        """Read one of these marks, if the text goes on with it; returns it, or ""."""
+        """Read one of these marks, if it comes next; returns it, or ""."""
         longest = max(map(len, marks))
         while True:
             for mark in marks:
