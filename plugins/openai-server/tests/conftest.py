@@ -1,4 +1,4 @@
-"""Fixtures: the application over a fake engine, called in-process, and a real server for what needs a socket."""
+"""Fixtures: the application over a fake engine, called in-process, and a real server for tests with sockets."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def _shown(content):
 
 
 class Call:
-    """What one call of `generate` was given."""
+    """Arguments of one call of `generate`."""
 
     def __init__(
         self, prompt: Any, params: SamplingParams, request_id: str, fields: dict[str, Any]
@@ -76,7 +76,7 @@ class FakeEngine:
     """Answers every prompt with `answer`, one character per step.
 
     `before` is raised by the next calls before an output, `after` after two of them. While `gate` is unset, calls wait
-    before each output; aborted ones end. `endless` answers go on until aborted.
+    before each output; aborted ones end. `endless` answers continue until aborted.
     """
 
     def __init__(self, config: EngineConfig, *, answer: str = ANSWER, text: bool = True) -> None:

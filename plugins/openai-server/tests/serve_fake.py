@@ -1,7 +1,7 @@
 """A process that serves a fake engine: `serve_fake.py PORT TIMEOUT [EVENT …]`.
 
-Events: `slow-start` keeps the engine from being ready, `bad-start` fails to start, `die` kills the engine when a
-completion asks for it (a prompt that says "die").
+Events: `slow-start` keeps the engine from being ready, `bad-start` fails to start, `die` kills the engine on a
+completion with the prompt "die".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Connections that arrive at once are shared out among the servers of one socket."""
+"""Simultaneous connections are distributed over the servers of one socket."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_anonymous_requests_have_no_tenant(api):
     ],
 )  # fmt: skip
 def test_local_server_answers_to_local_names(host, status, make_api):
-    """A web page that points its own name at 127.0.0.1 is refused."""
+    """A web page whose own name resolves to 127.0.0.1 is rejected."""
     api = make_api(allowed_hosts=("friend.test",))
     assert api.get("/v1/models", headers={"host": host}).status_code == status
 
@@ -162,7 +162,7 @@ def test_pages_of_other_sites_change_nothing(origin, status, make_api):
 
 
 def test_a_key_is_enough_for_pages_of_other_sites(make_api):
-    """No page has it, unless its owner gave it to the page."""
+    """A page has no key unless the owner passed it on."""
     api = make_api(api_key=("one",))
     headers = {"origin": "https://evil.test", "authorization": "Bearer one"}
     assert api.post("/v1/completions", {"prompt": "a"}, headers=headers).status_code == 200

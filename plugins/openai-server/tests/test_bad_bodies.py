@@ -210,7 +210,7 @@ def test_bad_chat_names_the_message(messages, message, api):
     ],
 )
 def test_huge_field_is_refused_in_few_words(field, value, api):
-    """Reliability, fault 23: n, stop and logit_bias of absurd size are refused before anything is made of them."""
+    """Reliability, fault 23: absurd sizes of n, stop and logit_bias are rejected before they are processed."""
     body = {"prompt": ["a"] * 100 if field == "n" else "a", field: value}
     response = api.post("/v1/completions", body)
     assert response.status_code == 400

@@ -110,7 +110,7 @@ def test_models_defaults_stand_where_the_request_says_nothing(api):
 
 
 def test_biases_of_the_model_and_of_the_request(api):
-    """A model's suppressed tokens stay suppressed beside the biases of a request, which win."""
+    """A model's suppressed tokens stay suppressed; the biases of a request take precedence."""
     api.engine.model = msgspec.structs.replace(
         api.engine.model, default_sampling={"logit_bias": {3: -100.0, 4: -100.0}}
     )
@@ -215,7 +215,7 @@ def test_echo_puts_the_prompt_in_front(api):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_echo_of_the_prompt_alone_scores_it(stream, api):
-    """What evaluation harnesses ask: the log-probabilities of a text, and no new token."""
+    """The request of evaluation harnesses: the log-probabilities of a text, and no new token."""
     body = {"prompt": "ab", "echo": True, "logprobs": 1, "max_tokens": 0, "return_token_ids": True}
     if stream:
         options = {"stream_options": {"include_usage": True}}
@@ -332,7 +332,7 @@ def test_model_must_be_served(make_api):
 def test_long_lists_of_logprobs_are_written_on_a_thread(
     api, monkeypatch, inline, is_elsewhere, stream
 ):
-    """They take seconds, in which nobody else would be served."""
+    """They take seconds, which would block all other requests."""
     writers = []
 
     def write(*args: Any, **keywords: Any) -> Any:

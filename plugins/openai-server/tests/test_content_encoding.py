@@ -1,4 +1,4 @@
-"""Bodies in gzip, deflate and zstd: decoded within bounds, or refused by name."""
+"""Bodies in gzip, deflate and zstd: decoded within bounds, or rejected by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes of operators are there only when asked for, behind a key, and read listed sources only."""
+"""Operator routes exist only if enabled, require a key, and read listed sources only."""
 
 from __future__ import annotations
 

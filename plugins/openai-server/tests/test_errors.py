@@ -1,4 +1,4 @@
-"""What the log gets of errors that no client asked for."""
+"""Logging of errors that no client caused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flags that people type from memory: each does what it says elsewhere, or is refused with what to do instead."""
+"""Familiar flags: each has the same effect as elsewhere, or is rejected with an alternative."""
 
 from __future__ import annotations
 

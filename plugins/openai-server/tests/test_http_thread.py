@@ -1,4 +1,4 @@
-"""The event loop's thread: what ends it, and whose full garbage collections are while the server drains."""
+"""The event loop's thread: its end, and ownership of full garbage collections while the server drains."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_allocator_starts_full_collections_during_a_drain(thread, eventually):
 
 @pytest.mark.parametrize("way", ["close", "request_stop"])
 def test_a_stop_while_the_application_is_imported_is_not_lost(unstarted, monkeypatch, way):
-    """A signal that comes before there is an event loop: nobody would end the thread afterwards."""
+    """A signal before the event loop exists: nothing would end the thread afterwards."""
     is_importing, goes_on = threading.Event(), threading.Event()
 
     def slow_app(state):

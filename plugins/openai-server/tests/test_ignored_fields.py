@@ -1,4 +1,4 @@
-"""Fields that a request does not have: as good as absent, ignored and reported, or refused."""
+"""Unknown fields of a request: treated as absent, ignored and reported, or rejected."""
 
 from __future__ import annotations
 

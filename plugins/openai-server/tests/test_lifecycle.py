@@ -28,7 +28,7 @@ ENDLESS = {"prompt": "x", "max_tokens": 1000, "stream": True}
 
 
 def run_script(words: list[str]) -> int:
-    """What a fresh interpreter would do with the script; it ends by SystemExit."""
+    """Run the script as a fresh interpreter would; it ends by SystemExit."""
     runpy.run_path(str(SCRIPT), run_name="__main__")
     return 0
 
@@ -298,7 +298,7 @@ class TestAStartOfItsOwnEngine:
 
 
 class Top:
-    """What a signal stops."""
+    """Target of stop signals."""
 
     is_stopping = False
 

@@ -48,7 +48,7 @@ class Raw:
         return self
 
     def until(self, text: bytes) -> bytes:
-        """What came up to and with `text`; a response may arrive in several pieces."""
+        """Receive up to and including `text`; a response may arrive in several pieces."""
         data = b""
         while text not in data and (part := self.sock.recv(65536)):
             data += part
@@ -220,7 +220,7 @@ def test_slow_head_and_slow_body_time_out(make_live, connect):
 
 
 def test_fifty_megabytes_are_refused_and_the_connection_survives(live, connect):
-    """Bad input: a 50 MB body is answered at once; what still comes is thrown away, not kept."""
+    """Bad input: a 50 MB body is answered immediately; the rest is discarded, not stored."""
     raw = connect(live)
     size = 50 << 20
     head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode()
@@ -236,7 +236,7 @@ def test_fifty_megabytes_are_refused_and_the_connection_survives(live, connect):
 
 
 def test_http_1_0_gets_no_chunks(live, connect):
-    """They are what HTTP/1.1 brought; whoever speaks 1.0 would take their sizes for text."""
+    """Chunks exist since HTTP/1.1; a 1.0 client would read their sizes as text."""
     answer = (
         connect(live)
         .send(STREAM.replace(b"HTTP/1.1", b"HTTP/1.0"))

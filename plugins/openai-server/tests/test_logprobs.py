@@ -1,4 +1,4 @@
-"""Log-probabilities say where each token stands in the text and which bytes it brings, however the answer is cut."""
+"""Log-probabilities contain the offset and the bytes of each token, for any split of the answer."""
 
 from __future__ import annotations
 

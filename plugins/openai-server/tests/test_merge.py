@@ -1,4 +1,4 @@
-"""Many prompts of one request: they begin in turn, so that other requests need not wait for all of them."""
+"""Many prompts of one request: they start one by one, so that other requests need not wait for all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COUNT = 20
 
 
 class Prompts:
-    """Streams that note, as they begin, how often somebody else had a turn before."""
+    """Streams that record, as they begin, the number of turns that other tasks had before."""
 
     def __init__(self, failing: int = -1) -> None:
         self.turns, self.begun, self.open, self._failing = 0, [], 0, failing

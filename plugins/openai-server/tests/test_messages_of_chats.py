@@ -1,4 +1,4 @@
-"""Messages of POST /v1/chat/completions as the IO processor gets them: what OpenAI and other servers write."""
+"""Messages of POST /v1/chat/completions as passed to the IO processor, in the forms of OpenAI and other servers."""
 
 from __future__ import annotations
 

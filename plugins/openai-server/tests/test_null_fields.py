@@ -82,7 +82,7 @@ def forms(document: dict[str, Any], schema: dict[str, Any]) -> Iterator[dict[str
 
 
 def fits(document: dict[str, Any], schema: dict[str, Any], value: dict[str, Any]) -> bool:
-    """Whether an object may be of this form, by the fields that tell forms apart."""
+    """Return True if an object may be of this form, by the fields that distinguish forms."""
     for name in ("type", "role"):
         form = resolved(document, schema["properties"].get(name, {}))
         allowed = [form["const"]] if "const" in form else form.get("enum")
@@ -126,7 +126,7 @@ def with_nulls(body: dict[str, Any], paths: list[tuple[Any, ...]]) -> dict[str, 
 
 
 def asked(api: Any, path: str, body: dict[str, Any]) -> Any:
-    """What the engine was asked, and the answer without what differs from call to call."""
+    """The engine's arguments, and the answer without the parts that differ from call to call."""
     api.engine.calls.clear()
     response = api.post(path, body)
     assert response.status_code == 200, (body, response.text)
@@ -213,7 +213,7 @@ def test_bodies_of_operators_take_null_as_well(make_api, monkeypatch):
     ],
 )
 def test_a_template_gets_values_of_any_kind(values, routes):
-    """vLLM and transformers hand a template what it is given, null as none."""
+    """vLLM and transformers pass a template all values, null as none."""
     routes.chat(chat_template_kwargs=values)
     assert routes.engine.io_processor.seen[1]["chat_template_kwargs"] == values
 

@@ -10,7 +10,7 @@ KEY = {"authorization": "Bearer k"}
 
 
 class Operations:
-    """What the routes ask of the engine."""
+    """Engine operations called by the routes."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []

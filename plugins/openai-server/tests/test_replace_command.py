@@ -1,4 +1,4 @@
-"""What `tenonry replace` makes of its flags, and what it says when a server does not do it."""
+"""`tenonry replace`: parsing of its flags, and its messages when a server fails to comply."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_what_cannot_change_is_no_flag(capsys):
 
 @pytest.fixture
 def answered():
-    """A server that notes what it is asked, and gives one answer."""
+    """A server that records requests, and returns one answer."""
     asked: list[Any] = []
 
     class Handler(BaseHTTPRequestHandler):

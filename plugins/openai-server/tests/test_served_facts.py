@@ -1,4 +1,4 @@
-"""Facts of the served model are asked for once, by all who want them together."""
+"""Facts of the served model are queried once for all concurrent requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tenonry_openai_server.served_facts import ServedFacts
 
 
 class SilentEngine:
-    """Workers that never answer; counts how often they were asked."""
+    """Workers that never answer; counts the queries."""
 
     def __init__(self) -> None:
         self.num_calls = 0

@@ -24,7 +24,7 @@ from tenonry_openai_server.settings import ServerConfig, configs_from_arguments
 
 @pytest.fixture(autouse=True)
 def loggers(monkeypatch):
-    """The stat loggers that count as installed, beside routes."""
+    """Stat loggers and routes that count as installed."""
     found = [PluginRecord("stat_logger", name, "m:C") for name in ("prometheus", "mine", "console")]
     routes = [PluginRecord("route", name, "m:f") for name in ("messages", "mine", "responses")]
     monkeypatch.setattr(

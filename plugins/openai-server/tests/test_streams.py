@@ -1,4 +1,4 @@
-"""Clients that go away, read slowly or come too early: what a stream costs when nobody is polite."""
+"""Clients that disconnect, read slowly or connect too early: the cost of streams to impolite clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tenonry_openai_server.disconnect import DisconnectWatch
 
 
 class Client:
-    """An ASGI client that reads when told to, and goes away when told to."""
+    """An ASGI client that reads and disconnects on command."""
 
     def __init__(self, app, path: str, body: dict) -> None:
         self.app, self.sent, self.gone = app, [], asyncio.Event()
@@ -54,7 +54,7 @@ async def until(condition) -> None:
 @pytest.mark.parametrize("prompt", ["ab", ["ab", "cd"]])
 @pytest.mark.parametrize("when", ["before the first output", "later"])
 def test_client_that_goes_away_is_aborted(stream, prompt, when, api, caplog):
-    """Reliability, fault 14: the engine's stream is closed at once, whoever waits for what."""
+    """Reliability, fault 14: the engine's stream is closed immediately, at any stage of the request."""
     api.engine.endless = True
     if when.startswith("before"):
         api.engine.gate.clear()
@@ -127,7 +127,7 @@ def test_slow_reader_holds_back_its_own_stream_only(api):
 
 
 def test_headers_do_not_wait_for_ever(api, monkeypatch):
-    """A request that queues long gets its headers early; what fails then is an event of the stream."""
+    """A request that queues long receives its headers early; a later failure is an event of the stream."""
     monkeypatch.setattr(sse, "HEAD_START_S", 0.01)
     api.engine.gate.clear()
 

@@ -48,7 +48,7 @@ def test_turns_without_work_schedule_nothing():
 
 
 class Transport(asyncio.Transport):
-    """Collects what is written."""
+    """Transport that collects written bytes."""
 
     def __init__(self) -> None:
         super().__init__()

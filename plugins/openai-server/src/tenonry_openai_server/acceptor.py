@@ -21,7 +21,7 @@ RETRY_S = 1.0  # after the system could not give a connection, for want of file 
 
 
 class Acceptor:
-    """Gives every connection of a listening socket a protocol of its own, until it is closed."""
+    """Creates a protocol for every connection of a listening socket, until it is closed."""
 
     def __init__(
         self,

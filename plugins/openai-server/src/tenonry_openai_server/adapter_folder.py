@@ -40,7 +40,7 @@ class AdapterFolder:
 
     @property
     def is_full(self) -> bool:
-        """Whether one has to go before another comes."""
+        """True if an adapter must be unloaded before another is loaded."""
         return len(self._loaded) >= self.most
 
     def add(self, name: str) -> None:

@@ -25,9 +25,10 @@ _KIND = re.compile(r"^\w+: ")  # the type of the engine's error, in front of its
 
 
 class ServedAdapters:
-    """Asked of the engines once, or, where other API servers may load some too, whenever a name is not a model's.
+    """Adapters of the engines, queried once, or, if other API servers may load some too, whenever a name is not a
+    model's.
 
-    An adapter is served where every rank of every engine has the same one under its name.
+    An adapter is served if every rank of every engine has the same one under its name.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class ServedAdapters:
             return adapter
 
     async def _load_of(self, engine: AsyncLLM, name: str, path: Path) -> None:
-        """What is wrong with it is for the log: the client is not the one who put it there."""
+        """Log the errors of the adapter instead of returning them: the client did not put it there."""
         try:
             await engine.add_lora(name, str(path))
         except EngineGenerateError as error:
@@ -127,7 +128,7 @@ class ServedAdapters:
     async def load(
         self, engine: AsyncLLM, name: str, path: str, *, in_place: bool, pinned: bool
     ) -> Adapter:
-        """Load an adapter into every engine. Raises APIError 400 with what is wrong with it; then nothing changed."""
+        """Load an adapter into every engine. On failure nothing changes; raises APIError 400 with the reason."""
         self._check_served()
         async with self._changes:
             if name in await self.all(engine) and not in_place:
@@ -172,7 +173,7 @@ class ServedAdapters:
             )
 
     async def _settle(self, engine: AsyncLLM, name: str) -> None:
-        """Some engines may have taken what another refused: then none keeps it."""
+        """Unload an adapter that only some engines accepted."""
         found = {entries_of(names).get(name) for names in await engine.collective_rpc("list_loras")}
         if len(found) > 1:
             await _tried(lambda: engine.remove_lora(name))
@@ -184,7 +185,7 @@ class ServedAdapters:
         await asyncio.shield(self._asking)
 
     def _forget(self) -> None:
-        """They have changed, and an answer that is on its way does not know it."""
+        """Invalidate the list after a change, including an answer that is under way."""
         self._known = None
         self._num_changes += 1
 
@@ -202,7 +203,7 @@ class ServedAdapters:
 
 
 def entries_of(names: list[str]) -> dict[str, str]:
-    """Name → digest, of what a worker lists as `name@digest`."""
+    """Name → digest, from a worker's list of `name@digest`."""
     found = {}
     for text in names:
         name, _, digest = text.rpartition("@")
@@ -211,7 +212,7 @@ def entries_of(names: list[str]) -> dict[str, str]:
 
 
 async def _tried(call: Callable[[], Coroutine[Any, Any, bool]]) -> None:
-    """Engines that do not have it say so."""
+    """Ignore the error of engines that do not have the adapter."""
     try:
         await call()
     except EngineGenerateError:

@@ -79,7 +79,7 @@ class HostCheck:
 
 
 class OriginCheck:
-    """Refuses requests of other sites' web pages that could change something, where no key protects the server.
+    """Rejects state-changing requests of other sites' web pages, if no key protects the server.
 
     A page may send such a request without a preflight: a POST without a body, say. Browsers name the page's origin;
     other programs, and pages of this server, send none or its own. Desktop applications have schemes of their own.
@@ -116,7 +116,7 @@ def _host_name(text: str) -> str:
 
 
 def is_local(host: str) -> bool:
-    """Whether a host name or address means this machine and no other."""
+    """Return True if a host name or address denotes this machine and no other."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

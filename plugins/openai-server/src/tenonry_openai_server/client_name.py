@@ -9,7 +9,7 @@ from tenonry_openai_server.auth import TENANT, is_local
 
 
 class ClientName:
-    """Sets the client for what a request causes."""
+    """Sets the client for the work that a request causes."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -1,7 +1,7 @@
 """Decodes request bodies in gzip, deflate and zstd before a route reads them: plain ASGI. Front end.
 
 Decoding is incremental, and it ends at two bounds: that of any body, and a ratio to the bytes that were sent, so that a
-few kilobytes cannot keep the server busy. Only one coding is taken; layers of them serve nobody but attackers.
+few kilobytes cannot keep the server busy. Only one coding is accepted; several layers are useful to attackers only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GZIP, ZLIB, RAW_DEFLATE = 31, 15, -15  # `wbits` of zlib
 
 
 class BodyDecoder:
-    """Gives routes the decoded body. `max_bytes`: the size that any body may have, decoded or not."""
+    """Passes the decoded body to routes. `max_bytes`: maximum size of any body, decoded or not."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self.app = app
@@ -129,7 +129,7 @@ def _deflate(body: bytes) -> Iterator[bytes]:
 
 
 def _inflate(body: bytes, wbits: int) -> Generator[bytes, None, bytes]:
-    """The decoded parts; returns what follows the end."""
+    """Yield the decoded parts; returns the bytes after the end."""
     decoder = zlib.decompressobj(wbits)
     while not decoder.eof:
         part = decoder.decompress(body, PART_BYTES)

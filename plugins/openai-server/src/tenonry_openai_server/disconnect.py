@@ -1,4 +1,4 @@
-"""Detects a client that disconnects while its response is made, and ends the work at once. Front end."""
+"""Detects a client that disconnects while its response is made, and stops the work immediately. Front end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DisconnectWatch:
             self._task.cancel()
 
     def stop(self) -> None:
-        """End the watch. The watcher is let go of: its traceback refers to this object."""
+        """End the watch. The reference to the watcher is dropped: its traceback refers to this object."""
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None

@@ -101,7 +101,7 @@ def bad_request(message: str, param: str | None = None, code: str = "invalid_req
 
 
 def is_closed(error: Exception) -> bool:
-    """Whether an answer came too late: the connection has been closed for bytes that are no HTTP."""
+    """Return True for an answer that came too late: the connection was closed because of bytes that are no HTTP."""
     return CLOSED in str(error)
 
 
@@ -127,7 +127,7 @@ def as_api_error(error: Exception, request_id: str = "") -> APIError:
 
 
 def _fault_of_request(error: EngineGenerateError) -> APIError | None:
-    """Return the answer where a row failed because of what its request asks; None for other failures of a row."""
+    """Return the answer if a row failed because of its request's parameters; None for other failures of a row."""
     match error.code:
         case ErrorCode.NO_TOKEN_LEFT:
             return bad_request(f"{error.reason}; allow more of them", code=error.code)

@@ -7,13 +7,13 @@ from tenonry.errors import ConfigError
 
 
 def is_grouped(config: EngineConfig) -> bool:
-    """Whether the engine of this server steps together with those of other servers."""
+    """Return True if the engine of this server runs in lockstep with those of other servers."""
     is_spread = config.enable_expert_parallel and config.data_parallel_size > 1
     return is_spread and config.data_parallel_rank is not None
 
 
 def check_grouped(config: EngineConfig, api_server_count: int, prefill_engines: int) -> None:
-    """Raises ConfigError for what a server with one engine of a group cannot have."""
+    """Raise ConfigError for settings that a server with one engine of a group does not support."""
     if not is_grouped(config):
         return
     if api_server_count > 1:

@@ -27,7 +27,7 @@ class HealthCheck:
         self._error: Exception | None = None
 
     async def ask(self, engine: AsyncLLM) -> Exception | None:
-        """Why an engine is not healthy; None if all are. Raises nothing."""
+        """Return the error of an unhealthy engine; None if all are healthy. Raises nothing."""
         if self._check is None or self._check.done():
             self._check = asyncio.create_task(self._run(engine))
         await asyncio.wait({self._check}, timeout=ANSWER_S)
@@ -43,10 +43,10 @@ class HealthCheck:
 
 
 class StoppedProcesses:
-    """Which processes of the engines on this node are stopped: by SIGSTOP, or by a debugger.
+    """Detects engine processes on this node that are stopped, by SIGSTOP or by a debugger.
 
-    The system says so, and no message is sent: an engine that is long in a step runs, and one that is stopped could not
-    answer. Ranks are processes below their engine.
+    The operating system reports the state, and no message is sent: an engine in a long step runs, and a stopped one
+    could not answer. Ranks are child processes of their engine.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Work that may take long, beside the event loop: other requests are answered meanwhile. Front end."""
+"""Long-running work outside the event loop, which keeps serving other requests. Front end."""
 
 from __future__ import annotations
 

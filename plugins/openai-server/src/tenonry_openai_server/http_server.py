@@ -1,7 +1,7 @@
-"""uvicorn, started from code on a socket that listens already: no signal handlers, and bounds where it has none.
+"""uvicorn, started from code on a listening socket: no signal handlers, and additional limits.
 
 httptools parses without limits on the size of a request's head or the time that it may take; the protocol below adds
-them, and answers what is no HTTP in OpenAI's error shape. In a flood, requests with bodies are parsed a few per turn of
+them, and answers invalid HTTP in OpenAI's error shape. In a flood, requests with bodies are parsed a few per turn of
 the event loop, and probes overtake them. Front end, in the thread of the event loop.
 """
 
@@ -58,7 +58,7 @@ class UnframedCycle(RequestResponseCycle):
 class BoundedProtocol(HttpToolsProtocol):
     """HTTP/1.1 with a bounded head: `max_header_bytes` in size, `receive_timeout` in seconds.
 
-    `turns` bounds how much of what all connections send is parsed per turn of the event loop.
+    `turns` bounds the input of all connections that is parsed per iteration of the event loop.
     """
 
     max_header_bytes: ClassVar[int]
@@ -99,7 +99,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.turns.wait(self._parse_waiting)
 
     def _parse_waiting(self) -> None:
-        """The turn of what came in a flood. There is nothing left to parse if the connection was lost meanwhile."""
+        """Parse input deferred in a flood. Nothing is left to parse if the connection was lost during the wait."""
         data = b"".join(self._unparsed)
         self._unparsed.clear()
         if data and not self.transport.is_closing():
@@ -188,7 +188,7 @@ class BoundedProtocol(HttpToolsProtocol):
         raise ValueError(self._refusal)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what could not be parsed, and close."""
+        """Answer input that could not be parsed, and close."""
         if self._head_bytes > self.max_header_bytes:
             self._answer(self._too_large())
         else:
@@ -271,7 +271,7 @@ class HTTPServer(uvicorn.Server):
         return protocol
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more, and give connections the time to be answered."""
+        """Stop accepting, and finish the answers of open connections."""
         for acceptor in self._acceptors:
             acceptor.close()
         await super().shutdown(sockets=sockets)

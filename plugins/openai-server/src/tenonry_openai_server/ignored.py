@@ -2,8 +2,8 @@
 once per name. Front end, event loop.
 
 Clients send fields of other servers, tools that only their vendor runs, and blocks that no chat template can show. The
-rest of such a request is served, and the client can see what was left out. Names come from clients, so all that is
-kept of them is bounded.
+rest of such a request is served, and the response names the ignored parts. Names come from clients, so their storage is
+bounded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Ignored:
     def add(self, part: str, reason: str = NO_SUCH_FIELD) -> None:
         """Report `part`, such as "tools[2] (web_search)", as ignored because of `reason`, a clause for the log.
 
-        Raises APIError 400 where the operator has such requests refused.
+        Raises APIError 400 if the operator has such requests rejected.
         """
         if self._log.refuses:
             shown = _shown(part)
@@ -50,7 +50,7 @@ class Ignored:
         self.report(part, reason)
 
     def report(self, part: str, reason: str) -> None:
-        """Report `part` as ignored by a setting of its own, whether unknown fields are refused or not."""
+        """Report `part` as ignored by a setting of its own, whether unknown fields are rejected or not."""
         shown = _shown(part)
         if shown in self._parts:
             return
@@ -80,7 +80,7 @@ class Ignored:
 class IgnoredLog:
     """Counts and logs parts of requests that have no effect; one per process.
 
-    `refuses`: such requests are refused instead. `count` is called once for each part.
+    `refuses`: such requests are rejected instead. `count` is called once for each part.
     """
 
     def __init__(self, count: Callable[[], None], *, refuses: bool) -> None:
@@ -101,7 +101,7 @@ class IgnoredLog:
 
 
 def ignored(request: Request) -> Ignored:
-    """Where to report parts of an HTTP request that have no effect."""
+    """Return the collector of ignored parts of an HTTP request."""
     found: Ignored = request.scope[SCOPE_KEY]
     return found
 

@@ -1,4 +1,4 @@
-"""How much a client may send, checked before anything is parsed: plain ASGI, in front of every route. Front end."""
+"""Size limits on requests, checked before anything is parsed: plain ASGI, in front of every route. Front end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several prompts of one request: begun in turn; one stream of outputs as they come, or the last of each. Front end."""
+"""Several prompts of one request: started one by one, and merged into one stream or the last outputs. Front end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ async def start_in_turn(
 ) -> None:
     """Append a task for each, until one fails, and yield to the event loop after each.
 
-    A prompt is tokenised when its task begins; a thousand of them at once would delay all other requests for seconds.
+    A prompt is tokenised when its task begins; a thousand of them in one iteration would delay all other requests for
+    seconds.
     """
     for coroutine in work:
         task = asyncio.create_task(coroutine)
@@ -28,7 +29,7 @@ async def start_in_turn(
 
 
 async def cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Cancel what runs, and wait for its end."""
+    """Cancel running tasks, and wait for their end."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

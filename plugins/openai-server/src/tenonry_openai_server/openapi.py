@@ -1,5 +1,5 @@
-"""What /openapi.json says: schemas of requests (pydantic, msgspec or written by hand) and of the msgspec responses.
-Built once, when asked for.
+"""Content of /openapi.json: schemas of requests (pydantic, msgspec or written by hand) and of the msgspec responses.
+Built once, on first use.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def describe(
     *,
     text: str = "",
 ) -> dict[str, Any]:
-    """Keyword arguments of a route decorator: the route parses and renders by itself, so it says what it takes.
+    """Keyword arguments of a route decorator: the route parses and renders by itself, so its types are documented here.
 
     `request` and `response`: a type, or a JSON schema. `text`: the media type of an answer that is no JSON.
     """
@@ -56,7 +56,7 @@ def describe(
 
 
 def _may_be_empty(request: Request) -> bool:
-    """Whether a request without a body is taken: one of an operator with defaults for all fields."""
+    """Return True if a request without a body is accepted: an operator's request with defaults for all fields."""
     if not (isinstance(request, type) and issubclass(request, BaseModel)):
         return False
     needed = any(field.is_required() for field in request.model_fields.values())
@@ -75,7 +75,7 @@ def _schema(kind: Request) -> dict[str, Any]:
 
 
 def install(app: FastAPI, *, refuses_unknown: bool) -> None:
-    """Give the application its document. `refuses_unknown`: bodies with other fields than theirs are refused."""
+    """Install the document in the application. `refuses_unknown`: bodies with unknown fields are rejected."""
 
     def build() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -103,7 +103,7 @@ def install(app: FastAPI, *, refuses_unknown: bool) -> None:
 
 
 def _allow_null(schema: dict[str, Any]) -> None:
-    """Let each field of a body that may be absent be null as well."""
+    """Allow null for each field of a body that may be absent."""
     null = {"type": "null"}
     required = schema.get("required", ())
     for name, form in schema["properties"].items():

@@ -43,7 +43,7 @@ def find_parsers(setting: str) -> list[Found]:
 
 
 def check_setting(setting: str) -> None:
-    """Whether the names that an operator gave stand for parsers, before the model loads. Raises as `find_parsers`."""
+    """Check the operator's parser names before the model loads. Raises as `find_parsers`."""
     if setting not in {AUTO, NONE}:
         find_parsers(setting)
 
@@ -70,14 +70,14 @@ def chosen_parsers(setting: str, io_processor: IOProcessor | None) -> OutputPars
 
 
 class ForcedAnswer(NamedTuple):
-    """What an answer must look like, and whether it is a JSON list of calls instead of the model's own format."""
+    """Grammar of an answer; `is_bare` if it is a JSON list of calls instead of the model's own format."""
 
     grammar: StructuredOutput
     is_bare: bool
 
 
 class OutputParsers:
-    """The classes that read the answers of chats, in their order, and what their model's tokens look like."""
+    """Parser classes of chat answers, in their order, and the special tokens of their model."""
 
     def __init__(self, found: Sequence[Found], io_processor: IOProcessor) -> None:
         self._found = found
@@ -128,9 +128,9 @@ class OutputParsers:
         return Chain(parsers)
 
     def forced(self, prompt: object, tools: tuple[Tool, ...], *, parallel: bool) -> ForcedAnswer:
-        """What an answer to this prompt must look like to be calls of these tools. Raises RequestError.
+        """Grammar of an answer to this prompt that calls these tools. Raises RequestError.
 
-        It holds from the end of the reasoning on where the prompt has begun that; else there is no reasoning.
+        It applies after the reasoning if the prompt has begun one; else there is no reasoning.
         """
         start_after = self.start_after(prompt)
         for cls, _ in self._found:
@@ -142,9 +142,9 @@ class OutputParsers:
         return ForcedAnswer(grammar, is_bare=True)
 
     def strict(self, tools: tuple[Tool, ...]) -> StructuredOutput | None:
-        """Text or calls of these tools, of which some are strict; None where the format has no grammar for it.
+        """Text or calls of these tools, of which some are strict; None if the format has no grammar for it.
 
-        Special tokens are no text, so there is none where markup of reasoning beside the calls is such a token.
+        Special tokens are no text, so there is none if reasoning markup in addition to the calls is such a token.
         Raises RequestError for schemas that are too large together.
         """
         for cls, _ in self._found:
@@ -158,7 +158,7 @@ class OutputParsers:
     def _in_tokens(
         self, cls: type[OutputParser], grammar: StructuredOutput | None
     ) -> StructuredOutput | None:
-        """The grammar with special tokens in the place of markup; None where they cannot be put there."""
+        """The grammar with special tokens instead of markup; None if they cannot be inserted."""
         text = grammar.grammar if grammar is not None else None
         if grammar is None or text is None:
             return grammar

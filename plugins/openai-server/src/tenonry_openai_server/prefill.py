@@ -1,4 +1,4 @@
-"""`--prefill-engines`: what it means for the engine's configuration. Light; front end."""
+"""`--prefill-engines`: its effects on the engine's configuration. Light; front end."""
 
 from __future__ import annotations
 

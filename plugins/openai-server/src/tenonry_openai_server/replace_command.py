@@ -1,4 +1,4 @@
-"""The command `replace`: asks a server that runs to go on with engines that have other settings."""
+"""The command `replace`: replaces the engines of a running server by engines with other settings."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def changes_from(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def post(url: str, key: str, changes: dict[str, Any]) -> None:
-    """Ask the server, and wait until it has done so. Raises LaunchError with its answer."""
+    """Send the request, and wait for its completion. Raises LaunchError with the server's answer."""
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"--url {url!r} must begin with http:// or https://")
     request = urllib.request.Request(  # noqa: S310 - checked above
@@ -71,7 +71,7 @@ def post(url: str, key: str, changes: dict[str, Any]) -> None:
 
 
 def message_of(error: urllib.error.HTTPError) -> str:
-    """What the server says, and what is missing where it has no such route."""
+    """Error message of the server, with a hint if it has no such route."""
     with error:
         text = error.read().decode(errors="replace")
     try:

@@ -1,4 +1,4 @@
-"""Facts of the served model for its card, asked of the workers once. Front end, event loop."""
+"""Facts of the served model for its card, queried from the workers once. Front end, event loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEADLINE_S = 5.0
 
 
 class CardFacts(msgspec.Struct, frozen=True):
-    """What a card says of the model beside its name; nothing of it tells where the model is.
+    """Facts on the model's card in addition to its name; none of them reveals the model's location.
 
     `kv_bytes_per_token` and `state_bytes_per_sequence` are sums over the ranks of one engine.
     """
@@ -43,7 +43,7 @@ class ServedFacts:
         self._facts: CardFacts | None = None
 
     async def of(self, engine: AsyncLLM) -> CardFacts | None:
-        """The facts; None where the workers say nothing. A late or failed answer is asked for again next time."""
+        """The facts; None if the workers report none. A late or failed answer is requested again next time."""
         if not self._is_known:
             if self._asking is None or self._asking.done():
                 self._asking = asyncio.create_task(self._ask(engine))
@@ -70,7 +70,7 @@ class ServedFacts:
 
 
 def card_facts(ranks: list[WorkerFacts]) -> CardFacts | None:
-    """The facts of one engine from those of its ranks, the first of which speaks for the whole model."""
+    """The facts of one engine from those of its ranks, the first of which represents the whole model."""
     if not ranks:
         return None
     groups = [group for rank in ranks for group in rank.groups]

@@ -1,4 +1,5 @@
-"""The server's own settings, beside `EngineConfig`: one frozen model for flags, environment and YAML. Light; front end.
+"""The server's own settings, in addition to `EngineConfig`: one frozen model for flags, environment and YAML. Light;
+front end.
 
 The YAML file of `--config` holds the engine's and the server's settings side by side; each model takes its own keys.
 """
@@ -78,7 +79,7 @@ TRACER = "opentelemetry"  # the stat logger that an endpoint for traces asks for
 
 
 class ServerConfig(Settings):
-    """Where and how the server answers."""
+    """Settings of the HTTP server."""
 
     host: str = Field(
         "127.0.0.1", min_length=1, max_length=255, description="Address to bind; 0.0.0.0 for all."
@@ -216,7 +217,7 @@ class ServerConfig(Settings):
     @field_validator("*", mode="before")
     @classmethod
     def _read_text(cls, value: Any, info: ValidationInfo) -> Any:
-        """What a variable or a YAML file holds as text means what it means as a flag; one text may stand for a list."""
+        """Parse text from a variable or a YAML file as a flag's; a single text is accepted for a list."""
         annotation = cls.model_fields[info.field_name or ""].annotation
         if not isinstance(value, str):
             return value
@@ -227,7 +228,7 @@ class ServerConfig(Settings):
     @field_validator("allowed_origins", mode="before")
     @classmethod
     def _read_origins(cls, values: Any) -> Any:
-        """An entry may be a JSON list, as vLLM wants it: no origin looks like one."""
+        """Accept a JSON list as an entry, as vLLM does: no origin looks like one."""
         is_list = isinstance(values, list | tuple)
         return (
             tuple(origin for value in values for origin in _json_list(value)) if is_list else values
@@ -294,7 +295,7 @@ class ServerConfig(Settings):
 
     @property
     def parser_names(self) -> str:
-        """`output_parser`, or what it is in the names that vLLM has for its two halves."""
+        """`output_parser`, or its equivalent in vLLM's names of the two halves."""
         reasoning = self.reasoning_parser or ""
         calls = self.tool_call_parser or ""
         names = (FAMILIAR_REASONING.get(reasoning, reasoning), FAMILIAR_PARSERS.get(calls, calls))
@@ -302,7 +303,7 @@ class ServerConfig(Settings):
 
     @property
     def url(self) -> str:
-        """Where clients find the server; a wildcard address is shown as this machine's own."""
+        """URL of the server for clients; a wildcard address is shown as this machine's own."""
         if self.uds:
             return f"unix:{self.uds}"
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104  shown, not bound

@@ -144,7 +144,7 @@ class PartStream(Response):
 
 
 class _Head:
-    """Sends the headers once: when asked to, or after HEAD_START_S without an output."""
+    """Sends the headers once: on demand, or after HEAD_START_S without an output."""
 
     __slots__ = ("_send", "_task", "_timer")
 

@@ -116,7 +116,7 @@ class ServerState:
         return self._engine
 
     def admit(self) -> AsyncLLM:
-        """The engine, for a request that wants tokens. Raises APIError 503 unless the server is ready."""
+        """The engine, for a request for tokens. Raises APIError 503 unless the server is ready."""
         if self._engine is not None and self._engine.errored:
             raise self._refusal(Phase.DEAD)
         if self.phase is not Phase.READY:
@@ -154,7 +154,7 @@ class ServerState:
         return name, adapter
 
     def check_model(self, name: str | None, others: Sequence[str] = ()) -> str:
-        """The served name that a request means. Raises APIError 404 that lists what is served, and `others`."""
+        """The served name of a request. Raises APIError 404 that lists the served names, and `others`."""
         names = self.model_names
         if name is None or name in names:
             return name or names[0]

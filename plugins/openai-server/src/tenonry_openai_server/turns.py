@@ -1,6 +1,6 @@
-"""Bounds the work that a flood of requests causes in one turn of the event loop. Front end, event loop.
+"""Bounds the work that a flood of requests causes in one iteration of the event loop. Front end, event loop.
 
-Without a bound, the loop would parse and admit thousands of requests that arrive at once before it reads a probe.
+Without a bound, the loop would parse and admit thousands of simultaneous requests before it reads a probe.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class WorkTurns:
         self._is_scheduled = False
 
     def take(self) -> bool:
-        """Whether a piece of work may be done now; if not, `wait` for its turn."""
+        """Return True if a piece of work may be done now; if not, `wait` for its turn."""
         if not self._left:
             return False
         self._left -= 1

@@ -1,3 +1,3 @@
-"""What requests and responses look like: pydantic at the edge, msgspec on the way out. Front end."""
+"""Types of requests and responses: pydantic at the edge, msgspec on the way out. Front end."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The hot path: outputs of the engine as server-sent events, in bytes. Front end, event loop.
 
-All that is constant in a stream is rendered once; a chunk that only brings text costs one JSON string and a join.
-Whatever else a client asked for (log-probabilities, token ids, usage in each chunk) takes the longer way.
+Constant parts of a stream are rendered once; a chunk with text only costs one JSON string and a join. Chunks with other
+requested fields (log-probabilities, token ids, usage in each chunk) take the slow path.
 
 U+0085, U+2028 and U+2029 are escaped: some clients end a line of the stream there.
 """
@@ -42,7 +42,7 @@ def on_one_line(data: bytes) -> bytes:
 
 
 class _Prompt:
-    """What is known of one prompt: the index of its first completion, and its tokens."""
+    """Data of one prompt: the index of its first completion, and its tokens."""
 
     __slots__ = ("base", "cached", "generated", "tokens", "version")
 
@@ -156,7 +156,7 @@ class ChunkWriter(ABC):
     def _content(
         self, index: int, output: RequestOutput, completion: CompletionOutput, *, begins: bool
     ) -> tuple[str, dict[str, Any]]:
-        """The text of a chunk, and what else stands in its choice."""
+        """Text of a chunk, and the other fields of its choice."""
 
     def close(self) -> bytes:
         """The events after the last output."""

@@ -13,13 +13,13 @@ Name = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
 class ControlBody(Body):
-    """Base of the bodies of operators: a field that is unknown is refused, because it would act differently."""
+    """Base of the bodies of operators: an unknown field is rejected, because the operation would act differently."""
 
     is_strict: ClassVar[bool] = True
 
 
 class EmptyRequest(ControlBody):
-    """Body of a route that needs to know nothing: {}."""
+    """Body of a route without parameters: {}."""
 
 
 class SleepRequest(ControlBody):
@@ -35,7 +35,7 @@ class WakeUpRequest(ControlBody):
 
 
 class PauseRequest(ControlBody):
-    """Body of POST /pause: what becomes of the requests that run. `wait_for_inflight_requests` is `mode` wait."""
+    """Body of POST /pause: treatment of running requests. `wait_for_inflight_requests` is `mode` wait."""
 
     mode: Literal["keep", "wait", "abort"] | None = Field(None, description="keep by default.")
     wait_for_inflight_requests: bool = False

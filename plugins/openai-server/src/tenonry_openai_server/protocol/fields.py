@@ -1,4 +1,4 @@
-"""Fields that are no part of a request model here, and what becomes of them. Data, and the error for an unknown name.
+"""Treatment of fields outside of our request models. Data, and the error for an unknown name.
 
 | a field that | becomes |
 |---|---|

@@ -1,4 +1,4 @@
-"""Log-probabilities as the engine gives them, in the shapes that OpenAI's clients expect. Front end."""
+"""Log-probabilities of the engine, in the shapes that OpenAI's clients expect. Front end."""
 
 from __future__ import annotations
 

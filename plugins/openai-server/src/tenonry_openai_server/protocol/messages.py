@@ -32,7 +32,7 @@ REASONING = ("reasoning_content", "reasoning", "thinking")
 
 
 def _spend(info: ValidationInfo) -> None:
-    """Count a part or a tool call; the context of a validation is an iterator over what may still come."""
+    """Count a part or a tool call; the context of a validation is an iterator over the remaining allowance."""
     if info.context is not None and next(info.context, None) is None:
         raise ValueError(f"the messages have more than {MAX_PARTS} parts and tool calls together")
 
@@ -43,7 +43,7 @@ Detail = Annotated[
 
 
 class ImageUrl(BaseModel):
-    """Where an image is."""
+    """Location of an image."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -143,7 +143,7 @@ class ToolCall(BaseModel):
         return self
 
     def for_template(self) -> dict[str, Any]:
-        """The call as chat templates know it: one of a function."""
+        """The call in the form of chat templates: one of a function."""
         if self.function is not None:
             name, arguments = self.function.name, self.function.arguments or ""
         else:
@@ -195,7 +195,7 @@ class Message(BaseModel):
 
     @property
     def has_images(self) -> bool:
-        """Whether any of its parts is an image."""
+        """True if any of its parts is an image."""
         return isinstance(self.content, list) and any(part.url for part in self.content)
 
     @property

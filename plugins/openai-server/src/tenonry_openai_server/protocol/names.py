@@ -1,9 +1,9 @@
-"""Names of the fields of a body, and of the objects in it: used, refused, or reported as ignored. Front end.
+"""Names of the fields of a body, and of the objects in it: used, rejected, or reported as ignored. Front end.
 
-Names are read from the raw JSON, before objects are made of it, and there is a bound on how many are looked at. The
-model of an object says which fields it has. Of the others, a field that is null or asks for nothing is as good as
-absent; one that would change the answer and one that looks like a misspelt field of the model are refused; the rest are
-reported to `Report` and have no effect.
+Names are read from the raw JSON, before objects are made of it, and their number is bounded. The model of an object
+defines its fields. Among other fields, one that is null or has a neutral value counts as absent; one that would change
+the answer and one that looks like a misspelt field of the model are rejected; the rest are reported to `Report` and
+have no effect.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class NameBound:
 class FieldRules:
     """The fields of one kind of object. `refused`: name → why; `harmless`: names that never change an answer.
 
-    `nothing`: name → values with which it asks for nothing. `is_strict`: all other names are refused.
+    `nothing`: name → values without effect. `is_strict`: all other names are rejected.
     """
 
     known: Collection[str]
@@ -91,7 +91,7 @@ class FieldRules:
     is_strict: bool = False
 
     def judge(self, name: str, value: Any, under: str = "") -> bool:
-        """Whether a field that is not one of `known` is to be reported. Raises APIError 400.
+        """Return True if a field that is not one of `known` is to be reported. Raises APIError 400.
 
         `under`: the path of the object, such as "tools.0".
         """
@@ -131,9 +131,9 @@ def small_value(raw: msgspec.Raw) -> Any:
 
 
 def check_nested(model: type[BaseModel], body: bytes, fields: Fields, report: Report) -> None:
-    """The names in the objects that the `fields` of a body hold. Raises APIError 400.
+    """Check the names in the objects of a body's `fields`. Raises APIError 400.
 
-    What is no object where the model has one is left to the model's own check.
+    Values that should be objects but are not are left to the model's own check.
     """
     walk: _Walk | None = None
     for name, shape in _shape((model,)).nested.items():
@@ -188,7 +188,7 @@ class _Shape:
         return self.struct | list[self.struct | _SCALARS] | _SCALARS | msgspec.UnsetType
 
     def is_known(self, raw: msgspec.Raw) -> bool:
-        """Whether all names in a value are those of fields, which is quick to see."""
+        """Return True if all names in a value are those of fields; a fast check."""
         try:
             self._decode(raw)
         except msgspec.MsgspecError:

@@ -1,6 +1,4 @@
-"""What an answer carries besides text, asked for once and read by both forms of an answer: a stream and a whole one.
-Front end.
-"""
+"""Contents of an answer besides text, for both forms of an answer: streamed and whole. Front end."""
 
 from __future__ import annotations
 
@@ -16,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseOptions:
-    """What the client asked to see.
+    """Output options of the client.
 
     `num_logprobs`: alternatives per token, None for no log-probabilities. `prompt_logprobs`: show those of the prompt.
-    `echo`: the prompt stands before the answer. `score_only`: only the prompt is shown; the engine always generates at
-    least one token, which is neither shown nor counted.
+    `echo`: the prompt precedes the answer. `score_only`: only the prompt is shown; the engine always generates at least
+    one token, which is neither shown nor counted.
     """
 
     num_logprobs: int | None = None
@@ -62,7 +60,7 @@ class ResponseOptions:
 
 @dataclass(frozen=True, slots=True)
 class ResponseContext:
-    """What is constant in one response: its public id, its time in seconds, the served name, how tokens are shown."""
+    """Constant data of one response: its public id, its time in seconds, the served name, and the display of tokens."""
 
     id: str
     created: int

@@ -57,9 +57,9 @@ def _name_harmless_fields(schema: dict[str, Any], model: type[Body]) -> None:
 
 
 class Body(BaseModel):
-    """Base of all request bodies: exact JSON types, no surprises. A field that is null is as good as absent.
+    """Base of all request bodies: exact JSON types, no surprises. A field that is null counts as absent.
 
-    `is_strict`: fields that the body does not have are refused.
+    `is_strict`: unknown fields are rejected.
     """
 
     model_config = ConfigDict(
@@ -77,7 +77,7 @@ class Body(BaseModel):
 
     @property
     def num_completions(self) -> int:
-        """How many completions it asks for, each with the same settings."""
+        """Number of requested completions, each with the same settings."""
         return 0
 
     def unused_parts(self) -> Iterator[tuple[str, str]]:
@@ -126,14 +126,14 @@ def _check_copies(body: Body, settings_bytes: int) -> None:
 
 @functools.cache
 def rules_of_body(model: type[Body]) -> FieldRules:
-    """What a body of this kind may hold."""
+    """Field rules of a body of this kind."""
     if model.is_strict:
         return FieldRules(frozenset(model.model_fields), is_strict=True)
     return FieldRules(frozenset(model.model_fields), UNSUPPORTED, HARMLESS)
 
 
 def _known_fields(model: type[Body], raw: bytes, report: Report) -> dict[str, msgspec.Raw]:
-    """The fields of a body that the model has. Raises msgspec's errors, and APIError for a name that is refused."""
+    """The fields of a body that the model has. Raises msgspec's errors, and APIError for a rejected name."""
     rules = rules_of_body(model)
     fields = {}
     for name, value in top_fields(raw, rules).items():

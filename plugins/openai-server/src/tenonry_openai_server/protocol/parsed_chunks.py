@@ -27,12 +27,12 @@ class DeltaWriter:
         self._num_calls = 0
 
     def deltas(self, completion: CompletionOutput) -> list[dict[str, Any]]:
-        """What the next part of the completion brings. Raises PluginFault."""
+        """Deltas of the next part of the completion. Raises PluginFault."""
         found = map(self._delta, self._reader.read(completion))
         return [delta for delta in found if delta is not None]
 
     def finish_reason(self, completion: CompletionOutput) -> str | None:
-        """Why the answer ended, as clients know it."""
+        """Finish reason of the answer, as shown to clients."""
         return self._reader.finish_reason(completion)
 
     def _delta(self, event: Event) -> dict[str, Any] | None:
@@ -112,7 +112,7 @@ class ParsedChatChunks(ChatChunks):
         )
 
     def _extras(self, completion: CompletionOutput) -> dict[str, Any]:
-        """What the tokens of a part bring beside events."""
+        """Fields for the tokens of a part, in addition to events."""
         extras: dict[str, Any] = {}
         if self.context.options.token_ids and completion.token_ids:
             extras["token_ids"] = completion.token_ids

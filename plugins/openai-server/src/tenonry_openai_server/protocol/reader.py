@@ -1,4 +1,4 @@
-"""One completion of a chat as its parser reads it: events, and which of them a request wants. Front end."""
+"""One completion of a chat, read by its parsers: events, filtered by the request's options. Front end."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tenonry_output_parsers.events import CallArguments, CallEnd, CallStart, Eve
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """How the answers of one request are read.
+    """Parsing options for the answers of one request.
 
-    `tools` are those that may be called. `hides_special`: special tokens stand in the text, and those that are no
-    markup are left out of it. `wanted`: the request demands a call of one of these. `is_bare`: a grammar makes the
+    `tools` are those that may be called. `hides_special`: special tokens appear in the text, and those that are no
+    markup are removed from it. `wanted`: the request demands a call of one of these. `is_bare`: a grammar makes the
     answer a JSON list of calls.
     """
 
@@ -38,7 +38,7 @@ class AnswerForm:
     def forced(self, prompt: object, params: SamplingParams) -> tuple[AnswerForm, SamplingParams]:
         """The form and the parameters of a request that demands a call of one of the wanted tools.
 
-        Raises RequestError, also for a request that wants structured output besides.
+        Raises RequestError, also for a request that has structured output as well.
         """
         if params.structured_output is not None:
             raise RequestError(
@@ -50,7 +50,7 @@ class AnswerForm:
         return form, msgspec.structs.replace(params, structured_output=forced.grammar)
 
     def strict_grammar(self) -> StructuredOutput | None:
-        """What the answer must look like because of strict tools; None for no bound. Raises RequestError."""
+        """Grammar of the answer required by strict tools; None for no bound. Raises RequestError."""
         if not any(tool.strict for tool in self.tools):
             return None
         return self.parsers.strict(self.tools)
@@ -111,7 +111,7 @@ class CompletionReader:
         return True
 
     def finish_reason(self, completion: CompletionOutput) -> str | None:
-        """Why the answer ended, as clients know it."""
+        """Finish reason of the answer, as shown to clients."""
         reason = completion.finish_reason
         return "tool_calls" if reason == "stop" and self.num_calls else reason
 
@@ -131,7 +131,7 @@ class HiddenTexts:
         self._held = ""
 
     def without(self, text: str, token_ids: list[int], *, is_last: bool) -> str:
-        """What is certain of the text now."""
+        """Return the part of the text that is certain now."""
         self._expected.extend(filter(None, map(self._text_of, token_ids)))
         if not self._expected:
             return text
@@ -153,6 +153,6 @@ class HiddenTexts:
 
 
 def _overlap(text: str, wanted: str) -> int:
-    """Length of the longest end of the text that begins `wanted`."""
+    """Length of the longest suffix of the text that is a prefix of `wanted`."""
     longest = min(len(text), len(wanted) - 1)
     return next((size for size in range(longest, 0, -1) if wanted.startswith(text[-size:])), 0)

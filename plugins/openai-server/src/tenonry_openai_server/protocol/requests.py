@@ -109,7 +109,7 @@ class CompletionRequest(SamplingBody):
 
 
 class ChatPrompt(BaseModel):
-    """How messages become a prompt."""
+    """Fields that control the conversion of messages to a prompt."""
 
     tools: Annotated[Tools | None, at_most(MAX_TOOLS)] = None
     add_generation_prompt: bool | None = None
@@ -120,7 +120,7 @@ class ChatPrompt(BaseModel):
 
     @property
     def generation_prompt(self) -> bool:
-        """Whether the template adds the start of an answer; not by default where the last message is continued."""
+        """True if the template adds the start of an answer; False by default if the last message is continued."""
         given = self.add_generation_prompt
         return not self.continue_final_message if given is None else given
 
@@ -142,7 +142,7 @@ class ChatPrompt(BaseModel):
 
     @property
     def template_values(self) -> dict[str, Any]:
-        """What the chat template may read beside the messages."""
+        """Additional variables of the chat template."""
         return dict(self.chat_template_kwargs or {})
 
     @model_validator(mode="after")
@@ -183,7 +183,7 @@ class ChatRequest(ChatPrompt, SamplingBody):
         return tools
 
     def demands(self, name: str) -> bool:
-        """Whether the answer must be a call, and may be one of this function."""
+        """Return True if the answer must be a call, and may be one of this function."""
         choice = self.tool_choice
         if isinstance(choice, AllowedChoice):
             return choice.allowed_tools.mode == "required" and name in choice.names

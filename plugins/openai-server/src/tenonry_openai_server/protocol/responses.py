@@ -1,4 +1,4 @@
-"""Whole responses, as msgspec structs: what a route that does not stream sends, and what /openapi.json documents."""
+"""Whole responses, as msgspec structs: sent by routes that do not stream, and documented by /openapi.json."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class ChatResponse(msgspec.Struct, kw_only=True):
 
 
 class ModelCard(msgspec.Struct, kw_only=True):
-    """One served name. What follows `max_model_len` is left out where the worker does not say it."""
+    """One served name. Fields after `max_model_len` are omitted if the worker does not report them."""
 
     id: str
     object: Literal["model"] = "model"
@@ -190,7 +190,7 @@ class DetokenizeResponse(msgspec.Struct):
 
 
 class StateResponse(msgspec.Struct):
-    """Answer of GET /health and GET /ready. `reason`: what an engine that is not healthy says."""
+    """Answer of GET /health and GET /ready. `reason`: the error of an unhealthy engine."""
 
     status: str
     reason: str | UnsetType = UNSET

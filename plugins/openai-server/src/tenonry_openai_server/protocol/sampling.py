@@ -38,7 +38,7 @@ PASSED_ON = (
 
 
 def at_most(count: int) -> BeforeValidator:
-    """Refuse a list or mapping by its length before its entries are looked at."""
+    """Reject a list or mapping by its length before its entries are checked."""
 
     def check(value: Any) -> Any:
         if isinstance(value, list | dict) and len(value) > count:
@@ -101,7 +101,7 @@ Texts = Annotated[list[Text], Field(max_length=limits.MAX_STOP_STRINGS, fail_fas
 
 
 class StreamOptions(BaseModel):
-    """What a stream carries besides text."""
+    """Contents of a stream besides text."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -172,16 +172,16 @@ class SamplingBody(StructuredBody, ABC):
     @property
     @abstractmethod
     def adds_special_tokens(self) -> bool:
-        """Whether the tokenizer adds special tokens around the prompt."""
+        """True if the tokenizer adds special tokens around the prompt."""
 
     @property
     def echoes_prompt(self) -> bool:
-        """Whether the prompt stands before the answer."""
+        """True if the prompt precedes the answer."""
         return False
 
     @property
     def is_score_only(self) -> bool:
-        """Whether the prompt is only scored: nothing is added to it."""
+        """True if the prompt is only scored: nothing is added to it."""
         return False
 
     def sampling_params(self, defaults: Mapping[str, Any], *, detokenize: bool) -> SamplingParams:

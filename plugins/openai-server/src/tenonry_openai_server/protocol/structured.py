@@ -1,7 +1,7 @@
-"""What an answer must look like: OpenAI's and vLLM's fields become one StructuredOutput. Front end.
+"""Structured output: converts OpenAI's and vLLM's fields to one StructuredOutput. Front end.
 
-Of all of them together a request may give one. The schema travels as text, with its properties in the order in which
-they were written.
+A request may have only one of them. The schema travels as text, with its properties in the order in which they were
+written.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class StructuredOutputs(BaseModel):
 
 
 class StructuredBody(Body):
-    """The fields of both kinds of completions that say what the answer must look like."""
+    """Structured output fields of both kinds of completions."""
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -104,7 +104,7 @@ class StructuredBody(Body):
 
     @property
     def structured_output(self) -> StructuredOutput | None:
-        """What the answer must look like. Raises RequestError for several forms at once, or a value out of bounds."""
+        """Required form of the answer. Raises RequestError for several forms together, or a value out of bounds."""
         given = self._given()
         if len(given) > 1:
             raise RequestError(
@@ -123,7 +123,7 @@ class StructuredBody(Body):
         return StructuredOutput(**values, start_after=tuple(start_after or ()))
 
     def _given(self) -> dict[str, dict[str, Any]]:
-        """What each field that asks for something asks for."""
+        """Value of each field that requests structured output."""
         given: dict[str, dict[str, Any]] = {}
         response = self.response_format
         if response is not None and response.json_schema is not None:

@@ -39,7 +39,7 @@ class TokenTexts:
         return self._io_processor.decode([token_id])
 
     def token_bytes(self, token_ids: Sequence[int]) -> list[bytes]:
-        """What each token adds to the text, in UTF-8; perhaps a part of a character, perhaps nothing."""
+        """UTF-8 bytes that each token adds to the text; may be a part of a character, or empty."""
         if self._io_processor is None:
             return [b""] * len(token_ids)
         return self._io_processor.token_bytes(
@@ -53,7 +53,7 @@ class TokenTexts:
         return self._io_processor.decode(output.prompt_token_ids)
 
     def prompt_bytes(self, output: RequestOutput) -> Iterable[bytes]:
-        """What each token of a prompt adds to its text; a special token only where the text spells it out."""
+        """Bytes that each token of a prompt adds to its text; for a special token only if the text spells it out."""
         if self._io_processor is None:
             return [b""] * len(output.prompt_token_ids)
         token_ids = output.prompt_token_ids
@@ -68,9 +68,9 @@ class TokenTexts:
 
 
 class TextOffsets:
-    """Where the text of each token begins in the text of its completion, in characters.
+    """Offset of each token's text in the text of its completion, in characters.
 
-    It is counted over the tokens' bytes, so it depends neither on text that is held back nor on how a stream is cut.
+    It is counted over the tokens' bytes, so it depends neither on text that is held back nor on the chunks of a stream.
     A token within a character has the offset of that character.
     """
 

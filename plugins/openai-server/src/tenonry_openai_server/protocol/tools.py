@@ -1,4 +1,4 @@
-"""Tools as a chat request offers them, and which of them it wants called. Front end."""
+"""Tools of a chat request, and its choice of tools. Front end."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class ToolFunction(BaseModel):
     strict: bool | None = None
 
     def for_template(self) -> dict[str, Any]:
-        """The function as a tool that chat templates know."""
+        """The function as a tool in the form of chat templates."""
         return {"type": "function", "function": self.model_dump(exclude_none=True)}
 
     def for_parser(self) -> Tool:
-        """The function as output parsers know it."""
+        """The function in the form of output parsers."""
         return Tool(self.name, self.parameters or {}, bool(self.strict))
 
 
 class ToolBody(BaseModel):
-    """One entry of `tools`. Only functions are served; what else a tool of another type holds is its vendor's."""
+    """One entry of `tools`. Only functions are served; other fields of tools of other types belong to their vendor."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 

@@ -1,5 +1,5 @@
-"""What a choice of an answer shows of a completion: the meaning of `echo`, of `max_tokens=0` and of log-probabilities,
-for streams and whole answers alike. Front end.
+"""Visible parts of a completion: the meaning of `echo`, of `max_tokens=0` and of log-probabilities, for streams and
+whole answers alike. Front end.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class CompletionView:
 def shown_chat_logprobs(
     context: ResponseContext, completion: CompletionOutput
 ) -> ChatLogprobs | None:
-    """The log-probabilities of a part of a chat's answer, or None where the client did not ask for any."""
+    """The log-probabilities of a part of a chat's answer, or None if the client did not request any."""
     top = context.options.num_logprobs
     if top is None:
         return None
@@ -86,7 +86,7 @@ def shown_chat_logprobs(
 
 
 def shown_prompt_logprobs(context: ResponseContext, output: RequestOutput) -> PromptLogprobs | None:
-    """The log-probabilities of the prompt, or None where the client did not ask for any."""
+    """The log-probabilities of the prompt, or None if the client did not request any."""
     if not context.options.prompt_logprobs or output.prompt_logprobs is None:
         return None
     return prompt_logprobs(output.prompt_logprobs, context.texts)

@@ -1,4 +1,4 @@
-"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, where the operator asked for such routes. Front end."""
+"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, if the operator enabled them. Front end."""
 
 from __future__ import annotations
 

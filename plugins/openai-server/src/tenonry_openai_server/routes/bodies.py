@@ -1,4 +1,4 @@
-"""What routes read of a request: the server's state, and the checked body of a POST. Front end, event loop."""
+"""Request access of routes: the server's state, and the checked body of a POST. Front end, event loop."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ async def read_body(request: Request, model: type[BodyType]) -> BodyType:
 
 
 def check_content_type(request: Request) -> None:
-    """Raises APIError 415 for what is not JSON.
+    """Raise APIError 415 for content that is not JSON.
 
-    Other content types are refused: a web page can send them across origins without a preflight request.
+    Other content types are rejected: a web page can send them across origins without a preflight request.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":

@@ -30,7 +30,7 @@ router = APIRouter()
     ),
 )
 async def completions(request: Request) -> Response:
-    """Continue one prompt, or several at once."""
+    """Continue one prompt, or several concurrently."""
     return await COMPLETIONS.answer(request)
 
 

@@ -1,7 +1,7 @@
-"""What operators do to engines that run: sleep, pause, caches, profiles, new weights, their number. Front end.
+"""Operator routes for running engines: sleep, pause, caches, profiles, new weights, number of engines. Front end.
 
-These routes are there when the operator asks for them, behind API keys only. Weights are read from sources that the
-operator listed.
+These routes must be enabled by the operator, and require API keys. Weights are read from sources that the operator
+listed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ router = APIRouter()
 
 
 async def told(act: Awaitable[Result]) -> Result:
-    """The result of a call of the engines. Raises APIError 409 in their words: who asks is the operator."""
+    """Result of a call of the engines. Raises APIError 409 with their message: the client is the operator."""
     try:
         return await act
     except EngineGenerateError as error:
@@ -57,7 +57,7 @@ async def told(act: Awaitable[Result]) -> Result:
 
 @router.post("/sleep", **describe("Give memory back", SleepRequest, DoneResponse))
 async def sleep(request: Request) -> Response:
-    """Level 1: that of the KV cache; 2: that of the weights as well. Requests wait, or are refused, until /wake_up."""
+    """Free memory. Level 1: the KV cache; 2: the weights as well. Requests wait, or are rejected, until /wake_up."""
     body = await read_operation(request, SleepRequest)
     await told(server_state(request).engine.sleep(body.level))
     return answer(DoneResponse())
@@ -65,7 +65,7 @@ async def sleep(request: Request) -> Response:
 
 @router.post("/wake_up", **describe("Take memory again", WakeUpRequest, DoneResponse))
 async def wake_up(request: Request) -> Response:
-    """What `tags` name, or all."""
+    """Restore the memory named by `tags`, or all."""
     body = await read_operation(request, WakeUpRequest)
     await told(server_state(request).engine.wake_up(body.tags))
     return answer(DoneResponse())
@@ -119,7 +119,7 @@ async def abort_requests(request: Request) -> Response:
 
 
 def _check_alone(state: ServerState, is_needed: bool, why: str, param: str | None = None) -> None:
-    """Raises APIError 400 for what means one API server where there are several."""
+    """Raise APIError 400 for a request to a single API server if there are several."""
     count = state.settings.api_server_count
     if is_needed and count > 1:
         raise bad_request(f"there are {count} API servers: {why}", param, "unsupported")
@@ -127,7 +127,7 @@ def _check_alone(state: ServerState, is_needed: bool, why: str, param: str | Non
 
 @router.post("/resume", **describe("End /pause", EmptyRequest, DoneResponse))
 async def resume(request: Request) -> Response:
-    """Requests go on."""
+    """Resume requests."""
     await read_operation(request, EmptyRequest)
     await told(server_state(request).engine.resume_generation())
     return answer(DoneResponse())
@@ -164,7 +164,7 @@ async def start_profile(request: Request) -> Response:
 
 @router.post("/stop_profile", **describe("End and write it", EmptyRequest, DoneResponse))
 async def stop_profile(request: Request) -> Response:
-    """Where the worker's option `profile_dir` says, and `--front-end-profile-dir`."""
+    """Write the profile to the worker's option `profile_dir`, and to `--front-end-profile-dir`."""
     await read_operation(request, EmptyRequest)
     await told(server_state(request).engine.stop_profile())
     return answer(DoneResponse())
@@ -186,7 +186,7 @@ async def scale(request: Request) -> Response:
     **describe("Go on with engines that have other settings", ReplaceRequest, DoneResponse),
 )
 async def replace(request: Request) -> Response:
-    """New engines start beside those that run, and take over their requests. What is refused changes nothing."""
+    """Start new engines next to the running ones; they take over their requests. A rejected change has no effect."""
     body = await read_operation(request, ReplaceRequest)
     state = server_state(request)
     for name, value in body.changes.items():
@@ -201,7 +201,7 @@ async def replace(request: Request) -> Response:
 def check_choice(setting: str, value: Any, chosen: Any) -> None:
     """Raises APIError 403 for a class of a file that the operator did not choose: a holder of a key could run any code.
 
-    `chosen`: the value that the operator gave at the start.
+    `chosen`: the operator's value at the start.
     """
     name = value.get("name") if isinstance(value, dict) else value
     is_file = isinstance(name, str) and name.rpartition(":")[0].endswith(".py")
@@ -246,7 +246,7 @@ def allowed_source(source: str, settings: ServerConfig) -> str:
 
 
 def _not_allowed(source: str) -> APIError:
-    """One answer for what is not there and for what may not be read."""
+    """The same answer for a missing source and for one that may not be read."""
     return APIError(
         403,
         f"source {source[:200]!r} is not there, or not in what the operator listed with --weight-source",

@@ -1,5 +1,5 @@
-"""What route plugins may ask of the server: chats, in the terms of /v1/chat/completions, through the same checks.
-Front end, event loop.
+"""Server interface of route plugins: chats, in the terms of /v1/chat/completions, with the same checks. Front end,
+event loop.
 
 A route that speaks another protocol translates its requests into chats, and the events of an answer into its own form.
 """
@@ -34,11 +34,11 @@ from tenonry_output_parsers.events import Event, TextDelta
 
 
 class ChatPart(NamedTuple):
-    """What is new of a chat's answer. Tokens are counted from the beginning.
+    """Next part of a chat's answer. Tokens are counted from the beginning.
 
     `finish_reason` stands in the last part: "stop", "length", "tool_calls" or "abort"; `stop_reason` is the stop string
     that ended the answer. `weight_version`: of the weights that made the newest tokens, "" for those at the start.
-    `logprobs`: an entry of /v1/chat/completions per new token, where the chat asked for them.
+    `logprobs`: an entry of /v1/chat/completions per new token, if the chat requested them.
     """
 
     events: list[Event]
@@ -64,7 +64,7 @@ class ChatAnswer:
         self._reader: CompletionReader | None = None
 
     async def parts(self) -> AsyncGenerator[ChatPart, None]:
-        """What the answer brings, as it comes; closing it aborts the request. Raises what the engine raises."""
+        """Parts of the answer, as they arrive; closing it aborts the request. Propagates errors of the engine."""
         async with aclosing(self._begun.outputs()) as outputs:
             async for output in outputs:
                 for completion in output.outputs:
@@ -96,7 +96,7 @@ class ChatAnswer:
 
 
 class ErrorAnswer(NamedTuple):
-    """What a client is told of an error: `kind` and `code` in OpenAI's words, `param` the field of the chat."""
+    """Error shown to a client: `kind` and `code` in OpenAI's words, `param` the field of the chat."""
 
     status: int
     kind: str
@@ -110,12 +110,12 @@ class ChatDoor:
     """Chats of route plugins. The plugin's own fields are its business; those of the chat are checked here."""
 
     async def read(self, request: Request) -> Any:
-        """The JSON of a POST, after the checks of admission. Raises what the server answers with 4xx or 503."""
+        """The JSON of a POST, after the checks of admission. Raises errors that the server answers with 4xx or 503."""
         admit(request)
         return await self.read_json(request)
 
     async def read_json(self, request: Request) -> Any:
-        """The JSON of a POST that asks for no tokens."""
+        """The JSON of a POST that requests no tokens."""
         check_content_type(request)
         try:
             return msgspec.json.decode(await request.body())
@@ -131,8 +131,8 @@ class ChatDoor:
     def ignore(self, request: Request, part: str, reason: str = NO_SUCH_FIELD) -> None:
         """Report a part of a request that has no effect, such as "tools[2] (web_search)", and why, as a clause.
 
-        The header `x-tenonry-ignored` of the response names it, a metric counts it, and the log has it once. Raises
-        what the server answers with 400 where the operator has such requests refused.
+        The header `x-tenonry-ignored` of the response names it, a metric counts it, and the log has it once. Raises an
+        error that the server answers with 400 if the operator has such requests rejected.
         """
         ignored(request).add(part, reason)
 
@@ -141,12 +141,12 @@ class ChatDoor:
         return FieldCheck(ignored(request))
 
     async def model(self, request: Request, name: str | None) -> str:
-        """The served name that a request means. Raises what the server answers with 404."""
+        """The served name of a request. Raises an error that the server answers with 404."""
         served, _ = await server_state(request).choose_model(name, request.scope)
         return served
 
     def request_id(self, request: Request) -> str:
-        """The id by which the log knows an HTTP request."""
+        """Id of an HTTP request in the log."""
         return str(request.scope.get(REQUEST_ID, ""))
 
     def watch(self, request: Request) -> DisconnectWatch:
@@ -156,7 +156,7 @@ class ChatDoor:
     async def chat(self, request: Request, fields: Mapping[str, Any]) -> ChatAnswer:
         """Begin the answer to a chat, whose fields are those of /v1/chat/completions but for `n` and `stream`.
 
-        Raises what the server answers with 4xx or 503.
+        Raises errors that the server answers with 4xx or 503.
         """
         body = msgspec.json.encode({**fields, "stream": True})
         chat = parse_body(ChatRequest, body, ignored(request).add)
@@ -170,7 +170,7 @@ class ChatDoor:
             return [part async for part in answer.parts()]
 
     async def count_tokens(self, request: Request, fields: Mapping[str, Any]) -> int:
-        """How many tokens the prompt of a chat has."""
+        """Number of tokens of a chat's prompt."""
         state = server_state(request)
         engine = state.engine
         chat = parse_body(ChatRequest, msgspec.json.encode(fields), ignored(request).add)
@@ -185,7 +185,7 @@ class ChatDoor:
         )
 
     def count_text(self, request: Request, text: str) -> int:
-        """How many tokens a text has by itself."""
+        """Number of tokens of a text by itself."""
         io_processor = server_state(request).engine.io_processor
         if io_processor is None or not text:
             return 0
@@ -197,9 +197,10 @@ class ChatDoor:
         refuse: Callable[[Exception], Response],
         fail: Callable[[Exception], bytes],
     ) -> Response:
-        """Server-sent events. `refuse` answers an error before the first of them, `fail` is the event of a later one.
+        """Server-sent events. `refuse` answers an error before the first event, `fail` returns the event of a later
+        one.
 
-        A client that leaves closes `parts`.
+        A disconnecting client closes `parts`.
         """
         return PartStream(parts, refuse, fail)
 
@@ -210,7 +211,7 @@ class ChatDoor:
         return Response(msgspec.json.encode(value), status, headers, "application/json")
 
     def explain(self, request: Request, error: Exception) -> ErrorAnswer:
-        """What a client may know of any error; unexpected ones are logged."""
+        """Client-visible form of any error; unexpected ones are logged."""
         if isinstance(error, Disconnected):
             raise error
         found = as_api_error(error, request.scope.get(REQUEST_ID, ""))

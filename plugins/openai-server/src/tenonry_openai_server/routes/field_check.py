@@ -1,4 +1,4 @@
-"""What route plugins use to judge the fields of their own requests by the server's rules. Front end, event loop."""
+"""Field checks of route plugins, by the server's rules. Front end, event loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_VALUES: Mapping[str, tuple[Any, ...]] = {}
 
 
 class FieldCheck:
-    """The fields of one request: those that nothing reads are refused, or ignored and reported."""
+    """The fields of one request: unused ones are rejected, or ignored and reported."""
 
     __slots__ = ("_ignored", "_reported")
 
@@ -37,10 +37,11 @@ class FieldCheck:
         refused: Mapping[str, str] = _NOTHING,
         nothing: Mapping[str, tuple[Any, ...]] = _NO_VALUES,
     ) -> None:
-        """The fields of a whole body, of which `known` are read. Raises what the server answers with 400.
+        """Check the fields of a whole body, of which `known` are read. Raises an error that the server answers with
+        400.
 
-        `refused`: further names that would change an answer → why they cannot; `nothing`: name → values with which one
-        asks for nothing. Accounting fields are accepted.
+        `refused`: further names that would change an answer → why they cannot; `nothing`: name → values without effect.
+        Accounting fields are accepted.
         """
         rules = FieldRules(
             known, {**UNSUPPORTED, **refused}, HARMLESS, {**HARMLESS_VALUES, **nothing}
@@ -50,7 +51,7 @@ class FieldCheck:
     def object(
         self, value: Any, known: Collection[str], under: str, refused: Mapping[str, str] = _NOTHING
     ) -> None:
-        """The same for an object in it, at the path `under`, such as "tools.0"; what is no object passes."""
+        """The same for an object in it, at the path `under`, such as "tools.0"; other values pass."""
         self._check(value, FieldRules(known, refused, CACHE_HINTS), under)
 
     def ignore(self, part: str, reason: str = NO_SUCH_FIELD) -> None:

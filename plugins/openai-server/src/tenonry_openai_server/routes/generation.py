@@ -1,8 +1,8 @@
 """One request for tokens, from admission to its answer, for both routes that generate. Front end, event loop.
 
-A route brings an `Endpoint`: what differs between completions and chats. The order is the same for both: admit, read
-the body, check the model, build the parameters, prepare the prompts, start the engine, and answer with a stream or as a
-whole.
+A route provides an `Endpoint`: the differences between completions and chats. The order is the same for both: admit,
+read the body, check the model, build the parameters, prepare the prompts, start the engine, and answer with a stream or
+as a whole.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Begun(NamedTuple):
 
 
 def admit(request: Request) -> None:
-    """Refuse a request that finds no room, before its body is read: a flood is refused cheaply.
+    """Reject a request that exceeds the capacity, before its body is read: floods are rejected cheaply.
 
     Raises APIError 503 and QueueFullError.
     """
@@ -68,10 +68,10 @@ def _as_text(_: ServerState, __: SamplingBody) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint(Generic[BodyType]):
-    """What one of the routes has of its own.
+    """Route-specific parts of request handling.
 
     `prompts(engine, body)` prepares a request's prompts as `AsyncLLM.generate` takes them; `complete` makes the body of
-    a whole answer of the last output of each prompt. `form`: how answers are read, None where they are text.
+    a whole answer of the last output of each prompt. `form`: parsing of answers, None if they are text.
     """
 
     body: type[BodyType]
@@ -84,7 +84,7 @@ class Endpoint(Generic[BodyType]):
     form: Callable[[ServerState, BodyType], AnswerForm | None] = _as_text
 
     async def answer(self, request: Request) -> Response:
-        """Admit and answer a request. Raises APIError, RequestError and what the engine raises."""
+        """Admit and answer a request. Raises APIError, RequestError and the engine's errors."""
         admit(request)
         body = await read_body(request, self.body)
         begun = await self.begin(request, body)
@@ -119,7 +119,7 @@ class Endpoint(Generic[BodyType]):
 
 
 class Generation:
-    """One request that was read: its parameters, and what its answer shows. Raises APIError 400 or RequestError."""
+    """A parsed request: its parameters, and its output options. Raises APIError 400 or RequestError."""
 
     def __init__(
         self,
@@ -148,14 +148,14 @@ class Generation:
             self._params = msgspec.structs.replace(self._params, skip_special_tokens=False)
 
     def force(self, form: AnswerForm, prompt: Any) -> AnswerForm:
-        """Demand calls, as the form wants them; returns how the answer is then read. Raises RequestError."""
+        """Require calls, as specified by the form; returns the parsing of such an answer. Raises RequestError."""
         form, self._params = form.forced(prompt, self._params)
         return form
 
     def bound(self, form: AnswerForm, prompt: Any) -> None:
-        """What the answer must look like holds after the reasoning, where the prompt has begun that.
+        """Apply the answer's grammar after the reasoning, if the prompt has begun one.
 
-        Strict tools bound an answer that may look as it likes. Raises RequestError for schemas that are too large.
+        Strict tools bound an answer without a grammar of its own. Raises RequestError for schemas that are too large.
         """
         wanted = self._params.structured_output
         if wanted is None:
@@ -220,6 +220,6 @@ async def _last_of(streams: Sequence[OutputStream]) -> list[RequestOutput]:
 
 
 async def _encoded(make: Callable[[], Any], outputs: Sequence[RequestOutput]) -> Response:
-    """What `make` makes of the outputs, as JSON. Lists of log-probabilities may take seconds to write."""
+    """Result of `make` for the outputs, as JSON. Writing lists of log-probabilities may take seconds."""
     body = await off_loop(logprobs_size(outputs), lambda: msgspec.json.encode(make()))
     return Response(body, media_type="application/json")

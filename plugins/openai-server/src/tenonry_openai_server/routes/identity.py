@@ -18,7 +18,7 @@ _TRACE = re.compile(r"[\x21-\x7e ]{1,512}")
 
 
 class RequestIdentity(NamedTuple):
-    """The public id and time of one HTTP request, and what of its origin travels with each prompt."""
+    """The public id and time of one HTTP request, and its origin data that travel with each prompt."""
 
     id: str
     created: int

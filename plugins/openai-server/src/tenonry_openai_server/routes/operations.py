@@ -1,4 +1,4 @@
-"""What operators ask: health, readiness, version, metrics, models. Front end, event loop."""
+"""Monitoring routes: health, readiness, version, metrics, models. Front end, event loop."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def answer(value: Any, status: int = 200, **headers: str) -> Response:
 @router.head("/health", include_in_schema=False)
 @router.get("/health", **describe("Whether the engine lives", None, StateResponse))
 async def health(request: Request) -> Response:
-    """200 while every engine answers, also in a drain and while one that died is started again; 503 before they are
-    there, when one fails, and once they are given up.
+    """200 while every engine answers, also during a drain and while a dead one restarts; 503 before they have started,
+    when one fails, and once they have failed permanently.
 
-    The engines ask their executors; `AsyncLLM.check_health` has the deadline.
+    The engines query their executors; `AsyncLLM.check_health` has the deadline.
     """
     state = server_state(request)
     if not state.is_healthy:
@@ -55,7 +55,7 @@ async def health(request: Request) -> Response:
 
 
 def _reason(error: Exception) -> str:
-    """Why an engine is not healthy, for operators; texts of unexpected exceptions go to the log."""
+    """Reason why an engine is unhealthy, for operators; texts of unexpected exceptions go to the log."""
     if isinstance(error, TenonryError):
         return clean(str(error))
     logger.error("the health of the engines cannot be checked", exc_info=error)

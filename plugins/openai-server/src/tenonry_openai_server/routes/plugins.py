@@ -29,7 +29,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
 class RouteContext:
-    """All that a route plugin may know."""
+    """Context of a route plugin."""
 
     __slots__ = ("_state", "chats", "config", "name", "prefix")
 
@@ -54,7 +54,7 @@ class RouteContext:
 
 
 def mount_plugins(api: FastAPI, state: ServerState, own: Sequence[APIRouter]) -> None:
-    """Mount the plugins that the operator chose, beside the server's `own` routes.
+    """Mount the plugins that the operator chose, in addition to the server's `own` routes.
 
     Raises PluginError for a bad name, a collision or a failure.
     """

@@ -61,7 +61,7 @@ async def render(
 async def truncated(
     engine: AsyncLLM, prompt: Any, body: SamplingBody, max_tokens: int | None
 ) -> Any:
-    """The prompt cut to its last `truncate_prompt_tokens` tokens; -1 keeps what fits beside the answer."""
+    """The prompt truncated to its last `truncate_prompt_tokens` tokens; -1 keeps as many as fit with the answer."""
     keep = body.truncate_prompt_tokens
     if keep is None:
         return prompt

@@ -23,7 +23,7 @@ router = APIRouter()
     "/tokenize", **describe("Token ids of a text or a chat", TokenizeRequest, TokenizeResponse)
 )
 async def tokenize(request: Request) -> Response:
-    """What a prompt looks like to the model."""
+    """Tokenise a prompt as for the model."""
     state = server_state(request)
     engine = state.engine
     body = await read_body(request, TokenizeRequest)

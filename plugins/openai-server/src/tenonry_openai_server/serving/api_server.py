@@ -63,7 +63,7 @@ def run_api_server(payload: Mapping[str, str]) -> int:
 
 
 def _handle_sigterm(http: HTTPThread) -> None:
-    """Let SIGTERM stop this one server of several; during its start only the supervisor stops it."""
+    """Stop this one server of several on SIGTERM; during its start only the supervisor stops it."""
     signal.signal(signal.SIGTERM, lambda *_: http.request_stop())
 
 

@@ -72,7 +72,7 @@ def serve_many(config: EngineConfig, settings: ServerConfig, sock: socket.socket
 
 
 class TopProcess:
-    """Starts, watches and stops the API servers; `hub` holds what they share. Main thread, but for `_on_exit`."""
+    """Starts, watches and stops the API servers; `hub` holds their shared parts. Main thread, except for `_on_exit`."""
 
     def __init__(self, config: EngineConfig, settings: ServerConfig, sock: socket.socket) -> None:
         self._config = config
@@ -101,7 +101,7 @@ class TopProcess:
 
     @property
     def hub(self) -> Hub:
-        """What the servers share. Made by `start`."""
+        """Shared parts of the servers. Made by `start`."""
         assert self._hub is not None  # noqa: S101 - see above
         return self._hub
 
@@ -285,7 +285,7 @@ class TopProcess:
             self._stop_servers(abort=True)
 
     def request_stop(self) -> None:
-        """First call: finish what runs; second: abort it. Safe in a signal handler."""
+        """First call: finish running requests; second: abort them. Safe in a signal handler."""
         self.is_stopping = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop)
@@ -306,7 +306,7 @@ class TopProcess:
                 child.process.send_signal(STOP_SIGNAL)
 
     def close(self) -> None:
-        """End what is left, servers first. Idempotent."""
+        """Stop all processes, servers first. Idempotent."""
         self._processes.stop()
         if self._hub is not None:
             self._hub.shutdown()

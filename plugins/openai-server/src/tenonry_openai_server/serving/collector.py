@@ -26,7 +26,7 @@ class FullCollections:
         self._thresholds: tuple[int, int, int] | None = None
 
     def start(self) -> None:
-        """What exists by now lives as long as the server: collections need not look at it again."""
+        """Freeze all current objects: they live as long as the server, so collections can skip them."""
         gc.collect()
         gc.freeze()
         if self._thresholds is None:

@@ -1,4 +1,4 @@
-"""The front end that the settings ask for, and the keys that its engines share. Light; any process of a server."""
+"""Construction of the configured front end, and the shared keys of its engines. Light; any process of a server."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def shared_keys(config: EngineConfig, settings: ServerConfig) -> Iterator[EngineConfig]:
-    """With a key file for the engines of this server, where they need one and the user gave none: private, and removed
-    at the end.
+    """Add a key file for the engines of this server, if they need one and the user configured none: private, and
+    removed at the end.
     """
     if not settings.prefill_engines or config.auth_key_file is not None:
         yield config
@@ -45,7 +45,7 @@ def own_engines(config: EngineConfig) -> Engines:
 
 
 def make_front_end(config: EngineConfig, settings: ServerConfig, engines: Engines) -> AsyncLLM:
-    """The front end that these settings ask for, once its engines have started. It shuts them down."""
+    """Make the configured front end, once its engines have started. It shuts them down."""
     engine = _made(config, settings, engines)
     if settings.front_end_profile_dir is not None:
         from tenonry_front_ends.profile import LoopProfile, profile_front_end

@@ -60,7 +60,7 @@ class HTTPThread:
         self._opened: asyncio.Event
 
     def start(self) -> None:
-        """Return once requests are answered. Raises what prevents it."""
+        """Start serving; returns once requests are answered. Raises the error that prevents it."""
         self._thread.start()
         self._up.wait()
         if self._error is not None:
@@ -72,12 +72,12 @@ class HTTPThread:
         self._call(lambda: self._attach(engine))
 
     def request_stop(self) -> None:
-        """First call: finish what runs; second: abort it. Safe in a signal handler."""
+        """First call: finish running requests; second: abort them. Safe in a signal handler."""
         self.is_stopping = True
         self._call(self._stop)
 
     def stop(self, abort: bool) -> None:
-        """Finish what runs, or abort it."""
+        """Finish running requests, or abort them."""
         self.is_stopping = True
         self._call(self._abort if abort else self._stopping.set)
 
@@ -90,7 +90,7 @@ class HTTPThread:
         return self._status
 
     def close(self) -> None:
-        """End the thread, at once, if there is one."""
+        """End the thread immediately, if it runs."""
         self.stop(abort=True)
         if self._thread.ident is not None:
             self._thread.join()
@@ -190,7 +190,7 @@ class HTTPThread:
         return await self._drain(self.state.engine) if started else 0
 
     async def _drain(self, engine: AsyncLLM) -> int:
-        """Finish what runs within `shutdown_timeout`; abort the rest. New requests are refused already."""
+        """Finish running requests within `shutdown_timeout`; abort the rest. New requests are rejected already."""
         timeout_s = self.state.config.shutdown_timeout
         if not self._aborting.is_set():
             logger.info(

@@ -43,8 +43,8 @@ class StopStart(BaseException):
 
 
 class Start:
-    """Whether the engines are starting. No `threading.Event`: a signal handler that interrupts the holder of its lock
-    would wait for it for ever.
+    """Set while engines start. No `threading.Event`: a signal handler could interrupt the holder of its lock, and
+    deadlock.
     """
 
     __slots__ = ("is_underway",)
@@ -172,7 +172,7 @@ def announce(info: EngineInfo, settings: ServerConfig) -> None:
 
 
 def set_title(process: str) -> None:
-    """What `ps` shows."""
+    """Set the process title shown by `ps`."""
     import setproctitle
 
     setproctitle.setproctitle(f"tenonry: {process}")

@@ -15,7 +15,7 @@ from tenonry_openai_server.settings import ServerConfig
 def listen(settings: ServerConfig) -> tuple[socket.socket, ServerConfig]:
     """A socket that already listens, and the settings with the port it got. Raises ConfigError.
 
-    It listens at once: with SO_REUSEADDR two sockets may be bound to one port as long as neither listens.
+    It listens immediately: with SO_REUSEADDR two sockets may be bound to one port as long as neither listens.
     """
     if settings.uds:
         return _listen_unix(settings.uds, settings.backlog), settings
@@ -88,7 +88,7 @@ def _listen_unix(path: str, backlog: int) -> socket.socket:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove a socket without a listener. Raises ConfigError for one that is in use, and for what is no socket."""
+    """Remove a socket without a listener. Raises ConfigError for one in use, and for a file that is no socket."""
     try:
         mode = Path(path).stat().st_mode
     except OSError:

@@ -47,7 +47,7 @@ class ProbeFilter(logging.Filter):
         self._last_status: dict[str, object] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether an access line is written. uvicorn's arguments: client, method, path, HTTP version, status."""
+        """Return True if an access line is written. uvicorn's arguments: client, method, path, HTTP version, status."""
         if not isinstance(record.args, tuple) or len(record.args) != 5:
             return True
         _, _, full_path, _, status = record.args
