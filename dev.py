@@ -271,6 +271,8 @@ def install(*, is_first: bool) -> None:
         folders += more
     link(new, folders)
     changed = [file for file in sorted(new.iterdir()) if is_changed(file, LINKS / file.name)]
+    if gone := [file.name for file in sorted(LINKS.glob("*")) if not (new / file.name).exists()]:
+        uninstall([name.partition("-")[0] for name in gone])
     torch, *others = pinned()
     parts = [[torch], *(others[part::PARTS] for part in range(PARTS))] if is_first else []
     if changed:
@@ -320,6 +322,12 @@ def link(wheels: Path, folders: list[Path]) -> None:
     done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
     if done.returncode:
         stop("a distribution of this tree cannot be built:\n" + relevant(done.stdout + done.stderr))
+
+
+def uninstall(names: list[str]) -> None:
+    """Remove distributions that have left the tree; their entry points would still be found."""
+    command = [str(PYTHON), "-m", "pip", "uninstall", "--quiet", "--yes", *names]
+    subprocess.run(command, capture_output=True, check=False)
 
 
 def is_changed(file: Path, before: Path) -> bool:

@@ -217,6 +217,21 @@ def test_only_siblings_that_changed_are_installed_anew(dev: ModuleType, copy: Pa
     assert pips[-1] == ("-r", str(dev.VENV / "requirements.txt"))
 
 
+def test_siblings_that_left_the_tree_are_uninstalled(
+    dev: ModuleType, copy: Path, pips: list, monkeypatch: pytest.MonkeyPatch
+):
+    """Their entry points would claim names that another distribution has now."""
+    removed: list[list[str]] = []
+    monkeypatch.setattr(dev, "uninstall", removed.append)
+    dev.ensure_environment()
+    assert removed == []
+    (dev.LINKS / "acme_former-0.1.0-py3-none-any.whl").touch()
+    with (copy / "schedulers" / "static" / "pyproject.toml").open("a") as file:
+        file.write("# changed\n")
+    dev.ensure_environment()
+    assert removed == [["acme_former"]]
+
+
 def test_a_link_holds_the_folder_and_what_the_distribution_declares(
     dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
