@@ -14,7 +14,7 @@ NAMES = {dist.name for dist in DISTS}
 LIBRARIES = {
     "tenonry_commands",
     "tenonry_drafters",
-    "tenonry_front_ends",
+    "tenonry_scale_out",
     "tenonry_grammars",
     "tenonry_helper_pool",
     "tenonry_hf_hub",

@@ -13,7 +13,7 @@ from tenonry import SamplingParams
 from tenonry.config import EngineConfig
 from tenonry.interfaces.launcher import Death
 from tenonry.transport.keys import CurveKeys
-from tenonry_front_ends.pairs import SUFFIX, PairedLLM, PrefillPolicy
+from tenonry_scale_out.pairs import SUFFIX, PairedLLM, PrefillPolicy
 
 pytestmark = pytest.mark.usefixtures("one_thread", "forked_children")
 FAMILIES = Path(__file__).parents[2] / "plugins" / "worker-torch" / "tests" / "worker_families.py"

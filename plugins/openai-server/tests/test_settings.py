@@ -58,7 +58,7 @@ def test_several_servers():
 def test_headless_serves_nothing(monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "tenonry_front_ends.node.run_headless", lambda config: seen.append(config.model) or 7
+        "tenonry_scale_out.node.run_headless", lambda config: seen.append(config.model) or 7
     )
     parser = argparse.ArgumentParser()
     command = ServeCommand()
@@ -92,7 +92,7 @@ class TestServersOfOneGroup:
     def test_the_front_end_has_the_engines_of_the_group(self, monkeypatch):
         made = []
         monkeypatch.setattr(
-            "tenonry_front_ends.group.engines_of_group",
+            "tenonry_scale_out.group.engines_of_group",
             lambda *given: made.append(given) or "engines",
         )
         monkeypatch.setattr(

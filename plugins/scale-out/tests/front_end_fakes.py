@@ -6,7 +6,7 @@ from typing import Any
 
 from tenonry.info import ModelInfo, PluginRecord
 from tenonry.plugin.plan import PluginPlan
-from tenonry_front_ends.messages import Attachment
+from tenonry_scale_out.messages import Attachment
 
 MODEL = ModelInfo(name="m", path="", architecture="A", max_model_len=8, vocab_size=8)
 

@@ -15,10 +15,10 @@ import pytest
 from tenonry.client.async_llm import AsyncLLM
 from tenonry.errors import EngineDeadError, QueueFullError, Unsupported
 from tenonry.stats import SchedulerStats
-from tenonry_front_ends.attached import AttachedEngines
-from tenonry_front_ends.channel import ControlLink
-from tenonry_front_ends.hub import Hub
-from tenonry_front_ends.messages import Attachment
+from tenonry_scale_out.attached import AttachedEngines
+from tenonry_scale_out.channel import ControlLink
+from tenonry_scale_out.hub import Hub
+from tenonry_scale_out.messages import Attachment
 from tenonry_testkit.roles import eventually
 from tenonry_testkit.served import collect, params, served_config, tokens
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from front_end_fakes import FakeLink
 
-from tenonry_front_ends.channel import ControlLink, ControlRouter
-from tenonry_front_ends.messages import MetricsRequest, ReportReceived, Stop
+from tenonry_scale_out.channel import ControlLink, ControlRouter
+from tenonry_scale_out.messages import MetricsRequest, ReportReceived, Stop
 from tenonry_testkit.roles import eventually
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenonry_front_ends.coordinator import Coordinator, CoordinatorState
-from tenonry_front_ends.wave_messages import EngineLoad, LoadTable, WaveStart, WaveSync, WaveVerdict
+from tenonry_scale_out.coordinator import Coordinator, CoordinatorState
+from tenonry_scale_out.wave_messages import EngineLoad, LoadTable, WaveStart, WaveSync, WaveVerdict
 
 
 @pytest.mark.parametrize(

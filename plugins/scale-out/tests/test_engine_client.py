@@ -11,7 +11,7 @@ import pytest
 
 from tenonry.client.async_llm import AsyncLLM
 from tenonry.info import ModelInfo
-from tenonry_front_ends.engine_client import EngineClient
+from tenonry_scale_out.engine_client import EngineClient
 
 MEMBERS = {name: member for name, member in vars(EngineClient).items() if not name.startswith("_")}
 

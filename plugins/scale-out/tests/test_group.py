@@ -23,8 +23,8 @@ from tenonry.errors import (
     Unsupported,
 )
 from tenonry.transport.keys import CurveKeys
-from tenonry_front_ends import reports
-from tenonry_front_ends.group import JoinedEngines, check_group, engines_of_group
+from tenonry_scale_out import reports
+from tenonry_scale_out.group import JoinedEngines, check_group, engines_of_group
 from tenonry_testkit.processes import free_port
 from tenonry_testkit.served import FAKES, collect, params, served_config, tokens
 

@@ -23,8 +23,8 @@ from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, Re
 from tenonry.launch.nodes import plugins_of
 from tenonry.plugin.manager import PluginManager
 from tenonry.transport.keys import CurveKeys
-from tenonry_front_ends import node as node_module
-from tenonry_front_ends.node import HeadlessNode, fallback_configs, run_headless
+from tenonry_scale_out import node as node_module
+from tenonry_scale_out.node import HeadlessNode, fallback_configs, run_headless
 from tenonry_testkit.processes import free_port
 from tenonry_testkit.roles import eventually, interrupted
 from tenonry_testkit.served import FAKES, collect, params, served_config, tokens
@@ -34,7 +34,7 @@ T = TypeVar("T")
 SCRIPT = """
 import sys
 from tenonry.config import EngineConfig
-from tenonry_front_ends.node import run_headless
+from tenonry_scale_out.node import run_headless
 sys.exit(run_headless(EngineConfig.model_validate_json(sys.argv[1])))
 """
 

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from tenonry.errors import ConfigError
-from tenonry_front_ends.profile import LoopProfile, Recording, profile_front_end, trace
+from tenonry_scale_out.profile import LoopProfile, Recording, profile_front_end, trace
 
 
 def busy(seconds=0.002):
@@ -135,7 +135,7 @@ def test_a_full_recording_ends_and_says_so(tmp_path, caplog):
     recording = recorded(lambda: [outer() for _ in range(4)], most=5)
     assert recording.is_full
     assert len(recording.calls) == 5
-    caplog.set_level("INFO", "tenonry.front_ends")
+    caplog.set_level("INFO", "tenonry.scale_out")
     path = LoopProfile(str(tmp_path)).write(recording)
     whole = json.loads(path.read_text())["traceEvents"][-1]
     assert whole["args"] == {"complete": False}
@@ -228,7 +228,7 @@ def test_another_profiler_and_a_bad_folder_are_named(tmp_path):
 
 def test_a_process_that_ends_writes_what_it_has(tmp_path):
     code = (
-        "import sys, time\nfrom tenonry_front_ends.profile import LoopProfile\n"
+        "import sys, time\nfrom tenonry_scale_out.profile import LoopProfile\n"
         "def work():\n    time.sleep(0.01)\n"
         "LoopProfile(sys.argv[1]).start()\nwork()\n"
     )

@@ -20,8 +20,8 @@ from tenonry.messages import (
 )
 from tenonry.transport.keys import CurveKeys
 from tenonry.transport.sockets import engine_identity, make_socket
-from tenonry_front_ends import relay
-from tenonry_front_ends.relay import HandshakeRelay
+from tenonry_scale_out import relay
+from tenonry_scale_out.relay import HandshakeRelay
 
 HELLO = HelloMessage(protocol=PROTOCOL_VERSION, node="b", local=False, versions={}, plugins={})
 

@@ -12,10 +12,10 @@ from tenonry.config import EngineConfig
 from tenonry.errors import TenonryError
 from tenonry.messages import EngineCoreOutputs
 from tenonry.stats import IterationStats, StatRecord
-from tenonry_front_ends import attached
-from tenonry_front_ends.attached import StatForwarder
-from tenonry_front_ends.messages import LoggerCall, Metrics, MetricsRequest, Report
 from tenonry_helper_pool.stats import HelperStats
+from tenonry_scale_out import attached
+from tenonry_scale_out.attached import StatForwarder
+from tenonry_scale_out.messages import LoggerCall, Metrics, MetricsRequest, Report
 
 
 def forwarder(link: FakeLink, *iterations: IterationStats) -> StatForwarder:

@@ -16,8 +16,8 @@ from tenonry.launch.supervise import Heartbeat
 from tenonry.messages import CoordinatorFacts, EngineZmqAddresses, HandshakeMetadata
 from tenonry.plugin.kinds import COORDINATIONS
 from tenonry.plugin.manager import PluginManager, resolve_point
-from tenonry_front_ends import waves
-from tenonry_front_ends.wave_messages import Endpoints
+from tenonry_scale_out import waves
+from tenonry_scale_out.wave_messages import Endpoints
 from tenonry_testkit.fakes.model import FakeModelHooks
 from tenonry_testkit.kernel.engine import fake_config
 

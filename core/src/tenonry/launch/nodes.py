@@ -1,7 +1,7 @@
 """Engines on other nodes: each such node reports its own every second, and both sides notice when the other is gone.
 Where an engine died the front end says when the node starts it again.
 
-`NodeWatch` runs beside the front end, on the socket of the handshake; the other end is in tenonry-front-ends.
+`NodeWatch` runs beside the front end, on the socket of the handshake; the other end is in tenonry-scale-out.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ KINDS: dict[str, Kind] = {
             "load_balancer",
             "LoadBalancer",
             "front end",
-            **dict.fromkeys(("affinity", "least-loaded", "round-robin"), "tenonry-load-balancers"),
+            **dict.fromkeys(("affinity", "least-loaded", "round-robin"), "tenonry-scale-out"),
         ),
     )
 }
@@ -82,7 +82,7 @@ KINDS: dict[str, Kind] = {
 COORDINATIONS = Point(
     "tenonry.coordinations",
     "tenonry.interfaces.coordination:Coordination",
-    {"waves": "tenonry-front-ends"},
+    {"waves": "tenonry-scale-out"},
 )
 HOOK_MODULES = Point("tenonry.plugins", kind="hook_module")
 # Where owners name the points that they open, as "module:POINT".

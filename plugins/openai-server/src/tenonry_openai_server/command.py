@@ -26,7 +26,7 @@ class ServeCommand(Command):
 
         config, settings = configs_from_arguments(args)
         if settings.headless:
-            from tenonry_front_ends.node import run_headless
+            from tenonry_scale_out.node import run_headless
 
             return run_headless(config)
         sock, settings = listen(settings)

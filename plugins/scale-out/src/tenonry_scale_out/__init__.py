@@ -1,5 +1,3 @@
-"""Several front ends over the same engines, and nodes without a front end, as a library for servers; runs in their top
-processes and in front ends.
-"""
+"""Several engines: load balancers, coordinator, front ends that share engines, and nodes without a front end."""
 
 from __future__ import annotations

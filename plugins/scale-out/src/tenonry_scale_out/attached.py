@@ -25,9 +25,10 @@ from tenonry.interfaces.launcher import Death
 from tenonry.plugin.plan import PluginPlan
 from tenonry.stats import IterationStats, StatRecord
 from tenonry.transport.keys import keys_of
-from tenonry_front_ends.channel import ControlLink
-from tenonry_front_ends.follower import Follower
-from tenonry_front_ends.messages import (
+from tenonry_helper_pool.stats import HelperStats
+from tenonry_scale_out.channel import ControlLink
+from tenonry_scale_out.follower import Follower
+from tenonry_scale_out.messages import (
     EngineDied,
     EngineGivenUp,
     EnginesAdmitted,
@@ -47,9 +48,8 @@ from tenonry_front_ends.messages import (
     Stop,
     SupervisorMessage,
 )
-from tenonry_helper_pool.stats import HelperStats
 
-logger = logging.getLogger("tenonry.front_ends")
+logger = logging.getLogger("tenonry.scale_out")
 CONNECT_TIMEOUT_S = 10.0
 POLL_MS = 5
 READY_POLL_MS = 100  # signals are handled in between

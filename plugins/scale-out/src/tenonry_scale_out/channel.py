@@ -13,9 +13,9 @@ import msgspec
 import zmq
 
 from tenonry.transport.sockets import make_socket
-from tenonry_front_ends.messages import Attachment, ServerMessage, SupervisorMessage
+from tenonry_scale_out.messages import Attachment, ServerMessage, SupervisorMessage
 
-logger = logging.getLogger("tenonry.front_ends")
+logger = logging.getLogger("tenonry.scale_out")
 LINGER_MS = 1000
 Work = Callable[[], None]
 

@@ -15,11 +15,11 @@ from tenonry.interfaces.launcher import EngineSpec
 from tenonry.messages import HandshakeMetadata
 from tenonry.transport.keys import CurveKeys
 from tenonry.transport.sockets import Context
-from tenonry_front_ends.load_table import PublishedLoads
-from tenonry_front_ends.wave_messages import Endpoints
-from tenonry_front_ends.waves import WaveCompanion
+from tenonry_scale_out.load_table import PublishedLoads
+from tenonry_scale_out.wave_messages import Endpoints
+from tenonry_scale_out.waves import WaveCompanion
 
-COORDINATOR_ROLE = "tenonry_front_ends.coordinator:run_coordinator"
+COORDINATOR_ROLE = "tenonry_scale_out.coordinator:run_coordinator"
 ANSWER_BYTES = 4096
 
 

@@ -18,7 +18,7 @@ import zmq
 
 from tenonry.transport.keys import CurveKeys, keys_of
 from tenonry.transport.sockets import TCP, Context, Socket, endpoint, make_socket
-from tenonry_front_ends.wave_messages import (
+from tenonry_scale_out.wave_messages import (
     CoordinatorInput,
     CoordinatorOrder,
     Endpoints,

@@ -15,9 +15,9 @@ from tenonry.client.core_client import CoreClient
 from tenonry.continuity.recovery import Recovery
 from tenonry.errors import TenonryError
 from tenonry.messages import CoordinatorFacts
-from tenonry_front_ends.messages import RecoveryTask, TaskDone
+from tenonry_scale_out.messages import RecoveryTask, TaskDone
 
-logger = logging.getLogger("tenonry.front_ends")
+logger = logging.getLogger("tenonry.scale_out")
 POLL_S = 0.005
 CALLS_TIMEOUT_S = 60.0
 Switch = Callable[[Sequence[int], CoordinatorFacts | None], None]

@@ -26,9 +26,9 @@ from tenonry.plugin.manager import build_plugin
 from tenonry.transport.folder import RunDirectory
 from tenonry.transport.keys import read_keys
 from tenonry.transport.sockets import tcp_address
-from tenonry_front_ends.node import engine_specs
-from tenonry_front_ends.relay import BY_RANK, HandshakeRelay
-from tenonry_front_ends.reports import NodeReports
+from tenonry_scale_out.node import engine_specs
+from tenonry_scale_out.relay import BY_RANK, HandshakeRelay
+from tenonry_scale_out.reports import NodeReports
 
 POLL_MS = 50
 POLL_S = 0.005

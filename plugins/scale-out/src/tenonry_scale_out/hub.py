@@ -29,8 +29,8 @@ from tenonry.messages import EngineCoreOutputs
 from tenonry.replacement.replacement import check_unchanged
 from tenonry.stats import SchedulerStats
 from tenonry.transport.folder import RunDirectory
-from tenonry_front_ends.channel import ControlRouter
-from tenonry_front_ends.messages import (
+from tenonry_scale_out.channel import ControlRouter
+from tenonry_scale_out.messages import (
     Attachment,
     EngineDied,
     EnginesChanged,
@@ -50,9 +50,9 @@ from tenonry_front_ends.messages import (
     SupervisorMessage,
     TaskDone,
 )
-from tenonry_front_ends.recovery import SharedRecovery
+from tenonry_scale_out.recovery import SharedRecovery
 
-logger = logging.getLogger("tenonry.front_ends")
+logger = logging.getLogger("tenonry.scale_out")
 FLUSH_TIMEOUT_S = 2.0  # a server that hangs delays the metrics by no more than this
 DRAIN_GRACE_MS = 50
 

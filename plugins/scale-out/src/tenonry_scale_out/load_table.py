@@ -11,7 +11,7 @@ import zmq
 from tenonry.interfaces.coordination import LoadSource
 from tenonry.transport.keys import CurveKeys
 from tenonry.transport.sockets import Context, close_all, make_socket
-from tenonry_front_ends.wave_messages import Endpoints, LoadTable, WaveStart
+from tenonry_scale_out.wave_messages import Endpoints, LoadTable, WaveStart
 
 STALE_S = 15.0  # three times the longest pause between two tables
 

@@ -31,7 +31,7 @@ from tenonry.messages import EngineCoreRequest
 from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import SamplingParams
 
-logger = logging.getLogger("tenonry.front_ends")
+logger = logging.getLogger("tenonry.scale_out")
 Outputs = AsyncGenerator[RequestOutput, None]
 ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)
 SUFFIX = "-prefill"  # of the prompt's request id

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
     from tenonry.operations.calls import Calls
 
-logger = logging.getLogger("tenonry.front_ends")
+logger = logging.getLogger("tenonry.scale_out")
 
 LEAST_NS = 10_000  # shorter calls are part of their caller
 MOST_CALLS = 500_000  # about 100 MB of file; what runs afterwards is not recorded

@@ -20,7 +20,7 @@ from tenonry.errors import EngineDeadError, EngineGenerateError, LaunchError
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import CoordinatorFacts
 from tenonry.replacement.replacement import CALLS_TIMEOUT_S, check_unchanged
-from tenonry_front_ends.messages import (
+from tenonry_scale_out.messages import (
     EngineGivenUp,
     EnginesAdmitted,
     RecoveryTask,
@@ -28,7 +28,7 @@ from tenonry_front_ends.messages import (
     TaskDone,
 )
 
-logger = logging.getLogger("tenonry.front_ends")
+logger = logging.getLogger("tenonry.scale_out")
 ANSWER_TIMEOUT_S = 10.0
 
 

@@ -22,7 +22,7 @@ from tenonry.messages import HandshakeMetadata
 from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry.transport.keys import keys_of
 from tenonry.transport.sockets import Context, make_socket, receive_frames
-from tenonry_front_ends.wave_messages import (
+from tenonry_scale_out.wave_messages import (
     CoordinatorOrder,
     Endpoints,
     EngineLoad,

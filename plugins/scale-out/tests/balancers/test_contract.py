@@ -12,7 +12,7 @@ class TestAffinity(LoadBalancerContract):
 
 
 class TestImpatientAffinity(LoadBalancerContract):
-    load_balancer = "tenonry_load_balancers.affinity:Affinity"
+    load_balancer = "tenonry_scale_out.balancers.affinity:Affinity"
     options: ClassVar = {"slack": 0, "remembered_chunks": 3}
     effort = 0.5
 

@@ -16,7 +16,7 @@ from tenonry.interfaces.load_balancer import LoadBalancer, LoadBalancerContext
 from tenonry.messages import EngineCoreRequest
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import Adapter
-from tenonry_load_balancers.affinity import (
+from tenonry_scale_out.balancers.affinity import (
     CHUNK_TOKENS,
     COMMON,
     MAX_CHUNKS,
@@ -24,9 +24,9 @@ from tenonry_load_balancers.affinity import (
     Affinity,
     chunk_digests,
 )
-from tenonry_load_balancers.least_loaded import LeastLoaded
-from tenonry_load_balancers.prefill_decode import PrefillDecode
-from tenonry_load_balancers.round_robin import RoundRobin
+from tenonry_scale_out.balancers.least_loaded import LeastLoaded
+from tenonry_scale_out.balancers.prefill_decode import PrefillDecode
+from tenonry_scale_out.balancers.round_robin import RoundRobin
 
 ENGINES = [0, 1, 2, 3]
 

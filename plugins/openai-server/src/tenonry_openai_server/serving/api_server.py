@@ -14,14 +14,14 @@ import msgspec
 from tenonry.config import EngineConfig
 from tenonry.errors import TenonryError
 from tenonry.launch.supervise import STOP_SIGNAL
-from tenonry_front_ends.channel import ControlLink
-from tenonry_front_ends.messages import Attachment, ServerFailed
 from tenonry_openai_server.serving.front_end import make_front_end
 from tenonry_openai_server.serving.http_thread import HTTPThread
 from tenonry_openai_server.serving.lifecycle import serve_until_stopped, signals
 from tenonry_openai_server.serving.logging_setup import set_up_logging
 from tenonry_openai_server.settings import ServerConfig
 from tenonry_openai_server.state import ServerState
+from tenonry_scale_out.channel import ControlLink
+from tenonry_scale_out.messages import Attachment, ServerFailed
 
 if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
@@ -68,6 +68,6 @@ def _handle_sigterm(http: HTTPThread) -> None:
 
 
 def _attach(config: EngineConfig, settings: ServerConfig, link: ControlLink) -> AsyncLLM:
-    from tenonry_front_ends.attached import AttachedEngines
+    from tenonry_scale_out.attached import AttachedEngines
 
     return make_front_end(config, settings, engines=AttachedEngines(config, link))

@@ -24,11 +24,11 @@ from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError, TenonryError
 from tenonry.launch.supervise import STOP_SIGNAL, Child, Supervisor, describe_exit
 from tenonry.transport.folder import RunDirectory
-from tenonry_front_ends.hub import Hub
 from tenonry_openai_server.serving.api_server import ROLE
 from tenonry_openai_server.serving.lifecycle import Start, StopStart, announce, set_title, signals
 from tenonry_openai_server.serving.logging_setup import set_up_logging
 from tenonry_openai_server.settings import ServerConfig
+from tenonry_scale_out.hub import Hub
 
 logger = logging.getLogger("tenonry.server")
 

@@ -36,7 +36,7 @@ def shared_keys(config: EngineConfig, settings: ServerConfig) -> Iterator[Engine
 def own_engines(config: EngineConfig) -> Engines:
     """The engines that a single server has, not yet started."""
     if is_grouped(config):
-        from tenonry_front_ends.group import engines_of_group
+        from tenonry_scale_out.group import engines_of_group
 
         return engines_of_group(config, "server")
     from tenonry.client.engines import OwnedEngines
@@ -48,7 +48,7 @@ def make_front_end(config: EngineConfig, settings: ServerConfig, engines: Engine
     """Make the configured front end, once its engines have started. It shuts them down."""
     engine = _made(config, settings, engines)
     if settings.front_end_profile_dir is not None:
-        from tenonry_front_ends.profile import LoopProfile, profile_front_end
+        from tenonry_scale_out.profile import LoopProfile, profile_front_end
 
         profile = LoopProfile(
             settings.front_end_profile_dir,
@@ -61,7 +61,7 @@ def make_front_end(config: EngineConfig, settings: ServerConfig, engines: Engine
 
 def _made(config: EngineConfig, settings: ServerConfig, engines: Engines) -> AsyncLLM:
     if settings.prefill_engines:
-        from tenonry_front_ends.pairs import PairedLLM, PrefillPolicy
+        from tenonry_scale_out.pairs import PairedLLM, PrefillPolicy
 
         policy = PrefillPolicy(settings.prefill_engines, settings.prefill_min_tokens)
         return PairedLLM(config, policy, engines=engines)

@@ -17,7 +17,7 @@ from pydantic import Field
 from tenonry.interfaces.load_balancer import LoadBalancer, LoadBalancerContext
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.messages import EngineCoreRequest
-from tenonry_load_balancers.least_loaded import LeastLoaded
+from tenonry_scale_out.balancers.least_loaded import LeastLoaded
 
 CHUNK_TOKENS = 16
 MAX_CHUNKS = 1024
