@@ -160,7 +160,7 @@ def _fill(key: str, weight: torch.Tensor) -> None:
 
 @functools.cache
 def folder(family: str) -> str:
-    """Where the model is saved, as the hub would have it; until the tests end."""
+    """Folder of the saved model, laid out as on the hub; removed after the tests."""
     parent = tempfile.TemporaryDirectory(prefix=f"{family}-")
     atexit.register(parent.cleanup)
     build(family).save_pretrained(parent.name)

@@ -1,4 +1,4 @@
-"""What `generate` answers, and a real engine around the worker. Tests only."""
+"""Reference answers of `generate`, and a real engine around the worker. Tests only."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def worker_of(llm: LLM) -> Any:
 
 
 def decoding_calls(llm: LLM) -> list[tuple[int, int]]:
-    """How many rows each decoding call computes, and after how many positions, from now on."""
+    """Number of rows of each later decoding call, and their positions before it."""
     calls = worker_of(llm).model.calls
     found: list[tuple[int, int]] = []
     feed = calls.feed

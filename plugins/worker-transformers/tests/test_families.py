@@ -101,7 +101,7 @@ def test_a_request_comes_back_one_token_at_a_time_while_others_decode(family):
     ],
 )
 def test_padding_takes_no_row_beyond_the_longest_sequence(family, lengths, counts):
-    """The row that the last one is padded for ends; the last one goes on to the last position."""
+    """The longer row ends, and the padded last row continues to the last position."""
     with tools.engine(family, max_num_seqs=2) as llm:
         calls = tools.decoding_calls(llm)
         outputs = tools.served_each(llm, tools.prompts(lengths), counts)
@@ -115,7 +115,7 @@ def test_padding_takes_no_row_beyond_the_longest_sequence(family, lengths, count
 
 @pytest.mark.parametrize("family", ["gpt_neo", "falcon", "gemma3"])
 def test_the_padding_of_a_long_row_goes_when_it_ends(family):
-    """The short row was padded to 40 positions, which no block stands for; it goes on without them."""
+    """The short row was padded to 40 positions, which no block accounts for; it continues without them."""
     lengths = (40, 3)
     counts = (3, 12)
     with tools.engine(family, max_num_seqs=2) as llm:
@@ -154,7 +154,7 @@ def test_of_two_positions_both_must_agree():
 
 @pytest.mark.parametrize("piece", [1 << 26, 5 * families.VOCAB])
 def test_prompts_have_log_probabilities_too(monkeypatch, piece):
-    """Also where the logits of so many positions are not made at once."""
+    """Also if the logits of so many positions are computed in parts."""
     monkeypatch.setattr(model_runner, "PROMPT_LOGITS", piece)
     model = families.stored("falcon")
     for settings in ({}, {"max_num_batched_tokens": 8}):

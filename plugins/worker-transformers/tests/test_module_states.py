@@ -1,4 +1,4 @@
-"""States that modules keep as attributes: found by what runs leave, and put back for each request."""
+"""State that modules keep in attributes: detected after runs, and restored for each request."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The calls that `generate` of transformers makes, one at a time. Worker process.
+"""The model calls of transformers' `generate`, one at a time. Worker process.
 
-What a request needs before its first step (inputs, cache object, encoder states, the rules of the model's generation
-config) is prepared by `generate` itself, which hands it over instead of going on. So a family with a cache of its own,
+The state before a request's first step (inputs, cache object, encoder states, the rules of the model's generation
+config) is prepared by `generate` itself, which passes it on instead of continuing. So a family with a cache of its own,
 or without one, needs no code here.
 """
 
@@ -73,10 +73,10 @@ ALL_LOGITS = {"logits_to_keep": 0}
 
 
 class Prepared:
-    """A request before its first step, as `generate` has it.
+    """State of a request before its first step, as prepared by `generate`.
 
-    `input_ids` i64[1, L] are the prompt, or, for an encoder-decoder model, what its decoder starts from. `kwargs` go
-    with them from call to call; `processors` are the rules of the model's generation config.
+    `input_ids` i64[1, L] are the prompt, or, for an encoder-decoder model, the first ids of its decoder. `kwargs`
+    accompany them from call to call; `processors` are the rules of the model's generation config.
     """
 
     __slots__ = ("input_ids", "kwargs", "processors")
@@ -110,7 +110,7 @@ class GenerateCalls:
 
     @property
     def takes_padding(self) -> bool:
-        """Whether padding of what is generated from can be told to the model at all."""
+        """True if the model accepts a mask for padding of the generated part."""
         return self._takes_decoder_mask
 
     def prepare(self, prompt: torch.Tensor, max_new_tokens: int) -> Prepared:
@@ -144,7 +144,7 @@ class GenerateCalls:
     def start(
         self, prepared: Prepared, count: int, *, all_logits: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
-        """The first `count` of the prepared tokens: their ids, their logits [1, K, V], and what to keep."""
+        """Run the first `count` of the prepared tokens: their ids, their logits [1, K, V], and the state to keep."""
         length = prepared.input_ids.shape[1]
         ids = prepared.input_ids[:, :count]
         kwargs = prepared.kwargs
@@ -164,7 +164,7 @@ class GenerateCalls:
     def feed(
         self, piece: Piece, token_ids: torch.Tensor, *, all_logits: bool = False
     ) -> torch.Tensor:
-        """`token_ids` i64[B, N] after what the piece has; logits [B, K, V], the last position's at the end."""
+        """Run `token_ids` i64[B, N] after the piece's tokens; logits [B, K, V], the last position's at the end."""
         count = token_ids.shape[1]
         self.states.put(piece.kwargs.get(KEY))
         self._begin()
@@ -191,7 +191,7 @@ class GenerateCalls:
         return kwargs | ALL_LOGITS if all_logits and self._keeps_logits else kwargs
 
     def _after(self, outputs: Any, kwargs: dict[str, Any], count: int) -> dict[str, Any]:
-        """What goes with the next call, when `count` more tokens will have been chosen."""
+        """Arguments of the next call, when `count` more tokens will have been chosen."""
         made: dict[str, Any] = self.module._update_model_kwargs_for_generation(  # noqa: SLF001 - as `generate` does after each step
             outputs, dict(kwargs), is_encoder_decoder=self.is_encoder_decoder, num_new_tokens=count
         )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LoadedModel:
-    """What the runner needs of a model."""
+    """A model as used by the runner."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class LoadedModel:
 
     @torch.inference_mode()
     def _checked(self, max_model_len: int, *, skip_check: bool) -> Checked:
-        """What the model's cache allows. Raises ModelError, also for what the model's own `generate` raises."""
+        """Capabilities of the model's cache. Raises ModelError, also for errors of the model's own `generate`."""
         try:
             if not skip_check:
                 return check(self.calls, max_model_len)

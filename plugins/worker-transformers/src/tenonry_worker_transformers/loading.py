@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Outline:
-    """A model before its weights: `config`, `whole` (without storage), `architecture`, and what its files hold for it;
+    """A model before its weights: `config`, `whole` (without storage), `architecture`, and its stored tensors;
     `checkpoint` is None with random weights.
     """
 
@@ -91,7 +91,7 @@ def _encoder_decoder(config: PretrainedConfig, architecture: str) -> PreTrainedM
 
 
 def refusals(whole: PreTrainedModel) -> list[str]:
-    """Why `generate` cannot run the model on text, as reasons that follow its name."""
+    """Reasons why `generate` cannot run the model on text, phrased to follow its name."""
     from transformers import GenerationMixin
 
     kind = type(whole).__name__

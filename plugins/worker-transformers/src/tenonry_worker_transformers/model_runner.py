@@ -101,7 +101,7 @@ class ModelRunner:
     def _forward(
         self, inputs: StepInputs, token_ids: torch.Tensor, prompts: list[PromptPart]
     ) -> torch.Tensor | None:
-        """Logits [N, V] of the rows that sample, in their order; `prompts` gets what they ask of their prompts."""
+        """Logits [N, V] of the sampling rows, in their order; `prompts` collects the requested parts of prompts."""
         rows = inputs.row.tolist()
         ends = inputs.seq_lens.tolist()
         decoding = [

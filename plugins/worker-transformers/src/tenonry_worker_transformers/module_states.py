@@ -1,7 +1,7 @@
-"""What modules of a model keep from one call to the next as plain attributes, outside of any cache object (the state of
-RecurrentGemma's layers, for one). Each request gets its own. Worker process.
+"""State that modules of a model keep between calls in plain attributes, outside of any cache object (the state of
+RecurrentGemma's layers, for example). Each request has its own. Worker process.
 
-Which attributes these are is seen, not listed: what a run changes, and what another prompt of the same length leaves
+The attributes are detected, not listed: those that a run changes, and that another prompt of the same length leaves
 with other values. Tables that grow with the length do not count.
 """
 
@@ -64,7 +64,7 @@ class ModuleStates:
         return bool(self.places)
 
     def put(self, states: dict[str, Any] | None) -> None:
-        """Have the modules go on from these states; None: as before any run."""
+        """Set the modules to these states; None: as before any run."""
         for place in self.places:
             value = _copy(place.before) if states is None else states[place.name]
             setattr(place.module, place.attribute, value)

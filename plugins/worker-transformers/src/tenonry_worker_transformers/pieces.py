@@ -15,7 +15,7 @@ FREE_PADDING = 16  # positions per row that may be padded anyway
 
 
 class Batching(enum.IntEnum):
-    """What rows may be computed together."""
+    """Sets of rows that may be computed together."""
 
     NONE = 0
     EQUAL = 1  # those of equal length
@@ -23,7 +23,7 @@ class Batching(enum.IntEnum):
 
 
 class Piece:
-    """`rows`; `input_ids` i64[B, L], `padding` of each on the left of them; `kwargs`: what goes from call to call."""
+    """`rows`; `input_ids` i64[B, L], with `padding` of each on their left; `kwargs`: arguments for the next call."""
 
     __slots__ = ("input_ids", "kwargs", "padding", "rows")
 
@@ -51,7 +51,7 @@ class Piece:
 
     @property
     def is_mostly_padding(self) -> bool:
-        """Whether padding takes more than the tokens do, so that to compute them again is the lesser cost."""
+        """True if padding outweighs the tokens, so that recomputing them is cheaper."""
         return sum(self.padding) > self.num_tokens + FREE_PADDING * len(self.rows)
 
     def ids_of(self, row: int) -> torch.Tensor:
@@ -108,14 +108,14 @@ class Batcher:
 
 
 def pool_bytes(batching: Batching, free: int) -> int:
-    """Of `free` bytes of a device, those that K/V of rows may fill: while rows are joined, or one of them leaves, what
-    they had and what they get are there together, and the new one is padded.
+    """Part of a device's `free` bytes that K/V of rows may fill: while rows are joined or separated, the old and the
+    new tensors coexist, and the new ones are padded.
     """
     return free if batching is Batching.NONE else int(free / (1 + MOST_PADDING))
 
 
 def groups(batching: Batching, pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """Which pieces are to be one: neighbours in length, as long as padding is worth it."""
+    """Pieces to merge: neighbours in length, as long as padding is worth it."""
     if batching is Batching.NONE:
         return [[piece] for piece in pieces]
     found: list[list[Piece]] = []

@@ -1,7 +1,7 @@
-"""The self check at start: two requests side by side must get the logits that `generate` computes for each alone.
+"""The self check at start: two requests in a batch must get the logits that `generate` computes for each alone.
 
-It also finds out what the model's cache allows: prompts in chunks, rows of equal length in one batch, rows of any
-length. What is not shown to be right is not done. Worker process.
+It also detects the capabilities of the model's cache: prompts in chunks, rows of equal length in one batch, rows of any
+length. Unverified ones are not used. Worker process.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ MEASURED = (8, 24)  # prompt lengths between which the bytes of a token are meas
 
 
 class Checked:
-    """What was found: `chunks`, `batching`, `has_rules` (the generation config has any), `prompt_logits` (those of a
-    prompt's positions can be had), and bytes of K/V and state.
+    """Detected capabilities: `chunks`, `batching`, `has_rules` (the generation config has any), `prompt_logits`
+    (available for all positions of a prompt), and bytes of K/V and state.
     """
 
     __slots__ = (
@@ -59,7 +59,7 @@ class Checked:
 
 
 class _Run:
-    """One prompt and what `generate` makes of it: `tokens` and `logits` [V] of `NUM_STEPS` steps."""
+    """One prompt and its reference from `generate`: `tokens` and `logits` [V] of `NUM_STEPS` steps."""
 
     def __init__(self, calls: GenerateCalls, prompt: torch.Tensor) -> None:
         self.calls = calls
@@ -108,9 +108,9 @@ def check(calls: GenerateCalls, max_model_len: int) -> Checked:
 
 
 def measure(calls: GenerateCalls, found: Checked, max_model_len: int) -> None:
-    """Bytes of one token's K/V, at most, and of what a request takes whatever its length.
+    """Measure the bytes of one token's K/V, at most, and of a request's state of constant size.
 
-    What modules keep themselves shows in the first run; then all is measured again, with it.
+    The modules' own state is found in the first run; then everything is measured again with it.
     """
     _measure(calls, found, max_model_len)
     length = min(SHORT, max(1, max_model_len - 1))
@@ -119,7 +119,7 @@ def measure(calls: GenerateCalls, found: Checked, max_model_len: int) -> None:
 
 
 def _start(calls: GenerateCalls, prompt: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
-    """A prompt's token ids, and what to keep of its run."""
+    """A prompt's token ids, and the state of its run."""
     prepared = calls.prepare(prompt, NUM_STEPS)
     ids, _, kwargs = calls.start(prepared, prepared.input_ids.shape[1])
     return ids, kwargs
@@ -201,9 +201,9 @@ def _check_side_by_side(runs: list[_Run]) -> None:
 
 
 def _chunked(run: _Run) -> bool:
-    """A prompt in chunks, or the decoder of an encoder-decoder model fed two tokens at once.
+    """Feed a prompt in chunks, or the decoder of an encoder-decoder model two tokens per call.
 
-    Two ways, as families fail in one and not in the other: short chunks alike, and a last one of one token.
+    Tries short equal chunks, and a last one of one token: some families fail in only one of the two.
     """
     if run.calls.is_encoder_decoder:
         piece, _ = run.start(0)
@@ -226,7 +226,7 @@ def _in_chunks(run: _Run, later: list[int]) -> bool:
 
 
 def _whole_prompt(run: _Run) -> bool:
-    """Logits of every position of a prompt, as the model gives them without `generate`."""
+    """Check the logits of every position of a prompt against the model's without `generate`."""
     prepared = run.calls.prepare(run.prompt, NUM_STEPS)
     _, logits, _ = run.calls.start(prepared, run.prompt.shape[1], all_logits=True)
     wanted = run.calls.module(run.prompt).logits
@@ -260,7 +260,7 @@ def _together(entries: list[tuple[_Run, Piece, int]]) -> bool:
 
 
 def _works(trial: object, *runs: _Run) -> bool:
-    """Whether a way of computing gives the right logits. One that the model's code cannot do is not used."""
+    """Return True if a method computes the right logits. One that raises is not used."""
     try:
         return bool(trial(*runs))  # type: ignore[operator]
     except Exception:  # noqa: BLE001 - any code of any family: what fails here is not done in serving
@@ -268,7 +268,7 @@ def _works(trial: object, *runs: _Run) -> bool:
 
 
 def agree(got: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> bool:
-    """Whether the median relative error of the positions (of two, the larger) is within the data type's tolerance."""
+    """Return True if the positions' median relative error (the larger of two) is within the type's tolerance."""
     errors = [_error(one, other) for one, other in zip(got, wanted, strict=True)]
     dtype = got[0].dtype
     return sorted(errors)[len(errors) // 2] <= TOLERANCE.get(dtype, TOLERANCE[torch.float32])

@@ -1,4 +1,4 @@
-"""The requests that are running, and the pieces that hold what was computed for them. Worker process."""
+"""The requests that are running, and the pieces that hold their computed state. Worker process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GONE = -1
 class Request:
     """One request in its row: `num_prompt` tokens, `num_fed` of all its tokens computed; `piece` once there are any.
 
-    `encoded` i64[1, P] is the prompt of an encoder-decoder model, whose pieces hold what the decoder has.
+    `encoded` i64[1, P] is the prompt of an encoder-decoder model, whose pieces hold the decoder's tokens.
     """
 
     __slots__ = ("encoded", "max_new_tokens", "num_fed", "num_prompt", "piece", "processors", "row")
@@ -41,7 +41,7 @@ class Request:
 
 
 class Sequences:
-    """`chunks`: whether several tokens may follow others in one call. `batching`: what may be decoded together."""
+    """`chunks`: True if several tokens may follow others in one call. `batching`: rows that may be decoded together."""
 
     def __init__(
         self, calls: GenerateCalls, *, chunks: bool, batching: Batching, max_model_len: int
@@ -68,13 +68,13 @@ class Sequences:
             piece.rows[piece.rows.index(row)] = GONE
 
     def is_decoding(self, row: int, end: int) -> bool:
-        """Whether only the token before position `end` is missing, and the prompt is not."""
+        """Return True if only the token before position `end` is missing, and the prompt is not."""
         request = self._requests[row]
         has_prompt = request.piece is not None and request.num_fed >= request.num_prompt
         return has_prompt and end == request.num_fed + 1
 
     def num_fed(self, row: int) -> int:
-        """How many of the row's tokens are computed."""
+        """Number of the row's computed tokens."""
         return self._requests[row].num_fed
 
     def processors_of(self, row: int) -> LogitsProcessorList | None:
@@ -82,7 +82,7 @@ class Sequences:
         return self._requests[row].processors
 
     def ids_of(self, row: int) -> torch.Tensor:
-        """What the row's next token follows, i64[1, L]."""
+        """Ids that precede the row's next token, i64[1, L]."""
         piece = self._requests[row].piece
         assert piece is not None  # noqa: S101 - only rows that sample are asked for
         return piece.ids_of(row)

@@ -1,4 +1,4 @@
-"""What the worker does once: resolve its extension points, load, check, build the runner. Worker process."""
+"""One-time start of the worker: resolve its extension points, load, check, build the runner. Worker process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def refuse_sharded(load_format: str) -> None:
 
 
 def facts(context: WorkerContext) -> WorkerFacts:
-    """What the model needs, without its weights; only a run says how many bytes its cache takes. Raises ModelError."""
+    """Facts of the model, without its weights; the size of its cache is known only after a run. Raises ModelError."""
     load_format = context.config.load_format
     refuse_sharded(load_format)
     needs_weights = load_format != "dummy" and holds_weights(context.model.path)
@@ -57,7 +57,7 @@ def facts_of(found: Outline, context: WorkerContext) -> WorkerFacts:
 def load(
     context: WorkerContext, options: TransformersOptions, phases: Phases
 ) -> tuple[LoadedModel, dict[str, str], WorkerFacts]:
-    """The model, checked, what the extension points resolved to, and the model's facts."""
+    """The checked model, the names of resolved extension points, and the model's facts."""
     config = context.config
     resolved: dict[str, str] = {}
     device = choose_device(config.device, context.local_rank)

@@ -1,8 +1,8 @@
-"""What a request keeps between steps, as a tree: caches, layers, dictionaries and lists, with tensors at the leaves.
+"""State of a request between steps, as a tree: caches, layers, dictionaries and lists, with tensors at the leaves.
 
-A family may keep anything: a `DynamicCache`, an object of its own, plain lists. Joining rows into one batch and taking
-rows out of it only needs to know which dimension of a tensor counts the rows. That is learnt from a tree of one row;
-whether the result is right is decided by the self check, not here. Worker process.
+A family may use any state: a `DynamicCache`, an object of its own, plain lists. Joining rows into one batch and
+removing rows from it only requires the row dimension of each tensor. It is detected from a tree of one row; the self
+check verifies the result. Worker process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class NotBatchable(Exception):
 def rebuilt(trees: Sequence[Any], leaf: Callable[[Path, Leaves], Any]) -> Any:
     """A tree of the shape of `trees`, which are alike; `leaf` makes each leaf out of theirs.
 
-    What is shared within a tree is shared in the result. Raises NotBatchable where they differ in shape.
+    Objects shared within a tree are shared in the result. Raises NotBatchable if the shapes differ.
     """
     return _Rebuild(leaf).node((), list(trees))
 
@@ -122,7 +122,7 @@ def state_bytes(tree: Any) -> int:
 
 
 class RowDimensions:
-    """Which dimension of each tensor counts rows, by path; learnt from trees of one row."""
+    """Row dimension of each tensor, by path; detected from trees of one row."""
 
     def __init__(self) -> None:
         self._known: dict[Path, int] = {}

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 
 class TransformersWorker(Worker):
-    """What `generate` of transformers runs, by the model's own code. One step is in flight on the CPU, two on CUDA."""
+    """Runs models supported by transformers' `generate`, by their own code. Steps in flight: one on the CPU, two on
+    CUDA.
+    """
 
     Options = TransformersOptions
     capabilities: ClassVar[frozenset[str]] = frozenset({"grammar"})
@@ -96,7 +98,7 @@ class TransformersWorker(Worker):
         self._model, self._resolved, self._known = load(self.context, self.options, self._phases)
 
     def load_phases(self) -> dict[str, tuple[float, float]]:
-        """What `load` took: phase → seconds on the clock and CPU seconds of this process."""
+        """Durations of `load`: phase → seconds on the clock and CPU seconds of this process."""
         return dict(self._phases.seconds)
 
     def model_facts(self) -> dict[str, Any]:
