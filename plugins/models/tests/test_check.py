@@ -1,4 +1,4 @@
-"""What `models check` says of a folder, and its exit status."""
+"""Output of `models check` for a folder, and its exit status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLAGS = ("--worker", "torch", "--device", "cpu", "--memory", "1G")
 
 @pytest.fixture
 def check(capsys):
-    """Runs the command; its exit status and what it printed as JSON."""
+    """Runs the command; returns its exit status and its JSON output."""
 
     def run(folder, *words):
         status = main(["models", "check", str(folder), "--json", *FLAGS, *words])
@@ -63,7 +63,7 @@ def test_a_config_alone_is_enough(check, write_config):
 
 @pytest.mark.parametrize("words", [(), ("--worker", "auto")])
 def test_a_quantised_config_alone_is_judged_by_what_reads_it(check, write_config, words):
-    """No load_format is blamed that nobody set."""
+    """The error mentions no load_format, which was not set."""
     known = {"quant_method": "gptq", "bits": 4, "group_size": 8}
     status, found = check(write_config(quantization_config=known), *words)
     assert (status, found["reason"]) == (0, "")
@@ -172,7 +172,7 @@ def test_pickled_weights_name_the_command(check, write_config):
     ],
 )
 def test_settings_that_the_model_cannot_have(check, small_model, words, reason):
-    """The facts are still told."""
+    """The facts are still reported."""
     folder, _ = small_model
     status, found = check(folder, *words)
     assert status == 1

@@ -1,4 +1,4 @@
-"""What a confined process cannot do any more, each tried in a process of its own."""
+"""Restrictions of a confined process, each tested in a process of its own."""
 
 from __future__ import annotations
 

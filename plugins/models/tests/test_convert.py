@@ -41,7 +41,7 @@ class ForkedChild(ForkedCommand):
 
 @pytest.fixture
 def forked(monkeypatch):
-    """Children are forks; what a fresh one may do is shown by the tests without this fixture."""
+    """Children are forks; tests without this fixture cover a fresh one."""
     monkeypatch.setattr(subprocess, "Popen", ForkedChild)
 
 
@@ -73,7 +73,7 @@ def stored(out):
 
 
 def write(folder, out, shard_bytes=SHARD_BYTES, *, tied=False):
-    """What the child does, in this process."""
+    """Run the child's work in this process."""
     out.mkdir()
     files = tuple(str(path) for path in pickle_files(folder))
     convert_child.write(Job(files, str(out), shard_bytes, tied))

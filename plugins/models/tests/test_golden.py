@@ -1,4 +1,4 @@
-"""What `models check` says of well-known models, from the published config.json alone.
+"""Output of `models check` for well-known models, from the published config.json alone.
 
 `python plugins/models/tests/test_golden.py` writes the expected outputs again; read the difference first.
 """
@@ -21,7 +21,7 @@ FLAGS = ("--worker", "torch", "--device", "cpu", "--memory", "2000G")
 
 
 def output(name: str, folder: Path) -> str:
-    """What the command prints of this model."""
+    """Output of the command for this model."""
     from tenonry.cli import main
 
     shutil.copy(HERE / "configs" / f"{name}.json", folder / "config.json")
@@ -36,7 +36,7 @@ def output(name: str, folder: Path) -> str:
 
 
 def expected(name: str) -> str:
-    """What is expected with the installed transformers, which may lack the family's tensor parallel plan."""
+    """Expected output with the installed transformers, which may lack the family's tensor parallel plan."""
     from transformers import CONFIG_MAPPING
 
     text = golden(name).read_text("utf-8")
@@ -47,7 +47,7 @@ def expected(name: str) -> str:
 
 
 def golden(name: str) -> Path:
-    """The file with what is expected."""
+    """File with the expected output."""
     return HERE / "golden" / f"{name}.txt"
 
 

@@ -1,3 +1,3 @@
-"""The verb `models`: `check` says what a model needs before a weight is read, `convert` makes safetensors."""
+"""The verb `models`: `check` reports a model's requirements without reading weights, `convert` writes safetensors."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Whether a model can be served with given settings, and what it needs. Process of the command line.
+"""Checks whether given settings can serve a model, and reports its requirements. Process of the command line.
 
-The chosen worker is built and asked (`Worker.examine`); nothing is loaded, and no engine is started. What a hub model
-needs is learnt from its small files: its weights are not downloaded.
+The chosen worker is built and queried (`Worker.examine`); nothing is loaded, and no engine is started. For a hub model
+only its small files are read: its weights are not downloaded.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tenonry_models.memory import free_memory
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a model. `reason` says why it cannot be served, `served_by` which other workers could.
+    """Result for a model. `reason`: why it cannot be served; `served_by`: other workers that could.
 
     `stored_here`: its weights are in the folder. `max_context` is the longest sequence, in tokens, that fits into the
-    KV cache of `kv_cache_bytes` that an engine would make of `free_bytes`; None where the worker does not say what a
-    token takes.
+    KV cache of `kv_cache_bytes` that an engine would make of `free_bytes`; None if the worker does not report the size
+    of a token.
     """
 
     model: str
@@ -76,7 +76,7 @@ def check(config: EngineConfig, memory: int | None = None) -> Report:
 
 
 def _has_files(folder: Path) -> bool:
-    """Whether weights are there, in files that are read."""
+    """Return True if there are weights in supported files."""
     try:
         return bool(find_weights(folder).files)
     except ModelError:
@@ -84,7 +84,7 @@ def _has_files(folder: Path) -> bool:
 
 
 def examine(record: PluginRecord, config: EngineConfig, model: ModelInfo) -> WorkerFacts:
-    """What the worker of that record says of the model. Raises what it raises."""
+    """The worker's facts about the model. Propagates its exceptions."""
     worker_class = load_class(record)
     context = WorkerContext(
         config,
@@ -101,7 +101,7 @@ def examine(record: PluginRecord, config: EngineConfig, model: ModelInfo) -> Wor
 
 
 def _check_ranks(facts: WorkerFacts, config: EngineConfig) -> None:
-    """Raises ConfigError when the model cannot be cut for the ranks that the settings ask for."""
+    """Raise ConfigError when the model cannot be split over the configured ranks."""
     sizes = facts.features.get("tensor_parallel")
     if sizes is not None and config.tensor_parallel_size not in sizes:
         raise ConfigError(
@@ -149,7 +149,7 @@ def _others(chosen: PluginRecord, config: EngineConfig, model: ModelInfo) -> lis
 def _with_memory(report: Report, config: EngineConfig, memory: MemoryReport) -> Report:
     """The report with the longest context that the memory holds, by the arithmetic that an engine starts with.
 
-    Raises ConfigError when not even the weights fit, or no block beside them.
+    Raises ConfigError when the weights do not fit, or no block in addition to them.
     """
     facts = report.facts
     left = memory.free_bytes - facts.weight_bytes // config.world_size

@@ -1,7 +1,8 @@
-"""Takes from the running process what reading a file does not need: network, new programs, privileges. Child process.
+"""Drops rights of the running process that are not needed to read a file: network, new programs, privileges. Child
+process.
 
-Linux lets an unprivileged process give up each of these for good. What the system does not offer is left out, and
-`confine` says what was taken.
+On Linux an unprivileged process can drop each of these permanently. Restrictions that the system does not support are
+skipped, and `confine` returns the active ones.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ def _filter(architecture: int, denied: tuple[int, ...]) -> bytes:
 
 
 def limit(max_file_bytes: int, max_memory_bytes: int) -> None:
-    """No core files, no new processes or threads (root may start some: see `forbid_calls`); a written file and what is
-    allocated from here on are bounded.
+    """Forbid core files and new processes or threads (root may start some: see `forbid_calls`); bound the size of
+    written files and of further allocations.
     """
     import resource
 

@@ -1,7 +1,7 @@
 """`tenonry models convert`: a checkpoint in pickle files becomes one in safetensors. Process of the command line.
 
-Pickles are read by a child that has given up network, other programs and privileges, as plain tensors only. What it
-wrote is judged here by its headers; the index is made of them, and only data files are copied beside it.
+Pickles are read by a child without network, other programs and privileges, as plain tensors only. Its output is checked
+here by its headers, which become the index; only data files are copied with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CHILD = "tenonry_models.convert_child"
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What the child is asked: write the tensors of `files` into the folder `out`, `shard_bytes` to a file."""
+    """Job of the child: write the tensors of `files` into the folder `out`, `shard_bytes` to a file."""
 
     files: tuple[str, ...]
     out: str
@@ -42,14 +42,14 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What the child answers: how it was confined, or the `error` that ended it."""
+    """Answer of the child: its confinement, or the `error` that ended it."""
 
     confined: tuple[str, ...] = ()
     error: str = ""
 
 
 def convert(source: str, target: str, shard_bytes: int) -> str:
-    """Write `source` again as `target`; returns what was done, in a sentence.
+    """Convert `source` to `target`; returns a summary in one sentence.
 
     Raises ModelError for a folder that cannot be converted, ConfigError for a target that exists.
     """
@@ -144,7 +144,7 @@ def _run(job: Job) -> Done:
 
 
 def _name_shards(work: Path) -> int:
-    """Give the files their final names, and write the index; how many tensors there are. Raises ModelError."""
+    """Rename the files to their final names, and write the index; returns the number of tensors. Raises ModelError."""
     headers = read_headers(list_weights(work))
     if not headers:
         raise ModelError("the files hold no tensor at all")

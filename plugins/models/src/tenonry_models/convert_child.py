@@ -1,7 +1,7 @@
-"""The process that reads pickled weights and writes safetensors. It is given a job on standard input.
+"""The process that reads pickled weights and writes safetensors. It receives a job on standard input.
 
-`torch.load` with `weights_only` reads tensors and plain containers and refuses everything else; should that fail one
-day, the process has no network, cannot start a program, and holds no secret of its parent's environment.
+`torch.load` with `weights_only` reads tensors and plain containers and rejects everything else; should that check fail,
+the process has no network, cannot start a program, and holds no secret of its parent's environment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SPARE_BYTES = 4 << 30
 
 
 class Unreadable(Exception):
-    """A file that is not what it should be; the message names it."""
+    """A malformed file; the message names it."""
 
 
 def main() -> int:
@@ -82,14 +82,14 @@ def _save(tensors: dict[str, Any], out: str, number: int) -> None:
 
 
 def own(tensor: Any) -> Any:
-    """The tensor in memory of its own: tensors that share theirs with others cannot be written beside each other."""
+    """Copy the tensor to memory of its own: tensors that share memory cannot be written to one file."""
     import torch
 
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
 def drop_tied_head(tensors: dict[str, Any]) -> None:
-    """Where config.json ties the head to the embedding, one of them is enough."""
+    """Drop the head if config.json ties it to the embedding and both are the same tensor."""
     head = tensors.get(TIED_HEAD)
     if head is None:
         return
@@ -105,7 +105,7 @@ def drop_tied_head(tensors: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Name → tensor of one file. Raises Unreadable with the file and what is wrong with it."""
+    """Name → tensor of one file. Raises Unreadable with the file and the defect."""
     import torch
 
     try:
@@ -119,7 +119,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _is_archive(path: Path) -> bool:
-    """Whether torch wrote it as a zip archive, whose tensors can be read in place."""
+    """Return True if torch wrote it as a zip archive, whose tensors can be read in place."""
     with path.open("rb") as file:
         return file.read(2) == b"PK"
 

@@ -1,4 +1,4 @@
-"""How much memory a model may take on this machine. Process of the command line."""
+"""Memory available to a model on this machine. Process of the command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tenonry.kv_cache import MemoryReport
 def free_memory(config: EngineConfig, given: int | None = None) -> MemoryReport:
     """Bytes for the weights and the KV cache of one rank, on the device of the settings.
 
-    `given`: what is free, instead of what this machine has. On CUDA the share `gpu_memory_utilization` is taken.
+    `given`: free bytes, instead of this machine's. On CUDA the share `gpu_memory_utilization` is applied.
     """
     from tenonry_torch_base.device import choose_device
     from tenonry_torch_base.memory import free_device_memory, host_memory

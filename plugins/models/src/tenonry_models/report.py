@@ -38,7 +38,7 @@ def bytes_per_token(groups: tuple[KVCacheGroup, ...]) -> int:
 
 
 def state_bytes(groups: tuple[KVCacheGroup, ...]) -> int:
-    """What one running sequence takes, however long it is."""
+    """Bytes of state per running sequence, whatever its length."""
     return sum(group.state_bytes for group in groups)
 
 
