@@ -70,7 +70,7 @@ class NativeBuild(BuildHookInterface):  # type: ignore[misc] - hatchling has no 
 
 
 def compile_library(sources: Path, target: Path) -> bool:
-    """Whether `target` was made. What a compiler complains of is printed; an older library is removed then."""
+    """Build `target`; returns success. Compiler errors are printed; an older library is removed then."""
     compiler = (
         os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     )
@@ -124,7 +124,7 @@ def _compile(
 def _object(
     compiler: list[str], source: Path, folder: Path, name: str, flags: tuple[str, ...]
 ) -> str:
-    """The path of what a source becomes for an instruction set."""
+    """Compile a source for an instruction set; returns the object file."""
     out = folder / f"{source.name}.{name}.o"
     words = [*compiler, *FLAGS, *flags, f"-DTENONRY_SET={name}", "-c", str(source), "-o", str(out)]
     _run(words)

@@ -16,7 +16,7 @@ class TestBest(StepKernelsContract):
 
 
 class TestWithoutTiles(StepKernelsContract):
-    """Where a processor multiplies pairs of halves, and no tiles of them."""
+    """Processors that multiply pairs of halves, but not tiles of them."""
 
     def made(self) -> CpuKernels:
         if "amx" not in instruction_sets():
@@ -25,7 +25,7 @@ class TestWithoutTiles(StepKernelsContract):
 
 
 class TestWithoutProducts(StepKernelsContract):
-    """Where a processor multiplies pairs of halves, and the library does not."""
+    """Processors that multiply pairs of halves, with a library that does not."""
 
     def made(self) -> CpuKernels:
         if "avx512" not in instruction_sets():
@@ -34,7 +34,7 @@ class TestWithoutProducts(StepKernelsContract):
 
 
 class TestWithoutHalves(StepKernelsContract):
-    """Where a processor multiplies bytes, and no pairs of halves."""
+    """Processors that multiply bytes, but not pairs of halves."""
 
     def made(self) -> CpuKernels:
         if "avx512vnni" not in instruction_sets():
@@ -43,14 +43,14 @@ class TestWithoutHalves(StepKernelsContract):
 
 
 class TestBaseline(StepKernelsContract):
-    """What every processor can do."""
+    """Instruction set of every processor."""
 
     def made(self) -> CpuKernels:
         return CpuKernels("baseline")
 
 
 class TestMiddle(StepKernelsContract):
-    """Where there is one between the best and the baseline."""
+    """Instruction set between the best and the baseline, if any."""
 
     def made(self) -> CpuKernels:
         if "avx2" not in instruction_sets():

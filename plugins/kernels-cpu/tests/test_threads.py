@@ -1,4 +1,4 @@
-"""How many threads a kernel asks for: fewer where those that it had waited for each other or for a processor."""
+"""Number of a kernel's threads: fewer if previous threads waited for each other or for a processor."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def struct_of(parts: AttentionParts) -> ctypes.Structure:
 
 
 def place_of(held: HeldKeys) -> ctypes.Structure:
-    """Where the kernel finds these keys."""
+    """Location of these keys for the kernel."""
     slab = held.slab
     return _Held(
         slab.data_ptr(),

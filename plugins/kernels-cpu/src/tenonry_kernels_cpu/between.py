@@ -1,4 +1,4 @@
-"""The kernels of what stands between the products of a layer, in bfloat16. Worker process."""
+"""Kernels of the operations between a layer's matrix products, in bfloat16. Worker process."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The kernels of linear layers: in bfloat16, on weights as oneDNN lays them out, and on weights of few bits. Worker
-process.
-"""
+"""Linear layer kernels: bfloat16, on weights in oneDNN's layout, and on quantised weights. Worker process."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ def blocked_struct(weight: BlockedWeight | FewBitsWeight) -> BlockedStruct:
 
 
 def prepared_bytes(struct: BlockedStruct, instruction_set: str) -> int:
-    """What a row of inputs takes that is made ready for a weight; 0 where it is multiplied as it is."""
+    """Size of an input row prepared for a weight; 0 if it is multiplied unprepared."""
     found: int = function("prepared_bytes", instruction_set)(ctypes.addressof(struct))
     return found
 

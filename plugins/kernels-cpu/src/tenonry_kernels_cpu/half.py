@@ -28,7 +28,7 @@ class _Struct(ctypes.Structure):
 
 
 class _Ends:
-    """What is around a part, and scratch for all of it. Holds the weights transposed, a second time."""
+    """Weights around a part, and scratch for all of it. Holds a transposed copy of the weights."""
 
     __slots__ = ("_kept", "_room", "_scratch", "_token_floats", "address")
 

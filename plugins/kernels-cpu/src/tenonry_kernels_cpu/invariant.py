@@ -77,7 +77,7 @@ def in_panels(weight: torch.Tensor) -> torch.Tensor:
 
 
 class InvariantLinear:
-    """A linear layer. `struct`: what a layer reads of it, while this lives."""
+    """A linear layer. `struct`: its C structure, valid while this object lives."""
 
     __slots__ = ("_bias", "_function", "_panels", "_threads", "inputs", "outputs", "struct")
 
@@ -139,7 +139,7 @@ class Scratch:
         self._held = torch.empty(0)
 
     def room(self, floats: int) -> int:
-        """The address of so many; what was there before is gone."""
+        """Address of room for `floats` floats; earlier contents are lost."""
         if floats > len(self._held):
             self._held = torch.empty(floats)
         return self._held.data_ptr()

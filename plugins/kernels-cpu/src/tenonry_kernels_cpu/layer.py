@@ -53,20 +53,20 @@ class _Struct(ctypes.Structure):
 
 
 def can_attend(parts: AttentionParts) -> bool:
-    """Whether heads are small enough, and nothing is gated."""
+    """Return True if heads are small enough, and nothing is gated."""
     is_small = parts.size <= MAX_SIZE and parts.heads <= MAX_SHARING * parts.kv_heads
     return is_small and not parts.is_gated
 
 
 def can_multiply(weight: BlockedWeight | FewBitsWeight) -> bool:
-    """Whether inputs come in pairs, or as they are stored."""
+    """Return True if inputs come in pairs, or in their stored order."""
     if isinstance(weight, FewBitsWeight):
         return weight.order is None
     return weight.inputs % 2 == 0
 
 
 def can_compute(parts: LayerParts) -> bool:
-    """Whether there is a kernel for the shapes of a layer: a block of gates has one of ups that stands for it."""
+    """Return True if a kernel supports the shapes of a layer: blocks of gates match blocks of ups."""
     weights = (parts.projection, parts.out, parts.gate_up, parts.down)
     fits = can_attend(parts.attention) and all(map(can_multiply, weights))
     return fits and parts.down.inputs % BLOCK == 0

@@ -1,4 +1,4 @@
-"""The compiled library: found beside this module, loaded, asked which instruction sets can be used. Worker process."""
+"""The compiled library: located next to this module, loaded, queried for usable instruction sets. Worker process."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ RESULTS: dict[str, type] = dict.fromkeys(("prepared_bytes", "prompts_room", "rou
 
 
 class LibraryError(Exception):
-    """Why there are no kernels, in words."""
+    """Reason why there are no kernels."""
 
 
 @cache

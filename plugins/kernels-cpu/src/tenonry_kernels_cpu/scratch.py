@@ -8,7 +8,7 @@ LINE_BYTES = 64
 
 
 class Scratch:
-    """As much as any call has wanted so far."""
+    """Scratch memory as large as any call has needed so far."""
 
     __slots__ = ("_held",)
 
@@ -16,7 +16,7 @@ class Scratch:
         self._held = torch.empty(0, dtype=torch.uint8)
 
     def address(self, room: int) -> int:
-        """Where `room` bytes are, from a line of the cache on."""
+        """Address of `room` bytes, aligned to a cache line."""
         if room + LINE_BYTES > len(self._held):
             self._held = torch.empty(room + LINE_BYTES, dtype=torch.uint8)
         begin = self._held.data_ptr()

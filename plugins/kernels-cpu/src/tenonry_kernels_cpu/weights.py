@@ -1,4 +1,4 @@
-"""Weights as the kernels want them. Worker process."""
+"""Weights in the layouts of the kernels. Worker process."""
 
 from __future__ import annotations
 
