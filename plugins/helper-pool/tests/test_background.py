@@ -1,4 +1,4 @@
-"""Work beside threads that must not wait: quick work first, and what takes long with a lower priority."""
+"""Work concurrent with threads that must not wait: quick work first, long work with a lower priority."""
 
 from __future__ import annotations
 

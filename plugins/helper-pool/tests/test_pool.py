@@ -320,7 +320,7 @@ class TestEnds:
             pool.close()
 
     def test_processes_end_with_their_owner(self, module, tmp_path):
-        """Also one that works, and in which no Python runs meanwhile."""
+        """Also a worker that is busy without running Python code."""
         script = textwrap.dedent("""
             import sys, threading, time
             from tenonry_helper_pool.pool import HelperPool, Limits, Workers
@@ -372,7 +372,7 @@ def helpers_of(pid: int) -> list[psutil.Process]:
 
 
 def has_exited(pid):
-    """Whether a process has closed its files: it is gone, or waits for its parent to collect it."""
+    """Return True if a process has closed its files: it is gone, or a zombie."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

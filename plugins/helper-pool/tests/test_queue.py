@@ -1,4 +1,4 @@
-"""Which job is next: between clients by what they used, within a client by size; nobody waits for ever."""
+"""Order of jobs: between clients by their usage, within a client by size; no job starves."""
 
 from __future__ import annotations
 

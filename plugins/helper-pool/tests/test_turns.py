@@ -33,7 +33,7 @@ class Jobs:
         self._threads = ThreadPoolExecutor(64)
 
     def start(self, client: str, name: str, cost: int):
-        """Returns once the job waits, runs, or was refused."""
+        """Returns once the job waits, runs, or was rejected."""
         before = self.turns.stats
         self._release[name] = threading.Event()
         future = self._threads.submit(self._run, client, name, cost)

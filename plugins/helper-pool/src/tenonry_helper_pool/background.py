@@ -1,9 +1,9 @@
-"""Work that may take long, beside threads and processes that must not wait for it. Any process.
+"""Long-running work, concurrent with threads and processes that must not wait for it. Any process.
 
-Compiling a grammar for half a second takes a full share of a processor from the steps of a model. It takes more where
-torch has as many threads as there are processors: beside one more that counts as much, Linux may put two of torch's,
-which wait for each other some hundred times a step, on one processor, and leave them there for 30 to 100 ms. So such
-threads are lowered before they begin, and further when they go on for longer than most.
+Compiling a grammar for half a second takes a full share of a processor from the steps of a model. It costs more if
+torch has as many threads as there are processors: with one more of equal priority, Linux may put two of torch's
+threads, which wait for each other some hundred times a step, on one processor, and leave them there for 30 to 100 ms.
+So the priority of such threads is lowered before they begin, and further when they take longer than most.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ FIRST_NICE = 5
 class Background:
     """Runs work in threads of their own, with the priority `FIRST_NICE` and one at a time. Any thread.
 
-    Work that takes longer than `QUICK_S` goes on with the priority `nice` (up to 19, the lowest) while the next begins;
-    so quick work does not stand behind it. Threads that share locks with others, such as the interpreter's, must not be
-    lowered far: a lock that one of them holds is held for longer. `stack_bytes`: of these threads, 0 for the usual.
+    Work that takes longer than `QUICK_S` continues with the priority `nice` (up to 19, the lowest) while the next
+    begins; so quick work does not queue behind it. Threads that share locks with others, such as the interpreter's,
+    must not be lowered far: a lock that one of them holds is held for longer. `stack_bytes`: of these threads, 0 for
+    the usual.
     """
 
     def __init__(self, name: str, stack_bytes: int, nice: int) -> None:
@@ -39,7 +40,7 @@ class Background:
         self._lane = threading.Lock()
 
     def run(self, work: Callable[[], T]) -> T:
-        """The result of `work`, waited for. Raises what it raises."""
+        """Wait for the result of `work`. Propagates its exceptions."""
         future: Future[T] = Future()
         with self._lane:
             thread = self._start(work, future)

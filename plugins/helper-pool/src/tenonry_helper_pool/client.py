@@ -21,7 +21,7 @@ def current_client() -> str:
 
 
 def has_client() -> bool:
-    """Whether a server set the client, if only to "": elsewhere there is one caller, and nothing to share."""
+    """Return True if a server set the client, if only to "": elsewhere there is one caller, and nothing to share."""
     return _CLIENT.get() is not None
 
 

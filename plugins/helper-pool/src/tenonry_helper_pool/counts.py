@@ -8,7 +8,7 @@ from tenonry_helper_pool.stats import HelperStats
 
 
 class HelperCounts(msgspec.Struct):
-    """Counts since the start; see `HelperStats` for what they mean."""
+    """Counts since the start; `HelperStats` documents them."""
 
     helper: str
     num_waiting: int = 0

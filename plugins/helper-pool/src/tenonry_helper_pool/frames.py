@@ -35,7 +35,7 @@ def receive(channel: socket.socket, deadline: float | None = None) -> memoryview
 
 
 def is_readable(channel: socket.socket, seconds: float) -> bool:
-    """Whether something can be read, or the connection has ended, within so long."""
+    """Return True if data can be read, or the connection has ended, within `seconds`."""
     poller = select.poll()
     poller.register(channel, select.POLLIN)
     return bool(poller.poll(1000 * seconds))

@@ -1,4 +1,4 @@
-"""The interface of what a helper process does. Helper process."""
+"""Interface of the work in a helper process. Helper process."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ class Handler(ABC):
         self.setup = setup
 
     def facts(self) -> bytes:
-        """What the owner learns of the handler once it is built."""
+        """Facts sent to the owner once the handler is built."""
         return b""
 
     @abstractmethod
     def work(self, body: memoryview) -> Sequence[bytes | memoryview]:
-        """The answer to one job, in parts that are sent one after another. What it raises is logged, and ends the
-        worker.
-        """
+        """The answer to one job, in parts that are sent in order. An exception is logged, and ends the worker."""

@@ -14,7 +14,7 @@ FORKED = struct.Struct("<i")  # process id of a fork, beside its descriptor
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of one job: `seconds` of processor time, `wall_s` by the clock (by default 15 times as much, since
     processor time passes slowly on a busy machine), `memory_bytes` beyond what a worker begins with, `stack_bytes` of
-    its thread (0: the usual). `nice`: the priority of what takes longer than `QUICK_S`.
+    its thread (0: the usual). `nice`: the priority of work that takes longer than `QUICK_S`.
     """
 
     seconds: float
@@ -30,7 +30,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, array_like=True):
-    """The handler is built, or `error` says why not. `can_fork`: workers are forks of this process; else it is one."""
+    """The handler is built, or failed with `error`. `can_fork`: workers are forks of this process; else it is one."""
 
     facts: bytes = b""
     error: str = ""

@@ -50,7 +50,7 @@ class HelperPool:
         return self._turns.stats
 
     def facts(self) -> bytes:
-        """What the handler tells its owner; starts the first process. Raises HelperUnavailable."""
+        """Facts of the handler; starts the first process. Raises HelperUnavailable."""
         return self._workers.facts()
 
     def count_lookup(self, is_hit: bool) -> None:
@@ -74,7 +74,7 @@ class HelperPool:
             return answer
 
     def close(self) -> None:
-        """End the processes and refuse jobs; those that wait raise DrainingError."""
+        """End the processes and reject jobs; waiting ones raise DrainingError."""
         self._turns.close()
         self._workers.close()
 

@@ -1,8 +1,8 @@
-"""What a helper process runs: it builds the handler, is forked for each worker, or is a worker itself. Helper process.
+"""Main loop of a helper process: it builds the handler, is forked for each worker, or is a worker itself. Helper
+process.
 
-It never works on a job where it can be forked, so it notices the end of its owner in any case, and its forks end with
-it. A worker is ended by an alarm of its own when a job takes too much processor time, and has only so much memory more
-than it began with.
+If it can be forked, it never works on a job, so it always detects the end of its owner, and its forks end with it. A
+worker ends by its own alarm when a job takes too much processor time, and its additional memory is bounded.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _build(target: str, setup: bytes, found: list[Handler | str]) -> None:
 
 
 def _can_fork() -> bool:
-    """Whether a fork of this process is like it: it has one thread, and Linux names processes by descriptors."""
+    """Return True if a fork of this process is equivalent: one thread, on a Linux with process descriptors."""
     if sys.platform != "linux":
         return False
     try:

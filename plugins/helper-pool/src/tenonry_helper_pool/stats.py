@@ -8,8 +8,8 @@ import msgspec
 class HelperStats(msgspec.Struct, kw_only=True, frozen=True):
     """One kind of helper of one front end, such as its grammar checks. Counts are totals since its start: `num_jobs`
     that ended, in `busy_s` seconds after `waiting_s` in the queue, `num_timeouts` by a limit of time or memory;
-    `num_refused` found the queue full, `num_restarted` turned out to be long and gave way to short ones. `num_hits` of
-    `num_lookups` results were known.
+    `num_refused` found the queue full, `num_restarted` were long and restarted after short ones. `num_hits` of
+    `num_lookups` results were cached.
     """
 
     helper: str

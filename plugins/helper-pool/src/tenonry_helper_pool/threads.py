@@ -1,6 +1,6 @@
 """Threads of an event loop, shared fairly by the clients of a server. Front end.
 
-As the default executor of a loop they run what `asyncio.to_thread` is given: rendering of chats, tokenisation of texts,
+As the default executor of a loop they run the work of `asyncio.to_thread`: rendering of chats, tokenisation of texts,
 base64 of images, large answers. Few jobs run at a time, because they hold the interpreter's lock. A job that waits for
 a helper process or for the network lends its slot to another one for that time.
 """

@@ -132,7 +132,7 @@ class Turns:
             raise DrainingError(f"this front end ends: '{self.name}' takes no more jobs")
 
     def close(self) -> None:
-        """Refuse jobs from now on, those that wait included."""
+        """Reject jobs from now on, including those that wait."""
         with self._lock:
             self._is_closed = True
             while (turn := self._queue.take(lambda _: True)) is not None:
@@ -170,7 +170,7 @@ class Turns:
         self.check_open()
 
     def _dispatch(self) -> None:
-        """Let jobs begin for which there are slots."""
+        """Start jobs for which there are slots."""
         while self._counts.num_running < self.size:
             turn = self._queue.take(self._has_slot)
             if turn is None:

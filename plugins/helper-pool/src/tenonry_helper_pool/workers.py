@@ -32,11 +32,11 @@ START_TIMEOUT_S = 300.0
 
 
 class HelperUnavailable(Exception):
-    """The helper cannot be built; the text says why."""
+    """The helper cannot be built; the text contains the reason."""
 
 
 class Worker:
-    """One process, asked by one thread at a time."""
+    """One process, used by one thread at a time."""
 
     def __init__(self, channel: socket.socket, pid: int, kill: Callable[[], None]) -> None:
         self._channel = channel
@@ -47,7 +47,7 @@ class Worker:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it ended while it had nothing to do."""
+        """True if it ended while idle."""
         return is_readable(self._channel, 0)
 
     def send(self, *parts: bytes) -> None:
@@ -57,7 +57,7 @@ class Worker:
             send(self._channel, *parts)
 
     def answers_within(self, seconds: float, deadline: float) -> bool:
-        """Whether the answer begins, or the worker ends, within so much of its processor time, and by the deadline."""
+        """Return True if the answer begins, or the worker ends, within `seconds` of CPU time and by the deadline."""
         left = seconds
         while not is_readable(self._channel, left):
             left = seconds + self._used_s - processor_s(self._pid)
@@ -92,7 +92,7 @@ class Workers:
         self._is_closed = False
 
     def facts(self) -> bytes:
-        """What the handler tells its owner; starts the process that builds it. Raises HelperUnavailable."""
+        """Facts of the handler; starts the process that builds it. Raises HelperUnavailable."""
         with self._lock:
             source = self._current()
         return source.ready().facts
@@ -123,7 +123,7 @@ class Workers:
 
     @property
     def are_lost(self) -> bool:
-        """Whether something ended the process from which workers are forked, and them with it."""
+        """True if the process from which workers are forked was killed, and the workers with it."""
         with self._lock:
             return self._source is not None and self._source.has_ended
 
@@ -187,7 +187,7 @@ class _Source:
         self._child.release()
 
     def ready(self) -> Ready:
-        """What it reports once the handler is built; waits for that. Raises HelperUnavailable."""
+        """Its report once the handler is built; waits for it. Raises HelperUnavailable."""
         with self._lock:
             if self._ready is None:
                 self._ready = self._received()
@@ -206,7 +206,7 @@ class _Source:
 
     @property
     def has_ended(self) -> bool:
-        """Whether something ended it."""
+        """True if the process has exited."""
         return self._child.exit_code is not None
 
     def fork(self) -> Worker:
@@ -239,12 +239,12 @@ class _Source:
         return Worker(self._channel, self._child.pid, self.end)
 
     def end(self) -> None:
-        """End it, and its forks; threads that wait for it go on."""
+        """Kill the process and its forks; threads that wait for it continue."""
         self._child.process.send_signal(signal.SIGKILL)
         self._child.process.wait()
 
     def close(self) -> None:
-        """End it, and release what it takes here, once threads that wait for it have noticed."""
+        """Kill the process, and release its resources here, once waiting threads have noticed."""
         self.end()
         with self._lock:
             self._channel.close()
@@ -265,7 +265,7 @@ class _Killer:
 
 
 def processor_s(pid: int) -> float:
-    """Seconds of processor time that a process has used; by the clock where the platform does not tell."""
+    """Seconds of processor time that a process has used; wall-clock time on platforms that do not report it."""
     if sys.platform != "linux":
         return time.monotonic()
     try:
