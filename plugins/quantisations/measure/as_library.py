@@ -1,8 +1,8 @@
-"""Writes the small checkpoints in tests/made with the libraries of their formats, and what these make of them.
+"""Writes the small checkpoints in tests/made with the libraries of their formats, and the libraries' logits.
 
-Run it once per format, in an environment of its own that has the library in the version that `VERSIONS` names:
-`python as_library.py awq FOLDER`. The folder gets config.json, model.safetensors, and logits.safetensors: the logits
-[T, vocabulary] that the library itself computes for `PROMPT`.
+Run it once per format, in an environment of its own that has the library in the version that `VERSIONS` names: `python
+as_library.py awq FOLDER`. The folder gets config.json, model.safetensors, and logits.safetensors: the logits [T,
+vocabulary] that the library itself computes for `PROMPT`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What K and V in 8 bits bring: tokens per second and memory, of one long sequence and of many, by storage.
+"""Benefit of K and V in 8 bits: tokens per second and memory, of one long sequence and of many, by storage.
 
 `.venv/bin/python plugins/quantisations/measure/kv_speed.py` prints the table of docs/how-to/serve-quantised-models.md.
-The model has random weights and the shape of Qwen3-0.6B with `LAYERS` layers, so that the cache is large beside the
-weights, as it is where contexts are long. Prompts come from the prefix cache when they are timed, and what a step of
-one token takes is left out: the figures are those of decoding.
+The model has random weights and the shape of Qwen3-0.6B with `LAYERS` layers, so that the cache is large compared with
+the weights, as with long contexts. Prompts come from the prefix cache when they are timed, and the time of a step of
+one token is subtracted: the figures are those of decoding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TURNS = 3
 
 
 def seconds(llm: LLM, prompts: list[dict[str, list[int]]], count: int) -> float:
-    """What so many tokens of each prompt take."""
+    """Seconds for `count` tokens of each prompt."""
     params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
     begin = time.perf_counter()
     llm.generate(prompts, params, use_tqdm=False)

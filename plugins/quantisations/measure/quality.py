@@ -1,8 +1,8 @@
-"""What few bits cost: perplexity and the greatest error of a log-probability, of the demo model, by format.
+"""Quality of quantised models: perplexity and maximum error of a log-probability, of the demo model, by format.
 
 `.venv/bin/python plugins/quantisations/measure/quality.py` prints the table of docs/how-to/serve-quantised-models.md.
 The text is of the kind that the model was trained on, from another seed. Checkpoints are made by rounding to the
-nearest: methods that look at activations do better. GGUF files with K-quants are measured where TENONRY_GGML names
+nearest: methods that use activations are more accurate. GGUF files with K-quants are measured where TENONRY_GGML names
 llama.cpp's library.
 """
 

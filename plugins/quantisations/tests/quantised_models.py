@@ -1,5 +1,5 @@
-"""Small models in few bits: those of compressed-tensors are written by that library, those of GPTQ and AWQ by plain
-loops over integers, as their formats are documented.
+"""Small quantised models: those of compressed-tensors are written by that library, those of GPTQ and AWQ by plain loops
+over integers, as their formats are documented.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def model_folder(folder: Path, **changes) -> LlamaForCausalLM:
 
 
 def compress(folder: Path, weights: dict, inputs: dict | None = None, **config) -> LlamaForCausalLM:
-    """Write the model of `folder` in the library's format, and give back what the library makes floats of again."""
+    """Write the model of `folder` in the library's format; returns the model that the library dequantises."""
     model = LlamaForCausalLM.from_pretrained(folder)
     plain = copy.deepcopy(model)
     group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
@@ -91,7 +91,7 @@ def _fill(module: torch.nn.Linear, arguments) -> None:
 
 
 def write_plainly(folder: Path, method: str, config: dict):
-    """Write the model of `folder` as GPTQ or AWQ do, and give it back with the weights that this stands for."""
+    """Write the model of `folder` as GPTQ or AWQ do; returns it with the dequantised weights."""
     model = LlamaForCausalLM.from_pretrained(folder)
     stored = load_file(folder / "model.safetensors")
     for name, module in model.named_modules():
@@ -109,7 +109,7 @@ def write_plainly(folder: Path, method: str, config: dict):
 
 
 def write_floats(folder: Path, block: list[int] | None) -> LlamaForCausalLM:
-    """Write the model of `folder` in floats of 8 bits as DeepSeek does, and give it back with what these stand for."""
+    """Write the model of `folder` in floats of 8 bits as DeepSeek does; returns it with the dequantised weights."""
     model = LlamaForCausalLM.from_pretrained(folder)
     stored = load_file(folder / "model.safetensors")
     for name, module in model.named_modules():

@@ -1,4 +1,4 @@
-"""The suite of quantisations finds what is broken, each by the test that names it."""
+"""The suite of quantisations detects broken implementations, each by the test that names the defect."""
 
 from __future__ import annotations
 

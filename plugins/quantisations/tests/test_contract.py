@@ -33,7 +33,7 @@ class TestInt4(QuantisationContract):
 
 
 class OfTheLibrary(QuantisationContract):
-    """What the library stores of a matrix, and what it makes of that."""
+    """The library's stored tensors of a matrix, and its dequantised result."""
 
     quantisation = "compressed-tensors"
     weights: ClassVar[dict]
@@ -219,8 +219,8 @@ def test_symmetric_checkpoints_have_no_zeros(bits):
 @pytest.mark.parametrize("name", ["format", "checkpoint_format"])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_zero_points_of_both_gptq_formats_are_those_that_the_library_reads(bits, name):
-    """GPTQModel takes 1 off each field of a word at once, so that a zero point of 0 borrows from the one behind it, and
-    adds it again in the same way when it reads the first format.
+    """GPTQModel subtracts 1 from all fields of a word in one operation, so that a zero point of 0 borrows from the next
+    one, and adds it back in the same way when it reads the first format.
     """
     weight = floats()
     weight[::3].abs_()  # zero points of 0

@@ -1,6 +1,6 @@
-"""Checkpoints as the libraries of their formats write them, against the logits that these libraries compute themselves.
+"""Checkpoints written by the libraries of their formats, compared with the logits of these libraries.
 
-`made/` holds them; measure/as_library.py made them and says which versions of the libraries did.
+`made/` holds them; measure/as_library.py made them and lists the versions of the libraries.
 """
 
 from __future__ import annotations

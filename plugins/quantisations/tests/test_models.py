@@ -1,4 +1,4 @@
-"""Whole models: what they answer in few bits, against the library's own dequantised model, or plain loops."""
+"""Whole models: answers with quantised weights, compared with the library's own dequantised model, or plain loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What else an engine does, with weights in few bits: several ranks, sleep, adapters, other workers."""
+"""Other engine operations with quantised weights: several ranks, sleep, adapters, other workers."""
 
 from __future__ import annotations
 

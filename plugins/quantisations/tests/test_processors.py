@@ -1,5 +1,5 @@
-"""Processors without instructions for products of bytes, which ATEN_CPU_CAPABILITY and step kernels of another
-instruction set stand for: few bits run there, and answer the same but for rounding.
+"""Processors without instructions for products of bytes, simulated by ATEN_CPU_CAPABILITY and step kernels of another
+instruction set: quantised models run there, with the same answers except for rounding.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Avx2(CpuKernels):
 
 
 def without_products(folder: Path, kernels: str, **settings):
-    """`answers` in a process whose torch uses AVX2 at most; and what it logged."""
+    """`answers` in a process whose torch uses AVX2 at most; and its log."""
     worker = {"name": "torch", "options": {"step_kernels": kernels}}
     done = subprocess.run(
         [

@@ -1,4 +1,4 @@
-"""Checkpoints and settings that are refused, by name and with what to do instead."""
+"""Rejected checkpoints and settings, each named, with an alternative."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Weights in few bits for the worker `torch`: quantisations of the point `tenonry.quantisations`."""
+"""Quantised weights for the worker `torch`: implementations of the point `tenonry.quantisations`."""

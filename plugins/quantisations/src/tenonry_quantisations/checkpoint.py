@@ -1,4 +1,4 @@
-"""What quantisations that read checkpoints have in common. Worker process."""
+"""Common base of quantisations that read checkpoints. Worker process."""
 
 from __future__ import annotations
 

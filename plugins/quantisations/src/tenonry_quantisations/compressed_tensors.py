@@ -30,11 +30,11 @@ OTHERS = "take a model in int8, in int4 by groups, or with its floats"
 
 
 class CompressedTensors(CheckpointQuantisation):
-    """Of a matrix [out, in]: `weight` int8[out, in], or `weight_packed` int32[out, in · bits / 32] with `weight_shape`;
-    `weight_scale` [out, groups], or one number; `weight_zero_point` as the scales, packed along the outputs where the
-    matrix is packed; `weight_g_idx` [in], the group of each input.
+    """Tensors of a matrix [out, in]: `weight` int8[out, in], or `weight_packed` int32[out, in · bits / 32] with
+    `weight_shape`; `weight_scale` [out, groups], or one number; `weight_zero_point` as the scales, packed along the
+    outputs where the matrix is packed; `weight_g_idx` [in], the group of each input.
 
-    What it says of inputs is not read: they are rounded to 8 bits wherever the layers do that.
+    Settings for inputs are ignored: they are rounded to 8 bits if the layers do so.
     """
 
     name = "compressed-tensors"

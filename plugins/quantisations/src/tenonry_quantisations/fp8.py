@@ -36,11 +36,11 @@ OTHERS = "take a model in fp8 by tensor, channel or block, or with its floats"
 
 
 class Fp8(CheckpointQuantisation):
-    """Of a matrix [out, in]: `weight` float8_e4m3fn[out, in]; `weight_scale`, in some checkpoints called
+    """Tensors of a matrix [out, in]: `weight` float8_e4m3fn[out, in]; `weight_scale`, in some checkpoints called
     `weight_scale_inv`, by which it is multiplied: one number, [out] or [out, 1], or [blocks of out, blocks of in].
 
-    The floats are exact in float32. Layers round them once more, to 8 bits with a scale per output, as they round
-    their inputs; what the checkpoint says of inputs is not read.
+    The floats are exact in float32. Layers round them once more, to 8 bits with a scale per output, as they round their
+    inputs; settings for inputs are ignored.
     """
 
     name = "fp8"
@@ -117,12 +117,12 @@ class Fp8(CheckpointQuantisation):
 
 
 def _is_modelopt(config: Mapping[str, Any]) -> bool:
-    """Whether ModelOpt wrote it, in floats of 8 bits with a scale per matrix."""
+    """Return True if ModelOpt wrote it, in floats of 8 bits with a scale per matrix."""
     return config.get("quant_method") == MODELOPT and config.get("quant_algo") == "FP8"
 
 
 def _weights_of(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """What each group of compressed-tensors says of weights."""
+    """Settings for weights of each group of compressed-tensors."""
     groups = config.get("config_groups")
     for group in groups.values() if isinstance(groups, dict) else ():
         weights = group.get("weights") if isinstance(group, dict) else None

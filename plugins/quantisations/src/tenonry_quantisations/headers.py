@@ -1,6 +1,4 @@
-"""What formats say of the tensors of a matrix before any is read: which there must be, of which type and shape. Worker
-process.
-"""
+"""Tensors of a matrix required by formats, checked before any is read: existence, type and shape. Worker process."""
 
 from __future__ import annotations
 
@@ -69,7 +67,7 @@ class Parts:
 def entry(
     config: Mapping[str, Any], key: str, known: Sequence[Any], default: Any, name: str
 ) -> Any:
-    """An entry of a quantization_config. Raises ModelError with what is known."""
+    """An entry of a quantization_config. Raises ModelError with the supported values."""
     found = config.get(key, default)
     if found not in known:
         raise ModelError(

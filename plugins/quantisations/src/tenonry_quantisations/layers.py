@@ -1,4 +1,4 @@
-"""The linear layers that compute over a matrix of few bits, whatever format it came in. Worker process."""
+"""Linear layers over a quantised matrix, for any format. Worker process."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Linear layers over matrices of 8 bits with a scale per output, on CPUs that multiply bytes. Worker process.
 
-Each row of the input is rounded to 8 bits with a scale of its own. Products are summed exactly, in 32 bits, so what a
-row gets does not depend on the rows beside it.
+Each row of the input is rounded to 8 bits with a scale of its own. Products are summed exactly, in 32 bits, so a row's
+result does not depend on the other rows.
 
-Without VNNI, oneDNN sums pairs of products in 16 bits, which may overflow. There torch multiplies floats that the
-matrix stands for, and step kernels, which widen before they add, are what makes few bits pay.
+Without VNNI, oneDNN sums pairs of products in 16 bits, which may overflow. There torch multiplies the dequantised
+matrix, and only step kernels, which widen before they add, make quantised weights faster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TINY = 1e-30
 
 
 def refusal8(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why there are no such layers here; None if there are."""
+    """Reason why there are no such layers here; None if there are."""
     if device.type != "cpu":
         return f"its layers compute on the CPU, not on {device.type}"
     if dtype not in TYPES:
@@ -38,7 +38,7 @@ def refusal8(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def multiplies_bytes() -> bool:
-    """Whether oneDNN is here and the processor has VNNI, and ATEN_CPU_CAPABILITY does not keep torch from using it."""
+    """Return True if oneDNN is available, the processor has VNNI, and ATEN_CPU_CAPABILITY does not disable it."""
     if not (torch.backends.mkldnn.is_available() and hasattr(_ONEDNN, "qlinear_pointwise")):
         return False
     has_vnni = torch.cpu._is_vnni_supported()  # noqa: SLF001 - it has no public name
