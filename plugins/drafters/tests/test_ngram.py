@@ -36,7 +36,7 @@ def plainly(tokens, count, options):
 
 
 def _followed(tokens, end, count):
-    """What follows; where the guess itself is reached, it goes on with the guess."""
+    """The tokens that follow; beyond the end of the text it continues with the draft itself."""
     said = list(tokens)
     for place in range(end, end + count):
         said.append(said[place])

@@ -1,8 +1,8 @@
-"""What a drafter must do: the extension point `tenonry.drafters`. Worker process, on the rank that samples.
+"""Interface of drafters: the extension point `tenonry.drafters`. Worker process, on the rank that samples.
 
-A drafter guesses the tokens that come next. The worker runs the model once over the pending token and the guesses, and
-samples at each position, with the randomness that belongs to it, from the model's own logits; a guess is kept where it
-is the token that was sampled. So a drafter changes how long tokens take, and never which they are.
+A drafter proposes the next tokens. The worker runs the model once over the pending token and the drafts, and samples at
+each position, with the randomness that belongs to it, from the model's own logits; a draft is accepted if it is the
+sampled token. So a drafter changes the speed of tokens, and never the tokens.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ I32 = NDArray[np.int32]
 
 @dataclass(slots=True)
 class DrafterContext(PluginContext):
-    """`vocab_size`: ids are below it. `max_drafts`: most guesses of a row that are ever verified at once. `models`:
-    for a drafter that needs them; None for others.
+    """`vocab_size`: ids are below it. `max_drafts`: maximum draft tokens of a row per verification. `models`: for a
+    drafter that needs them; None for others.
     """
 
     model: ModelInfo
@@ -41,25 +41,25 @@ class DrafterContext(PluginContext):
 
 
 class Drafter(Plugin[DrafterContext], ABC):
-    """Guesses tokens of rows that decode. Raises ConfigError from its constructor where it cannot work.
+    """Proposes tokens of decoding rows. Raises ConfigError from its constructor if it cannot work.
 
     Order of calls: constructor; `enter` when a row starts or comes back from preemption, `leave` when it goes; between
     them, in any pass of the model and for any of the rows, `propose`, and `accept` after each pass that had proposals.
-    Rows may also decode without being asked about, since other requests are waiting, or guesses have not paid.
+    Rows may also decode without proposals, if other requests are waiting, or drafts were rejected too often.
 
-    What is guessed for a row depends on that row alone: requests of other people stand beside it, and how quick a text
-    is must not say what they read.
+    Drafts for a row depend on that row alone: other rows belong to other users, and timing must not reveal their
+    contents.
 
-    `needs`: what the worker must give it beyond tokens. A worker refuses by name what it does not know. The worker
-    `torch` knows "models": it runs a second model for the drafter (`DrafterContext.models`).
+    `needs`: services of the worker beyond tokens. A worker rejects unknown ones by name. The worker `torch` supports
+    "models": it runs a second model for the drafter (`DrafterContext.models`).
 
-    A drafter that raises, or proposes what is not in the vocabulary, is reported once, and not asked again.
+    A drafter that raises, or proposes ids outside of the vocabulary, is reported once, and disabled.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
 
     def enter(self, new: NewRow) -> None:
-        """A row holds another request, or the same one again; what was known of the row is void."""
+        """A row holds another request, or the same one again; state of the row is void."""
 
     def leave(self, row: int) -> None:
         """A row is free."""
@@ -68,7 +68,7 @@ class Drafter(Plugin[DrafterContext], ABC):
     def propose(
         self, rows: Sequence[int], histories: Sequence[I32], most: Sequence[int]
     ) -> Sequence[I32]:
-        """What may come next in each of `rows`: one array i32[n], n ≤ `most[i]`, per row; empty for no guess.
+        """Draft the next tokens of each of `rows`: one array i32[n], n ≤ `most[i]`, per row; empty for no draft.
 
         `histories[i]` i32[n ≥ 1]: all tokens of the row, prompt and output; read only, and valid during the call.
         """

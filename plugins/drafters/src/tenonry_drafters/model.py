@@ -1,8 +1,8 @@
-"""The drafter `model`: a small model of the same vocabulary, which the worker runs, guesses greedily. Worker process;
-no torch.
+"""The drafter `model`: a small model of the same vocabulary, which the worker runs, drafts greedily. Worker process; no
+torch.
 
-The worker gives it the model (`needs`), with K/V of each row, so what is left to do here is to ask for one token after
-another, of all rows at once, and to stop each row where the model is no longer sure.
+The worker provides the model (`needs`), with K/V of each row, so the drafter only requests one token after another, of
+all rows together, and stops each row when the model's confidence drops.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ class Text:
 
     @property
     def history(self) -> I32:
-        """What is there, and was guessed, so far."""
+        """Known and drafted tokens so far."""
         return self.tokens[: self.end]
 
     @property
     def guess(self) -> I32:
-        """What was guessed."""
+        """Drafted tokens."""
         return self.tokens[self.num_given : self.end]
 
     def add(self, token_id: int) -> bool:
-        """Whether there is room for another."""
+        """Append a draft token; returns True if there is room for another."""
         self.tokens[self.end] = token_id
         self.end += 1
         return len(self.guess) < self.most
@@ -123,7 +123,7 @@ class ModelDrafter(Drafter):
         return [text.guess for text in texts]
 
     def _continued(self, texts: list[Text]) -> list[Text]:
-        """One token more for each; those that want another."""
+        """Draft one more token for each text; returns the texts to continue."""
         found = self._model.next_tokens(
             [text.row for text in texts], [text.history for text in texts]
         )

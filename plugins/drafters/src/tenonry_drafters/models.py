@@ -1,7 +1,8 @@
-"""What a worker gives a drafter that needs `models`: a second model, run as the worker runs its own. Worker process.
+"""Worker service for drafters with `needs = {"models"}`: a second model, run as the worker runs its own. Worker
+process.
 
-Light: the worker implements it, and a drafter sees tokens alone. Which K/V are kept, and where they are cut back, the
-worker decides: the next token is a function of the history that is given, and of nothing else.
+Light: the worker implements it, and a drafter handles tokens alone. The worker decides which K/V are kept, and where
+they are truncated: the next token is a function of the passed history, and of nothing else.
 """
 
 from __future__ import annotations
@@ -35,16 +36,15 @@ class DraftModel(Protocol):
     """A model of the same vocabulary as the worker's own."""
 
     def next_tokens(self, rows: Sequence[int], histories: Sequence[I32]) -> NextTokens:
-        """Of each of `histories` i32[n ≥ 1], which are those of different `rows`.
+        """Next token of each of `histories` i32[n ≥ 1], which belong to different `rows`.
 
-        K/V of a row are kept between calls, as far as the next history begins as the last one did; what is not kept is
-        computed. Histories are read only, and need not be there after the call. At most as many rows at once as the
-        worker asks a drafter about.
+        K/V of a row are kept between calls for the common prefix of its histories; the rest is computed. Histories are
+        read only, and need not exist after the call. At most as many rows per call as the worker passes to a drafter.
         """
         ...
 
     def leave(self, row: int) -> None:
-        """What is kept for a row is void."""
+        """Drop the state of a row."""
         ...
 
 

@@ -1,6 +1,7 @@
-"""The drafter `ngram`: what followed the last tokens when they stood in the row before. Worker process; no torch.
+"""The drafter `ngram`: proposes the tokens that followed an earlier occurrence of the last ones. Worker process; no
+torch.
 
-Also known as prompt lookup decoding: output that quotes the prompt, or itself, is guessed by copying. Nothing is kept
+Also known as prompt lookup decoding: output that quotes the prompt, or itself, is drafted by copying. There is no state
 by row, so rows may come, go and change at any time.
 """
 
@@ -78,7 +79,7 @@ class NgramDrafter(Drafter):
         return np.resize(tokens[end:], count)
 
     def _end_of_match(self, tokens: I32) -> int | None:
-        """Where the match ends, which is where the guess begins."""
+        """End of the match, which is where the draft begins."""
         last = len(tokens) - 1
         places = np.flatnonzero(tokens[:last] == tokens[last])
         length = 1

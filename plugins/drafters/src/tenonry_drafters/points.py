@@ -22,7 +22,7 @@ DRAFTERS = Point(
 
 
 def find_drafter(choice: PluginChoice) -> tuple[type[Drafter], PluginRecord]:
-    """The class that a setting names, and its record. Raises PluginError with what there is."""
+    """Resolve the class named by a setting, and its record. Raises PluginError with the installed names."""
     found, record = resolve_point(DRAFTERS, choice)
     return found, record
 
