@@ -54,14 +54,14 @@ def model_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def freezes_nothing(monkeypatch) -> None:
-    """What a benchmark leaves is collected after its test, and what was frozen before the first test stays so."""
+    """Objects of a benchmark are collected after its test, and objects frozen before the first test stay frozen."""
     monkeypatch.setattr(gc, "freeze", lambda: None)
     monkeypatch.setattr(gc, "unfreeze", lambda: None)
 
 
 @pytest.fixture
 def bench(tmp_path, capsys) -> Callable[..., tuple[dict[str, Any], str]]:
-    """Run `tenonry bench WORDS --json …` in this process; the report and what was printed."""
+    """Run `tenonry bench WORDS --json …` in this process; the report and the printed text."""
     from tenonry_bench.__main__ import main
 
     def run(*words: object) -> tuple[dict[str, Any], str]:
@@ -75,7 +75,7 @@ def bench(tmp_path, capsys) -> Callable[..., tuple[dict[str, Any], str]]:
 
 
 class FakeServer:
-    """Answers each connection with what `reply(method, path, body)` gives: pieces, written one by one, then the end."""
+    """Answers each connection with the pieces of `reply(method, path, body)`, written one by one, and the end."""
 
     def __init__(self, reply: Callable[[str, str, bytes], list[bytes]]) -> None:
         self._reply = reply
@@ -154,7 +154,7 @@ def plain(status: int, body: bytes) -> list[bytes]:
 
 
 def completion(body: bytes) -> list[bytes]:
-    """What an OpenAI-compatible server streams for a completion: a piece per token, the usage, the end."""
+    """Stream of an OpenAI-compatible server for a completion: a piece per token, the usage, the end."""
     count = json.loads(body)["max_tokens"]
     piece = b'data: {"choices":[{"index":0,"text":" w"}]}\n\n'
     usage = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": count}}

@@ -57,7 +57,7 @@ def test_conversations_follow_from_the_run_alone():
 
 
 class FakeEngine:
-    """Knows the longest beginning of a prompt that it has answered, and answers `count` tokens."""
+    """Remembers the prompts that it has answered, reports their longest common prefix, and answers `count` tokens."""
 
     def __init__(self, count: int) -> None:
         self.count, self.prompts = count, []

@@ -1,4 +1,4 @@
-"""A server that reads images, light requests beside heavy ones."""
+"""A server that reads images, with light requests alongside heavy ones."""
 
 from __future__ import annotations
 

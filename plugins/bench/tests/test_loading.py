@@ -1,4 +1,4 @@
-"""`tenonry bench loading`: what is compared with what, on files of a known size and a worker that says what it did."""
+"""`tenonry bench loading`: the compared figures, on files of a known size and a worker that reports its work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams beside busy processes, on the worker that computes nothing."""
+"""Streams alongside busy processes, on the worker that computes nothing."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_it_declares_no_calls():
 
 
 class FakeTime:
-    """A clock that moves only while somebody sleeps."""
+    """A clock that advances only in `sleep`."""
 
     def __init__(self) -> None:
         self.now = 100.0

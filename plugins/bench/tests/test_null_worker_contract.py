@@ -1,4 +1,4 @@
-"""The conformance suite of workers, for what a worker that samples a fixed token can promise."""
+"""The conformance suite of workers, restricted to the capabilities of a worker that samples a fixed token."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def spinner():
 
 @pytest.fixture
 def memory_user():
-    """Takes 60 MiB at its first line, gives them back at the second and ends at the third."""
+    """Allocates 60 MiB at its first line, frees them at the second and exits at the third."""
     with child(HOARD) as process:
         yield process
 

@@ -1,4 +1,4 @@
-"""What a connector brings, on the demo model: the same prompt computed and restored."""
+"""K/V restored by a connector, on the demo model: the same prompt computed and restored."""
 
 from __future__ import annotations
 

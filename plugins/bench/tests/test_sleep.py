@@ -1,4 +1,4 @@
-"""What sleep gives back, on the demo model."""
+"""Memory freed by sleep, on the demo model."""
 
 from __future__ import annotations
 

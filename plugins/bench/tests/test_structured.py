@@ -1,4 +1,4 @@
-"""What grammars cost, on the demo model: each figure beside its counterpart."""
+"""Cost of grammars, on the demo model: each figure with its counterpart."""
 
 from __future__ import annotations
 

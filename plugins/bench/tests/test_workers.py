@@ -1,4 +1,4 @@
-"""Workers in turns on one model: what counts as decoding, the ratio, and what is refused."""
+"""Workers interleaved on one model: the definition of decoding time, the ratio, and rejected arguments."""
 
 from __future__ import annotations
 

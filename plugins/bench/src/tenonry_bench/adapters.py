@@ -1,4 +1,4 @@
-"""`tenonry bench adapters`: what rows with adapters (LoRA) cost a step, beside the same rows without.
+"""`tenonry bench adapters`: cost per step of rows with adapters (LoRA), compared with the same rows without.
 
 A real model and an engine in this process; adapters with random weights for all projections.
 """

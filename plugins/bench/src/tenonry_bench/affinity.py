@@ -1,7 +1,7 @@
-"""`tenonry bench affinity`: how much of their prompts conversations find cached, by the way requests find an engine.
+"""`tenonry bench affinity`: prefix cache hits of conversations, by load balancer.
 
 Several engines, each with its share of the KV blocks, against one engine that has them all. The worker computes
-nothing; the scheduler's blocks and their hashes are real. What is counted hardly depends on the machine.
+nothing; the scheduler's blocks and their hashes are real. The counts hardly depend on the machine.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def with_blocks(config: EngineConfig, layout: Layout, blocks: int) -> EngineConf
 def measure(
     layout: Layout, config: EngineConfig, runs: Sequence[Sequence[Sequence[Turn]]], answer: int
 ) -> list[Reuse]:
-    """What each run finds cached; each begins with empty caches."""
+    """Cached tokens of each run; each begins with empty caches."""
 
     async def hold_all() -> list[Reuse]:
         found = []

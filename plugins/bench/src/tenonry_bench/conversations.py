@@ -1,7 +1,7 @@
-"""Conversations as a chat service sees them: each turn's prompt is everything before it and something new.
+"""Conversations of a chat service: each turn's prompt is the previous turns and a new message.
 
-Front end. The conversations begin with the same system prompt and go on at the same time, each with pauses of its own,
-so that their turns mix in an order that no engine can count on.
+Front end. The conversations begin with the same system prompt and run concurrently, each with pauses of its own, so
+that their turns interleave in an unpredictable order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Sizes(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What a user writes, after a pause."""
+    """Message of a user, after a pause."""
 
     pause_s: float
     token_ids: list[int]
@@ -92,7 +92,7 @@ def _blocks(turns: Sequence[Turn], answer: int, block_size: int) -> int:
 async def hold(
     engine: AsyncLLM, conversations: Sequence[Sequence[Turn]], answer: int, run: int
 ) -> Reuse:
-    """All conversations at once, to their ends. Raises TenonryError if an answer is cut short."""
+    """Run all conversations concurrently, to their ends. Raises TenonryError if an answer is cut short."""
     params = SamplingParams(
         temperature=0.0, max_tokens=answer, ignore_eos=True, output_kind=OutputKind.FINAL
     )

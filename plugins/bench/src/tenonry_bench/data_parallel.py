@@ -1,7 +1,7 @@
-"""`tenonry bench data-parallel`: what more engines bring, and what their coordinator and load balancing cost.
+"""`tenonry bench data-parallel`: throughput of several engines, and cost of coordinator and load balancing.
 
-Engines with a worker that computes nothing, in processes of their own. All layouts are up at the same time and are
-measured in turn, so that their ratios mean something: in one run each has the same prompts and the same machine.
+Engines with a worker that computes nothing, in processes of their own. All layouts run at the same time and are
+measured interleaved, so that their ratios are comparable: in one run each has the same prompts and the same machine.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class DataParallelBench(Command):
 
 
 def layouts_for(sizes: Sequence[int], balancing: str) -> list[Layout]:
-    """As many engines as asked for, as one front end runs them, and the two layouts whose ratio is asked for."""
+    """Layouts of `sizes` engines with one front end, and the two layouts whose ratio is reported."""
     plain = [
         Layout(f"{size} engine{'s' * (size > 1)}", size, balancing) for size in dict.fromkeys(sizes)
     ]
@@ -165,7 +165,7 @@ def layouts_for(sizes: Sequence[int], balancing: str) -> list[Layout]:
 
 
 async def measure(clients: dict[Layout, StreamClient], args: argparse.Namespace) -> list[Round]:
-    """Warm all up, then the runs, each over all layouts in turn."""
+    """Warm all up, then the runs, interleaved over all layouts."""
     for client in clients.values():
         await client.point(
             min(args.streams, WARM_UP_STREAMS), min(args.output_len, WARM_UP_TOKENS), seed=7
@@ -209,7 +209,7 @@ def summarise(layout: Layout, processes: int, rounds: Sequence[Round]) -> Layout
 
 
 def coordinator_ratio(rounds: Sequence[Round]) -> Spread:
-    """Run by run, since what slows one layout down for a while slows its neighbour down as well."""
+    """Ratio run by run, since a temporary slowdown of one layout affects its neighbour as well."""
     return spread([us_per_token(one[COORDINATED]) / us_per_token(one[STATIC]) for one in rounds])
 
 

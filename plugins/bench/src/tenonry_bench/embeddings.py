@@ -1,6 +1,6 @@
 """`tenonry bench embeddings`: vectors of texts by an engine here, and by sentence-transformers on the same folder.
 
-One process, in turns, from texts to vectors on both sides, so that tokenizing counts.
+One process, interleaved, from texts to vectors on both sides, so that tokenizing counts.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ async def measure(
 
 
 def event_loop(choice: str) -> tuple[str, Callable[[], asyncio.AbstractEventLoop] | None]:
-    """Name and factory of the event loop. Raises ConfigError if uvloop is asked for and missing."""
+    """Name and factory of the event loop. Raises ConfigError if uvloop is selected and missing."""
     if choice == "asyncio":
         return "asyncio", None
     try:

@@ -1,4 +1,4 @@
-"""`tenonry bench executor`: what an executor adds to a step, over another one, with a worker that computes nothing."""
+"""`tenonry bench executor`: cost per step of an executor compared with another, with a worker that computes nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ExecutorReport(msgspec.Struct, kw_only=True):
 
 
 class ExecutorBench(Command):
-    """Two engines in this process decode the same requests in turns; only their executors differ."""
+    """Two engines in this process decode the same requests interleaved; only their executors differ."""
 
     summary = "An executor: milliseconds that it adds to a step over `uni`, with a worker that computes nothing."
 

@@ -1,6 +1,6 @@
-"""Two engines in this process, on two executors, that decode the same: what the second executor adds to a step.
+"""Two engines in this process, on two executors, that decode the same: additional time per step of the second.
 
-The measuring process; the ranks of an executor run where it puts them.
+The measuring process; the ranks of an executor run where it places them.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class DecodingEngine:
 
 @contextlib.contextmanager
 def frozen_heap() -> Iterator[None]:
-    """As in an engine that serves: what lives is not looked at by the garbage collector."""
+    """Exclude live objects from garbage collection, as in a serving engine."""
     gc.collect()
     gc.freeze()
     try:

@@ -1,4 +1,4 @@
-"""`python -m tenonry_bench.first_token`: loads a model, generates one token, says so. `startup` times it."""
+"""`python -m tenonry_bench.first_token`: loads a model, generates one token, reports it. `startup` times it."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Mix(NamedTuple):
 
 
 def schemas(num_heavy: int, num_properties: int) -> Mix:
-    """Chats whose answers have a schema of so many optional properties, beside one of three."""
+    """Chats with an answer schema of `num_properties` optional properties, against one of three."""
 
     def body(number: int, count: int) -> bytes:
         names = [f"p{number:x}_{place:x}" for place in range(count)]
@@ -54,7 +54,7 @@ def schemas(num_heavy: int, num_properties: int) -> Mix:
 
 
 def images(num_heavy: int, megapixels: float, file_bytes: int) -> Mix:
-    """Chats with a square image of so many pixels in a file of about so many bytes, beside a small one."""
+    """Chats with a square image of so many pixels in a file of about `file_bytes`, against a small one."""
     edge = round((1e6 * megapixels) ** 0.5)
     pixels = _scanlines(edge)
     light_pixels = _scanlines(LIGHT_EDGE)
@@ -75,7 +75,7 @@ def images(num_heavy: int, megapixels: float, file_bytes: int) -> Mix:
 
 
 def texts(num_heavy: int, num_chars: int) -> Mix:
-    """Prompts of so many characters, which are tokenised and found too long, beside a short one."""
+    """Prompts of `num_chars` characters, which are tokenised and exceed the limit, against a short one."""
     words = "so it goes, and once upon "
     text = words * (num_chars // len(words) + 1)
 

@@ -1,7 +1,6 @@
-"""`tenonry bench helpers`: light requests of one client beside heavy ones of another, over HTTP.
+"""`tenonry bench helpers`: light requests of one client alongside heavy ones of another, over HTTP.
 
-A real server as a child, both clients in this process. Nothing that a request brings was seen before, so no cache
-answers it.
+A real server as a child, both clients in this process. All contents of requests are new, so no cache answers them.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ LEAST_LIGHT = 3  # per run, also where the heavy requests end early
 
 
 class MixResult(msgspec.Struct, kw_only=True):
-    """One mix over all runs. `median_s` and `max_s`: latency of the `num_light` light requests that were sent beside
+    """One mix over all runs. `median_s` and `max_s`: latency of the `num_light` light requests that were sent alongside
     the heavy ones, one after another; `alone_s`: median of such requests before. `heavy_s`: longest run; `statuses`:
     answers to heavy requests by HTTP status, 400 where one exceeded a limit.
     """
@@ -51,7 +50,7 @@ class MixResult(msgspec.Struct, kw_only=True):
 
 
 class HelpersReport(msgspec.Struct, kw_only=True):
-    """What `tenonry bench helpers` found."""
+    """Report of `tenonry bench helpers`."""
 
     bench: str = "helpers"
     runs: int

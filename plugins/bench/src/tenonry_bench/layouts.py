@@ -53,5 +53,5 @@ def started(
 
 
 def in_turn(items: Sequence[T], run: int) -> list[T]:
-    """What is compared, forwards in even runs and backwards in odd ones, so that a drift of the machine hits all."""
+    """Compared items, forwards in even runs and backwards in odd ones, so that a drift of the machine affects all."""
     return list(items) if run % 2 == 0 else list(reversed(items))

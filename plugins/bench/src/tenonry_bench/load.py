@@ -1,4 +1,4 @@
-"""Load on an OpenAI-compatible server: who asks when, what each request met, and the sums. Client process."""
+"""Load on an OpenAI-compatible server: arrival times, result of each request, and the sums. Client process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Record(msgspec.Struct):
         return (self.e2e_s - self.ttft_s) / max(1, self.output_tokens - 1)
 
     def meets(self, limits: dict[str, float]) -> bool:
-        """Whether it ended well within all limits (ms; for ITL the longest gap counts)."""
+        """Return True if it ended well within all limits (ms; for ITL the longest gap counts)."""
         if self.error is not None:
             return False
         took = {
@@ -62,7 +62,7 @@ class LoadRun(msgspec.Struct):
         return sum(record.output_tokens for record in self.good)
 
     def errors(self) -> dict[str, int]:
-        """How often each error came."""
+        """Number of occurrences of each error."""
         return dict(Counter(record.error for record in self.records if record.error is not None))
 
     def percentile_ms(self, name: str, share: float) -> float:

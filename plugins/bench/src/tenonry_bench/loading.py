@@ -1,4 +1,4 @@
-"""`tenonry bench loading`: a worker's load over a plain read of the same bytes, both from the page cache, in turns."""
+"""`tenonry bench loading`: a worker's load over a plain read of the same bytes, both cached, interleaved."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ class Run(NamedTuple):
     phases: dict[str, Seconds]
 
     def ratio(self, field: str) -> float:
-        """`field` of what brings the model in, over that of the plain read."""
+        """`field` of the loading phases, divided by that of the plain read."""
         brought = [self.phases[name] for name in BROUGHT if name in self.phases] or [self.load]
         total = sum(getattr(part, field) for part in (*brought, self.mapped))
         return float(total / max(getattr(self.read, field), CLOCK_S))
 
 
 class LoadingBench(Command):
-    """Loads a model again and again in this process, and reads its files beside it."""
+    """Loads a model repeatedly in this process, and reads its files for comparison."""
 
     summary = "A worker's load from the page cache, over a plain read of the same bytes."
 
@@ -137,7 +137,7 @@ def measure(
 
 
 def timed(work: Callable[[], object]) -> Seconds:
-    """What `work` takes."""
+    """Time of `work`."""
     gc.collect()
     wall = time.perf_counter()
     cpu = time.process_time()
@@ -146,7 +146,7 @@ def timed(work: Callable[[], object]) -> Seconds:
 
 
 def room_for(files: tuple[Path, ...]) -> memoryview:
-    """Memory for the largest file, every page of it written once: what a read takes should not include that."""
+    """Memory for the largest file, every page of it written once: a read's time should not include that."""
     size = max(file.stat().st_size for file in files)
     return memoryview(np.ones(max(size, 1), np.uint8))
 
@@ -173,7 +173,7 @@ def map_files(files: tuple[Path, ...]) -> None:
 def load(
     record: PluginRecord, config: EngineConfig, model: ModelInfo
 ) -> tuple[Seconds, dict[str, Seconds]]:
-    """Build the worker, load, and let go of it: what `load` took, and its phases where the worker tells them."""
+    """Build the worker, load, and drop it: the time of `load`, and its phases if the worker reports them."""
     worker_class = load_class(record)
     context = WorkerContext(
         config,

@@ -1,4 +1,4 @@
-"""What a measurement was made on: the machine, the interpreter, the versions, and how busy it was. Any process."""
+"""Environment of a measurement: the machine, the interpreter, the versions, and the load. Any process."""
 
 from __future__ import annotations
 
@@ -91,6 +91,6 @@ def versions() -> dict[str, str]:
 
 
 def torch_threads() -> int | None:
-    """How many threads torch computes with, if anything here has loaded it."""
+    """Number of torch's threads; None if torch is not loaded."""
     torch = sys.modules.get("torch")
     return torch.get_num_threads() if torch is not None else None

@@ -1,7 +1,7 @@
-"""`tenonry bench neighbours`: how much slower streams become beside busy processes.
+"""`tenonry bench neighbours`: slowdown of streams by busy processes on the same machine.
 
-The measuring process is the front end. Threads that spin on a processor while they wait for each other keep a
-neighbour from running there, or each other.
+The measuring process is the front end. Threads that spin while they wait for each other block other processes from
+their processors, or each other.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Case = tuple[int, int]
 
 
 class NeighboursResult(msgspec.Struct, kw_only=True):
-    """Spreads are over runs. `tpot_ms`, `ttft_ms`: the streams' medians; `slower`: how many times more tokens a second
-    the same run had beside the first number of neighbours.
+    """Spreads are over runs. `tpot_ms`, `ttft_ms`: the streams' medians; `slower`: ratio of tokens per second of the
+    same run with the first number of neighbours to this one.
     """
 
     neighbours: int
@@ -126,7 +126,7 @@ class NeighboursBench(Command):
 
 
 async def measure(client: StreamClient, args: argparse.Namespace) -> dict[Case, list[Timing]]:
-    """Warm up, then every number of streams beside every number of neighbours, in turns."""
+    """Warm up, then every number of streams with every number of neighbours, interleaved."""
     cases = [(streams, number) for streams in args.streams for number in args.neighbours]
     await client.point(max(args.streams), WARM_UP_TOKENS, seed=7)
     timings: dict[Case, list[Timing]] = {case: [] for case in cases}

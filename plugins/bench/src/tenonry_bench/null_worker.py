@@ -1,7 +1,7 @@
-"""The worker `null`: one fixed token per sampling row, at once. Worker process; needs only numpy.
+"""The worker `null`: one fixed token per sampling row, immediately. Worker process; needs only numpy.
 
-With it an engine does everything but compute, so that what a benchmark measures is the engine itself. `step_ms` puts a
-device in its place that takes exactly that long per step.
+With it an engine does everything but compute, so that a benchmark measures the engine itself. `step_ms` simulates a
+device that takes exactly that long per step.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ DEFAULT_TOKEN_ID = (
 
 
 class NullWorkerOptions(PluginOptions):
-    """`token_id`: what every row samples; by default 1000, or the middle of a smaller vocabulary. `step_ms`: how long a
-    step takes on the pretended device. `steps_in_flight`: how many of them it queues.
+    """`token_id`: token sampled by every row; by default 1000, or the middle of a smaller vocabulary. `step_ms`:
+    duration of a step on the simulated device. `steps_in_flight`: number of steps that it queues.
     """
 
     token_id: int | None = Field(None, ge=0, lt=2**31)

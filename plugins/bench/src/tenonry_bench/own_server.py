@@ -24,8 +24,8 @@ POLL_S = 0.05
 
 
 class ServerProcess:
-    """A server on 127.0.0.1, started by `command`. A line of its output that matches `ready` says that it takes
-    requests, and with `port` 0 also on which port, as the first group.
+    """A server on 127.0.0.1, started by `command`. An output line that matches `ready` marks it as ready for requests,
+    and with `port` 0 contains the port as the first group.
     """
 
     def __init__(

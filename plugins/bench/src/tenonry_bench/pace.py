@@ -1,4 +1,4 @@
-"""How fast the machine is right now: figures of two moments or machines can only be compared beside it. Any process."""
+"""Current speed of the machine, to compare figures of two moments or machines. Any process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other engines reach: figures that were published for orientation, and figures of peers measured beside us.
+"""Figures of other engines: published ones for orientation, and those of peers measured on the same machine.
 
 Only the second kind is a comparison: the same workload, half an hour apart, has moved by 10 to 25 % on one machine.
 Read by the standard set, in the measuring process.
@@ -52,7 +52,7 @@ class PeerFigure(NamedTuple):
 
 
 def more_is_better(key: str) -> bool:
-    """Whether a larger value of this figure is the better one."""
+    """Return True if a larger value of this figure is better."""
     return any(word in key for word in MORE_IS_BETTER)
 
 

@@ -22,7 +22,7 @@ CPU_CLOCK = 2  # the clock of time on the CPU, among the three that Linux keeps 
 def cpu_seconds(process: psutil.Process) -> float:
     """CPU time, user and system, of all threads of a process that lives, those that ended included.
 
-    On Linux from the process's own CPU clock, in nanoseconds: what psutil reads counts in ticks of 10 ms.
+    On Linux from the process's own CPU clock, in nanoseconds: psutil's figures count in ticks of 10 ms.
     """
     if sys.platform == "linux":
         try:
@@ -102,7 +102,7 @@ class PeakMemory:
 
 
 def tenonry_command() -> list[str]:
-    """How to start `tenonry` as a user does: the script beside this interpreter, or the one on the PATH."""
+    """Command that starts `tenonry` as a user does: the script next to this interpreter, or the one on the PATH."""
     beside = Path(sys.executable).parent / "tenonry"
     found = str(beside) if beside.exists() else shutil.which("tenonry")
     return (

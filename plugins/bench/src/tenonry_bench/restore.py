@@ -1,7 +1,7 @@
-"""`tenonry bench restore`: the first token of a prompt whose K/V a connector brings, beside that of one to be computed.
+"""`tenonry bench restore`: first token of a prompt whose K/V a connector restores, compared with a computed one.
 
-A real model, an engine process, one request at a time. Each run computes a new prompt and then asks for it again; the
-prefix cache is off, so the connector alone knows it.
+A real model, an engine process, one request at a time. Each run computes a new prompt and then requests it again; the
+prefix cache is off, so only the connector has it.
 """
 
 from __future__ import annotations

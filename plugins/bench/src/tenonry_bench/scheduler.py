@@ -54,7 +54,7 @@ class SchedulerReport(msgspec.Struct, kw_only=True):
 
 
 class SchedulerBench(Command):
-    """Drives a scheduler alone, with the results that the worker `null` would give."""
+    """Drives a scheduler alone, with the results that the worker `null` would return."""
 
     summary = (
         "A scheduler alone: milliseconds per step with everything decoding, validator off and on."
@@ -66,7 +66,7 @@ class SchedulerBench(Command):
         self._add_measuring(parser.add_argument)
 
     def _add_case(self, add: Callable[..., object]) -> None:
-        """What is measured."""
+        """Add the flags of the measured case."""
         add(
             "--scheduler",
             default="batching",

@@ -34,7 +34,7 @@ TOKEN_ID = 1000
 
 
 class Case(NamedTuple):
-    """How many requests run and wait, and whether each step is validated."""
+    """Numbers of running and waiting requests, and `validator` if each step is validated."""
 
     running: int
     waiting: int
@@ -71,7 +71,7 @@ class SchedulerRig:
         )
 
     def run(self, case: Case) -> StepTimes:
-        """Fill, settle, and time the steps. The heap is frozen meanwhile, as in an engine that serves."""
+        """Fill, settle, and time the steps. The heap is frozen during the run, as in a serving engine."""
         drive = self._fill(case)
         drive.settle(case.running)
         gc.collect()
@@ -204,7 +204,7 @@ class Drive:
 
 
 def answer(output: SchedulerOutput) -> ModelRunnerOutput:
-    """What the worker `null` gives: one token per sampling row."""
+    """Result of the worker `null`: one token per sampling row."""
     row = output.row[output.samples]
     return ModelRunnerOutput(
         step_id=output.step_id,

@@ -208,7 +208,7 @@ async def run_workload(
 
 
 def workload_from(args: argparse.Namespace, workload: Workload) -> Workload:
-    """The workload with what the flags change. An open load has no concurrency."""
+    """Workload with the changes of the flags. An open load has no concurrency."""
     changes: dict[str, Any] = {
         "requests": args.requests,
         "prompt_len": args.prompt_len,

@@ -1,4 +1,4 @@
-"""What `tenonry bench serve` reports: the sums over requests and runs, on file and for a person. Client process."""
+"""Report of `tenonry bench serve`: the sums over requests and runs, as a file and as text. Client process."""
 
 from __future__ import annotations
 

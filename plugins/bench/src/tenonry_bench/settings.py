@@ -1,4 +1,4 @@
-"""What the sub-verbs share: types of flags, the engine's configuration, the report file. The measuring process."""
+"""Shared parts of the sub-verbs: types of flags, the engine's configuration, the report file. The measuring process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def counts(text: str) -> list[int]:
 
 
 def add_count_flags(parser: argparse.ArgumentParser, *flags: tuple[str, int, str]) -> None:
-    """Add flags that take an integer of at least 1: each a name, a default, and what is counted."""
+    """Add flags that take an integer of at least 1: each a name, a default, and the counted noun."""
     for flag, default, text in flags:
         parser.add_argument(
             flag, type=count, default=default, metavar="N", help=f"{text} [default: {default}]."
@@ -50,7 +50,7 @@ def add_count_flags(parser: argparse.ArgumentParser, *flags: tuple[str, int, str
 
 
 def engine_config(args: argparse.Namespace, **defaults: Any) -> tuple[EngineConfig, ModelInfo]:
-    """The configuration that the flags ask for over `defaults`, and the model's facts.
+    """Configuration from the flags over `defaults`, and the model's facts.
 
     Sequences are as long as the model and 2048 tokens allow, unless `--max-model-len` says otherwise.
     """
@@ -65,7 +65,7 @@ def engine_config(args: argparse.Namespace, **defaults: Any) -> tuple[EngineConf
 
 
 def refuse(args: argparse.Namespace, instead: dict[str, str]) -> None:
-    """Raise ConfigError for a flag of an engine that the benchmark sets itself: its name to what to give instead."""
+    """Raise ConfigError for an engine flag that the benchmark sets itself. `instead`: name to alternative."""
     for name, flag in instead.items():
         if getattr(args, name) is not None:
             raise ConfigError(
@@ -89,7 +89,7 @@ def settings_of(config: EngineConfig) -> dict[str, Any]:
 
 
 def write_report(path: str | None, report: msgspec.Struct) -> None:
-    """Write a report as JSON, if a file was asked for. Raises ConfigError if it cannot be written."""
+    """Write a report as JSON, if a file was given. Raises ConfigError if it cannot be written."""
     if path is None:
         return
     try:

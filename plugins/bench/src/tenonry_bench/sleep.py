@@ -1,6 +1,6 @@
-"""`tenonry bench sleep`: how long an engine takes to fall asleep and to wake up, and what memory it gives back.
+"""`tenonry bench sleep`: time of an engine to fall asleep and to wake up, and memory that it frees.
 
-One `LLM` in this process, on a real model. Level 1 gives the KV cache back, level 2 the weights as well, which are read
+One `LLM` in this process, on a real model. Level 1 frees the KV cache, level 2 the weights as well, which are read
 again from the page cache.
 """
 
@@ -33,7 +33,7 @@ MIB = 1 << 20
 
 
 class LevelFigures(msgspec.Struct, kw_only=True):
-    """Spreads over runs: seconds, and MiB of resident memory that sleeping gave back."""
+    """Spreads over runs: seconds, and MiB of resident memory freed by sleeping."""
 
     level: int
     sleep_s: Spread

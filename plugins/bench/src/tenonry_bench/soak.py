@@ -1,7 +1,7 @@
 """`tenonry bench soak`: engines are killed at random while streams run, and every token is compared.
 
-The measuring process is the front end, which starts engines again as often as it takes. Each prompt is completed once
-without a fault; after that its streams must get the same tokens, whatever dies meanwhile.
+The measuring process is the front end, which restarts engines without limit. Each prompt is completed once without a
+fault; after that its streams must get the same tokens, whatever dies during them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ POLL_S = 0.02
 
 
 class Residue(msgspec.Struct, frozen=True):
-    """What this process holds: processes below it, files and sockets, names in shared memory, resident MiB."""
+    """Resources of this process: child processes, files and sockets, names in shared memory, resident MiB."""
 
     processes: int
     files: int
@@ -57,7 +57,7 @@ class Residue(msgspec.Struct, frozen=True):
 
 
 class Ledger(msgspec.Struct):
-    """What became of streams. `diverged`: got other tokens than without faults; `short` and `long`: got fewer or more;
+    """Results of streams. `diverged`: got other tokens than without faults; `short` and `long`: got fewer or more;
     `failed`: ended with an error, whose texts are in `errors`.
     """
 
@@ -183,7 +183,7 @@ class Soak:
 
     # ------------------------------------------------------------------ streams
     def _params(self, place: int) -> SamplingParams:
-        """Greedy and sampled in turn."""
+        """Greedy and sampled alternately."""
         return SamplingParams(
             temperature=0.0 if place % 2 else 0.8,
             seed=place,

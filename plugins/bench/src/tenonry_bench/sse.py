@@ -1,7 +1,7 @@
-"""A small HTTP client for streamed completions over a raw socket, so that what is timed is the server. Client process.
+"""A small HTTP client for streamed completions over a raw socket, so that only the server is timed. Client process.
 
-One connection per request, HTTP/1.1; it understands what a server may send back to a POST: a body with a length, in
-chunks, or until the connection closes.
+One connection per request, HTTP/1.1; it supports all forms of a response to a POST: a body with a length, in chunks, or
+until the connection closes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Chunk(msgspec.Struct):
 
 
 class Endpoint(NamedTuple):
-    """Where a server is."""
+    """Address of a server."""
 
     host: str
     port: int
@@ -204,7 +204,7 @@ class ChunkDecoder:
         self.done = False
 
     def feed(self, data: bytes) -> bytes:
-        """The content in `data`. Raises HttpFailure for what is no chunk."""
+        """Decode the content in `data`. Raises HttpFailure for invalid chunks."""
         buffer, out = self._buffer + data, []
         while buffer and not self.done:
             if self._left:
@@ -226,7 +226,7 @@ class ChunkDecoder:
 
 
 class EventSplitter:
-    """Cuts a stream of bytes into server-sent events; gives the data of each."""
+    """Splits a stream of bytes into server-sent events; returns the data of each."""
 
     def __init__(self) -> None:
         self._buffer = b""

@@ -54,7 +54,7 @@ ENGINE_POINTS = ((1, 1024, 0), (256, 128, 0), (1024, 128, 0), (1, 128, 5), (256,
 
 
 class StandardReport(msgspec.Struct, kw_only=True):
-    """`reports`: what each part wrote. `failures`: part to its last words."""
+    """`reports`: those of the parts. `failures`: part to its last output."""
 
     bench: str = "standard"
     figures: list[Figure]
@@ -198,7 +198,7 @@ def longest_sequence(model: str) -> int:
 
 
 def run_all(commands: dict[str, list[str]]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """(reports, last words of the parts that failed). What the parts print goes to standard error."""
+    """(reports, last output of the parts that failed). The output of the parts goes to standard error."""
     reports, failures = [], {}
     with tempfile.TemporaryDirectory() as folder:
         for index, (title, words) in enumerate(commands.items()):

@@ -1,4 +1,4 @@
-"""The rows of the standard set's table, and how reports about one engine become some: what was aimed at. Pure."""
+"""Rows of the standard set's table, with targets, and their extraction from reports about one engine. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UNITS = {
 
 
 class Figure(msgspec.Struct, kw_only=True):
-    """One row. `bound`: what was aimed at, in the unit of the figure; `times_peer` the same as a multiple of the peer's
+    """One row. `bound`: the target, in the unit of the figure; `times_peer` the same as a multiple of the peer's
     figure. `key` names the peer's figure.
     """
 
@@ -42,7 +42,7 @@ class Figure(msgspec.Struct, kw_only=True):
 
     @property
     def ratio(self) -> float | None:
-        """How many times better than the peer."""
+        """Ratio to the peer: above 1 is better than the peer."""
         if self.peer is None or not self.ours.median or not self.peer:
             return None
         return (
@@ -60,7 +60,7 @@ class Figure(msgspec.Struct, kw_only=True):
 
     @property
     def met(self) -> bool | None:
-        """Whether the median is on the right side of the target; None without one."""
+        """True if the median is on the right side of the target; None without one."""
         if self.target is None:
             return None
         return (
@@ -107,7 +107,7 @@ def scheduler_rows(report: dict[str, Any]) -> list[Figure]:
 
 
 def engine_rows(report: dict[str, Any]) -> list[Figure]:
-    """Rate, CPU per token on both sides, TTFT, and the round trip where it was measured; or what became of a step."""
+    """Rate, CPU per token on both sides, TTFT, and the round trip if it was measured; or the duration of a step."""
     streams, step_ms = report["streams"], report["step_ms"]
     if step_ms:
         label = f"engine, {streams} streams: a step of {step_ms:g} ms takes, ms"
@@ -171,7 +171,7 @@ def startup_rows(report: dict[str, Any]) -> list[Figure]:
 
 
 def loading_rows(report: dict[str, Any]) -> list[Figure]:
-    """What it takes to bring a model in, over reading its bytes."""
+    """Cost of loading a model, relative to reading its bytes."""
     label = f"loading, {model_name(report['model'])}, over reading its bytes"
     return [
         Figure(

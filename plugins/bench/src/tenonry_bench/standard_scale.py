@@ -1,4 +1,4 @@
-"""What the standard set runs about several engines, and the rows that come of it: their cost, start and cache. Pure."""
+"""Runs of the standard set about several engines, and their rows: cost, start and cache. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def server_commands(model: str, *, quick: bool) -> dict[str, list[str]]:
 
 
 def data_parallel_rows(report: dict[str, Any]) -> list[Figure]:
-    """Rate, CPU per token and cores of each layout, and what the coordinator costs."""
+    """Rate, CPU per token and cores of each layout, and the coordinator's cost."""
     rows = []
     for result in report["results"]:
         label = f"data parallel, {result['layout']}"

@@ -33,7 +33,7 @@ class StartResult(msgspec.Struct):
 
 class StartReport(msgspec.Struct, kw_only=True):
     """`results`: one per number of engines, in the order of the flags. `imports`: the same for plain interpreters that
-    import what an engine imports, and do nothing else: what of the ratio is the machine's.
+    import an engine's modules, and do nothing else: the machine's part of the ratio.
     """
 
     bench: str = "start-engines"
@@ -45,7 +45,7 @@ class StartReport(msgspec.Struct, kw_only=True):
 
 
 class StartEnginesBench(Command):
-    """Starts engines again and again. What a front end does for itself, such as loading a tokenizer, is not counted."""
+    """Starts engines repeatedly. The front end's own work, such as loading a tokenizer, is not counted."""
 
     summary = (
         "Engine processes with a worker that computes nothing: seconds until N of them are ready."

@@ -80,7 +80,7 @@ class StartupBench(Command):
 
 
 def measure_import(runs: int) -> tuple[list[float], list[float]]:
-    """(seconds of a bare interpreter, what `import tenonry` adds to it); the two alternate."""
+    """(seconds of a bare interpreter, additional seconds of `import tenonry`); the two alternate."""
     bare, imports = [], []
     # From now on the files are in the page cache.
     seconds_to_run([sys.executable, "-c", "import tenonry"])

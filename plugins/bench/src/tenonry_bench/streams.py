@@ -1,4 +1,4 @@
-"""The client of `tenonry bench engine` and others: many streams at once against one `AsyncLLM`, and what they cost.
+"""The client of `tenonry bench engine` and others: many concurrent streams against one `AsyncLLM`, and their cost.
 
 Front end.
 """
@@ -57,7 +57,7 @@ class StreamClient:
         self._points = 0
 
     async def point(self, streams: int, output_len: int, *, seed: int, requests: int = 1) -> Point:
-        """`streams` streams at once, each of so many requests one after another, each to its last token.
+        """`streams` concurrent streams, each of `requests` requests one after another, each to its last token.
 
         Raises TenonryError if one is cut short.
         """

@@ -1,4 +1,4 @@
-"""`tenonry bench structured`: what a grammar costs the request that has one, and the others.
+"""`tenonry bench structured`: cost of a grammar for its own request, and for the others.
 
 A real model, an engine process, the clients in this process. Each figure has its counterpart without grammars in the
 same run, because a busy machine changes both.
@@ -51,11 +51,11 @@ PEOPLE = StructuredOutput(json=json.dumps({"type": "array", "items": PERSON, "mi
 
 
 class StructuredReport(msgspec.Struct, kw_only=True):
-    """Spreads over runs. `gap_ms` and `gap_compiling_ms`: the longest gap between two tokens of one stream, beside
+    """Spreads over runs. `gap_ms` and `gap_compiling_ms`: the longest gap between two tokens of one stream, alongside
     `compilations` requests for one token, without and with a schema of `worst_properties` properties that is compiled;
     `grown_ms`: the second less the first. `tpot_ms` and `tpot_schema_ms`: time per token of `streams` streams without
-    and with a schema; `tpot_ratio`. `ttft_ms`, `ttft_schema_ms`: the first token of a request alone, without and with
-    a new schema of `properties` properties; `later_ms`.
+    and with a schema; `tpot_ratio`. `ttft_ms`, `ttft_schema_ms`: the first token of a request alone, without and with a
+    new schema of `properties` properties; `later_ms`.
     """
 
     bench: str = "structured"

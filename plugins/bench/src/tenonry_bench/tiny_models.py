@@ -1,4 +1,4 @@
-"""Shapes of well-known families, so small that a run shows what a step costs besides arithmetic. Random weights.
+"""Shapes of well-known families, so small that a run shows the cost of a step besides arithmetic. Random weights.
 
 Standard library only; the measuring process.
 """

@@ -1,6 +1,6 @@
-"""`tenonry bench workers`: how fast workers decode the same rows, in one process, in turns.
+"""`tenonry bench workers`: decoding speed of workers on the same rows, in one process, interleaved.
 
-What decoding takes is a long answer less a short one to the same prompts, so that prompts are not counted.
+Decoding time is a long answer less a short one to the same prompts, so that prompts are not counted.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class WorkerFigures(msgspec.Struct, frozen=True):
 
 class WorkersReport(msgspec.Struct, kw_only=True):
     """`ratio_cpu` and `ratio_wall`, run by run: decoding by the first worker over decoding by each other one. `same`:
-    whether all workers gave the same tokens.
+    true if all workers generated the same tokens.
     """
 
     bench: str = "workers"
@@ -201,7 +201,7 @@ def turn(llm: LLM, prompts: Sequence[list[int]], out_len: int) -> Turn:
 
 
 def timed(llm: LLM, prompts: Sequence[list[int]], out_len: int) -> tuple[Seconds, list[list[int]]]:
-    """What answers of `out_len` tokens take, and their tokens."""
+    """Time of answers of `out_len` tokens, and their tokens."""
     params = SamplingParams(temperature=0.0, max_tokens=out_len, ignore_eos=True, detokenize=False)
     wall = time.perf_counter()
     cpu = time.process_time()
@@ -227,7 +227,7 @@ def figures(name: str, turns: Sequence[Turn], out_len: int) -> WorkerFigures:
 
 
 def ratio(runs: Sequence[dict[str, Turn]], first: str, other: str, field: str) -> Spread:
-    """How much faster `first` decodes than `other`, run by run."""
+    """Speed-up of `first` over `other` in decoding, run by run."""
     return spread([run[other].decoding(field) / run[first].decoding(field) for run in runs])
 
 

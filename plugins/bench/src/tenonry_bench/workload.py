@@ -1,7 +1,7 @@
-"""Workload files: what is asked of an engine, and the prompts that follow from it. Any process.
+"""Workload files: the requests to an engine, and their prompts. Any process.
 
-The format and the prompts are those that peers are measured with: greedy, end of sequence ignored, exactly `out_len`
-tokens, prompts of random ids that depend on nothing but the file, the workload's name and the run.
+The format and the prompts are those used to measure peers: greedy, end of sequence ignored, exactly `out_len` tokens,
+prompts of random ids that depend on nothing but the file, the workload's name and the run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WARM_UP_RUN = 900  # a run number of its own: no later run has its prompts in th
 
 class Workload(msgspec.Struct, frozen=True):
     """`requests` prompts of `prompt_len` tokens, the first `shared_prefix_len` of them the same in all; `out_len` new
-    tokens each. `kind`: offline (all at once), served (over HTTP, `concurrency` at a time) or startup.
+    tokens each. `kind`: offline (all together), served (over HTTP, `concurrency` at a time) or startup.
     """
 
     requests: Count
@@ -62,7 +62,7 @@ class WorkloadFile(msgspec.Struct, frozen=True):
     def prompts(
         self, name: str, run: int, requests: int | None = None, vocab_size: int = 0
     ) -> list[list[int]]:
-        """Token ids of one run. With a `vocab_size` below the token range, ids are drawn from what there is."""
+        """Token ids of one run. With a `vocab_size` below the token range, ids are drawn from the vocabulary."""
         workload = self.get(name)
         low, high = narrow(self.token_range, vocab_size)
         draw = random.Random(self.seed * 1000 + 97 * run + number(name)).randrange  # noqa: S311  # no secrets
@@ -75,7 +75,7 @@ class WorkloadFile(msgspec.Struct, frozen=True):
 
 
 def number(name: str) -> int:
-    """What makes the prompts of one workload differ from another's: W7 is 7; any other name is hashed."""
+    """Seed that distinguishes the prompts of workloads: W7 is 7; any other name is hashed."""
     digits = name[1:]
     return int(digits) if digits.isdecimal() else zlib.crc32(name.encode())
 
@@ -96,7 +96,7 @@ def random_prompts(count: int, length: int, seed: int, vocab_size: int) -> list[
 
 
 def load_workloads(path: str | None) -> WorkloadFile:
-    """Read a workload file, or the one that comes with this package. Raises ConfigError that names what is wrong."""
+    """Read a workload file, or the one of this package. Raises ConfigError that names the defect."""
     try:
         text: Any = Path(path).read_bytes() if path else default_file().read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The whole of `tenonry bench models` on a worker that computes nothing, beside peers of ten lines."""
+"""The whole of `tenonry bench models` on a worker that computes nothing, compared with peers of ten lines."""
 
 from __future__ import annotations
 

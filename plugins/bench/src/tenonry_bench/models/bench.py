@@ -44,7 +44,7 @@ class ModelsReport(msgspec.Struct, kw_only=True):
 
 
 class ModelsBench(Command):
-    """Starts one program per engine and asks them in turns."""
+    """Starts one program per engine and runs them interleaved."""
 
     summary = "Real models beside vLLM, llama.cpp and transformers, whichever are installed: one table, one plot."
 

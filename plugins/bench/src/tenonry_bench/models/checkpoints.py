@@ -62,7 +62,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def default_folder() -> Path:
-    """Where models are kept between benchmarks."""
+    """Folder of models between benchmarks."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "tenonry" / "bench-models"
 

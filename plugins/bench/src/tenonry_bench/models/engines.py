@@ -1,6 +1,6 @@
-"""Which engines there are beside ours, in which environment each is installed, and how its program is started.
+"""Peer engines: discovery of the environment in which each is installed, and commands of their programs.
 
-A peer is looked for where `--peer-python NAME=PATH` says, else in the environment of this process.
+A peer is looked for in `--peer-python NAME=PATH`, else in the environment of this process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROBE = "import importlib.util, sys; sys.exit(not all(map(importlib.util.find_sp
 
 
 class Kind(NamedTuple):
-    """A peer: the modules that must be there, its program, what installs it, and the words that start its server."""
+    """A peer: its required modules, its program, its install command, and the command of its server."""
 
     modules: tuple[str, ...]
     program: str
@@ -52,8 +52,8 @@ PEERS = {
 
 
 class Engine(NamedTuple):
-    """An engine that is there: the words that start its program; whether it has a server that answers many requests at
-    once, and what starts a peer's; whether its program does something once per model before it is measured.
+    """An available engine: the command of its program; whether it has a server that answers concurrent requests, and a
+    peer's server command; whether its program needs a preparation once per model.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Engine(NamedTuple):
     prepares: bool = False
 
     def start(self, options: dict[str, Any], log: Any) -> subprocess.Popen[str]:
-        """Its program, with pipes to ask and to read; what it prints besides goes to the file `log`."""
+        """Start its program, with pipes for requests and answers; its other output goes to the file `log`."""
         return subprocess.Popen(
             [*self.command, json.dumps(options)],
             stdin=subprocess.PIPE,
@@ -75,8 +75,8 @@ class Engine(NamedTuple):
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Of every program and server: the same number of threads, no network, KV caches of at most 4 GiB. What is set
-    already stays so.
+    """Environment of every program and server: the same number of threads, no network, KV caches of at most 4 GiB.
+    Variables that are already set keep their values.
     """
     paths = [str(OUTSIDE), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {

@@ -1,4 +1,4 @@
-"""All workloads of one model on all engines, in turns: starts, then runs, then servers. The measuring process."""
+"""All workloads of one model on all engines, interleaved: starts, then runs, then servers. The measuring process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WAKE_UP_LENGTH = 32
 
 
 class ModelBench:
-    """Measures one model. `failures`: engine to its last words; a peer that failed is asked nothing more."""
+    """Measures one model. `failures`: engine to its last output; a peer that failed gets no further requests."""
 
     def __init__(
         self, name: str, engines: Sequence[Engine], workloads: WorkloadFile, options: dict[str, Any]
@@ -79,7 +79,7 @@ class ModelBench:
             self._engines = [each for each in self._engines if each.name != engine.name]
 
     def _starts(self, name: str, runs: int) -> Values:
-        """Process start to the answer of one request: asked before the model is loaded."""
+        """Time from process start to the answer of one request, which is sent before the model is loaded."""
         values: Values = {}
         out_len = self._workloads.get(name).out_len
         for run in range(runs):
@@ -133,7 +133,7 @@ class ModelBench:
         return values
 
     async def _served(self, name: str, runs: int) -> Values:
-        """Servers that stay up beside each other, and load on each in turns."""
+        """Servers that run concurrently, with load on each in turn."""
         values: Values = {}
         with contextlib.ExitStack() as stack:
             servers: dict[str, ServerProcess] = {}

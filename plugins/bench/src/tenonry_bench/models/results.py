@@ -1,4 +1,4 @@
-"""What is told of the runs of a workload: one figure or two, and their ratio to each peer. The measuring process."""
+"""Figures of a workload's runs: one or two, and their ratio to each peer. The measuring process."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Result(msgspec.Struct, kw_only=True):
 
 
 def results_of(model: str, name: str, workload: Workload, values: Values) -> list[Result]:
-    """A start is told in seconds, everything else in tokens per second; where prompts weigh most or a server answers,
-    the first token as well.
+    """Results of a workload: seconds for a start, tokens per second for everything else; also the first token if
+    prompts dominate or a server answers.
     """
     length = max((len(runs) for runs in values.values()), default=0)
     whole = {engine: runs for engine, runs in values.items() if len(runs) == length}

@@ -1,4 +1,4 @@
-"""Servers of engines that answer many requests at once over HTTP. The measuring process."""
+"""Servers of engines that answer concurrent requests over HTTP. The measuring process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def started_server(engine: Engine, options: dict[str, Any]) -> ServerProcess:
 
 
 def free_port() -> int:
-    """A port that nothing listens on at this moment, for a server that cannot choose one and say which."""
+    """A port without a listener at this moment, for a server that cannot choose and report one."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

@@ -1,4 +1,4 @@
-"""An engine's program while it runs: asks it for runs and reads their times. The measuring process."""
+"""An engine's running program: requests runs and reads their times. The measuring process."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Times(msgspec.Struct, frozen=True):
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """What a program says when its model is loaded."""
+    """Message of a program when its model is loaded."""
 
     version: str
 
 
 class Session:
-    """One program with one model. The program is started at once; `ready` waits until it has loaded."""
+    """One program with one model. The program starts on construction; `ready` waits until it has loaded."""
 
     def __init__(self, engine: Engine, options: dict[str, Any]) -> None:
         self._engine = engine
@@ -60,7 +60,7 @@ class Session:
             stdin.flush()
 
     def answer(self) -> Times:
-        """The times of the run that was asked for."""
+        """The times of the requested run."""
         return msgspec.json.decode(self._read(), type=Times)
 
     def memory_gib(self) -> float:
@@ -93,7 +93,7 @@ class Session:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End of input ends the program; what does not end then is killed, and what it started, too."""
+        """Close its input to end the program; kill it and its children if it does not exit."""
         below = []
         with contextlib.suppress(psutil.NoSuchProcess):
             below = psutil.Process(self._process.pid).children(recursive=True)
@@ -111,12 +111,12 @@ class Session:
 
 
 def prepare(engine: Engine, options: dict[str, Any]) -> None:
-    """What a program does once per model, such as a file in another format. Raises TenonryError."""
+    """Run a program's preparation of a model, such as a conversion of its file. Raises TenonryError."""
     with Session(engine, {**options, "prepare": True}) as session:
         session.finish()
 
 
 def pipe(file: IO[str] | None) -> IO[str]:
-    """A pipe that is there, because `Engine.start` asks for it."""
+    """Narrow the type of a pipe that `Engine.start` opened."""
     assert file is not None  # noqa: S101 - PIPE
     return file

@@ -1,4 +1,4 @@
-"""The measured figures as one table in Markdown, and what is needed to judge them. Any process."""
+"""The measured figures as one table in Markdown, and the conditions to judge them by. Any process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of engines as child processes, where the engine is installed; what needs no engine, here."""
+"""Programs of installed engines, as child processes; parts that need no engine, in this process."""
 
 from __future__ import annotations
 

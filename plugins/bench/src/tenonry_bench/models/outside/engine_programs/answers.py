@@ -18,7 +18,7 @@ Load = Callable[[], tuple[str, Run]]
 
 
 def read_options(words: Sequence[str]) -> Options:
-    """`model`, `threads`, `max_model_len`, `max_num_seqs`, `scratch` (a folder), `prepare` (only what is done once)."""
+    """`model`, `threads`, `max_model_len`, `max_num_seqs`, `scratch` (a folder), `prepare` (only the preparation)."""
     options: Options = json.loads(words[0])
     return options
 
@@ -39,7 +39,7 @@ def answer_runs(load: Load) -> int:
 
 
 def check_counts(counts: Sequence[int], wanted: int) -> None:
-    """Raise RuntimeError unless every prompt got exactly `wanted` tokens: a shorter answer is no faster one."""
+    """Raise RuntimeError unless every prompt got exactly `wanted` tokens: shorter answers would count as faster."""
     lengths = set(counts)
     if lengths != {wanted}:
         raise RuntimeError(f"answers of {sorted(lengths)} tokens instead of {wanted}")

@@ -1,6 +1,6 @@
 """llama.cpp through the C interface of llama-cpp-python: every request is a sequence, all of them in each decode.
 
-Prompts that begin alike share the cells of what they have in common, as llama.cpp's own batched benchmark does.
+Prompts share the cells of their common prefix, as in llama.cpp's own batched benchmark.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CELLS = 256  # the number of cells per sequence is a multiple of it
 
 
 class Shape(NamedTuple):
-    """What a context is made for: `length` counts a sequence's prompt and new tokens, `shared` those all begin with."""
+    """Sizes of a context: `length` counts a sequence's prompt and new tokens, `shared` those of the common prefix."""
 
     sequences: int
     length: int
@@ -72,7 +72,7 @@ class Decoder:
         self._api.llama_memory_clear(self._memory, True)
 
     def copy(self, tokens: int, sequences: int) -> None:
-        """Let all sequences begin with the first tokens of sequence 0."""
+        """Copy the first tokens of sequence 0 to all sequences."""
         for sequence in range(1, sequences):
             self._api.llama_memory_seq_cp(self._memory, 0, sequence, 0, tokens)
 
@@ -148,12 +148,12 @@ def generate(decoder: Decoder, prompts: Prompts, out_len: int, shared: int) -> T
 
 
 def common_entries(tokens: list[int]) -> list[Entry]:
-    """What all prompts begin with, computed once in sequence 0."""
+    """The common prefix of all prompts, computed once in sequence 0."""
     return [Entry(token, at, 0, False) for at, token in enumerate(tokens)]
 
 
 def own_entries(prompts: Prompts, shared: int) -> list[Entry]:
-    """What comes after it; the last token of each prompt samples."""
+    """The tokens after it; the last token of each prompt samples."""
     entries = []
     for row, prompt in enumerate(prompts):
         last = len(prompt) - 1
@@ -198,7 +198,7 @@ def gguf_of(options: Options) -> Path:
 
 
 def main() -> int:
-    """What the command line asks for."""
+    """Run the program with the options on the command line."""
     options = read_options(sys.argv[1:])
     if options.get("prepare"):
         gguf_of(options)

@@ -69,7 +69,7 @@ def write_gguf(folder: Path, target: Path) -> None:
 
 
 def add_settings(writer: Any, config: dict[str, Any]) -> None:
-    """The keys that llama.cpp asks of a Qwen3 model; ids need no vocabulary, its size is said instead."""
+    """Add the keys that llama.cpp requires of a Qwen3 model; ids need no vocabulary, only its size."""
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])

@@ -50,7 +50,7 @@ def load(options: Options) -> tuple[str, Run]:
 
 
 def main() -> int:
-    """What the command line asks for."""
+    """Run the program with the options on the command line."""
     options = read_options(sys.argv[1:])
     return answer_runs(lambda: load(options))
 
