@@ -1,4 +1,4 @@
-"""Fixtures for the commands: a clean environment, and throw-away distributions beside those installed."""
+"""Fixtures for the commands: a clean environment, and temporary distributions in addition to those installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flags are generated from EngineConfig: every field has one, and they mean what YAML and variables mean."""
+"""Flags are generated from EngineConfig: every field has one, equivalent to YAML and variables."""
 
 from __future__ import annotations
 

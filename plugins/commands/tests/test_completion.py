@@ -1,4 +1,4 @@
-"""`tenonry completion SHELL`: scripts that know the verbs and flags of whatever is installed."""
+"""`tenonry completion SHELL`: scripts that contain the verbs and flags of all installed plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tenonry generate` and `tenonry chat` over fakes: what is printed, what is not, and how it ends."""
+"""`tenonry generate` and `tenonry chat` over fakes: output, suppressed output, and exit."""
 
 from __future__ import annotations
 

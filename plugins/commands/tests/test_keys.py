@@ -1,4 +1,4 @@
-"""`tenonry keys FILE`: a file that is private, new, and what `--auth-key-file` takes."""
+"""`tenonry keys FILE`: a file that is private, new, and accepted by `--auth-key-file`."""
 
 from __future__ import annotations
 

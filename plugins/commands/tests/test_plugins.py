@@ -216,7 +216,7 @@ class TestShow:
 
 class TestShowWhatIsNotInstalled:
     def test_a_class_of_a_file(self, site, capsys, tmp_path):
-        """An author reads what users will, before there is a package."""
+        """An author previews the users' output, before there is a package."""
         path = tmp_path / "mine.py"
         path.write_text(STAT_LOGGER)
         out = tenonry(capsys, "show", f"{path}:Mine")

@@ -1,4 +1,4 @@
-"""The verbs on the command line: all are found, told apart in its help, and explain themselves."""
+"""The verbs on the command line: all are found, distinguished in its help, and have help of their own."""
 
 from __future__ import annotations
 

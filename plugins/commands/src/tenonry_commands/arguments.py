@@ -132,7 +132,7 @@ def _default_text(default: Any) -> str:
 
 
 def sources_from_arguments(args: argparse.Namespace, *others: type[BaseModel]) -> Sources:
-    """What flags, environment and `--config` say about EngineConfig and `others`. Raises ConfigError."""
+    """Values of EngineConfig and `others` from flags, environment and `--config`. Raises ConfigError."""
     given = vars(args)
     check_translations(given)
     names = set(FIELDS).union(*(model.model_fields for model in others))
@@ -154,7 +154,7 @@ def config_from_arguments(args: argparse.Namespace, **overrides: Any) -> EngineC
 
 
 def with_options(made: EngineConfig, args: argparse.Namespace) -> EngineConfig:
-    """The settings with the options that flags give to plugins, whichever source chose these. Raises ConfigError."""
+    """Settings with the plugin options of the flags, whichever source chose the plugins. Raises ConfigError."""
     given = vars(args)
     changes: dict[str, Any] = {}
     for field in PLUGIN_FIELDS:

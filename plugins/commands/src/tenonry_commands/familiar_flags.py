@@ -1,7 +1,7 @@
-"""Flags of vLLM's command line that are spelt otherwise here, or have no counterpart: data, and what the parser and the
-file of `--config` do with it. Front end; for every verb that runs a model.
+"""Flags of vLLM's command line that are spelt otherwise here, or have no counterpart: data, and their treatment by the
+parser and the file of `--config`. Front end; for every verb that runs a model.
 
-A command line that is moved over is answered with what to type instead: the nearest spelling may mean the opposite.
+For a command line copied from vLLM the error names the replacement: the nearest spelling may mean the opposite.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ INSTEAD = {name: remedy for remedy, names in _REMEDIES.items() for name in names
 
 
 class _Refuse(argparse.Action):
-    """Ends the parsing with the remedy, unless the value asks for what is done anyway."""
+    """Stops the parsing with the alternative, unless the value requests the default behaviour."""
 
     def __call__(
         self,
@@ -239,7 +239,7 @@ class _Refuse(argparse.Action):
 
 
 class _Translate(argparse.Action):
-    """Sets what the value means here. `const`: the flag's name, and its key for one such as --name.key."""
+    """Sets the equivalent setting. `const`: the flag's name, and its key for one such as --name.key."""
 
     def __call__(
         self,
@@ -276,7 +276,7 @@ def _twice(flag: str, field: str, value: Any) -> str:
 
 
 def add_familiar_flags(parser: argparse.ArgumentParser) -> None:
-    """Known to the parser, but not shown in its help. What only a server has means nothing elsewhere."""
+    """Add flags that the parser accepts but does not show in its help. Server flags have no effect elsewhere."""
     hidden: dict[str, Any] = {"help": argparse.SUPPRESS, "default": None}
     for name, (field, value) in MEANS.items():
         parser.add_argument(_flag(name), dest=field, action="store_const", const=value, **hidden)
@@ -315,7 +315,7 @@ def translate(from_file: dict[str, Any]) -> dict[str, Any]:
 
 
 def _meaning(name: str, value: Any) -> dict[str, Any]:
-    """What one setting of a file means, by names of this engine. Raises ConfigError."""
+    """Equivalent settings for one setting of a file, by names of this engine. Raises ConfigError."""
     if name in INSTEAD:
         return {}
     if name in TRANSLATED:

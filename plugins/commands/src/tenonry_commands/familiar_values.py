@@ -1,7 +1,7 @@
 """Flags of vLLM's command line with values that mean settings of this engine: data and small functions. Front end.
 
-Each function turns a value, as a flag or a YAML file has it, into settings by name. Raises ValueError with what to do
-instead, for a value that has no counterpart.
+Each function turns a value, as a flag or a YAML file has it, into settings by name. Raises ValueError with an
+alternative, for a value that has no counterpart.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`tenonry plugins list | show`: what is installed, from metadata alone; `show` imports the one that it shows."""
+"""`tenonry plugins list | show`: installed plugins, from metadata alone; `show` imports only the shown one."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _state(record: PluginRecord, records: Sequence[PluginRecord]) -> str:
 
 
 def _incompatible(record: PluginRecord) -> str:
-    """Why the running kernel cannot use its distribution, or nothing."""
+    """Reason why the running kernel cannot use the plugin's distribution; empty if it can."""
     try:
         check_requirements(record.distribution)
     except PluginError as error:
@@ -189,7 +189,7 @@ def _show(name: str) -> int:
 
 
 def _named_by_class(name: str) -> Listed:
-    """`module:Class` or `path.py:Class`: the interface says for which point it is."""
+    """Plugin of `module:Class` or `path.py:Class`, whose interface determines the point."""
     record = qualified_record(NO_POINT.kind, PluginChoice(name=name))
     found = import_target(record)
     point = next((kind for kind in KINDS.values() if _derives(found, kind)), NO_POINT)

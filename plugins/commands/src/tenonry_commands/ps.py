@@ -1,5 +1,5 @@
-"""`tenonry ps`: the processes of this user's running instances, as trees. Their titles say what they are: nothing else
-is asked, so that it also works on an instance that hangs.
+"""`tenonry ps`: the processes of this user's running instances, as trees. It only reads their titles, so that it also
+works for an instance that hangs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the source of a class says under each of its settings.
+"""Texts under the settings of a class, read from its source.
 
-pydantic could read that, too, but would do so whenever the class is imported: 20 ms for `EngineConfig` in each process.
+pydantic could read them, too, but would do so whenever the class is imported: 20 ms for `EngineConfig` in each process.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def _standard_input() -> TextIO:
 
 
 def as_unicode(text: str) -> str:
-    """Decodes as UTF-8 what the locale could not decode, such as every letter with an accent in the locale `C`."""
+    """Decode as UTF-8 bytes that the locale could not decode, such as letters with accents in the locale `C`."""
     try:
         text.encode()
     except UnicodeEncodeError:  # Python keeps such bytes as lone surrogates
