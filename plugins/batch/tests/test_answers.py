@@ -1,4 +1,4 @@
-"""The file of answers: what a killed run leaves is continued, never repeated."""
+"""The file of answers: a killed run is continued, and nothing is repeated."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tenonry_batch.requests import Request
 
 
 class Response(msgspec.Struct):
-    """What the server answered."""
+    """Response of the server."""
 
     status_code: int
     request_id: str
@@ -23,7 +23,7 @@ class Response(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """One line of the output. `error` stands for OpenAI's field: what was never answered is not written here."""
+    """One line of the output. `error` is OpenAI's field: unanswered requests are not written here."""
 
     id: str
     custom_id: str
@@ -34,8 +34,8 @@ class Answer(msgspec.Struct):
 class AnswerFile:
     """The file of answers, held by one process at a time.
 
-    `done` has the `custom_id` of every answer in it, and `refused` counts those with a status other than 200. A last
-    line without its end was being written when the process was killed; it is cut off, and its request asked again.
+    `done` has the `custom_id` of every answer in it, and `refused` counts those with a status other than 200. An
+    incomplete last line was being written when the process was killed; it is removed, and its request is sent again.
     """
 
     def __init__(self, path: Path, wanted: Mapping[str, str]) -> None:
@@ -73,7 +73,7 @@ class AnswerFile:
         self._note(request.custom_id, status)
 
     def close(self) -> None:
-        """Bring all to the disk, and let another process have the file."""
+        """Sync the file to disk, and release its lock."""
         if not self._file.closed:
             os.fsync(self._file.fileno())
             self._file.close()

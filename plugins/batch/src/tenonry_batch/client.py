@@ -1,4 +1,4 @@
-"""Asks a server, again where it is busy or out of reach. The command's process."""
+"""HTTP client of a server, with retries while it is busy or unreachable. The command's process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READY_POLL_S = 0.1
 
 
 class Reply(NamedTuple):
-    """What came back. Without a status none did, and `body` says why."""
+    """Response of a request. Without a response `status` is 0, and `body` holds the reason."""
 
     status: int
     request_id: str
@@ -72,6 +72,6 @@ class BatchClient:
 
 
 def _asked_wait(response: httpx.Response, otherwise_s: float) -> float:
-    """Seconds that the server asks for."""
+    """Seconds requested by the server."""
     asked = response.headers.get("retry-after", "")
     return min(LONGEST_WAIT_S, float(asked)) if asked.isdecimal() else otherwise_s

@@ -109,7 +109,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _answer(args: argparse.Namespace, answers: AnswerFile, total: int) -> None:
-    """Ask for what is missing. Raises TenonryError with how far it came."""
+    """Send the missing requests. Raises TenonryError with its progress."""
     import asyncio
 
     from tenonry_batch.own_server import OwnServer
@@ -150,7 +150,7 @@ async def _ask_all(
 
 
 def _root(url: str) -> str:
-    """The server's own URL, also where a user gives the one of a client, which ends in /v1. Raises ConfigError."""
+    """The server's own URL, also if a user passes a client's, which ends in /v1. Raises ConfigError."""
     import httpx
 
     try:

@@ -54,7 +54,7 @@ class OwnServer:
 
 
 def run(payload: Mapping[str, str]) -> int:
-    """The child: what `tenonry serve` does, with its line about being ready among the logs."""
+    """Run `tenonry serve` in the child, with its line about being ready among the logs."""
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     signal.signal(STOP_SIGNAL, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     return main(msgspec.json.decode(payload["arguments"], type=list[str]))

@@ -42,7 +42,7 @@ class _Body(msgspec.Struct):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One request. `id` follows from its content, so that an answer can be told to be of this very request."""
+    """One request. `id` is derived from its content, to identify answers to this very request."""
 
     custom_id: str
     url: str
@@ -81,7 +81,7 @@ def check_requests(path: Path) -> dict[str, str]:
 
 
 def parse(line: bytes) -> Request:
-    """One line. Raises ValueError with the field and what belongs there."""
+    """Parse one line. Raises ValueError with the field and its expected value."""
     read = msgspec.json.decode(line, type=_Line)
     if not 1 <= len(read.custom_id) <= MAX_ID_CHARS:
         raise ValueError(
