@@ -130,7 +130,7 @@ def test_examine_names_the_worker_and_the_refusals(folders):
 
 
 def test_a_worker_without_dummy_steps_has_none_to_do(folders):
-    """Engines that step together ask for one whenever another engine has requests."""
+    """Engines in lockstep request one whenever another engine has requests."""
     found = loaded(folders["t5"])
     assert found.call("execute_dummy_batch") is None
     found.execute_dummy_batch()

@@ -1,4 +1,4 @@
-"""Which candidates a model is for."""
+"""Candidates for a model."""
 
 from __future__ import annotations
 

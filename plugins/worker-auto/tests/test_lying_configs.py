@@ -1,5 +1,5 @@
-"""A config.json that does not tell of the tensors beside it is refused by both workers, by headers alone, in a sentence
-that names file and tensor, or file and key.
+"""A config.json that contradicts its tensors is rejected by both workers, by headers alone, in a sentence that names
+file and tensor, or file and key.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which candidates a model is for: it pools, or it generates. Light, and without a look at the model's layers."""
+"""Candidates for a model: it pools, or it generates. Light, and without inspecting the model's layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POOLS = re.compile(
 
 
 def pools(model: ModelInfo) -> bool:
-    """Whether config.json names a class that cannot generate, or the folder is one of sentence-transformers."""
+    """Return True if config.json names a class that cannot generate, or the folder is one of sentence-transformers."""
     is_folder_of_modules = bool(model.path) and (Path(model.path) / "modules.json").exists()
     return is_folder_of_modules or POOLS.fullmatch(model.architecture) is not None
 

@@ -30,9 +30,9 @@ logger = logging.getLogger("tenonry.worker")
 
 
 class AutoWorker(Worker):
-    """The first worker that takes the model. All ranks try the same candidates in the same order.
+    """Delegates to the first worker that supports the model. All ranks try the same candidates in the same order.
 
-    `capabilities` and `rpc_methods` are what a candidate may have; the one that is chosen answers for itself.
+    `capabilities` and `rpc_methods` are those of any candidate; the chosen one checks its own.
     """
 
     Options = AutoOptions
@@ -77,7 +77,7 @@ class AutoWorker(Worker):
 
     @classmethod
     def check(cls, config: EngineConfig, options: BaseModel) -> None:
-        """Each option must be one that a candidate knows, with a value that it takes."""
+        """Check that each option is known to a candidate, with a valid value."""
         chosen = options if isinstance(options, AutoOptions) else AutoOptions()
         extras = chosen.model_extra or {}
         installed = list(_installed(chosen.candidates)) if extras else []
@@ -95,7 +95,7 @@ class AutoWorker(Worker):
 
     @classmethod
     def preload(cls, model: ModelInfo, options: BaseModel) -> None:
-        """Of the candidate that is asked first."""
+        """Preload for the first candidate."""
         chosen = options if isinstance(options, AutoOptions) else AutoOptions()
         for worker, record in _installed(chosen_by_model(chosen.candidates, model)):
             worker.preload(model, load_options(record, worker))
@@ -144,7 +144,7 @@ class AutoWorker(Worker):
         raise self._all_refused(refused)
 
     def _candidates(self, refused: dict[str, str]) -> Iterator[tuple[str, PluginRecord]]:
-        """Those that are installed and take the options, in order; `refused` gets the others.
+        """Installed candidates that accept the options, in order; `refused` collects the others.
 
         Raises PluginNotFound if none is installed.
         """
@@ -166,7 +166,7 @@ class AutoWorker(Worker):
             raise missing[0]
 
     def _build(self, name: str, record: PluginRecord) -> Worker:
-        """The candidate, built once: what `examine` learnt is there for `load`."""
+        """The candidate, built once: `load` reuses the state of `examine`."""
         if name not in self._built:
             context = dataclasses.replace(self.context)
             self._built[name] = build_plugin(record, context)
@@ -182,14 +182,14 @@ class AutoWorker(Worker):
             logger.info("Worker '%s' serves the model, because: %s", name, reasons)
 
     def _drop(self, name: str) -> None:
-        """Give back what a candidate holds before the next one loads."""
+        """Release the resources of a candidate before the next one loads."""
         worker = self._built.pop(name, None)
         if worker is not None:
             worker.shutdown()
         gc.collect()
 
     def _explained(self, error: ConfigError, name: str, refused: dict[str, str]) -> ConfigError:
-        """Why another candidate than the first was asked, and what it cannot do."""
+        """Add the reason why another candidate than the first was tried to its error."""
         if not refused:
             return error
         return ConfigError(f"{'; '.join(refused.values())}; worker '{name}' would try, but {error}")
@@ -242,7 +242,7 @@ class AutoWorker(Worker):
         self.call("execute_dummy_batch")
 
     def model_facts(self) -> Any:
-        """Facts of the loaded model, as the chosen worker gives them."""
+        """Facts of the loaded model, from the chosen worker."""
         return self.chosen.call("model_facts")
 
     def tasks(self) -> Any:
@@ -250,11 +250,11 @@ class AutoWorker(Worker):
         return self.chosen.call("tasks") if "pooling" in self.chosen.capabilities else {}
 
     def load_phases(self) -> Any:
-        """What its `load` took, as the chosen worker gives it."""
+        """Durations of its `load`, from the chosen worker."""
         return self.chosen.call("load_phases")
 
     def chosen_kernels(self) -> Any:
-        """Which step kernels the chosen worker computes with; those without any refuse the call."""
+        """Step kernels of the chosen worker; those without any reject the call."""
         return self.chosen.call("chosen_kernels")
 
     def resolved_plugins(self) -> dict[str, str]:
