@@ -1,4 +1,4 @@
-"""Children that are forks of a process which has imported what they need (PM-4, faults 12 and 30)."""
+"""Children that are forks of a process with imported modules (PM-4, faults 12 and 30)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class TestForkServer(ProcessStarterContract):
 
 
 def adopts() -> bool:
-    """Whether orphans among the descendants of this process become its children."""
+    """Return True if orphans among the descendants of this process become its children."""
     answer = ctypes.c_int()
     ctypes.CDLL(None).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(answer))
     return bool(answer.value)
@@ -101,7 +101,7 @@ pid = read_facts(Path(sys.argv[1]))["pid"]
 
 
 def parent(file: Path, then: str) -> subprocess.Popen[bytes]:
-    """A process with a child that is a fork; it does what follows, says both process ids and waits."""
+    """A process with a forked child; it runs the following code, prints both process ids and waits."""
     last = "print(pid, server.process.pid, flush=True)\ntime.sleep(600)"
     return subprocess.Popen(
         [sys.executable, "-c", f"{PARENT}{then}\n{last}", str(file)],
@@ -240,7 +240,7 @@ class TestAFreshOneInstead:
 
     @pytest.mark.parametrize("limit", [1, 2], ids=["the server", "its fork"])
     def test_a_server_that_may_not_fork(self, plain, fork_server, file, limit):
-        """It says so, or ends, and whoever asked does not wait."""
+        """It reports that, or exits, and the caller does not wait."""
         server = fork_server("forbids_forks", str(limit))
         plain.start("one", SAY, {"file": str(file)}, starter=server)
         assert not read_facts(file)["is_fork"]
@@ -351,7 +351,7 @@ class TestBeforeItBegins:
 
 
 def spawned(source: str) -> int:
-    """The process id of a child of which nothing else here knows."""
+    """Process id of a child unknown to everything else here."""
     return os.posix_spawn(sys.executable, [sys.executable, "-c", source], os.environ)
 
 

@@ -70,12 +70,12 @@ def test_a_collected_launcher_takes_its_engines_along(monkeypatch):
 
 @pytest.mark.skipif(not IS_SUPPORTED, reason="needs Linux")
 class TestForks:
-    """Engines whose worker says what to import are forks of a process that has done so, and keeps nothing else."""
+    """Engines whose worker names imports are forks of a process with these imports, and nothing else."""
 
     def start(
         self, launcher: ForkLauncher, tmp_path: Path, *indexes: int, **plugins: str
     ) -> list[str]:
-        """Whether each imported by itself, as it says."""
+        """Start the engines; returns the import facts that each writes to its file."""
         files = [tmp_path / str(index) for index in indexes]
         launcher.start(
             [spec(index, str(file), **plugins) for index, file in zip(indexes, files, strict=True)]

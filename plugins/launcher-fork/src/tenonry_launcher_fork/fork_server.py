@@ -1,7 +1,7 @@
-"""The process that is forked for each engine: it has one thread, and only what was imported. See `forks`.
+"""The process that is forked for each engine: it has one thread, and imported modules only. See `forks`.
 
-A fork is given what a fresh interpreter would be: environment, folder, open files, and a message on standard input,
-with which `tenonry.launch.child` goes on.
+A fork receives the same as a fresh interpreter: environment, folder, open files, and a message on standard input, from
+which `tenonry.launch.child` continues.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _open_files() -> set[str]:
 
 
 def _why_not(known: set[str]) -> str:
-    """Why a fork of this process would not be like a fresh one; empty if it would."""
+    """Reason why a fork of this process would differ from a fresh one; empty if it would not."""
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         return "what was imported has started threads"
     if _open_files() - known:

@@ -1,11 +1,11 @@
 """Child processes that are forks of one which has imported their modules. The parent's process, on Linux.
 
 Imports take most of an engine's start. A process that has done them, and nothing else, is forked for each engine of an
-instance: all but the first start without, and they share the memory of what was imported.
+instance: all but the first start without imports, and they share the memory of the imported modules.
 
 A fork becomes a child of this process like any other: its exit code can be waited for, and the kernel ends it with this
-process, not with the one that was forked. For that the fork of a fork is handed on: Linux gives a process whose parent
-ended to the next of its ancestors that asks for such (`PR_SET_CHILD_SUBREAPER`), as this process does for that moment.
+process, not with the one that was forked. For that, a second fork is re-parented: Linux assigns a process whose parent
+ended to the nearest ancestor that is a subreaper (`PR_SET_CHILD_SUBREAPER`), as this process is for that moment.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ADOPTING = threading.Lock()
 
 
 def _is_supported() -> bool:
-    """Whether this is Linux, and one that lets a process wait for a descriptor of another (some containers do not)."""
+    """Return True on a Linux that supports waiting for process descriptors (some containers do not)."""
     if sys.platform != "linux":
         return False
     try:
@@ -98,7 +98,7 @@ class ForkedProcess:
 
 
 class ForksClosed(OSError):
-    """The process that is forked was ended by its owner, which wants no more children."""
+    """The fork server was stopped by its owner, which starts no more children."""
 
 
 class LaterProcess:
@@ -188,7 +188,7 @@ class ForkServer:
 
     @property
     def has_given_up(self) -> bool:
-        """Whether it ended by itself, since what it imported cannot be forked."""
+        """True if it exited by itself, since its imports cannot be forked."""
         return self.process.poll() == 0
 
     def start(self, start: Start) -> LaterProcess:

@@ -54,7 +54,7 @@ class ForkLauncher(ProcessLauncher):
 
 
 def _names_imports(plan: PluginPlan) -> bool:
-    """Whether the worker of engines runs in their process, and overrides `preload`."""
+    """Return True if the worker of engines runs in their process, and overrides `preload`."""
     executor = load_class(plan.get("executor"))
     worker = load_class(plan.get("worker"))
     owner = next(base for base in worker.__mro__ if "preload" in vars(base))

@@ -11,7 +11,7 @@ from tenonry.plugin.plan import load_class
 
 
 class EngineImports(msgspec.Struct, frozen=True, kw_only=True):
-    """Worker and model that decide what an engine's process imports beyond the kernel."""
+    """Worker and model, which determine the imports of an engine's process beyond the kernel."""
 
     worker: PluginRecord
     model_text: str
