@@ -42,7 +42,7 @@ def version_of(part: Any) -> dict[str, str]:
 
 
 def ending(part: Any) -> dict[str, str | None]:
-    """Why the answer ended."""
+    """Stop reason of the answer."""
     if part.stop_reason is not None and part.finish_reason == "stop":
         return {"stop_reason": "stop_sequence", "stop_sequence": part.stop_reason}
     return {

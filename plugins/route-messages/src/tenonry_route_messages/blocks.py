@@ -129,7 +129,7 @@ class BlockReader:
         return []
 
     def _compaction(self, block: Mapping[str, Any], where: str) -> list[Part]:
-        """The summary of what was compacted, or nothing where that failed."""
+        """Summary of a compacted conversation, or nothing if the compaction failed."""
         if block.get("encrypted_content"):
             self._ignore("messages[].content[].encrypted_content", "only its author can read it")
         if block.get("content") is None:
@@ -231,7 +231,7 @@ def _image(block: Mapping[str, Any], where: str) -> Part:
 
 
 def _url(source: Any, where: str) -> str:
-    """Where an image is, or the image itself."""
+    """URL of an image, or the image itself."""
     kind = source.get("type") if isinstance(source, dict) else None
     if kind not in ("base64", "url"):
         refuse(f"{where}.type", f"{kind!r:.40} is not read here; send base64 or url")

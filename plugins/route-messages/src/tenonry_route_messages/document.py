@@ -1,4 +1,4 @@
-"""What /openapi.json says of the bodies of POST /v1/messages and /v1/messages/count_tokens, as JSON schemas. Data."""
+"""JSON schemas in /openapi.json of the bodies of POST /v1/messages and /v1/messages/count_tokens. Data."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A request of the Messages API as the fields of a chat. Front end.
 
-What would change the answer and cannot be honoured is refused by name. Names that nothing here reads are judged by
-`names.py`.
+Unsupported fields that would change the answer are rejected by name. Unknown names are handled by `names.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ EFFORT = frozenset({"low", "medium", "high", "xhigh", "max"})
 
 
 def chat_fields(body: Any, ignore: Ignore, *, needs_max_tokens: bool = True) -> dict[str, Any]:
-    """The chat that a request means. `ignore` gets what is left out. Raises RequestError that names the field."""
+    """Convert a request to a chat. `ignore` receives omitted parts. Raises RequestError that names the field."""
     if not isinstance(body, dict):
         raise RequestError("the body must be a JSON object")
     fields: dict[str, Any] = {
@@ -147,7 +146,7 @@ def _add_choice(fields: dict[str, Any], choice: Any, left_out: set[str]) -> None
 
 
 def _add_thinking(fields: dict[str, Any], body: Mapping[str, Any]) -> None:
-    """Thinking is what the chat template makes of it; its budget is a hint, and `max_tokens` the bound."""
+    """Thinking is controlled by the chat template; its budget is a hint, and `max_tokens` the bound."""
     thinking = body.get("thinking")
     if thinking is None:
         return

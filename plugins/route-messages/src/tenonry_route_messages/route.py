@@ -78,7 +78,7 @@ def build(context: Any) -> APIRouter:
 
     @router.post("/v1/messages/count_tokens", **counted)
     async def count_tokens(request: Request) -> Response:
-        """How many tokens the prompt has; none are computed."""
+        """Number of tokens of the prompt; none are computed."""
         try:
             body = await chats.read_json(request)
             fields = chats.fields(request)
@@ -91,7 +91,7 @@ def build(context: Any) -> APIRouter:
 
     @router.head("/", include_in_schema=False)
     async def root() -> Response:
-        """What some clients ask before their first request."""
+        """Answer the probe that some clients send before their first request."""
         return Response()
 
     return router

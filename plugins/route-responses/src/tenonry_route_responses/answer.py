@@ -106,9 +106,9 @@ def response_of(answer: Any, body: Mapping[str, Any], items: Items, status: str)
 
 
 class ResponseWriter:
-    """Turns the parts of an answer into events, in the documented order; `items` hold what they amount to.
+    """Turns the parts of an answer into events, in the documented order; `items` collect their results.
 
-    `count_text`: tokens of a text. `own_names`: of functions in namespaces, by the names that the model knows.
+    `count_text`: tokens of a text. `own_names`: of functions in namespaces, by the model's names.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What /openapi.json says of the body of POST /v1/responses, as a JSON schema. Data."""
+"""JSON schema in /openapi.json of the body of POST /v1/responses. Data."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def _parts(value: Any, where: str, *, images: bool = True) -> list[Part]:
 
 
 def _part(part: Any, where: str, images: bool) -> Part:
-    """A part as chats know it."""
+    """A part in the form of chats."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "input_image" and images:
         return _image(part, where)
@@ -218,7 +218,7 @@ def _part(part: Any, where: str, images: bool) -> Part:
 
 
 def _image(part: Item, where: str) -> Part:
-    """An image as chats know it."""
+    """An image in the form of chats."""
     if part.get("file_id") is not None:
         refuse(f"{where}.file_id", "there are no files; send image_url", "unsupported")
     url = text_of(part, where, "image_url")

@@ -1,4 +1,4 @@
-"""Fields of the objects in a request. Others are refused, or ignored and reported, by the server's rules. Front end."""
+"""Fields of the objects in a request. Others are rejected, or ignored and reported, by the server. Front end."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ FORMAT = frozenset({"type", "name", "description", "schema", "strict"})
 
 
 def check_names(body: Any, fields: Any) -> None:
-    """Judge all names in a body; `fields` is the server's `FieldCheck`. What has another form is left to others."""
+    """Check all names in a body; `fields` is the server's `FieldCheck`. Malformed values are checked elsewhere."""
     if not isinstance(body, dict):
         return
     fields.body(body, READ | {*PASSED} | HARMLESS | set(REFUSED), ELSEWHERE)

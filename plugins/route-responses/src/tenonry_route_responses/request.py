@@ -1,7 +1,7 @@
 """A request of the Responses API as the fields of a chat. Front end.
 
-Nothing is stored: a conversation comes whole in `input`. What would change the answer and cannot be honoured is refused
-by name. Names that nothing here reads are judged by `names.py`.
+Nothing is stored: a conversation comes whole in `input`. Unsupported fields that would change the answer are rejected
+by name. Unknown names are handled by `names.py`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ REFUSED = {
 
 
 def chat_fields(body: Any, ignore: Ignore) -> dict[str, Any]:
-    """The chat that a request means. `ignore` gets what is left out. Raises RequestError that names the field."""
+    """Convert a request to a chat. `ignore` receives omitted parts. Raises RequestError that names the field."""
     if not isinstance(body, dict):
         raise RequestError("the body must be a JSON object")
     _check_values(body)
@@ -123,7 +123,7 @@ def _add_format(fields: dict[str, Any], text: Any) -> None:
 
 
 def _add_logprobs(fields: dict[str, Any], body: Mapping[str, Any], ignore: Ignore) -> None:
-    """`include` asks for log-probabilities; all else that it may ask for is made by tools of OpenAI's servers."""
+    """Handle log-probabilities in `include`; its other values belong to tools of OpenAI's servers."""
     include = [] if body.get("include") is None else body["include"]
     if not isinstance(include, list) or not all(isinstance(name, str) for name in include):
         refuse("include", "must be a list of texts")

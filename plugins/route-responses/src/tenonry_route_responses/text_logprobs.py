@@ -12,7 +12,7 @@ from typing import Any
 
 
 class TextLogprobs:
-    """Divides the log-probabilities of one answer among its texts. An entry has `bytes`, what its token adds."""
+    """Divides the log-probabilities of one answer among its texts. An entry's `bytes` are those that its token adds."""
 
     __slots__ = ("_data", "_waiting")
 

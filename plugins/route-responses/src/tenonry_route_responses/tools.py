@@ -1,7 +1,7 @@
 """Tools of a request as functions of a chat. Front end.
 
-A namespace is a group of functions: the model knows each by one joined name, and the answer names both again. Tools of
-other kinds are left out and reported.
+A namespace is a group of functions: each has one joined name for the model, and the answer contains both again. Tools
+of other kinds are omitted and reported.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Tool = dict[str, Any]
 
 
 class OwnName(NamedTuple):
-    """The name of a function as the client knows it."""
+    """The client's name of a function."""
 
     namespace: str
     name: str
 
 
 def joined_name(namespace: Any, name: str) -> str:
-    """The name of a function in a namespace, as the model knows it."""
+    """The model's name of a function in a namespace."""
     if not isinstance(namespace, str) or not namespace:
         return name
     return f"{namespace.removesuffix(SEPARATOR)}{SEPARATOR}{name}"
