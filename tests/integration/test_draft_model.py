@@ -133,6 +133,7 @@ class TestEveryGuessIsRight:
         assert stats.num_preemptions > preempted
         assert stats.num_draft_tokens == stats.num_accepted_tokens > 60
 
+    @pytest.mark.usefixtures("forked_children")
     def test_with_two_ranks(self, plain):
         """The first drafts for both."""
         expected = tokens(plain, PROMPTS[:2], LONG)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tenonry import LLM, SamplingParams
+from tenonry_hf_hub.gguf import folder, tokenizer
 from tenonry_testkit import gguf_files
 
 PROMPT = "the hand in a café\n and then <|user|>42"
@@ -34,6 +38,18 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+@pytest.fixture
+def tokenizer_here(monkeypatch):
+    """The tokenizer is made in this process, which has imported transformers; one test starts the real process."""
+
+    def run(command, **options):
+        assert command[:4] == [sys.executable, "-P", "-m", tokenizer.__name__]
+        tokenizer.main(*command[4:])
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(folder, "subprocess", SimpleNamespace(run=run))
+
+
 @torch.no_grad()
 def expected(path):
     """The prompt's tokens, log-probabilities of each next one, and what follows."""
@@ -48,7 +64,7 @@ def expected(path):
     return prompt, logprobs, made[0, len(prompt) :].tolist(), tokenizer
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("tokenizer_here")
 @pytest.mark.parametrize(("name", "kind", "tied"), MODELS)
 def test_a_file_answers_as_transformers_reads_it(name, kind, tied, tmp_path):
     path = gguf_files.write(tmp_path / f"{name}.gguf", name, Kind[kind], tied=tied)
@@ -75,7 +91,7 @@ def test_a_chat_is_written_with_the_template_of_the_file(tmp_path):
     assert len(made.outputs[0].token_ids) == NUM_TOKENS
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("tokenizer_here")
 def test_weights_can_be_rounded_to_8_bits_as_those_of_any_model(tmp_path, caplog):
     path = gguf_files.write(tmp_path / "small.gguf", kind=Kind.Q8_0)
     _, logprobs, _, _ = expected(path)
@@ -95,7 +111,7 @@ def test_weights_can_be_rounded_to_8_bits_as_those_of_any_model(tmp_path, caplog
     assert float((near - wanted).norm() / wanted.norm()) < 0.03
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("tokenizer_here", "forked_children")
 def test_ranks_take_their_pieces_of_a_file(tmp_path):
     path = gguf_files.write(tmp_path / "small.gguf", kind=Kind.Q4_K)
     _, _, tokens, _ = expected(path)
@@ -104,7 +120,7 @@ def test_ranks_take_their_pieces_of_a_file(tmp_path):
     assert list(made.outputs[0].token_ids) == tokens
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("tokenizer_here")
 def test_weights_that_were_dropped_are_read_from_the_file_again(tmp_path):
     path = gguf_files.write(tmp_path / "small.gguf", kind=Kind.Q4_K)
     _, _, tokens, _ = expected(path)
@@ -115,7 +131,7 @@ def test_weights_that_were_dropped_are_read_from_the_file_again(tmp_path):
     assert list(made.outputs[0].token_ids) == tokens
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("tokenizer_here")
 def test_adapters_add_to_the_layers_of_a_file(tmp_path):
     """As peft does on what transformers reads; a request without one gets the tokens of the file."""
     path = gguf_files.write(tmp_path / "small.gguf", kind=Kind.Q8_0)

@@ -125,6 +125,7 @@ def test_rounds_take_place(llm, spec):
     assert core.num_passes - before < 12
 
 
+@pytest.mark.usefixtures("forked_children")
 class TestServed:
     @pytest.mark.parametrize("layout", [{}, {"tensor_parallel_size": 2}], ids=["one rank", "TP 2"])
     def test_newcomers_and_aborts_in_the_middle(self, plain, layout):

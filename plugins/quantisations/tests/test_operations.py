@@ -14,6 +14,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, detokenize
 GPTQ = {"bits": 4, "group_size": GROUP, "desc_act": False}
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_ranks_quantise_their_pieces_at_load(tmp_path):
     model_folder(tmp_path)
     wanted = answers(tmp_path, quantization="int8")[0]
@@ -21,6 +22,7 @@ def test_ranks_quantise_their_pieces_at_load(tmp_path):
     assert float((found - wanted).norm() / wanted.norm()) < 0.03
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_ranks_dequantise_checkpoints(tmp_path):
     model_folder(tmp_path)
     write_plainly(tmp_path, "gptq", GPTQ)
