@@ -17,10 +17,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
+import shallow_demo
 from environments import HERE, Unavailable, python_with
-from server_process import Server
-
-from tenonry_demo_model import model_path
+from server_process import ForkedServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 GENERATES = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
@@ -82,12 +81,13 @@ def probes() -> dict[str, list[Probe]]:
 
 
 @pytest.fixture(scope="module")
-def send() -> Iterator[Callable[[Probe], Answer]]:
+def send(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Probe], Answer]]:
     """Sends a request to a server that generates, or to one that pools."""
+    model = shallow_demo.save(tmp_path_factory.mktemp("fields") / "model", num_layers=1)
     common = ("--load-format", "auto", "--device", "cpu")
     template = str(HERE.parent / "agents.jinja")
-    generating = Server(model_path(), *common, "--chat-template", template)
-    pooling = Server(model_path(), *common, "--worker", "pooling")
+    generating = ForkedServer(model, *common, "--chat-template", template)
+    pooling = ForkedServer(model, *common, "--worker", "pooling")
     try:
         urls = dict.fromkeys(GENERATES, generating.ready().url)
         urls["/v1/embeddings"] = pooling.ready().url
