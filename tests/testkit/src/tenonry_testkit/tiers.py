@@ -1,0 +1,21 @@
+"""Cases of a parametrised test in two tiers: those of every run, and those marked `nightly`. Test process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+
+def nightly_unless(is_usual: Callable[..., bool], cases: Iterable[Any]) -> list[Any]:
+    """Return `cases` as parameters of pytest; those for which `is_usual` is false are marked `nightly`.
+
+    `is_usual` gets the values of a case, one argument each.
+    """
+    found = []
+    for case in cases:
+        values = case if isinstance(case, tuple) else (case,)
+        marks = () if is_usual(*values) else pytest.mark.nightly
+        found.append(pytest.param(*values, marks=marks))
+    return found
