@@ -17,6 +17,7 @@ from tenonry import LLM, SamplingParams
 from tenonry.errors import TenonryError
 from tenonry.kv_cache import sequence_pages
 from tenonry_testkit.kernel.engine import Inbox, request
+from tenonry_testkit.tiers import nightly_unless
 
 # Processes that load torch start slowly where two cores are busy.
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("one_thread")]
@@ -39,6 +40,8 @@ FAMILIES = {
     "Gemma 4": ("gemma4", 4),
     "DeepSeek V3.2": ("deepseek_v32", 0),
 }
+# State, sinks, chunks, state-space layers, windows with shared K/V, an indexer. The worker's own tests have the others.
+USUAL = {"Qwen3-Next", "gpt-oss", "Llama 4", "Nemotron-H", "Gemma 4", "DeepSeek V3.2"}
 NO_PLAN = {"gpt-oss", "Mamba 2", "LFM2", "Falcon-H1"}  # transformers gives none for cutting layers
 
 LENGTHS = (5, 17, 1, 33, 9, 26)
@@ -136,7 +139,7 @@ PROMPTS = [tokens(length, seed) for seed, length in enumerate(LENGTHS)]
 ALIKE = [tokens(SHARED, 50) + tokens(count, 60 + count) for count in (5, 1, 9, 2)]
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=nightly_unless(lambda name: name in USUAL, FAMILIES))
 def family(request, tmp_path_factory):
     made = Family(request.param, tmp_path_factory.mktemp("models"))
     with made.in_chunks, made.in_flight:

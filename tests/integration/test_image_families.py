@@ -22,6 +22,7 @@ from tenonry.messages import EngineCoreRequest
 from tenonry_images.base import ImageContext, ImageLimits
 from tenonry_images.preparation import CannotPrepare, Preparation
 from tenonry_images.prompt import with_images, with_surroundings
+from tenonry_testkit.tiers import nightly_unless
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("one_thread")]
 LENGTH = 24
@@ -132,7 +133,7 @@ def test_the_pictures_have_different_numbers_of_tiles(family):
     assert len(counts) > 1
 
 
-@pytest.mark.parametrize("budget", [512, 7])
+@pytest.mark.parametrize("budget", nightly_unless(lambda budget: budget == 7, [512, 7]))
 def test_tokens_equal_generate_however_prompts_are_cut(family, budget):
     with family.engine(max_num_batched_tokens=max(budget, family.least_budget)) as llm:
         family.serve(llm, CHATS)
@@ -182,7 +183,11 @@ def test_completions_of_one_request_share_its_images(family):
         assert [list(each.token_ids) for each in output.outputs] == [family.wanted[chat][1]] * 2
 
 
-@pytest.mark.parametrize("forgets", [False, True], ids=["kept", "forgotten by the worker"])
+@pytest.mark.parametrize(
+    "forgets",
+    nightly_unless(lambda forgets: forgets, [False, True]),
+    ids=["kept", "forgotten by the worker"],
+)
 def test_rows_that_come_back_have_their_images_again(family, forgets, monkeypatch):
     if forgets:
         monkeypatch.setattr("tenonry_worker_torch.images.rows.CACHED_TOKENS", 0)

@@ -2,8 +2,8 @@
 
 Six prompts of mixed length run together through `LLM` with the batching scheduler: in one big batch, in chunks, in a
 pool so small that requests are preempted, with the prefix cache on and off, with one, two and three steps in flight.
-A family of each kind of attention is served in every way, the others in the ways that combine several; the worker's
-own tests serve every family in every way without an engine, and `test_fast_path` has families of its own.
+A family of each kind of attention is served in every way, the others at night; the worker's own tests serve every
+family without an engine, and `test_fast_path` has families of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 
 from tenonry import LLM, SamplingParams
 from tenonry.kv_cache import sequence_pages
+from tenonry_testkit.tiers import nightly_unless
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ROOT = Path(__file__).parents[2]
@@ -112,7 +113,7 @@ FAMILIES = sorted(
 )
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=nightly_unless(lambda name: name in EVERY_WAY, FAMILIES))
 def family(request, tmp_path_factory):
     made = Family(request.param, tmp_path_factory.mktemp("models"))
     with made.usual:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from forked_programs import forked_programs
 
+from tenonry_testkit.tiers import nightly_unless
+
 BEGIN = """
 import sys
 from tenonry_torch_base.imports import importing
@@ -17,6 +19,10 @@ with importing():
     import torch._dynamo
 state = torch._dynamo.__dict__["_deferred"]
 """
+
+
+# An attribute and an import: each executes the package, which takes seconds.
+QUICK = {"torch._dynamo.config.cache_size_limit", "import torch._dynamo.eval_frame"}
 
 
 @pytest.fixture(scope="module")
@@ -60,15 +66,18 @@ print(model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False
 
 @pytest.mark.parametrize(
     "use",
-    [
-        "torch._dynamo.config.cache_size_limit",
-        "import torch._dynamo.eval_frame",
-        "from torch._dynamo.utils import counters",
-        "from torch._dynamo import *",
-        "torch._dynamo.reset()",
-        "torch._dynamo.disable(torch.nn.Linear(2, 2))",
-        "torch.func.vmap(lambda x: x)(torch.zeros(2)); torch.compiler.reset()",
-    ],
+    nightly_unless(
+        lambda use: use in QUICK,
+        [
+            "torch._dynamo.config.cache_size_limit",
+            "import torch._dynamo.eval_frame",
+            "from torch._dynamo.utils import counters",
+            "from torch._dynamo import *",
+            "torch._dynamo.reset()",
+            "torch._dynamo.disable(torch.nn.Linear(2, 2))",
+            "torch.func.vmap(lambda x: x)(torch.zeros(2)); torch.compiler.reset()",
+        ],
+    ),
 )
 def test_any_other_use_executes_it(run, use):
     program = f"""

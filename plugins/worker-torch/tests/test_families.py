@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
 import pytest
 import torch
 import worker_families
 import worker_tools
 from worker_driver import Driver, Request
+
+from tenonry_testkit.tiers import nightly_unless
 
 LEAN = {
     "llama",
@@ -33,6 +36,18 @@ WAYS = {
 }
 
 
+# A family of each kind of attention is served in every way, the others in the way that combines the most.
+EVERY_WAY = {"llama", "gpt2", "gemma2", "mixtral", "deepseek_v3", "gemma3n"}
+
+
+def cases_of(*ways):
+    """Pairs of a family and a way; most are nightly."""
+    return nightly_unless(
+        lambda family, way: family in EVERY_WAY or way == "preempted",
+        itertools.product(worker_families.FAMILIES, ways),
+    )
+
+
 @functools.cache
 def model_of(family, backend, fuse):
     return worker_tools.loaded(worker_families.build(family), backend=backend, fuse=fuse)
@@ -48,14 +63,12 @@ def serve(model, **way):
     return [request.output for request in driver.run(requests)]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("family", worker_families.FAMILIES)
+@pytest.mark.parametrize(("family", "way"), cases_of(*WAYS))
 def test_tokens_equal_generate(family, way):
     assert serve(model_of(family, "cpu", True), **WAYS[way]) == worker_tools.generated(family)
 
 
-@pytest.mark.parametrize("way", ["one big batch", "preempted"])
-@pytest.mark.parametrize("family", worker_families.FAMILIES)
+@pytest.mark.parametrize(("family", "way"), cases_of("one big batch", "preempted"))
 def test_tokens_equal_generate_on_the_reference_backend_without_fusion(family, way):
     assert serve(model_of(family, "sdpa", False), **WAYS[way]) == worker_tools.generated(family)
 

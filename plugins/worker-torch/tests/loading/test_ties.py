@@ -4,6 +4,7 @@ folder count. transformers on one rank decides.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import shutil
@@ -17,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from worker_driver import Driver, Request
 
 from tenonry.errors import ModelError
+from tenonry_testkit.tiers import nightly_unless
 from tenonry_worker_torch.loading.load import look
 
 LAYOUTS = {"one rank": {}, "tensor": {"tp": 2}, "pipeline": {"pp": 2}, "both": {"tp": 2, "pp": 2}}
@@ -81,8 +83,13 @@ def served(folder, prompts, **layout):
         ranks.close()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "layout"),
+    nightly_unless(
+        lambda case, layout: layout in {"one rank", "both"} or case == "not tied",
+        itertools.product(CASES, LAYOUTS),
+    ),
+)
 def test_embedding_and_head_are_those_of_transformers(case, layout, tmp_path):
     tied, change = CASES[case]
     folder = model(tmp_path, tied=tied, change=change)
@@ -189,8 +196,14 @@ FOLDERS = (
 )
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("arrange", FOLDERS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    ("arrange", "layout"),
+    nightly_unless(
+        lambda arrange, layout: layout == "one rank" or arrange is single_beside_shards,
+        itertools.product(FOLDERS, LAYOUTS),
+    ),
+    ids=lambda each: getattr(each, "__name__", each),
+)
 def test_one_rule_says_which_files_count(arrange, layout, tmp_path):
     model_of = tmp_path / "model"
     model_of.mkdir()
