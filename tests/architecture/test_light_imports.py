@@ -17,6 +17,8 @@ PROBE = Path(__file__).with_name("import_probe.py")
 HEAVY = {"torch", "transformers", "fastapi", "uvicorn", "ray"}
 # The kinds that the kernel resolves itself, and the points whose classes the front end imports.
 LIGHT_GROUPS = {
+    "tenonry.call_sets",
+    "tenonry.request_checks",
     "tenonry.executors",
     "tenonry.schedulers",
     "tenonry.stat_loggers",

@@ -45,6 +45,14 @@ class CompletionOutput(msgspec.Struct):
     logprobs: list[dict[int, Logprob]] | None = None
 
 
+class PoolingOutput(msgspec.Struct, frozen=True):
+    """The answer to a pooling request: `data` f32[D], a vector or the scores of a head."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    data: Any  # as `RequestOutput.pooled`
+
+
 class RequestMetrics(msgspec.Struct, kw_only=True):
     """Times of one request by the front end's monotonic clock, in seconds; 0 means not yet."""
 

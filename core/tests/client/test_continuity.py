@@ -555,7 +555,7 @@ class TestGivingUp:
     @pytest.mark.parametrize("change", ["weights", "sleep", "hold"])
     def test_engines_that_would_not_be_as_they_were(self, serve, change):
         served = serve(worker=worker())
-        served.engine.operations.changes.add(f"engines: {change}")
+        served.engine.calls.divergence.add(f"engines: {change}")
 
         async def main() -> None:
             tasks = await begun(served, [[1]])

@@ -33,7 +33,7 @@ class TestPause:
                 await served.engine.pause_generation(keep=True)
             assert not served.engine.is_paused
 
-        monkeypatch.setattr(served.engine.operations, "hold", refused)
+        monkeypatch.setattr(served.engine.calls["operations"], "hold", refused)
         served.run(main())
 
     def test_what_runs_is_aborted_and_what_comes_waits(self, served):
@@ -83,7 +83,7 @@ class TestPause:
             assert asked == [("reset_prefix_cache", False, False, 0), ("reset_mm_cache", 0)]
             await served.engine.resume_generation()
             await served.engine.reset_prefix_cache(True, reset_connector=True)
-            assert asked[2:] == [("release", 0), ("reset_prefix_cache", True, True, 0)]
+            assert asked[2:] == [("operations.release", 0), ("reset_prefix_cache", True, True, 0)]
 
         served.run(main())
 

@@ -166,12 +166,12 @@ class TestUnderLoad:
 
         async def watched(*_: object) -> None:
             seen.append(sorted(client.newcomers))
-            seen.append(await client.call("is_held"))
+            seen.append(await client.call("operations.is_held"))
 
         served.engine._engines.on_join = watched
         served.run(served.engine.replace_engines())
         assert seen == [[0], [False, False]]
-        assert served.run(client.call("is_held")) == [False]
+        assert served.run(client.call("operations.is_held")) == [False]
 
     def test_a_request_with_what_another_engine_gives_once_ends_and_others_go_on(self, serve):
         served = serve()
@@ -255,7 +255,7 @@ class TestRefused:
 
     def test_adapters_that_the_new_one_cannot_load(self, serve):
         served = serve()
-        served.engine.adapters._paths["gone"] = "/gone"  # as if loaded; this worker cannot
+        served.engine.calls["adapters"]._paths["gone"] = "/gone"  # as if loaded; this worker cannot
         text = "does not support 'add_lora'"
         served.run(refused(served, EngineGenerateError, text))
 

@@ -176,9 +176,9 @@ class TestScale:
         load = front_end._engines.on_join
         seen = []
 
-        async def watched(*_: object) -> None:
+        async def watched(*joined: Any) -> None:
             seen.append(sorted(front_end._client.leaving))
-            await load()
+            await load(*joined)
             seen.append(await many(served, 4))  # the engine that joins takes none of them
             seen.append(len(front_end._client.engines[1].requests))
 
@@ -190,7 +190,7 @@ class TestScale:
     def test_engines_that_cannot_load_the_adapters_do_not_join(self, serve):
         served = serve()
         before = served.engine.engine_pids
-        served.engine.adapters._paths["gone"] = "/gone"  # as if loaded; this worker cannot
+        served.engine.calls["adapters"]._paths["gone"] = "/gone"  # as if loaded; this worker cannot
         with pytest.raises(EngineGenerateError, match="does not support 'add_lora'"):
             served.run(served.engine.scale(2))
         assert served.engine.engine_pids == before

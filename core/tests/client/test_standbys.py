@@ -314,25 +314,28 @@ class TestBesideOtherOperations:
         async def main() -> list[bool]:
             await ready(served)
             await served.engine.pause_generation(keep=True)
-            held = [await client.call_engine(index, "is_held")]
+            held = [await client.call_engine(index, "operations.is_held")]
             await served.engine.resume_generation()
-            return [*held, await client.call_engine(index, "is_held")]
+            return [*held, await client.call_engine(index, "operations.is_held")]
 
         assert served.run(main()) == [True, False]
-        assert served.run(client.call("is_held")) == [False]  # of those that serve
+        assert served.run(client.call("operations.is_held")) == [False]  # of those that serve
 
-    def test_one_that_cannot_follow_is_lost(self, serve, caplog):
+    def test_one_that_cannot_follow_is_lost(self, serve, caplog, monkeypatch):
         served = serve(standby_engines=1)
         calls = served.engine._calls
+        reset = served.engine._client.call
 
         async def main() -> None:
             pids = await ready(served)
-            await calls._tell_standbys("add_lora", ("a", "/a"))  # no worker of fakes has adapters
+            monkeypatch.setattr(served.engine._client, "call", lambda *_: reset("ping"))
+            await calls.change("adapters.add_lora", "a", "/a")  # no worker of fakes has adapters
+            monkeypatch.undo()
             while await ready(served) == pids:  # noqa: ASYNC110 - no event says so
                 await asyncio.sleep(0.001)
 
         served.run(main())
-        assert "it could not follow 'add_lora'" in caplog.text
+        assert "it could not follow 'adapters.add_lora'" in caplog.text
 
     def test_engines_with_new_weights_have_none(self, serve):
         """Theirs are those on disk."""
@@ -341,7 +344,7 @@ class TestBesideOtherOperations:
         async def main() -> None:
             await ready(served)
             run = await streams(served, 1)
-            served.engine.operations.changes.add("engines have new weights")
+            served.engine.calls.divergence.add("engines have new weights")
             kill(served)
             with pytest.raises(EngineDeadError, match="not started again: engines have new"):
                 await run

@@ -14,15 +14,15 @@ from tenonry.engine.request_checks import (
     MAX_STOP_IDS,
     MAX_TAG_CHARS,
     MAX_TAGS,
-    RequestLimits,
     check_request,
 )
 from tenonry.errors import RequestError
 from tenonry.features.checks import MAX_FEATURE_BYTES
+from tenonry.interfaces.request_check import RequestLimits
 from tenonry.messages import EngineCoreRequest, make_handle
 from tenonry.outputs import FinishReason
 from tenonry.request import Request, RequestStatus
-from tenonry.sampling_params import SamplingParams, StructuredOutput
+from tenonry.sampling_params import PoolingParams, SamplingParams, StructuredOutput
 from tenonry.step import Adapter
 
 LIMITS = RequestLimits(max_model_len=10, vocab_size=100)
@@ -172,6 +172,7 @@ class TestRefused:
             ),
             ({"adapter": Adapter("style", "1f")}, "adapter", "lora"),
             ({"features": {"image": np.ones(2)}}, "features", "features"),
+            (sampling(pooling=PoolingParams()), "pooling", "pooling"),
         ],
     )
     def test_what_the_worker_cannot_do_is_refused_where_that_is_known(
@@ -191,6 +192,16 @@ class TestRefused:
         with pytest.raises(RequestError) as caught:
             check_request(request([5] * 10), LIMITS)
         assert caught.value.code == "context_length_exceeded"
+
+    def test_installed_checks_run_and_know_the_limits(self):
+        def no_salt(source: EngineCoreRequest, limits: RequestLimits) -> None:
+            if source.cache_salt:
+                raise RequestError(f"no salt below {limits.vocab_size}", "cache_salt")
+
+        limits = RequestLimits(10, 100, checks=(no_salt,))
+        check_request(request(), limits)
+        with pytest.raises(RequestError, match="no salt below 100"):
+            check_request(request(cache_salt="x"), limits)
 
 
 class TestRequest:

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import Any
 
 import msgspec
 import pytest
 
 from tenonry.engine.core import EngineCore
-from tenonry.engine.utility import METHODS, OPERATIONS, EngineUtilities, answer
+from tenonry.engine.utility import EngineUtilities, answer
+from tenonry.errors import PluginError
+from tenonry.interfaces.call_set import CallSet
 from tenonry.messages import UtilityCall, UtilityResult
-from tenonry.operations.engine import EngineOperations
 from tenonry_testkit.kernel.engine import Inbox, expected, make_core, request
-from tenonry_testkit.kernel.faulty import CALLS
 
 WORKER = {"name": "tenonry_testkit.kernel.faulty:FaultyWorker", "options": {}}
 DEEP = {"name": "tenonry_testkit.fakes:InstantExecutor", "options": {"depth": 2, "late": True}}
 
 
+NO_PORTS: Any = None  # no client is attached here
+
+
 def call(core: EngineCore, name: str, *args: Any, **kwargs: Any) -> UtilityResult:
-    no_ports: Any = None  # no client is attached here
-    return answer(EngineUtilities(core, no_ports), UtilityCall(7, name, list(args), kwargs))
+    return answer(EngineUtilities(core, NO_PORTS), UtilityCall(7, name, list(args), kwargs))
 
 
 def result(core: EngineCore, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -39,38 +42,17 @@ class TestAllowList:
     """Q10."""
 
     def test_it_is_what_it_is(self):
-        expected = {
-            "add_lora",
+        assert set(EngineUtilities(make_core(call_sets=[]), NO_PORTS).methods) == {
             "attach_client",
             "check_health",
-            "check_update",
             "collective_rpc",
             "detach_client",
-            "execute_dummy_batch",
-            "hold",
-            "is_held",
-            "is_sleeping",
-            "is_stepping",
-            "list_loras",
-            "pin_lora",
             "ping",
-            "profile",
-            "release",
-            "remove_lora",
             "request_counts",
             "reset_mm_cache",
             "reset_prefix_cache",
-            "save_sharded_state",
-            "sleep",
             "take_place",
-            "update_weights",
-            "wake_up",
         }
-        methods = METHODS | OPERATIONS
-        missing = expected - methods
-        unexpected = methods - expected
-        assert not missing
-        assert not unexpected
 
     @pytest.mark.parametrize(
         "name",
@@ -81,10 +63,7 @@ class TestAllowList:
         answered = call(core, name)
         assert answered.result is None
         assert answered.failure is not None
-        assert (
-            f"Unsupported: '{name}' is not a method of the engine; it has ['add_lora',"
-            in answered.failure
-        )
+        assert f"Unsupported: '{name}' is not a method of the engine; it has [" in answered.failure
 
     def test_the_answer_carries_the_calls_number(self, core):
         assert call(core, "ping") == UtilityResult(7, True, None)
@@ -105,8 +84,8 @@ class TestArguments:
 
     def test_missing_arguments_are_refused(self, core):
         assert (
-            call(core, "add_lora", "a").failure
-            == "TypeError: add_lora: missing a required argument: 'path'; it takes name, path"
+            call(core, "take_place", 1).failure
+            == "TypeError: take_place: missing a required argument: 'epoch'; it takes index, epoch"
         )
 
     def test_arguments_may_be_given_by_name(self, core):
@@ -279,67 +258,48 @@ class TestMethods:
         assert Inbox().run(core).tokens[1] == expected(core, source)
 
 
-class TestCapabilities:
-    """EC-13: what the worker declares works; anything else says so, and changes nothing."""
+class Counters(CallSet):
+    """A call set of somebody else."""
 
-    def test_declared_ones_reach_the_worker(self, core):
-        CALLS.clear()
-        assert result(core, "is_sleeping") is False
-        result(core, "sleep", 2)
-        assert result(core, "is_sleeping") is True
-        result(core, "wake_up", ["weights"])
-        assert result(core, "is_sleeping") is False
-        assert result(core, "add_lora", "a", "/a") is True
-        assert result(core, "list_loras") == ["a"]
-        assert result(core, "pin_lora", "a") is True
-        assert result(core, "remove_lora", "a") is True
-        result(core, "profile")
-        assert core.executor.worker.profiling
-        result(core, "profile", False)
-        result(core, "save_sharded_state", "/p", "*.st", 5)
-        result(core, "execute_dummy_batch")
-        assert CALLS == ["save /p *.st 5", "dummy"]
+    name = "counters"
 
-    def test_who_goes_to_sleep_forgets_cached_blocks_first(self, core, monkeypatch):
-        """What they refer to may be gone when it wakes up."""
-        order: list[str] = []
-        monkeypatch.setattr(
-            core.scheduler,
-            "reset_prefix_cache",
-            lambda running: not order.append(f"reset {running}"),
-        )
-        monkeypatch.setattr(
-            core.executor.worker, "sleep", lambda level: order.append(f"sleep {level}")
-        )
-        result(core, "sleep", 2)
-        assert order == ["reset True", "sleep 2"]
+    class Half:
+        def __init__(self, engine: Any) -> None:
+            self._engine = engine
 
-    @pytest.mark.parametrize(
-        ("method", "args"),
-        [("sleep", [1]), ("wake_up", []), ("add_lora", ["a", "/a"]), ("remove_lora", ["a"]), ("list_loras", []),
-         ("pin_lora", ["a"]), ("save_sharded_state", ["/p"]),
-        ],
-    )  # fmt: skip
-    def test_others_say_what_the_worker_declares(self, method, args, monkeypatch):
-        core = make_core()
-        reset = []
-        monkeypatch.setattr(core.scheduler, "reset_prefix_cache", lambda *_: reset.append(1))
-        answered = call(core, method, *args)
-        assert answered.failure == (
-            f"Unsupported: worker 'tenonry_testkit.fakes:FakeWorker' does not support '{method}'; "
-            "it declares ['dummy_batch', 'kv_connector', 'profile', 'rounds']"
-        )
-        assert reset == []
+        def total(self, *numbers: int, start: int = 0) -> int:
+            return sum(numbers, start + self._engine.index)
 
-    def test_a_worker_that_cannot_sleep_does_not(self):
-        assert result(make_core(), "is_sleeping") is False
+        def _hidden(self) -> None: ...
+
+    def engine_half(self, engine: Any) -> Half:
+        return self.Half(engine)
+
+
+class TestCallSets:
+    """Their methods are added to the allow-list, each under its set's name."""
+
+    TARGET = f"{__name__}:Counters"
+
+    @pytest.fixture(autouse=True)
+    def _importable(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+
+    def test_public_methods_can_be_called(self):
+        core = make_core(index=3, call_sets=[self.TARGET])
+        assert result(core, "counters.total", 1, 2) == 6
+        assert result(core, "counters.total", 1, start=5) == 9
+        for name in ("total", "counters._hidden", "counters.__init__", "counters.", "counters"):
+            assert "is not a method of the engine" in str(call(core, name).failure)
+
+    def test_two_of_one_name_are_refused(self):
+        core = make_core(call_sets=[self.TARGET, self.TARGET])
+        with pytest.raises(PluginError, match="two call sets are called 'counters'"):
+            EngineUtilities(core, NO_PORTS)
 
 
 def test_every_method_has_annotations():
     """IO-10 rests on them."""
-    for name in METHODS | OPERATIONS:
-        owner = EngineOperations if name in OPERATIONS else EngineUtilities
-        signature = inspect.signature(getattr(owner, name))
-        assert all(p.annotation is not p.empty for p in list(signature.parameters.values())[1:]), (
-            name
-        )
+    for name, method in EngineUtilities(make_core(call_sets=[]), NO_PORTS).methods.items():
+        parameters = inspect.signature(method).parameters.values()
+        assert all(p.annotation is not p.empty for p in parameters), name

@@ -13,8 +13,7 @@ from tenonry.config import EngineConfig
 from tenonry.errors import DrainingError, EngineDeadError, RequestError, Unsupported
 from tenonry.info import EngineInfo, ModelInfo, PluginRecord
 from tenonry.interfaces.io_processor import IOProcessor, IOProcessorContext, ProcessedPrompt
-from tenonry.outputs import CompletionOutput, Logprob, RequestOutput
-from tenonry.pooling.calls import PoolingOutput
+from tenonry.outputs import CompletionOutput, Logprob, PoolingOutput, RequestOutput
 from tenonry.sampling_params import OutputKind, PoolingParams, SamplingParams
 
 MODEL = ModelInfo(

@@ -13,38 +13,38 @@ class Operations:
     """Engine operations called by the routes."""
 
     def __init__(self) -> None:
-        self.calls: list[Any] = []
-        self.operations = self
+        self.asked: list[Any] = []
+        self.calls = {"operations": self}
         self.is_paused = False
 
     async def sleep(self, level: int) -> None:
-        self.calls.append(("sleep", level))
+        self.asked.append(("sleep", level))
 
     async def wake_up(self, tags: Any) -> None:
-        self.calls.append(("wake_up", tags))
+        self.asked.append(("wake_up", tags))
 
     async def pause_generation(self, **fields: bool) -> None:
-        self.calls.append(("pause", fields))
+        self.asked.append(("pause", fields))
         self.is_paused = True
 
     async def hold(self) -> None:
-        self.calls.append("hold")
+        self.asked.append("hold")
 
     async def resume_generation(self) -> None:
-        self.calls.append("resume")
+        self.asked.append("resume")
 
     async def reset_prefix_cache(self, running: bool, connector: bool) -> bool:
-        self.calls.append(("reset", running, connector))
+        self.asked.append(("reset", running, connector))
         return True
 
     async def abort(self, request_ids: Any) -> None:
-        self.calls.append(("abort", request_ids))
+        self.asked.append(("abort", request_ids))
 
     async def abort_all(self) -> None:
-        self.calls.append("abort_all")
+        self.asked.append("abort_all")
 
     async def scale(self, size: int, drain_timeout: float) -> None:
-        self.calls.append(("scale", size, drain_timeout))
+        self.asked.append(("scale", size, drain_timeout))
 
 
 class Operated:
@@ -95,7 +95,7 @@ ABORT = {**KEEP, "keep": False}
 def test_fields_may_stand_in_the_query(path, call, body, operated):
     response = operated.post(path, body)
     assert response.status_code == 200, response.text
-    assert operated.engine.calls == [call]
+    assert operated.engine.asked == [call]
 
 
 def test_query_and_body_add_up(operated):
@@ -104,7 +104,7 @@ def test_query_and_body_add_up(operated):
         operated.post("/pause?mode=abort", {"mode": "abort", "clear_cache": None}).status_code
         == 200
     )
-    assert operated.engine.calls == [("pause", {**ABORT, "clear_cache": False}), ("pause", ABORT)]
+    assert operated.engine.asked == [("pause", {**ABORT, "clear_cache": False}), ("pause", ABORT)]
 
 
 @pytest.mark.parametrize(
@@ -130,13 +130,13 @@ def test_faults_are_named(path, body, param, message, operated):
     error = response.json()["error"]
     assert message in error["message"]
     assert error["param"] == param
-    assert not operated.engine.calls
+    assert not operated.engine.asked
 
 
 def test_body_of_another_kind_is_refused(operated):
     response = operated.post("/pause?mode=abort", content=b"mode=keep")
     assert response.status_code == 415
-    assert not operated.engine.calls
+    assert not operated.engine.asked
 
 
 def test_pause_is_seen(operated):
@@ -157,7 +157,7 @@ def test_several_servers_hold_the_engines_which_any_of_them_lets_go(make_api):
     """A pause of one server's admission ended only where the request to resume came to the same server."""
     operated = Operated(make_api, api_server_count=2)
     assert operated.post("/pause").status_code == 200
-    assert operated.engine.calls == ["hold"]
+    assert operated.engine.asked == ["hold"]
     for path in ("/pause?mode=abort", "/abort_requests"):
         assert "there are 2 API servers" in operated.post(path).text
     assert operated.api.get("/is_paused", headers=KEY).status_code == 400

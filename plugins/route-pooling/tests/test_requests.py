@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenonry.errors import EngineGenerateError, RequestError
-from tenonry.pooling.calls import PoolingOutput
+from tenonry.outputs import PoolingOutput
 from tenonry.sampling_params import PoolingParams
 from tenonry_route_pooling.pool import AT_ONCE, Pool
 from tenonry_route_pooling.requests import Embeddings, Rerank, parsed, prompts
+from tenonry_worker_pooling.calls import Pooling
 
 
 @pytest.mark.parametrize(
@@ -72,6 +73,7 @@ class Engine:
     """Answers with the length of a prompt; "fail" fails."""
 
     info = SimpleNamespace(tasks={"embed": 1})
+    calls = {"pooling": Pooling(None)}
 
     def __init__(self):
         self.running = 0

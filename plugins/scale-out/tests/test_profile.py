@@ -155,14 +155,16 @@ class Engines:
             raise RuntimeError("no profiles")
         return [None]
 
-    async def all(self, method, *args):
-        return method == "is_sleeping"
+    change = call
+
+    async def call_engine(self, index, method, *args):
+        return await self.call(method, index, *args)
 
 
 def front_end(folder, engines, **options):
-    engine = SimpleNamespace(operations=SimpleNamespace(calls=engines))
+    engine = SimpleNamespace(calls={"operations": SimpleNamespace(engines=engines)})
     profile_front_end(engine, LoopProfile(str(folder), **options))
-    return engine.operations.calls
+    return engine.calls["operations"].engines
 
 
 @pytest.mark.parametrize("compress", [False, True])
@@ -178,11 +180,14 @@ def test_a_profile_of_the_engines_is_one_of_the_front_end(tmp_path, compress):
                 await calls.call("profile", True)
             outer()
             await calls.call("profile", False)
-        assert await calls.all("is_sleeping")
-        await calls.call("sleep", 1)
+        await calls.change("sleep", 1)
+        await calls.call_engine(2, "hold")
 
     asyncio.run(profiled())
-    assert engines.asked == [("profile", True), ("profile", False)] * 2 + [("sleep", 1)]
+    assert engines.asked == [("profile", True), ("profile", False)] * 2 + [
+        ("sleep", 1),
+        ("hold", 2),
+    ]
     names = sorted(path.name for path in folder.iterdir())
     suffix = "json.gz" if compress else "json"
     assert [name.partition(".api-server 0.")[2] for name in names] == [

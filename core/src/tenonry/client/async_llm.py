@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import weakref
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
-from tenonry.adapters.calls import AdapterCalls
-from tenonry.adapters.offered import OffersAdapters
 from tenonry.client.admission import Admission
+from tenonry.client.call_sets import CallSets
+from tenonry.client.delegations import Delegations
 from tenonry.client.engine_calls import EngineCalls
 from tenonry.client.engines import Engines, OwnedEngines
 from tenonry.client.input_processor import InputProcessor, check_call, num_text_chars
@@ -22,17 +23,16 @@ from tenonry.client.stream import Stream
 from tenonry.client.threads import prepared
 from tenonry.config import EngineConfig
 from tenonry.continuity.recovery import Recovery
+from tenonry.engine.utility import build_call_sets
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError
 from tenonry.info import EngineInfo
+from tenonry.interfaces.call_set import FrontEnd
 from tenonry.interfaces.stat_logger import StatLogger
-from tenonry.operations.calls import Operations
-from tenonry.operations.offered import OffersOperations
 from tenonry.outputs import RequestOutput
-from tenonry.pooling.offered import OffersPooling
 from tenonry.sampling_params import SamplingParams
 
 
-class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
+class AsyncLLM(Delegations):
     """Serves requests concurrently, and passes calls on to its engines: caches, sleep, adapters, profiles.
 
     The constructor blocks until the engine is ready; call it before the loop starts, or in a thread. `generate` is an
@@ -82,11 +82,14 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
             self._client.recovers = self._engines.can_restart
             self._handler = OutputHandler(self._engines, self._outputs, self._admission, recovery)
             self._calls = EngineCalls(self._client, self._handler)
-            self.adapters = AdapterCalls(self._calls)
-            self.operations = Operations(self._calls, self.submit)
-            self._engines.recover(recovery, self.operations.changes)
+            self.calls = CallSets()
+            for name, call_set in build_call_sets(config, self._engines.plan).items():
+                calls = EngineCalls(self._client, self._handler, f"{name}.")
+                me = FrontEnd(weakref.proxy(self), calls, self.submit, self.calls.divergence)
+                self.calls[name] = call_set.front_end_half(me)
+            self._engines.recover(recovery, self.calls.divergence)
             self._engines.on_death = self._handler.died
-            self._engines.on_join = self.adapters.renew
+            self._engines.on_join = self.calls.on_join
             self._engines.on_switch = self._handler.move
             self._engines.on_change = self._handler.change
             self._engines.start()
@@ -97,6 +100,7 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
                 config.seed,
                 self._engines.index,
                 self.info.tasks,
+                self._engines.plan.load_request_checks(),
             )
             built.pop_all()
         self._closed = False
@@ -212,7 +216,7 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
         caches are cleared, unless they are kept. Idempotent.
         """
         if keep:
-            await self.operations.hold()
+            await self.calls["operations"].hold()
         self._admission.pause()
         if keep:
             return
@@ -226,7 +230,8 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
     async def resume_generation(self) -> None:
         """Let held-back requests go on."""
         self._admission.resume()
-        await self.operations.release()
+        if "operations" in self.calls:
+            await self.calls["operations"].release()
 
     async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 - the word that callers know
         """Refuse new requests and wait for the running ones; False if some still run after `timeout` seconds."""

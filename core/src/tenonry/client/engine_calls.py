@@ -12,45 +12,43 @@ from tenonry.interfaces.launcher import FIRST_STANDBY, Death
 
 # An engine answers between two steps, and a long prompt on a CPU takes seconds.
 HEALTH_TIMEOUT_S = 30.0
-# What engines that stand by do with the others. They do not get new weights, and are not used then.
-FOLLOWED = {"add_lora", "remove_lora", "pin_lora", "hold", "release", "sleep", "wake_up"}
 
 
 class EngineCalls:
-    """Calls methods of the engines' allow-list on every engine, and waits for all answers.
+    """Calls methods of the engines' allow-list; `prefix`: "NAME." for those of a call set.
 
     Raises EngineGenerateError with the engine's message, such as for a call that its worker does not declare, or
     EngineDeadError.
     """
 
-    def __init__(self, client: CoreClient, handler: OutputHandler) -> None:
+    def __init__(self, client: CoreClient, handler: OutputHandler, prefix: str = "") -> None:
         self._client = client
         self._handler = handler
+        self._prefix = prefix
         self._health: asyncio.Future[list[None]] | None = None  # the question that is open
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """One result per engine, in the engines' order."""
         self._client.check_alive()
         self._handler.listen()
-        answers = await self._client.call(method, *args, **kwargs)
-        if method in FOLLOWED:
-            await self._tell_standbys(method, args)
-        return answers
+        return await self._client.call(self._prefix + method, *args, **kwargs)
 
-    async def _tell_standbys(self, method: str, args: tuple[Any, ...]) -> None:
-        """Engines that stand by do what the others have done. One that cannot is lost, and nobody else is told."""
+    async def change(self, method: str, *args: Any) -> list[Any]:
+        """As `call`; then standby engines follow. One that fails is lost, and the caller does not notice."""
+        answers = await self.call(method, *args)
         for index in list(self._client.newcomers):
             if index >= FIRST_STANDBY:
                 try:
-                    await self._client.call_engine(index, method, *args)
+                    await self.call_engine(index, method, *args)
                 except EngineGenerateError as error:
                     self._client.on_death(index, Death(f"it could not follow '{method}': {error}"))
                 except EngineDeadError:  # another one is started
                     pass
+        return answers
 
-    async def all(self, method: str, *args: Any) -> bool:
-        """True if every engine answers with something true."""
-        return all(await self.call(method, *args))
+    async def call_engine(self, index: int, method: str, *args: Any) -> Any:
+        """The same on one engine: a newcomer, if the index has one."""
+        return await self._client.call_engine(index, self._prefix + method, *args)
 
     async def check_health(self) -> None:
         """Ask every engine, which asks its executor. Raises EngineDeadError that names one that is not healthy.

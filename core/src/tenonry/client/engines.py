@@ -213,7 +213,7 @@ class OwnedEngines(Engines):
         recovery.restarts.num_at_once = lambda: self.standbys.num_at_once
         self.changes = changes
         self.on_moved = recovery.admit
-        self.standbys.on_built = lambda: self.on_join()  # noqa: PLW0108 - it is set later
+        self.standbys.on_built = lambda index: self.on_join(self.fleet, [index])
 
     def listen(
         self, loop: asyncio.AbstractEventLoop, take: Callable[[], dict[int, IterationStats]]

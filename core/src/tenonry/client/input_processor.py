@@ -16,10 +16,11 @@ import msgspec
 import numpy as np
 
 from tenonry.client.io_calls import io_call
-from tenonry.engine.request_checks import RequestLimits, check_request
+from tenonry.engine.request_checks import check_request
 from tenonry.errors import RequestError
 from tenonry.info import ModelInfo
 from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
+from tenonry.interfaces.request_check import RequestCheck, RequestLimits
 from tenonry.messages import EngineCoreRequest, make_handle
 from tenonry.sampling_params import SamplingParams, check_type
 from tenonry.step import NO_ROWS
@@ -56,10 +57,13 @@ class InputProcessor:
         seed: int,
         index: int = 0,
         tasks: Mapping[str, int] | None = None,
+        checks: tuple[RequestCheck, ...] = (),
     ) -> None:
         self._model = model
         self._io = io
-        self._limits = RequestLimits(max_model_len, model.vocab_size, tasks=tasks or {})
+        self._limits = RequestLimits(
+            max_model_len, model.vocab_size, tasks=tasks or {}, checks=checks
+        )
         base = make_handle(index, 0)
         # Long texts are processed in threads, and `next` is atomic.
         self._handles = itertools.count(base + 1)

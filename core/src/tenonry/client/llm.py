@@ -6,13 +6,14 @@ import contextlib
 import itertools
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from typing import Any, Self
 
 import msgspec
 
-from tenonry.adapters.calls import EngineAdapters
-from tenonry.adapters.offered import OffersAdaptersBlocking
+from tenonry.client.call_sets import CallSets
+from tenonry.client.delegations import BlockingDelegations
 from tenonry.client.input_processor import CALLER_FIELDS, InputProcessor, check_call
 from tenonry.client.io_calls import post_processor
 from tenonry.client.output_processor import OutputProcessor
@@ -22,25 +23,21 @@ from tenonry.config import EngineConfig
 from tenonry.config.sources import make_config
 from tenonry.engine.build import build_engine
 from tenonry.engine.core import EngineCore
+from tenonry.engine.utility import build_call_sets
 from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, RequestError
 from tenonry.interfaces.io_processor import ProcessedPrompt
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest
-from tenonry.operations.engine import EngineOperations
-from tenonry.operations.offered import OffersBlocking
 from tenonry.outputs import CompletionOutput, RequestOutput
-from tenonry.pooling.offered import OffersBlockingPooling
 from tenonry.sampling_params import OutputKind, SamplingParams
 
 
-class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):
+class LLM(BlockingDelegations):
     """Generates text for many prompts at once.
 
     `LLM(model="demo", max_num_seqs=64)`: keyword arguments are fields of EngineConfig. Use it as a context manager, or
     call `shutdown()`. Threads may share it: their calls of `generate`, `chat` and what is built on these run one after
     another, each with the results that it has alone. To run requests of several callers together use AsyncLLM.
     """
-
-    engine_core: EngineCore
 
     def __init__(
         self, model: str | None = None, *, config: EngineConfig | None = None, **settings: Any
@@ -69,11 +66,17 @@ class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):
             self._post_process = post_processor(self.io_processor)
             self.engine_core = EngineCore(build_engine(config, self.model, plan))
             parts.callback(self.engine_core.shutdown)
-            self.adapters = EngineAdapters(self.engine_core)
-            self.operations = EngineOperations(self.engine_core)
+            self.calls = CallSets()
+            for name, call_set in build_call_sets(config, plan).items():
+                self.calls[name] = call_set.blocking_half(weakref.proxy(self), self.engine_core)
             facts = self.engine_core.facts()
             self._inputs = InputProcessor(
-                self.model, self.io_processor, facts.max_model_len, config.seed, tasks=facts.tasks
+                self.model,
+                self.io_processor,
+                facts.max_model_len,
+                config.seed,
+                tasks=facts.tasks,
+                checks=plan.load_request_checks(),
             )
             self._outputs = OutputProcessor(
                 self.io_processor,

@@ -225,6 +225,8 @@ class EngineConfig(Settings):
     """Takes the place of a KV connector that raised twice, when the engine is started again; off: none does."""
     stat_loggers: tuple[PluginChoice, ...] = ()
     """Who hears the numbers; any number of them."""
+    call_sets: tuple[PluginChoice, ...] | None = None
+    """Call sets to enable; by default those of operations, adapters and pooling that are installed."""
     attention_backend: str | None = None
     """Attention backend of the torch worker."""
     drafter: PluginChoice | None = None
@@ -271,7 +273,7 @@ class EngineConfig(Settings):
         name = info.field_name or ""
         if name == "worker" and value is None:
             return "null"  # YAML's word for nothing is also the name of a worker
-        if name in {"stat_loggers", "served_model_name", "lora_modules"}:
+        if name in {"stat_loggers", "call_sets", "served_model_name", "lora_modules"}:
             return read_list(value)
         if name in {"io_processor", "kv_connector"} and value == "none":
             return None
@@ -327,6 +329,7 @@ class EngineConfig(Settings):
             exclude={
                 **{name: {"options"} for name in PLUGIN_FIELDS},
                 "stat_loggers": {"__all__": {"options"}},
+                "call_sets": {"__all__": {"options"}},
             },
         )
 

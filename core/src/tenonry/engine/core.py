@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tenonry.engine.build import EngineParts
-from tenonry.engine.request_checks import RequestLimits, check_request
+from tenonry.engine.request_checks import check_request
 from tenonry.errors import (
     ErrorCode,
     PluginError,
@@ -22,6 +22,7 @@ from tenonry.errors import (
     TenonryError,
     is_interrupt,
 )
+from tenonry.interfaces.request_check import RequestLimits
 from tenonry.messages import (
     EngineCoreOutputs,
     EngineCoreRequest,
@@ -31,7 +32,6 @@ from tenonry.messages import (
     client_of,
 )
 from tenonry.outputs import FinishReason
-from tenonry.pooling.checks import tasks_of
 from tenonry.request import Request
 from tenonry.step import SchedulerOutput, StepFuture
 
@@ -58,17 +58,21 @@ class EngineCore:
         self.kv_connector = parts.kv_connector
         self.scheduler = parts.scheduler
         self.validator = parts.validator
-        self.tasks = tasks_of(parts.executor)
+        self.tasks: dict[str, int] = {}
+        if "pooling" in parts.executor.capabilities:
+            self.tasks = parts.executor.call("tasks")[0]
         self.limits = RequestLimits(
             self.kv_cache.max_model_len,
             parts.model.vocab_size,
             parts.plan.get("worker").name,
             parts.executor.capabilities,
             self.tasks,
+            parts.plan.load_request_checks(),
         )
         self.depth = self.executor.max_concurrent_batches
         self.num_passes = 0  # steps with tokens to compute
         self.held = ""  # why nothing is stepped
+        self.is_away = False  # it lacks the memory for any step
         self.refusal = ""  # why requests are refused
         self.weight_version = ""
         self.in_wave = False

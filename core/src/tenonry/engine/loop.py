@@ -35,7 +35,6 @@ from tenonry.messages import (
     UtilityCall,
     client_of,
 )
-from tenonry.operations.engine import ASLEEP
 from tenonry.outputs import FinishReason
 from tenonry.plugin.plan import PluginPlan, import_target
 from tenonry.transport.keys import keys_of
@@ -167,7 +166,7 @@ class EngineLoop:
 
     def _drain(self) -> None:
         if self._companion is not None:
-            self._companion.receive(self.core.held != ASLEEP)
+            self._companion.receive(not self.core.is_away)
         for client, frames in self._ports.receive():
             self._receive(client, frames)
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import msgspec
-
 from tenonry.errors import ErrorCode, RequestError
 from tenonry.features.checks import check_features
+from tenonry.interfaces.request_check import RequestLimits
 from tenonry.messages import EngineCoreRequest
-from tenonry.pooling.checks import check_length, check_task
 from tenonry.sampling_params import MAX_TOKEN_ID, check_count, check_token_ids
 
 MAX_TAGS = 16
@@ -19,24 +15,12 @@ MAX_STOP_IDS = 1024
 MAX_BAD_WORD_TOKENS = 4096
 
 
-class RequestLimits(msgspec.Struct, frozen=True):
-    """Bounds learnt at start: longest sequence in tokens, and size of the vocabulary (0: unknown, ids are 31-bit).
-
-    In the engine also its worker's name and what it can do; a front end does not know (None). `tasks` as in EngineInfo.
-    """
-
-    max_model_len: int
-    vocab_size: int
-    worker: str = ""
-    capabilities: frozenset[str] | None = None
-    tasks: Mapping[str, int] = {}
-
-
 def check_request(request: EngineCoreRequest, limits: RequestLimits) -> None:
     """Refuse what is out of bounds. Raises RequestError with the value, the bound and the field."""
     _check_prompt(request)
-    check_task(request, limits.tasks)
-    check_length(request, limits.max_model_len)
+    for check in limits.checks:
+        check(request, limits)
+    _check_length(request, limits.max_model_len)
     _check_ids(request, limits.vocab_size - 1 if limits.vocab_size else MAX_TOKEN_ID)
     _check_texts(request)
     check_features(request.features or {}, len(request.prompt_token_ids))
@@ -52,6 +36,30 @@ def _check_prompt(request: EngineCoreRequest) -> None:
         )
     if len(prompt) == 0:
         raise RequestError("the prompt is empty; give at least one token", "prompt")
+
+
+def _check_length(request: EngineCoreRequest, max_model_len: int) -> None:
+    """A prompt leaves room for `min_tokens`, and for one token unless all of the answer is about the prompt."""
+    params = request.sampling_params
+    room = max_model_len - len(request.prompt_token_ids)
+    remedy = (
+        "all for the prompt; shorten it, or give truncate_prompt_tokens=-1, which cuts it"
+        if params.pooling
+        else "and at least one must be left for the output; shorten the prompt"
+    )
+    if len(request.output_token_ids) >= room + bool(params.pooling):
+        raise RequestError(
+            f"the prompt has {max_model_len - room + len(request.output_token_ids)} tokens, but the context holds "
+            f"max_model_len={max_model_len} tokens {remedy}",
+            "prompt",
+            "context_length_exceeded",
+        )
+    if params.min_tokens > room:
+        raise RequestError(
+            f"min_tokens={params.min_tokens} is above {room}, which a prompt of {max_model_len - room} tokens leaves "
+            f"of max_model_len={max_model_len}; lower it, or shorten the prompt",
+            "min_tokens",
+        )
 
 
 def _check_ids(request: EngineCoreRequest, largest: int) -> None:
@@ -98,6 +106,7 @@ def _check_capabilities(
         "adapter": ("lora", request.adapter),
         "features": ("features", request.features),
         "structured_output": ("grammar", request.sampling_params.structured_output),
+        "pooling": ("pooling", request.sampling_params.pooling),
     }
     for field, (capability, value) in needed.items():
         if value is not None and capability not in capabilities:

@@ -4,32 +4,41 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Callable
 from typing import Any, get_type_hints
 
 import msgspec
 
+from tenonry.config import EngineConfig
 from tenonry.engine.core import EngineCore
 from tenonry.engine.ports import ClientPorts
 from tenonry.engine.title import name_process
-from tenonry.errors import Unsupported
+from tenonry.errors import PluginError, Unsupported
+from tenonry.interfaces.call_set import CallSet
 from tenonry.interfaces.launcher import engine_name
+from tenonry.interfaces.plugin import PluginContext
 from tenonry.interfaces.worker import bind_arguments
 from tenonry.logs import configure_logging
 from tenonry.messages import UtilityCall, UtilityResult
-from tenonry.operations.engine import EngineOperations, call_optional
+from tenonry.plugin.manager import build_plugin
+from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.serial import to_plain
 
 logger = logging.getLogger(__name__)
 
 
 class EngineUtilities:
-    """Every public method here is callable from a front end; arguments and results are plain msgpack values."""
+    """Every public method here is callable from a front end; arguments and results are plain msgpack values.
+
+    So are the methods of call sets, as `NAME.METHOD`.
+    """
 
     def __init__(self, core: EngineCore, ports: ClientPorts) -> None:
         self._core = core
         self._ports = ports
-        refuses = core.parts.config.refuse_while_asleep
-        self.operations = EngineOperations(core, refuses_asleep=refuses)
+        self.methods = _public("", self)
+        for name, call_set in build_call_sets(core.parts.config, core.plan).items():
+            self.methods |= _public(f"{name}.", call_set.engine_half(core))
 
     def ping(self) -> bool:
         return True
@@ -76,21 +85,6 @@ class EngineUtilities:
         self._core.executor.check_health()
         return True
 
-    def add_lora(self, name: str, path: str) -> bool:
-        return all(call_optional(self._core, "lora", "add_lora", name, path))
-
-    def remove_lora(self, name: str) -> bool:
-        return all(call_optional(self._core, "lora", "remove_lora", name))
-
-    def list_loras(self) -> list[str]:
-        return list(call_optional(self._core, "lora", "list_loras")[0])
-
-    def pin_lora(self, name: str) -> bool:
-        return all(call_optional(self._core, "lora", "pin_lora", name))
-
-    def execute_dummy_batch(self) -> None:
-        call_optional(self._core, "dummy_batch", "execute_dummy_batch")
-
     def collective_rpc(
         self,
         method: str,
@@ -102,13 +96,21 @@ class EngineUtilities:
         return self._core.call_workers(method, args or [], timeout, kwargs)
 
 
-def _public(owner: type) -> frozenset[str]:
-    methods = inspect.getmembers(owner, inspect.isfunction)
-    return frozenset(name for name, _ in methods if name[0] != "_")
+def build_call_sets(config: EngineConfig, plan: PluginPlan) -> dict[str, CallSet]:
+    """The chosen call sets by name. Raises PluginError for two of one name."""
+    made: dict[str, CallSet] = {}
+    for record in plan.all("call_set"):
+        call_set: CallSet = build_plugin(record, PluginContext(config))
+        name = call_set.name or record.name
+        if name in made:
+            raise PluginError(f"two call sets are called '{name}'; one is {record.label()}")
+        made[name] = call_set
+    return made
 
 
-OPERATIONS = _public(EngineOperations)
-METHODS = _public(EngineUtilities)
+def _public(prefix: str, owner: object) -> dict[str, Callable[..., Any]]:
+    names = [name for name, _ in inspect.getmembers(type(owner), inspect.isfunction)]
+    return {prefix + name: getattr(owner, name) for name in names if name[0] != "_"}
 
 
 def answer(utilities: EngineUtilities, call: UtilityCall) -> UtilityResult:
@@ -117,19 +119,18 @@ def answer(utilities: EngineUtilities, call: UtilityCall) -> UtilityResult:
     Structs that travelled as plain values become what the annotations of the method name.
     """
     try:
-        if call.method not in METHODS | OPERATIONS:
+        method = utilities.methods.get(call.method)
+        if method is None:
             raise Unsupported(
-                f"'{call.method}' is not a method of the engine; it has {sorted(METHODS | OPERATIONS)}"
+                f"'{call.method}' is not a method of the engine; it has {sorted(utilities.methods)}"
             )
-        owner = utilities.operations if call.method in OPERATIONS else utilities
-        method = getattr(owner, call.method)
-        arguments = bind_arguments(method, call.args, call.kwargs).arguments
+        bound = bind_arguments(method, call.args, call.kwargs)
         hints = get_type_hints(method)
-        for name, value in arguments.items():
-            hint = hints[name]
+        for name, value in bound.arguments.items():
+            hint = hints.get(name)
             if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-                arguments[name] = msgspec.convert(value, hint)
-        result = UtilityResult(call.call_id, to_plain(method(**arguments)))
+                bound.arguments[name] = msgspec.convert(value, hint)
+        result = UtilityResult(call.call_id, to_plain(method(*bound.args, **bound.kwargs)))
         msgspec.msgpack.encode(result)  # a value that cannot be sent fails here, for this caller
         return result
     except Exception as error:  # noqa: BLE001 - the caller gets it as text; SystemExit and KeyboardInterrupt pass

@@ -151,6 +151,19 @@ def tenonry_get_load_balancer(name: str, config: EngineConfig) -> str | None:
     """
 
 
+@hookspec(firstresult=True)
+def tenonry_get_call_set(name: str, config: EngineConfig) -> str | None:
+    """Name the class of a call set, which offers calls of engines that run.
+
+    Called once for each of `call_sets`. Answer "module:Class", a subclass of `tenonry.interfaces.call_set.CallSet`, or
+    None for a name that is not yours. For an exception see the top of this page.
+
+        @hookimpl
+        def tenonry_get_call_set(name):
+            return "acme.counters:CounterCalls" if name == "counters" else None
+    """
+
+
 # ------------------------------------------------------------------------------------------------------------ the model
 
 

@@ -75,6 +75,14 @@ KINDS: dict[str, Kind] = {
             "front end",
             **dict.fromkeys(("affinity", "least-loaded", "round-robin"), "tenonry-scale-out"),
         ),
+        _kind(
+            "call_set",
+            "CallSet",
+            "front end and engine",
+            adapters="tenonry-operations",
+            operations="tenonry-operations",
+            pooling="tenonry-worker-pooling",
+        ),
     )
 }
 
@@ -85,5 +93,6 @@ COORDINATIONS = Point(
     {"waves": "tenonry-scale-out"},
 )
 HOOK_MODULES = Point("tenonry.plugins", kind="hook_module")
+REQUEST_CHECKS = Point("tenonry.request_checks")
 # Where owners name the points that they open, as "module:POINT".
 POINTS = Point("tenonry.points")

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from tenonry.plugin.discovery import (
     installed,
     not_found,
 )
-from tenonry.plugin.kinds import HOOK_MODULES, KINDS, Kind
+from tenonry.plugin.kinds import HOOK_MODULES, KINDS, REQUEST_CHECKS, Kind
 from tenonry.plugin.plan import PluginPlan, import_target, load_class
 from tenonry.point import Point
 
@@ -137,9 +137,9 @@ class PluginManager:
             kinds.remove("load_balancer")
         entries = []
         for kind in kinds:
-            choices = config.stat_loggers if kind == "stat_logger" else (getattr(config, kind),)
-            entries += [self.resolve(kind, choice, config) for choice in choices if choice]
-        plan = PluginPlan(tuple(entries), tuple(self.hook_modules))
+            entries += [self.resolve(kind, each, config) for each in _chosen(kind, config) if each]
+        checks = [resolve_point(REQUEST_CHECKS, each.name)[1] for each in installed(REQUEST_CHECKS)]
+        plan = PluginPlan(tuple(entries), tuple(self.hook_modules), tuple(checks))
         self.call("tenonry_configured", config=config)
         return plan
 
@@ -152,6 +152,19 @@ class PluginManager:
                 "install tenonry-hf-hub"
             )
         return info
+
+
+def _chosen(kind: str, config: EngineConfig) -> Sequence[PluginChoice | None]:
+    """The choices for one kind; by default those call sets of the kernel's own distributions that are installed."""
+    if kind == "stat_logger":
+        return config.stat_loggers
+    if kind != "call_set":
+        return (getattr(config, kind),)
+    if config.call_sets is not None:
+        return config.call_sets
+    point = KINDS[kind]
+    names = [each.name for each in installed(point) if each.name in point.provider]
+    return [PluginChoice(name=name) for name in names]
 
 
 def qualified_record(kind: str, choice: PluginChoice) -> PluginRecord:

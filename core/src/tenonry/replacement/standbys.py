@@ -33,7 +33,7 @@ class Standbys:
     no other front end. `on_built` is awaited before one counts.
     """
 
-    on_built: Callable[[], Awaitable[None]] | None = None
+    on_built: Callable[[int], Awaitable[None]] | None = None
 
     def __init__(self, owner: Owner, wanted: int) -> None:
         self._owner = owner
@@ -119,7 +119,7 @@ class Standbys:
             owner.client.expect(facts)
             await owner.wait_until_connected()
         if self.on_built is not None:
-            await self.on_built()
+            await self.on_built(index)
 
     async def _stop(self, index: int, fleet: EngineFleet, reason: str) -> None:
         self._owner.client.drop_newcomer(index, reason)

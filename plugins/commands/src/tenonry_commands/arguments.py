@@ -32,10 +32,17 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "load_balancer": ("--load-balancing",),
     "executor": ("--distributed-executor-backend",),
     "stat_loggers": ("--stat-logger",),
+    "call_sets": ("--call-set",),
 }
 FIELDS = EngineConfig.model_fields
 GROUPS: dict[str, tuple[str, ...]] = {
-    "plugins": (*PLUGIN_FIELDS, "stat_loggers", "attention_backend", "grammar_backend"),
+    "plugins": (
+        *PLUGIN_FIELDS,
+        "stat_loggers",
+        "call_sets",
+        "attention_backend",
+        "grammar_backend",
+    ),
     "parallelism": (*(name for name in FIELDS if "parallel" in name), "auth_key_file"),
 }
 SKIPPED = {"model", "plugins"}  # positional, and spelt --allow-plugin / --disable-plugin
@@ -109,7 +116,7 @@ def _add_field(group: Any, name: str, text: str) -> None:
     keywords: dict[str, Any] = {"help": note.replace("%", "%%")}
     if kind is bool:
         keywords["action"] = argparse.BooleanOptionalAction
-    elif name == "stat_loggers":
+    elif name in {"stat_loggers", "call_sets"}:
         keywords |= {"action": "append", "metavar": "NAME"}
     elif name == "served_model_name":
         keywords |= {"nargs": "+", "metavar": "NAME"}

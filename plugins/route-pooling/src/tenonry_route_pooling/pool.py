@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tenonry.pooling.calls import PoolingOutput, cosine, scores_by
+from tenonry.outputs import PoolingOutput
 from tenonry.sampling_params import PoolingParams
 
 AT_ONCE = 128  # of one HTTP request, so that one with thousands of inputs leaves room in the queue
@@ -41,7 +41,8 @@ class Pool:
 
     async def scores(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """How well the texts of each pair go together; see `LLM.score`."""
-        if scores_by(self._engine.info.tasks) == "score":
+        calls = self._engine.calls["pooling"]
+        if calls.scores_by(self._engine.info.tasks) == "score":
             answers = await self._all(self._score, pairs)
             return [float(each.data[0]) for each in answers]
         texts = list(dict.fromkeys(text for both in pairs for text in both))
@@ -51,7 +52,7 @@ class Pool:
             for text, each in zip(texts, found, strict=True)
         }  # fmt: skip
         return [
-            cosine(vectors[first], vectors[second])
+            calls.cosine(vectors[first], vectors[second])
             for first, second in pairs
         ]  # fmt: skip
 

@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tenonry.errors import RequestError
-from tenonry.pooling.calls import matched
 from tenonry.sampling_params import PoolingParams
 from tenonry_route_pooling.pool import Pool
 from tenonry_route_pooling.requests import (
@@ -73,7 +72,7 @@ class PoolingRoutes:
     async def score(self, request: Request) -> Response:
         """How well texts go together: one with each of several, or two lists pair by pair."""
         body, pool, answer = await self._begin(request, Score, "score")
-        pairs = matched(body.text_1, body.text_2)
+        pairs = self._context.engine.calls["pooling"].matched(body.text_1, body.text_2)
         check_count("text_2", len(pairs))
         async with self._door.watch(request):
             found = await pool.scores(pairs)

@@ -208,7 +208,7 @@ class AttachedEngines(Engines):
             self.client,
             recovery,
             changes,
-            lambda: self.on_join(),  # noqa: PLW0108 - it is set later
+            lambda indexes: self.on_join(None, indexes),
             lambda *switched: self.on_switch(*switched),  # noqa: PLW0108 - as above
             self._link.send,
         )

@@ -9,8 +9,7 @@ from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError
 from tenonry.info import EngineInfo, ModelInfo
 from tenonry.interfaces.io_processor import IOProcessor
-from tenonry.outputs import RequestOutput
-from tenonry.pooling.calls import PoolingOutput
+from tenonry.outputs import PoolingOutput, RequestOutput
 from tenonry.sampling_params import PoolingParams, SamplingParams
 
 if TYPE_CHECKING:
@@ -156,6 +155,11 @@ class EngineClient(Protocol):
 
     async def stop_profile(self) -> None:
         """Ends it and writes it."""
+
+    @property
+    def calls(self) -> Mapping[str, Any]:
+        """Call sets by name."""
+        ...
 
     # ------------------------------------------------------------------ facts, health
     @property

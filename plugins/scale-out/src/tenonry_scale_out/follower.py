@@ -34,7 +34,7 @@ class Follower:
         client: CoreClient,
         recovery: Recovery,
         changes: Collection[str],
-        on_join: Callable[[], Awaitable[None]],
+        on_join: Callable[[Sequence[int]], Awaitable[None]],
         switch: Switch,
         answer: Callable[[TaskDone], None],
     ) -> None:
@@ -81,7 +81,7 @@ class Follower:
         while self._client.unconnected().intersection(indexes, newcomers):  # noqa: ASYNC110 - sockets raise no event for it
             await asyncio.sleep(POLL_S)
         await self._until_answered(indexes)  # what they said may stand against it
-        await self._on_join()
+        await self._on_join(indexes)
 
     async def _until_answered(self, indexes: Sequence[int]) -> None:
         """No call waits for an engine that is replaced; one that takes longer fails with it."""

@@ -24,7 +24,7 @@ from tenonry.errors import ConfigError
 
 if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
-    from tenonry.operations.calls import Calls
+    from tenonry.interfaces.call_set import EngineCalls
 
 logger = logging.getLogger("tenonry.scale_out")
 
@@ -171,12 +171,12 @@ def trace(recording: Recording, process: str) -> Iterator[str]:
 class ProfiledCalls:
     """Calls of engines; a profile of theirs is also one of the event loop that asks for it."""
 
-    def __init__(self, calls: Calls, profile: LoopProfile) -> None:
+    def __init__(self, calls: EngineCalls, profile: LoopProfile) -> None:
         self._calls = calls
         self._profile = profile
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """As `Calls.call`. A start that an engine refuses leaves none here."""
+        """As `EngineCalls.call`. A start that an engine rejects leaves none here."""
         if method != "profile":
             return await self._calls.call(method, *args, **kwargs)
         if not args[0]:
@@ -196,11 +196,16 @@ class ProfiledCalls:
             if recording is not None:
                 await asyncio.to_thread(self._profile.write, recording)
 
-    async def all(self, method: str, *args: Any) -> bool:
-        """As `Calls.all`."""
-        return await self._calls.all(method, *args)
+    async def change(self, method: str, *args: Any) -> list[Any]:
+        """As `EngineCalls.change`."""
+        return await self._calls.change(method, *args)
+
+    async def call_engine(self, index: int, method: str, *args: Any) -> Any:
+        """As `EngineCalls.call_engine`."""
+        return await self._calls.call_engine(index, method, *args)
 
 
 def profile_front_end(engine: AsyncLLM, profile: LoopProfile) -> None:
     """From now on `start_profile` and `stop_profile` of `engine` are also about its event loop."""
-    engine.operations.calls = ProfiledCalls(engine.operations.calls, profile)
+    operations = engine.calls["operations"]
+    operations.engines = ProfiledCalls(operations.engines, profile)

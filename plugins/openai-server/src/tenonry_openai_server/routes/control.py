@@ -88,7 +88,8 @@ async def pause(request: Request) -> Response:
         _check_alone(
             state, mode != "keep", f"mode '{mode}' is about the requests of one; use keep", "mode"
         )
-        await told(state.engine.operations.hold())  # another server may get the request to resume
+        # Another server may get the request to resume.
+        await told(state.engine.calls["operations"].hold())
         return answer(DoneResponse())
     pausing = state.engine.pause_generation(
         wait_for_inflight_requests=mode == "wait", clear_cache=body.clear_cache, keep=mode == "keep"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tenonry.operations.calls import Operations
+from tenonry_operations.operations import Operations
 
 
 class Engines:
@@ -28,13 +28,15 @@ class Engines:
             return [self.steps >= 0, False]
         return [self.held if method == "is_held" else None] * 2
 
-    async def all(self, method: str, *args: Any) -> bool:
-        return all(await self.call(method, *args))
+    change = call
+
+    async def call_engine(self, index: int, method: str, *args: Any) -> None:
+        self.calls.append(f"{index}: {method} {args}")
 
 
 def run(engines, act):
     recorded = []
-    operations = Operations(engines, lambda *values: recorded.append(values))
+    operations = Operations(engines, lambda *values: recorded.append(values), set())
     asyncio.run(act(operations))
     return recorded
 
@@ -72,3 +74,37 @@ def test_those_that_were_held_stay_so():
     engines = Engines(held=True)
     run(engines, lambda operations: operations.update_weights("x"))
     assert "release" not in engines.calls
+
+
+def joined(engines, *acts):
+    async def main(operations):
+        for act in acts:
+            await act(operations)
+        engines.calls.clear()
+        await operations.on_join([3])
+
+    run(engines, main)
+    return engines.calls
+
+
+def test_an_engine_that_joins_sleeps_as_the_others():
+    assert joined(Engines(), lambda calls: calls.sleep(2)) == ["3: sleep (2,)"]
+    assert joined(Engines(), lambda calls: calls.sleep(2), lambda calls: calls.wake_up()) == []
+
+
+def test_an_engine_that_joins_is_held_as_the_others():
+    assert joined(Engines(), lambda calls: calls.hold()) == ["3: hold ()"]
+    assert joined(Engines(), lambda calls: calls.hold(), lambda calls: calls.release()) == []
+
+
+def test_an_engine_that_joins_gets_the_weights_of_the_others():
+    """Since the checkpoint, or the last update of all of them."""
+    updates = [lambda calls: calls.update_weights("/a"), lambda calls: calls.update_weights("/b")]
+    assert joined(Engines(), *updates) == ["3: update_weights ('/b', None, '')"]
+    part = lambda calls: calls.update_weights("/c", ["w"], "2")  # noqa: E731
+    assert joined(Engines(), *updates, part) == [
+        "3: update_weights ('/b', None, '')",
+        "3: update_weights ('/c', ['w'], '2')",
+    ]
+    away = [lambda calls: calls.sleep(2), lambda calls: calls.wake_up()]
+    assert joined(Engines(), *updates, *away) == []

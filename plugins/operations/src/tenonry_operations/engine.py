@@ -1,12 +1,13 @@
-"""The operations of one engine, by the names that front ends call. Engine process, or wherever the engine runs."""
+"""The engine half of `operations`: sleep, weights, profiles and saving of one engine. Wherever the engine runs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from tenonry.errors import ConfigError, Unsupported
+from tenonry.interfaces.call_set import Engine
 
 PAUSED = "it is paused; resume it first"
 ASLEEP = "it sleeps; wake it up first"
@@ -15,37 +16,11 @@ MAX_VERSION = 256
 VERSION = re.compile(r"[\x21-\x7e]+")
 
 
-class OperatedEngine(Protocol):
-    """What is asked of an engine core.
-
-    `index`: its rank. `held`: why nothing is stepped, or "". `refusal`: why requests are refused, or "". `in_wave`: it
-    steps with others.
-    """
-
-    index: int
-    held: str
-    refusal: str
-    weight_version: str
-    in_wave: bool
-    executor: Any
-    plan: Any
-    kv_connector: Any
-
-    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool: ...
-
-    def call_workers(self, *args: Any, **options: Any) -> list[Any]: ...
-
-    def collect_all(self) -> None: ...
-
-
 class EngineOperations:
-    """Every public method may be called by name from a front end; arguments and results are plain values.
+    """A call that the worker does not declare raises Unsupported with what it declares."""
 
-    A call that the worker does not declare raises Unsupported with what it declares.
-    """
-
-    def __init__(self, core: OperatedEngine, *, refuses_asleep: bool = False) -> None:
-        """`refuses_asleep`: requests that come while the engine sleeps are refused; otherwise they wait."""
+    def __init__(self, core: Engine, *, refuses_asleep: bool = False) -> None:
+        """`refuses_asleep`: requests that come while the engine sleeps are rejected; otherwise they wait."""
         self._core = core
         self._refuses_asleep = refuses_asleep
         self._initial_version = core.weight_version
@@ -77,6 +52,7 @@ class EngineOperations:
         core = self._core
         core.held = ""
         core.refusal = ""
+        core.is_away = self._is_asleep
         if self._is_paused:
             core.held = PAUSED
         if self._is_asleep:
@@ -159,6 +135,10 @@ class EngineOperations:
     def profile(self, is_start: bool = True) -> None:
         call_optional(self._core, "profile", "profile", is_start)
 
+    def execute_dummy_batch(self) -> None:
+        """Step without requests, as engines in lockstep do."""
+        call_optional(self._core, "dummy_batch", "execute_dummy_batch")
+
     def save_sharded_state(
         self, path: str, pattern: str | None = None, max_size: int | None = None
     ) -> None:
@@ -167,13 +147,13 @@ class EngineOperations:
             call_optional(self._core, "save", "save_sharded_state", path, pattern, max_size)
 
 
-def call_optional(core: OperatedEngine, capability: str, method: str, *args: Any) -> list[Any]:
+def call_optional(core: Engine, capability: str, method: str, *args: Any) -> list[Any]:
     """Call a method of the workers that belongs to a capability, on every rank. Raises Unsupported without it."""
     _require(core, capability, method)
     return core.call_workers(method, args)
 
 
-def _require(core: OperatedEngine, capability: str, method: str) -> None:
+def _require(core: Engine, capability: str, method: str) -> None:
     declared = core.executor.capabilities
     if capability not in declared:
         worker = core.plan.get("worker").name

@@ -1,32 +1,37 @@
-"""What `AsyncLLM` and `LLM` offer of pooling, under vLLM's names. Front end."""
+"""The call set `pooling`: vectors and scores of prompts and texts, as requests of `generate`. Front end."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from tenonry.info import EngineInfo
-from tenonry.interfaces.io_processor import IOProcessor
-from tenonry.outputs import RequestOutput
-from tenonry.pooling.calls import (
-    PoolingOutput,
-    Texts,
-    cosine,
-    matched,
-    pair,
-    pooled,
-    sampling,
-    scores_by,
-)
+from tenonry.interfaces.call_set import CallSet, Engine, FrontEnd, FrontEndHalf
+from tenonry.outputs import PoolingOutput
 from tenonry.sampling_params import PoolingParams, SamplingParams
+from tenonry_worker_pooling.texts import Texts, cosine, matched, pair, pooled, sampling, scores_by
 
 
-class OffersPooling:
-    """Vectors and scores of prompts, one coroutine each."""
+class PoolingCalls(CallSet):
+    """Vectors and scores instead of tokens."""
 
-    io_processor: IOProcessor | None
-    generate: Callable[..., AsyncIterator[RequestOutput]]
+    name = "pooling"
+
+    def front_end_half(self, front_end: FrontEnd) -> Pooling:
+        return Pooling(front_end.llm)
+
+    def blocking_half(self, llm: Any, engine: Engine) -> BlockingPooling:
+        return BlockingPooling(llm)
+
+
+class Pooling(FrontEndHalf):
+    """Vectors and scores of prompts, one coroutine each; and the steps from texts to scores, for routes."""
+
+    matched = staticmethod(matched)
+    scores_by = staticmethod(scores_by)
+    cosine = staticmethod(cosine)
+
+    def __init__(self, llm: Any) -> None:
+        self._llm = llm
 
     async def encode(
         self, prompt: Any, pooling_params: PoolingParams, request_id: str, **fields: Any
@@ -39,7 +44,6 @@ class OffersPooling:
         text_1: str,
         text_2: str,
         request_id: str,
-        *,
         truncate_prompt_tokens: int | None = None,
         **fields: Any,
     ) -> PoolingOutput:
@@ -48,7 +52,7 @@ class OffersPooling:
         `truncate_prompt_tokens`: of both as one prompt, of which the longer text loses its end; -1 for all that fits.
         """
         prompt, params = await asyncio.to_thread(
-            pair, self.io_processor, text_1, text_2, truncate_prompt_tokens
+            pair, self._llm.io_processor, text_1, text_2, truncate_prompt_tokens
         )
         return await self._pooled(prompt, params, request_id, **fields)
 
@@ -56,47 +60,30 @@ class OffersPooling:
         self, prompt: Any, params: SamplingParams, request_id: str, **fields: Any
     ) -> PoolingOutput:
         last = None
-        async for output in self.generate(prompt, params, request_id, **fields):
+        async for output in self._llm.generate(prompt, params, request_id, **fields):
             last = output
         return pooled(last)
 
 
-class OffersBlockingPooling:
+class BlockingPooling:
     """The same for many prompts at once. A request that fails raises EngineGenerateError, after the others ended."""
 
-    info: EngineInfo
-    io_processor: IOProcessor | None
-    generate: Callable[..., list[RequestOutput]]
+    def __init__(self, llm: Any) -> None:
+        self._llm = llm
 
     def encode(
         self, prompts: Any, pooling_params: PoolingParams, **options: Any
     ) -> list[PoolingOutput]:
         """What the model makes of prompts, one answer each, in order; `options` are those of `generate`."""
         return [
-            pooled(each) for each in self.generate(prompts, sampling(pooling_params), **options)
+            pooled(each)
+            for each in self._llm.generate(prompts, sampling(pooling_params), **options)
         ]
-
-    def embed(
-        self,
-        prompts: Any,
-        *,
-        normalize: bool | None = None,
-        dimensions: int | None = None,
-        **options: Any,
-    ) -> list[PoolingOutput]:
-        """The vectors of prompts; see PoolingParams."""
-        params = PoolingParams(normalize=normalize, dimensions=dimensions)
-        return self.encode(prompts, params, **options)
-
-    def classify(self, prompts: Any, **options: Any) -> list[PoolingOutput]:
-        """Scores of each class, in the order of the model's `id2label`."""
-        return self.encode(prompts, PoolingParams(task="classify"), **options)
 
     def score(
         self,
         text_1: Texts,
         text_2: Texts,
-        *,
         truncate_prompt_tokens: int | None = None,
         **options: Any,
     ) -> list[float]:
@@ -106,14 +93,14 @@ class OffersBlockingPooling:
         `truncate_prompt_tokens`: of a pair as in `AsyncLLM.score`, of a text for its vector as in its prompt.
         """
         pairs = matched(text_1, text_2)
-        if scores_by(self.info.tasks) == "score":
-            joined = [pair(self.io_processor, *both, truncate_prompt_tokens) for both in pairs]
+        if scores_by(self._llm.info.tasks) == "score":
+            joined = [pair(self._llm.io_processor, *both, truncate_prompt_tokens) for both in pairs]
             prompts, params = map(list, zip(*joined, strict=True))
-            outputs = self.generate(prompts, params, **options)
+            outputs = self._llm.generate(prompts, params, **options)
             return [float(pooled(output).data[0]) for output in outputs]
         texts = list(dict.fromkeys(text for both in pairs for text in both))
         if truncate_prompt_tokens is not None:
             options["tokenization_kwargs"] = {"truncate_prompt_tokens": truncate_prompt_tokens}
-        found = self.embed(texts, **options)
+        found = self.encode(texts, PoolingParams(), **options)
         vectors = {text: each.data for text, each in zip(texts, found, strict=True)}
         return [cosine(vectors[first], vectors[second]) for first, second in pairs]

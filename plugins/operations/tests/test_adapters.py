@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
-from tenonry.adapters.calls import AdapterCalls, EngineAdapters
-from tenonry.adapters.offered import OffersAdapters
 from tenonry.step import Adapter
+from tenonry_operations.adapters import Adapters, BlockingAdapters, EngineAdapters
 
 
 class Engines:
@@ -22,51 +22,51 @@ class Engines:
         await asyncio.sleep(0)
         return self.answers
 
-    async def all(self, method: str, *args: Any) -> bool:
-        return all(await self.call(method, *args))
+    change = call
+
+    async def call_engine(self, index: int, method: str, *args: Any) -> bool:
+        self.asked.append((index, method, *args))
+        await asyncio.sleep(0)
+        return True
 
 
 def test_engines_that_come_later_load_what_is_loaded():
     engines = Engines()
-    adapters = AdapterCalls(engines)
+    adapters = Adapters(engines)
 
     async def main() -> None:
-        assert await adapters.add("a", "/a")
-        assert await adapters.add("b", "/b")
-        assert await adapters.remove("a")
+        assert await adapters.add_lora("a", "/a")
+        assert await adapters.add_lora("b", "/b")
+        assert await adapters.remove_lora("a")
         engines.asked.clear()
-        await adapters.renew()
+        await adapters.on_join([1])
 
     asyncio.run(main())
-    assert engines.asked == [("add_lora", "b", "/b")]
+    assert engines.asked == [(1, "add_lora", "b", "/b")]
 
 
 def test_one_that_is_being_loaded_when_engines_join_is_not_missed():
     engines = Engines()
-    adapters = AdapterCalls(engines)
+    adapters = Adapters(engines)
 
     async def main() -> None:
-        await adapters.add("a", "/a")
-        joined = [asyncio.ensure_future(adapters.add("b", "/b"))]
+        await adapters.add_lora("a", "/a")
+        joined = [asyncio.ensure_future(adapters.add_lora("b", "/b"))]
         await asyncio.sleep(0)  # it was sent to the engines of now
         engines.asked.clear()
-        joined.append(asyncio.ensure_future(adapters.renew()))
-        joined.append(asyncio.ensure_future(adapters.add("c", "/c")))
+        joined.append(asyncio.ensure_future(adapters.on_join([1])))
+        joined.append(asyncio.ensure_future(adapters.add_lora("c", "/c")))
         await asyncio.gather(*joined)
 
     asyncio.run(main())
-    assert engines.asked == [("add_lora", name, f"/{name}") for name in "abc"]
-
-
-class Front(OffersAdapters):
-    def __init__(self, adapters: AdapterCalls) -> None:
-        self.adapters = adapters
+    joining = [(1, "add_lora", name, f"/{name}") for name in "ab"]
+    assert engines.asked == [*joining, ("add_lora", "c", "/c")]
 
 
 def test_one_engine_that_says_no_is_enough():
     engines = Engines()
     engines.answers = [True, False]
-    assert asyncio.run(Front(AdapterCalls(engines)).pin_lora("a")) is False
+    assert asyncio.run(Adapters(engines).pin_lora("a")) is False
 
 
 class Worker:
@@ -74,6 +74,7 @@ class Worker:
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        self.executor = SimpleNamespace(capabilities={"lora"})
 
     def call_workers(self, method: str, args: Any = ()) -> list[Any]:
         if method == "add_lora":
@@ -84,8 +85,8 @@ class Worker:
 
 
 def test_of_one_engine():
-    adapters = EngineAdapters(Worker())
-    assert adapters.add("x@home", "/x") == Adapter("x@home", "d0")
-    assert adapters.add("y", "/y") == Adapter("y", "d1")
-    adapters.remove("x@home")
-    assert adapters.all() == [Adapter("y", "d1")]
+    adapters = BlockingAdapters(EngineAdapters(Worker()))
+    assert adapters.add_lora("x@home", "/x") == Adapter("x@home", "d0")
+    assert adapters.add_lora("y", "/y") == Adapter("y", "d1")
+    adapters.remove_lora("x@home")
+    assert adapters.list_loras() == [Adapter("y", "d1")]

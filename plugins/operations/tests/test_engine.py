@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tenonry.errors import ConfigError, Unsupported
-from tenonry.operations.engine import EngineOperations
+from tenonry_operations.engine import EngineOperations
 from tenonry_testkit.kernel.engine import Inbox, expected, make_core, request
 
 WORKER = "tenonry_testkit.kernel.faulty:FaultyWorker"

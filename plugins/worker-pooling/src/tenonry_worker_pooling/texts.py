@@ -1,29 +1,20 @@
-"""From texts to pooling requests and from their answers to scores, for `LLM` and `AsyncLLM` alike. Front end."""
+"""From texts to pooling requests and from their answers to scores, blocking or not. Front end."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from tenonry.errors import EngineGenerateError, RequestError
 from tenonry.interfaces.io_processor import IOProcessor
-from tenonry.outputs import RequestOutput
-from tenonry.pooling.checks import says
+from tenonry.outputs import PoolingOutput, RequestOutput
 from tenonry.sampling_params import OutputKind, PoolingParams, SamplingParams
+from tenonry_worker_pooling.checks import says
 
 Texts = str | Sequence[str]
-
-
-class PoolingOutput(msgspec.Struct, frozen=True):
-    """The answer to a pooling request: `data` f32[D], a vector or the scores of a head."""
-
-    request_id: str
-    prompt_token_ids: list[int]
-    data: NDArray[np.float32]
 
 
 def sampling(params: PoolingParams) -> SamplingParams:

@@ -1,4 +1,4 @@
-"""Whether a request asks for what the model does: tokens, or one of its pooling tasks; and has room for it. Pure."""
+"""The request check `pooling`: tokens from a model that generates, and its pooling tasks from one that pools. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tenonry.errors import RequestError
-from tenonry.interfaces.executor import Executor
+from tenonry.interfaces.request_check import RequestLimits
 from tenonry.messages import EngineCoreRequest
 from tenonry.sampling_params import MAX_TOKENS, PoolingParams, check_type
 
@@ -26,32 +26,9 @@ CALLS = {
 }
 
 
-def check_length(request: EngineCoreRequest, max_model_len: int) -> None:
-    """A prompt leaves room for `min_tokens`, and for one token unless it is pooled. Raises RequestError."""
-    params = request.sampling_params
-    room = max_model_len - len(request.prompt_token_ids)
-    remedy = (
-        "all for the prompt; shorten it, or give truncate_prompt_tokens=-1, which cuts it"
-        if params.pooling
-        else "and at least one must be left for the output; shorten the prompt"
-    )
-    if len(request.output_token_ids) >= room + bool(params.pooling):
-        raise RequestError(
-            f"the prompt has {max_model_len - room + len(request.output_token_ids)} tokens, but the context holds "
-            f"max_model_len={max_model_len} tokens {remedy}",
-            "prompt",
-            "context_length_exceeded",
-        )
-    if params.min_tokens > room:
-        raise RequestError(
-            f"min_tokens={params.min_tokens} is above {room}, which a prompt of {max_model_len - room} tokens leaves "
-            f"of max_model_len={max_model_len}; lower it, or shorten the prompt",
-            "min_tokens",
-        )
-
-
-def check_task(request: EngineCoreRequest, tasks: Mapping[str, int]) -> None:
-    """`tasks`: as `EngineInfo.tasks`. Raises RequestError that says what the model does, and how to ask for it."""
+def check_task(request: EngineCoreRequest, limits: RequestLimits) -> None:
+    """Request check: raises RequestError with what the model serves, and the calls for it."""
+    tasks = limits.tasks
     pooling = request.sampling_params.pooling
     if pooling is not None:
         _check_params(pooling, tasks)
@@ -90,14 +67,6 @@ def _check_params(pooling: PoolingParams, tasks: Mapping[str, int]) -> None:
         raise RequestError(
             f"pair_start={pooling.pair_start}: it must be 0 to {MAX_TOKENS}", "pair_start"
         )
-
-
-def tasks_of(executor: Executor) -> dict[str, int]:
-    """`EngineInfo.tasks` of a started executor: none where its worker never pools."""
-    if "pooling" not in executor.capabilities:
-        return {}
-    tasks: dict[str, int] = executor.call("tasks")[0]
-    return tasks
 
 
 def says(tasks: Mapping[str, int]) -> str:

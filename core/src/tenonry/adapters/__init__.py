@@ -1,1 +1,0 @@
-"""Adapters (LoRA) of engines that run: loaded, removed, and brought to engines that come later."""

@@ -1,0 +1,38 @@
+"""The call sets of a front end by name, and the error for one that is not in use. Front end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from tenonry.errors import Unsupported
+from tenonry.plugin.kinds import KINDS
+
+
+class CallSets(dict[str, Any]):
+    """Front-end halves, or blocking ones, by name. `divergence`: as of `FrontEnd`."""
+
+    def __init__(self) -> None:
+        self.divergence: set[str] = set()
+
+    def __missing__(self, name: str) -> MissingCallSet:
+        return MissingCallSet(name)
+
+    async def on_join(self, _fleet: object, engines: Sequence[int]) -> None:
+        """Bring engines up to date that join or return."""
+        for half in self.values():
+            await half.on_join(engines)
+
+
+class MissingCallSet:
+    """Stands for a call set that is not in use: any method of it raises Unsupported."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, method: str) -> NoReturn:
+        package = KINDS["call_set"].provider.get(self._name, "its package")
+        raise Unsupported(
+            f"{method}: the call set '{self._name}' is not in use; pip install {package}, and add it to call_sets if "
+            "that is set"
+        )

@@ -1,0 +1,242 @@
+"""Methods of `AsyncLLM` and `LLM` whose work is done by call sets: names and types here, the calls there. Front end."""
+# mypy: disable-error-code="no-any-return"
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tenonry.client.call_sets import CallSets
+from tenonry.client.engine_calls import EngineCalls
+from tenonry.engine.core import EngineCore
+from tenonry.outputs import PoolingOutput
+from tenonry.sampling_params import PoolingParams
+from tenonry.step import Adapter
+
+Texts = str | Sequence[str]
+
+
+class Delegations:
+    """Calls that reach every engine. Each raises EngineGenerateError with an engine's message, EngineDeadError, or
+    Unsupported if the call set is not in use.
+
+    `calls`: the call sets in use, by name.
+    """
+
+    calls: CallSets
+    _calls: EngineCalls
+
+    # ------------------------------------------------------------------ call set "operations"
+    async def sleep(self, level: int = 1) -> None:
+        """Release memory until `wake_up`: level 1 that of the KV cache, level 2 that of the weights as well.
+
+        Running requests wait, and are recomputed afterwards; caches are cleared.
+        """
+        await self.calls["operations"].sleep(level)
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Allocate the memory that `tags` name, "weights" or "kv_cache"; by default all."""
+        await self.calls["operations"].wake_up(tags)
+
+    async def is_sleeping(self) -> bool:
+        """Whether every engine sleeps."""
+        return await self.calls["operations"].is_sleeping()
+
+    async def update_weights(
+        self, source: str, names: Sequence[str] | None = None, version: str = ""
+    ) -> None:
+        """Replace weights of every engine by those of a safetensors file, a folder of them, or shared memory.
+
+        `source`: a path, or `shm:NAME`. `names`: the checkpoint's names of the tensors to read; by default all.
+        `version` is part of every output of the new weights. Weights that do not fit are rejected and change nothing; a
+        failure after that leaves engines that reject requests until an update succeeds.
+        """
+        await self.calls["operations"].update_weights(source, names, version)
+
+    async def start_profile(self) -> None:
+        """Begin a profile on every rank."""
+        await self.calls["operations"].start_profile()
+
+    async def stop_profile(self) -> None:
+        """End and write it."""
+        await self.calls["operations"].stop_profile()
+
+    async def save_sharded_state(
+        self, path: str, pattern: str | None = None, max_size: int | None = None
+    ) -> None:
+        """Write each rank's weights into `path`, for `load_format=sharded`."""
+        await self.calls["operations"].save_sharded_state(path, pattern, max_size)
+
+    # ------------------------------------------------------------------ call set "adapters"
+    async def add_lora(self, name: str, path: str) -> bool:
+        """Load the adapter in a folder of peft, replacing one of the same name."""
+        return await self.calls["adapters"].add_lora(name, path)
+
+    async def remove_lora(self, name: str) -> bool:
+        """Unload an adapter; requests that run with it keep it."""
+        return await self.calls["adapters"].remove_lora(name)
+
+    async def list_loras(self) -> list[str]:
+        """`name@digest` of each, as the first engine has them."""
+        return await self.calls["adapters"].list_loras()
+
+    async def pin_lora(self, name: str) -> bool:
+        """Keep it among those that are ready for a step."""
+        return await self.calls["adapters"].pin_lora(name)
+
+    # ------------------------------------------------------------------ call set "pooling"
+    async def encode(
+        self, prompt: Any, pooling_params: PoolingParams, request_id: str, **fields: Any
+    ) -> PoolingOutput:
+        """The vector or scores of a prompt; prompt, `fields` and errors are those of `generate`."""
+        return await self.calls["pooling"].encode(prompt, pooling_params, request_id, **fields)
+
+    async def score(
+        self,
+        text_1: str,
+        text_2: str,
+        request_id: str,
+        *,
+        truncate_prompt_tokens: int | None = None,
+        **fields: Any,
+    ) -> PoolingOutput:
+        """Relevance of two texts to each other, `data` f32[1], by the head of a cross-encoder.
+
+        `truncate_prompt_tokens`: maximum tokens of the pair, cut from the longer text; -1 for all that fits.
+        """
+        return await self.calls["pooling"].score(
+            text_1, text_2, request_id, truncate_prompt_tokens, **fields
+        )
+
+    # ------------------------------------------------------------------ the engine's own
+    async def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """Forget cached KV blocks; True if all were forgotten."""
+        return all(
+            await self._calls.call("reset_prefix_cache", reset_running_requests, reset_connector)
+        )
+
+    async def collective_rpc(
+        self,
+        method: str,
+        args: Sequence[Any] = (),
+        timeout: float | None = None,  # noqa: ASYNC109 - vLLM's name
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call a method of the workers' allow-list on every rank of every engine; one result per rank."""
+        engines = await self._calls.call(
+            "collective_rpc", method, list(args), timeout, dict(kwargs or {})
+        )
+        return [result for ranks in engines for result in ranks]
+
+
+class BlockingDelegations:
+    """The same of one engine in this process. Each raises what its engine raises, or Unsupported if the call set is
+    not in use.
+    """
+
+    calls: CallSets
+    engine_core: EngineCore
+
+    # ------------------------------------------------------------------ call set "operations"
+    def sleep(self, level: int = 1) -> None:
+        """As `AsyncLLM.sleep`; `generate` is rejected meanwhile."""
+        self.calls["operations"].sleep(level)
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """As `AsyncLLM.wake_up`."""
+        self.calls["operations"].wake_up(tags)
+
+    def is_sleeping(self) -> bool:
+        """Whether weights or KV cache are away."""
+        return self.calls["operations"].is_sleeping()
+
+    def update_weights(
+        self, source: str, names: Sequence[str] | None = None, version: str = ""
+    ) -> None:
+        """As `AsyncLLM.update_weights`."""
+        self.calls["operations"].update_weights(source, names, version)
+
+    def start_profile(self) -> None:
+        """Begin a profile on every rank."""
+        self.calls["operations"].profile(is_start=True)
+
+    def stop_profile(self) -> None:
+        """End and write it."""
+        self.calls["operations"].profile(is_start=False)
+
+    def save_sharded_state(
+        self, path: str, pattern: str | None = None, max_size: int | None = None
+    ) -> None:
+        """Write each rank's weights into `path`, for `load_format=sharded`."""
+        self.calls["operations"].save_sharded_state(path, pattern, max_size)
+
+    # ------------------------------------------------------------------ call set "adapters"
+    def add_lora(self, name: str, path: str) -> Adapter:
+        """Load the adapter in a folder of peft; returns the `adapter` of `generate`."""
+        return self.calls["adapters"].add_lora(name, path)
+
+    def remove_lora(self, name: str) -> None:
+        """Unload it."""
+        self.calls["adapters"].remove_lora(name)
+
+    def list_loras(self) -> list[Adapter]:
+        """All that are loaded."""
+        return self.calls["adapters"].list_loras()
+
+    # ------------------------------------------------------------------ call set "pooling"
+    def encode(
+        self, prompts: Any, pooling_params: PoolingParams, **options: Any
+    ) -> list[PoolingOutput]:
+        """The vector or scores of each prompt, in order; `options` are those of `generate`.
+
+        A request that fails raises EngineGenerateError, after the others ended.
+        """
+        return self.calls["pooling"].encode(prompts, pooling_params, **options)
+
+    def embed(
+        self,
+        prompts: Any,
+        *,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
+        **options: Any,
+    ) -> list[PoolingOutput]:
+        """The vectors of prompts; see PoolingParams."""
+        params = PoolingParams(normalize=normalize, dimensions=dimensions)
+        return self.encode(prompts, params, **options)
+
+    def classify(self, prompts: Any, **options: Any) -> list[PoolingOutput]:
+        """Scores of each class, in the order of the model's `id2label`."""
+        return self.encode(prompts, PoolingParams(task="classify"), **options)
+
+    def score(
+        self,
+        text_1: Texts,
+        text_2: Texts,
+        *,
+        truncate_prompt_tokens: int | None = None,
+        **options: Any,
+    ) -> list[float]:
+        """Relevance of texts: one first text with each second one, or pairs of two lists.
+
+        By the head of a cross-encoder; with an embedding model, the cosine of two vectors. `truncate_prompt_tokens`: of
+        a pair as in `AsyncLLM.score`, of a text for its vector as in its prompt.
+        """
+        return self.calls["pooling"].score(text_1, text_2, truncate_prompt_tokens, **options)
+
+    # ------------------------------------------------------------------ the engine's own
+    def reset_prefix_cache(self) -> bool:
+        """Forget cached KV blocks; True if all were forgotten."""
+        return self.engine_core.reset_prefix_cache()
+
+    def collective_rpc(
+        self,
+        method: str,
+        args: Sequence[Any] = (),
+        timeout: float | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call a method of the workers' allow-list; one result per rank."""
+        return self.engine_core.call_workers(method, list(args), timeout, kwargs)

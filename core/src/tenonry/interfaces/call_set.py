@@ -1,0 +1,100 @@
+"""CallSet: calls of engines that run, by name. Front ends and engine processes.
+
+`AsyncLLM.calls["mine"]` is the front-end half of the call set `mine`, `LLM.calls["mine"]` its blocking half. The
+front-end half calls methods of the engine half, of which every engine has one, and merges their answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from tenonry.interfaces.plugin import Plugin, PluginContext
+
+
+class Engine(Protocol):
+    """An engine, for its engine halves.
+
+    `index`: its rank. `held`: why nothing is stepped, or "". `is_away`: it lacks the memory for any step, including
+    those of lockstep. `refusal`: why requests are rejected, or "". `in_wave`: it steps with others. `weight_version`:
+    part of every output.
+    """
+
+    index: int
+    held: str
+    is_away: bool
+    refusal: str
+    weight_version: str
+    in_wave: bool
+    executor: Any
+    plan: Any
+    kv_connector: Any
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool: ...
+
+    def call_workers(self, *args: Any, **options: Any) -> list[Any]: ...
+
+    def collect_all(self) -> None: ...
+
+
+class EngineCalls(Protocol):
+    """Calls of the engine halves of one set. Raises EngineGenerateError (the engine's message) or EngineDeadError."""
+
+    async def call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call a method on every engine that serves; the results in the engines' order."""
+
+    async def change(self, method: str, *args: Any) -> list[Any]:
+        """As `call`, for a lasting change of state: standby engines follow it, too."""
+
+    async def call_engine(self, index: int, method: str, *args: Any) -> Any:
+        """Call a method on one engine, such as one that joins."""
+
+
+@dataclass
+class FrontEnd:
+    """The front end of a front-end half.
+
+    `llm`: the AsyncLLM, weakly referenced. `record(method, *values)` submits to the stat loggers. `divergence`: how
+    running engines differ from newly started ones, one phrase each. Unless it is empty, no engine is replaced, and dead
+    ones are not restarted.
+    """
+
+    llm: Any
+    calls: EngineCalls
+    record: Callable[..., None]
+    divergence: set[str]
+
+
+class FrontEndHalf:
+    """Public methods are the calls; they are coroutines of the front end's event loop."""
+
+    async def on_join(self, engines: Sequence[int]) -> None:
+        """Bring engines that join or return up to date, by `EngineCalls.call_engine`, before they get requests.
+
+        An exception keeps them from joining.
+        """
+
+
+class CallSet(Plugin[PluginContext]):
+    """Calls beyond `generate`, under a name; built once in each process that uses them.
+
+    `name`: the key in `calls`; the entry point's name by default. Contract:
+    - Arguments and results of an engine half are plain msgpack values; a parameter whose annotation is a msgspec Struct
+      gets one. Its public methods are the only ones that a front end can call.
+    - A method of an engine half runs between two steps, which wait for it.
+    - Nothing runs per token or per request.
+    """
+
+    name: ClassVar[str] = ""
+
+    def engine_half(self, engine: Engine) -> object | None:
+        """Object whose public methods front ends may call; None where the set needs none."""
+
+    def front_end_half(self, front_end: FrontEnd) -> FrontEndHalf:
+        """Object behind `AsyncLLM.calls[name]`."""
+        return FrontEndHalf()
+
+    def blocking_half(self, llm: Any, engine: Engine) -> Any:
+        """Object behind `LLM.calls[name]`; `llm` is weakly referenced. By default the engine half itself."""
+        return self.engine_half(engine)

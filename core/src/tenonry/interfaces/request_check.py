@@ -1,0 +1,36 @@
+"""Request checks: pure functions of the entry-point group `tenonry.request_checks`. Front end, and engine process.
+
+    def check_tenant(request: EngineCoreRequest, limits: RequestLimits) -> None:
+        if not request.cache_salt:
+            raise RequestError("cache_salt is missing; this cluster requires one", "cache_salt")
+
+Every installed check runs for each request: in the front end, where it may spare the engine a request, and again in the
+engine, where no client can avoid it. A check raises RequestError to reject a request, changes nothing, and takes
+microseconds; its module imports no heavy library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from tenonry.messages import EngineCoreRequest
+
+
+class RequestLimits(msgspec.Struct, frozen=True):
+    """Bounds learnt at start: longest sequence in tokens, and size of the vocabulary (0: unknown, ids are 31-bit).
+
+    In the engine also its worker's name and what it can do; a front end does not know (None). `tasks` as in EngineInfo.
+    `checks`: the installed request checks.
+    """
+
+    max_model_len: int
+    vocab_size: int
+    worker: str = ""
+    capabilities: frozenset[str] | None = None
+    tasks: Mapping[str, int] = {}
+    checks: tuple[RequestCheck, ...] = ()
+
+
+RequestCheck = Callable[[EngineCoreRequest, RequestLimits], None]
