@@ -32,7 +32,12 @@ from tenonry_commands.plugins import points
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 # How many plugins of a kind one engine has, where it is not exactly one.
-HOW_MANY = {"stat_logger": "any", "call_set": "any", "kv_connector": "none or one", "worker": "one per rank"}
+HOW_MANY = {
+    "stat_logger": "any",
+    "call_set": "any",
+    "kv_connector": "none or one",
+    "worker": "one per rank",
+}
 # Points that owners open: what a name stands for, and what asks for it.
 OWNERS = {
     "scheduling_policy": (
@@ -49,7 +54,9 @@ OWNERS = {
     ),
     "model": ("a function without arguments, that returns a folder", "`hf-hub`: the model's name"),
     "command": ("`tenonry.interfaces.command.Command`", "the command line: `tenonry NAME`"),
-    "request_check": ("a function, see `tenonry.interfaces.request_check`", "front ends and engines: every installed one"),
+    "request_check": (
+        "a function, see `tenonry.interfaces.request_check`", "front ends and engines: every installed one",
+    ),
     "output_parser": ("`tenonry_output_parsers.base.OutputParser`", "`tenonry serve`: `--output-parser`"),
     "route": ("a function of a `RouteContext`, that returns an ASGI application", "`tenonry serve`: `--route`"),
 }  # fmt: skip

@@ -73,9 +73,9 @@ class Engine:
     """Answers with the length of a prompt; "fail" fails."""
 
     info = SimpleNamespace(tasks={"embed": 1})
-    calls = {"pooling": Pooling(None)}
 
     def __init__(self):
+        self.calls = {"pooling": Pooling(None)}
         self.running = 0
         self.most = 0
         self.ended = 0

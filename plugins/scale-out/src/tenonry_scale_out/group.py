@@ -36,10 +36,10 @@ LAST_WORDS_MS = 1000  # of an engine that ended: its message says more than its 
 # Calls that change nothing for the other engines of the group.
 OWN_CALLS = frozenset(
     {
-        "is_held",
-        "is_sleeping",
-        "is_stepping",
-        "list_loras",
+        "adapters.list_loras",
+        "operations.is_held",
+        "operations.is_sleeping",
+        "operations.is_stepping",
         "ping",
         "request_counts",
         "reset_mm_cache",
@@ -263,7 +263,7 @@ class JoinedClient(CoreClient):
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Raises EngineGenerateError, too, for a call that the leader has to make."""
-        if method == "release":  # `hold` is refused, so there is nothing to release
+        if method == "operations.release":  # `hold` is refused, so there is nothing to release
             return []
         is_own = method in OWN_CALLS
         if method == "collective_rpc":
