@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,14 @@ import numpy as np
 from tenonry.sampling_params import StructuredOutput
 from tenonry_grammar_llguidance.tokenizer import faithful_tokenizer
 from tenonry_grammar_llguidance.translate import translated
-from tenonry_grammars.base import Grammar, GrammarBackend, GrammarContext, GrammarError, Matcher
+from tenonry_grammars.base import (
+    Grammar,
+    GrammarBackend,
+    GrammarContext,
+    GrammarError,
+    Matcher,
+    ends_of,
+)
 from tenonry_grammars.bits import I32, NOTHING, allow, forbid, num_words
 
 # Items of the parser that one mask may make; the library's own bound is 50 000, which takes 30 ms.
@@ -59,9 +66,12 @@ class LLMatcher(Matcher):
 class LLGrammar(Grammar):
     """Over a matcher that no row uses: copies of it share its lexer, with what it has worked out and its limits."""
 
-    def __init__(self, prototype: Any, context: GrammarContext) -> None:
+    def __init__(
+        self, prototype: Any, context: GrammarContext, special_ids: Container[int]
+    ) -> None:
         self._prototype = prototype
         self._context = context
+        self._special_ids = special_ids
         self._is_spent = False
 
     @property
@@ -73,8 +83,7 @@ class LLGrammar(Grammar):
         inner = self._prototype.deep_copy()
         if set(end_ids) == set(context.end_ids):
             return LLMatcher(self, inner, None)
-        known = [token_id for token_id in end_ids if token_id < context.vocab_size]
-        return LLMatcher(self, inner, known)
+        return LLMatcher(self, inner, ends_of(context, end_ids, self._special_ids))
 
     def check(self) -> None:
         """Find out whether a new row could still begin."""
@@ -124,7 +133,7 @@ class LLGuidance(GrammarBackend):
         prototype = self._library.LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
         if prototype.is_error():
             raise _error(prototype.get_error(), paths)
-        return LLGrammar(prototype, self.context)
+        return LLGrammar(prototype, self.context, self._special_ids.values())
 
     def accept_each(self, matchers: Sequence[Matcher], token_ids: Sequence[int]) -> list[bool]:
         rows: list[Any] = list(matchers)

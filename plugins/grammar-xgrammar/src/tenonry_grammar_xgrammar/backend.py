@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +19,14 @@ from tenonry_grammar_xgrammar import notation
 from tenonry_grammar_xgrammar.schema import rewritten
 from tenonry_grammar_xgrammar.vocabulary import token_bytes
 from tenonry_grammar_xgrammar.write import written
-from tenonry_grammars.base import Grammar, GrammarBackend, GrammarContext, GrammarError, Matcher
+from tenonry_grammars.base import (
+    Grammar,
+    GrammarBackend,
+    GrammarContext,
+    GrammarError,
+    Matcher,
+    ends_of,
+)
 from tenonry_grammars.bits import EVERYTHING, I32, NOTHING, WORD_BITS
 from tenonry_grammars.notation import is_lark
 from tenonry_grammars.regex import parsed
@@ -59,16 +66,21 @@ class XGrammarGrammar(Grammar):
     """Over a compiled grammar of the library, which rows share."""
 
     def __init__(
-        self, compiled: Any, context: GrammarContext, new_matcher: Callable[..., Any]
+        self,
+        compiled: Any,
+        context: GrammarContext,
+        special_ids: Container[int],
+        new_matcher: Callable[..., Any],
     ) -> None:
         self._compiled = compiled
         self._context = context
+        self._special_ids = special_ids
         self._new_matcher = new_matcher
 
     def matcher(self, end_ids: Sequence[int]) -> XMatcher:
-        size = self._context.vocab_size
-        known = [token_id for token_id in end_ids if token_id < size]
-        return XMatcher(self._new_matcher(self._compiled, override_stop_tokens=known), size)
+        ends = ends_of(self._context, end_ids, self._special_ids)
+        matcher = self._new_matcher(self._compiled, override_stop_tokens=ends)
+        return XMatcher(matcher, self._context.vocab_size)
 
 
 class XGrammar(GrammarBackend):
@@ -77,6 +89,7 @@ class XGrammar(GrammarBackend):
     def __init__(self, context: GrammarContext) -> None:
         super().__init__(context)
         pieces = token_bytes(context.tokenizer_json, context.vocab_size)
+        self._special_ids = {token_id for token_id, piece in enumerate(pieces) if not piece}
         self._library = _library()
         ends = [token_id for token_id in context.end_ids if token_id < context.vocab_size]
         tokenizer = self._library.TokenizerInfo(
@@ -98,7 +111,9 @@ class XGrammar(GrammarBackend):
             raise
         except Exception as error:  # noqa: BLE001 - the library raises several kinds
             raise GrammarError(_in_one_line(error)) from None
-        return XGrammarGrammar(compiled, self.context, self._library.GrammarMatcher)
+        return XGrammarGrammar(
+            compiled, self.context, self._special_ids, self._library.GrammarMatcher
+        )
 
     def _compile(self, spec: StructuredOutput) -> Any:
         compiler = self._compiler

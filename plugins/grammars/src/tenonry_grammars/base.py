@@ -7,7 +7,7 @@ each row gets a `Matcher` of its own. Nothing here needs torch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -74,8 +74,18 @@ class Grammar(ABC):
         """A matcher at the start of the output. `end_ids`: all ids that end this request.
 
         Its masks allow an id of `end_ids` where the output so far is complete. Where nothing else can follow, they
-        allow nothing but those ids. An end id of the model that does not end this request is never allowed.
+        allow nothing but those ids. An end id of the model that does not end this request is never allowed, and one
+        that stands for text, which the answer would show, only where all of `end_ids` do; see `ends_of`.
         """
+
+
+def ends_of(
+    context: GrammarContext, end_ids: Sequence[int], special_ids: Container[int]
+) -> list[int]:
+    """Those of `end_ids` with which a complete output ends. `special_ids`: tokens without text."""
+    known = [token_id for token_id in end_ids if token_id < context.vocab_size]
+    silent = [each for each in known if each in context.end_ids or each in special_ids]
+    return silent or known
 
 
 class GrammarBackend(ABC):

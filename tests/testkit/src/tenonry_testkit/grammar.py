@@ -237,6 +237,17 @@ class GrammarContract:
         found = [mask & ends for mask in masks]
         assert found == [ends, {OTHER_END}, {END}]
 
+    def test_end_with_a_text_is_not_shown_behind_an_answer(self) -> None:
+        """Stop ids of a request may be ordinary tokens: the answer would be `ab!`."""
+        backend = self.open()
+        grammar = backend.compile(StructuredOutput(regex="ab"))
+        text = PIECES[b"!"]
+        both = grammar.matcher([END, text])
+        alone = grammar.matcher([text])
+        for matcher in (both, alone):
+            assert matcher.accept(tokens_of("ab")) == len(tokens_of("ab"))
+        assert self.masks(backend, both, alone) == [{END}, {text}]
+
     # ------------------------------------------------------------------ moving
     def test_accept_stops_before_the_first_wrong_token(self):
         backend = self.open()
