@@ -7,6 +7,7 @@ import json
 import random
 
 import pytest
+from tokenizers import Tokenizer, models
 
 from tenonry_io_text.loading import load_codec
 from tenonry_io_text.tokenizer_class_names import GENERIC, OVERRIDDEN_TYPES, REGISTERED
@@ -36,6 +37,7 @@ CHOICES = {
     "eos_token": ["</s>", None, {"content": "</s>", "__type": "AddedToken", **FLAGS}],
     "pad_token": ["<pad>", None],
 }
+BPE = [name for name in CLASSES if CLASSES[name].model == "BPE"]
 MODEL_TYPES = [
     None, "llama", "gpt2", "gpt_neox", "qwen2", "qwen3_5", "gemma2", "granite", "mistral", "phi", "arctic"
 ]  # fmt: skip
@@ -79,7 +81,7 @@ def assert_same(folder, oracle):
 
 
 @pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("name", [*CLASSES, "PreTrainedTokenizer"])
+@pytest.mark.parametrize("name", [*BPE, "PreTrainedTokenizer"])
 def test_every_option_against_every_class(write, oracle, name, split):
     for options in itertools.product([True, False], repeat=3):
         flags = dict(
@@ -99,10 +101,89 @@ def test_mixed_declarations(write, oracle, kind):
         }
         settings |= {"unk_token": "<unk>"} if draw.random() < 0.5 else {}
         if draw.random() < 0.8:
-            settings["tokenizer_class"] = draw.choice([*CLASSES, "PreTrainedTokenizerFast"])
+            settings["tokenizer_class"] = draw.choice([*BPE, "PreTrainedTokenizerFast"])
         state = {"post_processor": None} if draw.random() < 0.3 else {}
         folder = write(kind, settings, model_type=draw.choice(MODEL_TYPES), **state)
         assert_same(folder, oracle)
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    """Writes a model folder of an encoder: `pieces` are its vocabulary, with scores for Unigram."""
+
+    def folder(model, settings, special, **state):
+        tokenizer = Tokenizer(model)
+        tokenizer.add_special_tokens([*special])
+        source = json.loads(tokenizer.to_str())
+        (tmp_path / "tokenizer.json").write_text(json.dumps(source | state))
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+        return tmp_path
+
+    return folder
+
+
+BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+LETTERS = sorted(
+    {letter for text in TEXTS for letter in text.lower() + text + "éñ" if letter.strip()}
+)
+
+
+@pytest.mark.parametrize("lowers", [True, False, None])
+@pytest.mark.parametrize("accents", [True, False, None])
+@pytest.mark.parametrize("chinese", [True, False])
+def test_bert_follows_its_settings(encoder, oracle, lowers, accents, chinese):
+    pieces = [*BERT, *LETTERS, *(f"##{letter}" for letter in LETTERS), "once", "Once", "upon"]
+    vocabulary = {piece: place for place, piece in enumerate(dict.fromkeys(pieces))}
+    settings = {
+        "tokenizer_class": "BertTokenizer",
+        "strip_accents": accents,
+        "tokenize_chinese_chars": chinese,
+    }
+    if lowers is not None:
+        settings["do_lower_case"] = lowers
+    model = models.WordPiece(vocabulary, unk_token="[UNK]")
+    normalizer = {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": True,
+        "strip_accents": None,
+        "lowercase": True,
+    }
+    folder = encoder(
+        model, settings, BERT, normalizer=normalizer, pre_tokenizer={"type": "Whitespace"}
+    )
+    assert_same(folder, oracle)
+
+
+@pytest.mark.parametrize("prefix_space", [True, False, None])
+@pytest.mark.parametrize(
+    ("name", "special"),
+    [
+        ("T5Tokenizer", ("<pad>", "</s>", "<unk>")),
+        ("XLMRobertaTokenizer", ("<s>", "<pad>", "</s>", "<unk>", "<mask>")),
+    ],
+)
+@pytest.mark.parametrize(
+    "normalizer", [None, {"type": "Sequence", "normalizers": [{"type": "NFKC"}]}]
+)
+def test_pieces_of_words(encoder, oracle, name, special, prefix_space, normalizer):
+    pieces = [*special, "▁", *LETTERS, "▁Once", "upon", "▁upon"]
+    vocabulary = [(piece, -float(place)) for place, piece in enumerate(dict.fromkeys(pieces))]
+    settings = {"tokenizer_class": name}
+    if prefix_space is not None:
+        settings["add_prefix_space"] = prefix_space
+    model = models.Unigram(vocabulary, unk_id=special.index("<unk>"))
+    split = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": True}
+    folder = encoder(model, settings, special, normalizer=normalizer, pre_tokenizer=split)
+    assert_same(folder, oracle)
+
+
+@pytest.mark.parametrize("missing", [None, "[NOTHING]"])
+def test_special_token_without_an_id_changes_nothing(encoder, missing):
+    vocabulary = {piece: place for place, piece in enumerate([*BERT, "a"])}
+    settings = {"tokenizer_class": "BertTokenizer", "sep_token": missing}
+    folder = encoder(models.WordPiece(vocabulary, unk_token="[UNK]"), settings, BERT)
+    assert load_codec(folder).encode("a", add_special_tokens=True) == [5]
 
 
 def test_another_split_than_the_file_is_reported(write, caplog):

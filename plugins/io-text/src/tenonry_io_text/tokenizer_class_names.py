@@ -18,6 +18,11 @@ _TYPES_OF = {
         olmo_hybrid opencua openvla paddleocr_vl pegasus_x persimmon phi3 phi3_v phimoe pix2struct pixtral pocket_tts
         smolvlm stablelm step3_vl umt5 vipllava voxtral voxtral_realtime xlm-roberta-xl
     """,
+    "BertTokenizer": """
+        align bark bert blip bros chinese_clip convbert distilbert electra ernie flava git grounding-dino layoutlm
+        megatron-bert mm-grounding-dino nezha nomic_bert qdqbert realm retribert squeezebert tvp vilt visual_bert
+    """,
+    "CohereTokenizer": "aya_vision cohere cohere2",
     "GPT2Tokenizer": """
         blip-2 codegen dbrx emu3 gpt2 gpt_neo gptj hyperclovax_vision_v2 instructblip instructblipvideo jais2 opt phi
         starcoder2
@@ -32,6 +37,11 @@ _TYPES_OF = {
         moss_transcribe_diarize ovis2 qianfan_ocr qwen2 qwen2_5_omni qwen2_5_vl qwen2_audio qwen2_moe qwen2_vl qwen3
         qwen3_asr qwen3_moe qwen3_next qwen3_omni_moe qwen3_vl qwen3_vl_moe vibevoice
     """,
+    "RobertaTokenizer": """
+        bart bridgetower clap data2vec-text ibert lilt longformer mega mra roberta roberta-prelayernorm
+    """,
+    "T5Tokenizer": "mt5 musicgen musicgen_melody switch_transformers t5",
+    "XLMRobertaTokenizer": "gte jina_embeddings_v3 metaclip_2 trocr xlm-roberta xmod",
     "Qwen3_5Tokenizer": "qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen4_exp",
 }
 REGISTERED = {model_type: name for name, types in _TYPES_OF.items() for model_type in types.split()}
