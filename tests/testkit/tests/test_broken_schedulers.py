@@ -1,4 +1,4 @@
-"""The suite finds what it promises to find: schedulers with one defect each, and the test that must name it."""
+"""The suite detects schedulers with one defect each, by the test that must name it."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class EncodesEverything(ReferenceScheduler):
 
 
 class EncodesOncePerRow(ReferenceScheduler):
-    """What one row encodes leaves as much for the next."""
+    """An image encoded by one row does not reduce the budget of the next."""
 
     caught_by = "test_a_step_encodes_at_most_max_encoder_tokens"
 
@@ -584,7 +584,7 @@ BROKEN = [
 
 
 def suite_for(broken):
-    """At less effort than the suites of first-party schedulers: what they are run with finds each defect."""
+    """Suite with less effort than those of first-party schedulers, sufficient to detect each defect."""
     return type(
         "Suite",
         (SchedulerContract,),
@@ -616,7 +616,7 @@ def test_corpus_covers_the_contract():
 
 
 class TestHonest(SchedulerContract):
-    """What the defects are made of is right."""
+    """The base of the defective schedulers is correct."""
 
     scheduler = Honest
     effort = 0.4

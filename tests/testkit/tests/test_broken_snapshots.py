@@ -67,7 +67,7 @@ class FindsWhatTheStepSaves(KVCacheManager):
 
 
 class TrustsFailedStates(KVCacheManager):
-    """What a failed row saved can be found, with the blocks that it filled."""
+    """Snapshots saved by a failed row can be found, with the blocks that it filled."""
 
     def free(self, request, row, *, num_known, drop=False):
         return super().free(request, row, num_known=num_known)

@@ -1,4 +1,4 @@
-"""The suite of drafters passes what is right, and finds what is broken by the test that names it."""
+"""The suite of drafters passes correct ones, and detects defects by the test that names them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class LooksAtNeighbours(NgramDrafter):
 
 
 class RemembersTheRow(NgramDrafter):
-    """Adds each history to what its row said before, and never forgets."""
+    """Appends each history to the row's earlier text, and never forgets."""
 
     caught_by = FORMER
 

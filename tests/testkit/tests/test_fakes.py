@@ -1,4 +1,4 @@
-"""The fakes notice what they are there to notice, and do what they promise."""
+"""The fakes detect the errors that they are made for, and behave as documented."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class TestTokenModel:
 
 
 class TestFakeWorker:
-    """Errors in what a scheduler sends are found in the step where they happen."""
+    """Errors in a scheduler's messages are detected in the step where they happen."""
 
     def steps(self, change=None, *, num_steps=4, **spec):
         """Steps of one long request, `change`d; a FakeKVError passes through."""

@@ -77,7 +77,7 @@ def test_logprobs_have_their_shapes(make_llm):
 
 
 def test_kv_connector_of_the_kit_runs_in_both_halves(make_llm):
-    """Token identity: what the second engine loads is what the first one computed."""
+    """Token identity: the second engine loads the blocks that the first one computed."""
     connector = {
         "name": "tenonry_testkit.fakes.connector:MemoryConnector",
         "options": {"store": "llm"},

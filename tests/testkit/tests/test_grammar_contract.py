@@ -1,4 +1,4 @@
-"""The suite of grammar backends finds what is broken, each by the test that names it."""
+"""The suite of grammar backends detects defects, each by the test that names it."""
 
 from __future__ import annotations
 

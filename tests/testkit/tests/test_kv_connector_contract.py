@@ -23,7 +23,7 @@ class DiskOptions(PluginOptions):
 
 
 class DiskConnector(MemoryConnector):
-    """Blocks are files; a thread of the worker half reads and writes them while the engine goes on."""
+    """Blocks are files; a thread of the worker half reads and writes them while the engine continues."""
 
     Options = DiskOptions
 
@@ -341,7 +341,7 @@ class PromisesTooMuch(MemoryConnector):
 
 
 class LoadsLateWithoutSaying(MemoryConnector):
-    """Its loads take two steps, and `match` says that they are there at once."""
+    """Its loads take two steps, and `match` reports them as immediate."""
 
     caught_by = NEXT_ENGINE
     message = (

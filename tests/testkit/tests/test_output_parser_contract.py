@@ -96,7 +96,7 @@ class LeaksSplitMarkup(Shouted):
 
 
 class RepeatsArguments(Shouted):
-    """Gives the arguments so far with each piece, as a parser does that reads all again."""
+    """Returns the arguments so far with each piece, as a parser does that reads everything again."""
 
     caught_by = "test_events_do_not_depend_on_how_the_text_is_cut"
 

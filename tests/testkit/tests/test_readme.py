@@ -1,4 +1,4 @@
-"""The afternoon in the README happens as it is told there."""
+"""The README's tutorial works as described."""
 
 from __future__ import annotations
 

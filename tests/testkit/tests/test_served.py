@@ -1,4 +1,4 @@
-"""A front end over an engine process of fakes, and tests that know nothing of their user's settings."""
+"""A front end over an engine process of fakes, and tests independent of their user's settings."""
 
 from __future__ import annotations
 

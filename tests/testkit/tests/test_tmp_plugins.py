@@ -1,4 +1,4 @@
-"""Throw-away distributions are what the resolver takes for real ones, and leave no trace."""
+"""The resolver treats temporary distributions as real ones, and they leave no trace."""
 
 from __future__ import annotations
 

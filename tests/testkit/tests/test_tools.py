@@ -1,4 +1,4 @@
-"""What suites are made of: targets, search settings, the trap for clocks, programs that print and repeat."""
+"""Parts of suites: targets, search settings, the trap for clocks, programs that print and repeat."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class TestSearch:
             search(st.integers(0, 1000), check, 50)
 
     def test_shrinking_is_bounded_and_names_its_own_bound(self, monkeypatch, capsys):
-        """Hypothesis would go on for five minutes, and say so."""
+        """Hypothesis would continue for five minutes, and report that."""
         monkeypatch.setattr("tenonry_testkit.search.MAX_SHRINKING_S", -1)  # over before it begins
         seen = []
 

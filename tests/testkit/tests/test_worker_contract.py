@@ -31,7 +31,7 @@ class TestFakeWorkerWithStates(WorkerContract):
 
 
 class Counted(FakeWorker):
-    """Counts what is asked of all of them together."""
+    """Counts the calls of all instances together."""
 
     loads: ClassVar[list[object]] = []
     caches: ClassVar[list[object]] = []
@@ -161,7 +161,7 @@ class AnswersWithLongIntegers(Unchecked):
 
 
 class DecodesOneTokenOfARound(Unchecked):
-    """Though it says that it decodes several."""
+    """Decodes one token although it declares several."""
 
     caught_by = "test_rounds_give_what_single_steps_give"
 
@@ -171,7 +171,7 @@ class DecodesOneTokenOfARound(Unchecked):
 
 
 class GoesOnAfterTheEnd(Unchecked):
-    """Which no row's tokens show, but its neighbours' may: it never stops a row."""
+    """Never stops a row, which no row's tokens show, but its neighbours' may."""
 
     caught_by = "test_rounds_give_what_single_steps_give"
 
@@ -192,7 +192,7 @@ class LosesARoundsLastToken(Unchecked):
 
 
 class CompilesGrammars(Unchecked):
-    """Says so, and takes three steps for each."""
+    """Declares grammars, and takes three steps for each."""
 
     capabilities = Unchecked.capabilities | {"grammar"}
 
@@ -268,7 +268,7 @@ def test_defect_is_found_by_the_test_that_names_it(broken, loads_once):
 
 
 def test_unchecked_worker_is_right():
-    """What the defects are made of passes all the tests that find them."""
+    """The base of the defective workers passes all the tests that detect them."""
     suite = type("Suite", (WorkerContract,), {"worker": Unchecked})
     assert failing_tests(suite, [broken.caught_by for broken in BROKEN]) == {}
 

@@ -36,7 +36,7 @@ I32 = NDArray[np.int32]
 
 
 class Text(NamedTuple):
-    """A request: its prompt, and what the model will say."""
+    """A request: its prompt, and the model's predetermined output."""
 
     prompt: list[int]
     output: list[int]
@@ -82,7 +82,7 @@ class Played:
         self.length = len(text.prompt)
 
     def enter(self) -> None:
-        """Start, or come back from preemption with what there is."""
+        """Start, or resume after preemption with the tokens so far."""
         new = NewRow(
             row=self.row,
             handle=self.row + 1,
@@ -101,7 +101,7 @@ class Played:
         return tokens
 
     def take(self, guess: I32) -> None:
-        """The tokens that verifying the guess gives, and the news of it."""
+        """Verify the guess: append its tokens, and report the result to the drafter."""
         right = 0
         while right < len(guess) and guess[right] == self.tokens[self.length + right]:
             right += 1
@@ -111,8 +111,8 @@ class Played:
 
 
 class DrafterContract:
-    """Subclass in a test module and name the `drafter`; `options` are its own. A drafter that needs models is given
-    one, by the name `fake`; `models` may give others.
+    """Subclass in a test module and name the `drafter`; `options` are its own. A drafter that needs models receives
+    one, by the name `fake`; `models` may provide others.
     """
 
     drafter: ClassVar[str | type[Drafter] | None] = None
@@ -146,11 +146,11 @@ class DrafterContract:
         )
 
     def models(self) -> DraftModels:
-        """What opens draft models."""
+        """Factory of draft models."""
         return FakeDraftModels(VOCAB_SIZE, MAX_MODEL_LEN)
 
     def propose(self, drafter: Drafter, played: Sequence[Played], most: int) -> list[I32]:
-        """Ask as a worker does, and check the answer's shape."""
+        """Call the drafter as a worker does, and check the result's shape."""
         histories = [each.history for each in played]
         before = [history.copy() for history in histories]
         rows = [each.row for each in played]
@@ -172,7 +172,7 @@ class DrafterContract:
         return [np.asarray(ids, np.int32).copy() for ids in found]
 
     def alone(self, text: Text, row: int = 0) -> list[list[int]]:
-        """What a fresh drafter guesses for one text, turn by turn."""
+        """Guesses of a fresh drafter for one text, turn by turn."""
         drafter = self.build()
         played = Played(drafter, row, text)
         played.enter()
@@ -209,7 +209,7 @@ class DrafterContract:
         assert self.alone(TEXTS[number]) == self.alone(TEXTS[number])
 
     def test_a_row_depends_on_no_other(self) -> None:
-        """Requests of other people stand beside it: how quick a text is must not say what they read."""
+        """Other rows belong to other users: timing must not reveal their contents."""
         texts = TEXTS[:MAX_NUM_SEQS]
         expected = [self.alone(text, row) for row, text in enumerate(texts)]
         drafter = self.build()
@@ -271,7 +271,7 @@ class DrafterContract:
                 played.enter()
 
     def test_guesses_may_be_cut_before_they_are_verified(self) -> None:
-        """A grammar allows fewer; `accept` then says how many were verified."""
+        """A grammar allows fewer; `accept` then receives the number of verified ones."""
         drafter = self.build()
         played = Played(drafter, 1, TEXTS[0])
         played.enter()

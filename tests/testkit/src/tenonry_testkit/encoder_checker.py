@@ -1,4 +1,4 @@
-"""Which images a step has its workers encode, counted from outside. Test process."""
+"""Images encoded by a step's workers, counted from outside. Test process."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ PATIENCE_S = 20.0
 class ExecutorContract:
     """Subclass in a test module and name the `executor`; `options` are its own, `config` fields of EngineConfig.
 
-    `config` says how many ranks there are (tensor_parallel_size, pipeline_parallel_size); one unless it does.
-    `exit_timeout_s`: how long after `shutdown` its processes may still be there.
+    `config` sets the number of ranks (tensor_parallel_size, pipeline_parallel_size); one by default. `exit_timeout_s`:
+    time after `shutdown` in which its processes must exit.
     """
 
     executor: ClassVar[str | type[Executor] | None] = None
@@ -51,11 +51,11 @@ class ExecutorContract:
 
     # ------------------------------------------------------------------ tools
     def setup_method(self) -> None:
-        """Start a list of what is to be shut down."""
+        """Start a list of executors to shut down."""
         self._built: list[Executor] = []
 
     def teardown_method(self) -> None:
-        """Shut down what the test did not, each once."""
+        """Shut down executors that the test did not, each once."""
         while self._built:
             self._built.pop().shutdown()
 
@@ -147,7 +147,7 @@ class ExecutorContract:
             executor.start()
 
     def test_shutdown_before_start(self) -> None:
-        """The engine shuts down what it built, however far it came."""
+        """The engine shuts down a built executor at any stage of its start."""
         self.build()
 
     # ------------------------------------------------------------------ steps
@@ -166,7 +166,7 @@ class ExecutorContract:
         harness.drain()
 
     def test_failed_rows_are_handed_on(self) -> None:
-        """A row that a worker cannot go on with is in the step's result, with its code; the step is no error."""
+        """A row that a worker cannot continue is in the step's result, with its code; the step is no error."""
         executor = self.start(fail_row_token=9)
         result = executor.execute_model(self._first_step(9)).result(PATIENCE_S)
         failed = dict(zip(result.failed_row.tolist(), result.failed_code.tolist(), strict=True))
@@ -192,7 +192,7 @@ class ExecutorContract:
                 harness.deliver()
 
     def test_an_error_in_a_step_reaches_its_result(self) -> None:
-        """What a worker raises comes out of the step's future, or of the call that launched it, in its own words."""
+        """A worker's exception is raised by the step's future, or by the call that launched it, with its message."""
         executor = self.start(fail_step_token=9)
         with pytest.raises(Exception, match="told to fail on token 9"):
             executor.execute_model(self._first_step(9)).result(PATIENCE_S)
@@ -211,7 +211,7 @@ class ExecutorContract:
         assert executor.call("profile", [True]) == [True for _ in ranks]
 
     def test_calls_take_keyword_arguments(self) -> None:
-        """By name on every rank; a name that the method does not take is refused with those that it takes."""
+        """By name on every rank; an unknown name is rejected with the accepted ones."""
         executor = self.start()
         ranks = range(executor.context.config.world_size)
         expected = [[rank, "a", {"b": 1}] for rank in ranks]
@@ -221,7 +221,7 @@ class ExecutorContract:
             executor.call("profile", kwargs={"is_stop": True})
 
     def test_calls_are_limited_to_the_allow_list(self) -> None:
-        """A name that the workers do not allow is refused; the ranks live on."""
+        """A name outside of the workers' allow-list is rejected; the ranks stay alive."""
         executor = self.start()
         for name in ("no_such_method", "shutdown", "load"):
             with pytest.raises(Unsupported, match=name):

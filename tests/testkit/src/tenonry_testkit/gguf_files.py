@@ -28,7 +28,7 @@ MERGES = ["t h", "th e", "Ġ the", "a n", "an d", "Ġ a", "i n"]
 
 
 def byte_alphabet() -> list[str]:
-    """How byte-level vocabularies write bytes: printable ones as they are, all others from U+0100 on."""
+    """Characters for bytes in byte-level vocabularies: printable ones unchanged, all others from U+0100 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     shown = {byte: chr(byte) for byte in printable}
@@ -37,7 +37,7 @@ def byte_alphabet() -> list[str]:
 
 
 def vocabulary() -> list[str]:
-    """Bytes, what merges make of them, special tokens."""
+    """Bytes, results of merges, special tokens."""
     return byte_alphabet() + [merge.replace(" ", "") for merge in MERGES] + SPECIAL
 
 

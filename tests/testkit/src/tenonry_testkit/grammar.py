@@ -48,9 +48,9 @@ def tokens_of(text: str) -> list[int]:
 
 
 class GrammarContract:
-    """Subclass in a test module and name the `backend`; `cases` may leave out forms that it refuses by name.
+    """Subclass in a test module and name the `backend`; `cases` may omit forms that it rejects by name.
 
-    `choice` is the form that every backend has.
+    `choice` is the form that every backend supports.
     """
 
     backend: ClassVar[str | type[GrammarBackend] | None] = None
@@ -333,7 +333,7 @@ class GrammarContract:
             self.open(tokenizer_json='{"model": 1}')
 
     def test_nothing_follows_a_limit_or_a_contradiction(self):
-        """A grammar that compiles, but that no text satisfies: refused, or without any token."""
+        """A grammar that compiles, but that no text satisfies: rejected, or without any token."""
         backend = self.open()
         try:
             grammar = backend.compile(StructuredOutput(regex="[a&&b]c"))

@@ -1,4 +1,4 @@
-"""Specifications that the suite of grammar backends tries, with what each allows. Test process."""
+"""Specifications for the suite of grammar backends, with the texts that each allows. Test process."""
 
 from __future__ import annotations
 

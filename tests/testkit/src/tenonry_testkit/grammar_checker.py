@@ -1,4 +1,4 @@
-"""Watches how a scheduler asks for grammars: the specification once, and no start before the answer. Test process."""
+"""Checks a scheduler's requests for grammars: the specification once, and no start before the answer. Test process."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tenonry_testkit.rules import GRAMMAR_IS_THERE, expect
 
 
 class GrammarChecker:
-    """Which requests wait for a grammar that the worker was asked for."""
+    """Requests whose grammar is being compiled by the worker."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._asked: set[int] = set()
 
     def check(self, output: SchedulerOutput) -> None:
-        """Raise RuleBroken for a step that asks wrongly, or starts a request whose grammar was not reported."""
+        """Raise RuleBroken for a wrong grammar request, or the start of a request whose grammar was not reported."""
         for handle, spec in output.prepare.items():
             entry = self._ledger.entries.get(handle)
             expect(entry is not None, GRAMMAR_IS_THERE, f"handle {handle} was never added")

@@ -1,8 +1,8 @@
 """Drives one scheduler as the engine does, with a fake worker and every check on. Test process, engine's role.
 
-Steps are computed in the order in which they are launched and answered in that order, up to `depth` at once; the caller
-decides when an answer arrives. Whatever breaks the contract raises `RuleBroken`, `ContractViolation` (the kernel's
-validator) or `FakeKVError` (a wrong block) on the spot.
+Steps are computed in the order in which they are launched and answered in that order, up to `depth` in flight; the
+caller decides when an answer arrives. A violation of the contract raises `RuleBroken`, `ContractViolation` (the
+kernel's validator) or `FakeKVError` (a wrong block) immediately.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class SchedulerHarness:
 
     @contextlib.contextmanager
     def _calls(self) -> Iterator[None]:
-        """Entered around calls of the parts under test; what the connector did wrong in them is raised first."""
+        """Context of calls of the parts under test; the connector's violations in them are raised first."""
         with contextlib.ExitStack() as stack:
             if self.transfer_log is not None:
                 stack.enter_context(self.transfer_log.checked())
@@ -155,7 +155,7 @@ class SchedulerHarness:
         """Send a request. `num_delivered` of its output tokens count as delivered already, elsewhere.
 
         `sampling` are further fields of SamplingParams, `fields` of EngineCoreRequest (priority, adapter, cache_salt,
-        tags, …). A request that the scheduler refuses ends at once, in an error.
+        tags, …). A request that the scheduler rejects ends immediately, with an error.
         """
         params = SamplingParams(
             max_tokens=max_tokens,
@@ -213,7 +213,7 @@ class SchedulerHarness:
     def abort(
         self, handles: Iterable[int] | None, reason: FinishReason = FinishReason.ABORT
     ) -> list[Request]:
-        """End requests from outside, None for all. Checks that exactly the live ones among them are said to end."""
+        """End requests from outside, None for all. Checks that exactly the live ones are reported as ended."""
         asked = None if handles is None else list(handles)
         wanted = {
             entry.handle for entry in self.ledger.live if asked is None or entry.handle in asked
@@ -279,7 +279,7 @@ class SchedulerHarness:
         return len(self.in_flight) < self.spec.depth and self._has_work()
 
     def _has_work(self) -> bool:
-        """An engine at rest polls no connector; this one goes on, so that every block can be accounted for."""
+        """An idle engine polls no connector; this one continues, so that every block can be accounted for."""
         return self.scheduler.has_requests() or self._num_transfers() > 0
 
     def launch(self) -> bool:
@@ -330,7 +330,7 @@ class SchedulerHarness:
         return ended
 
     def turn(self) -> bool:
-        """What the engine does in one turn: fill the queue of steps, then collect. False if there was nothing to do."""
+        """Run one iteration of the engine: fill the queue of steps, then collect. False if there was nothing to do."""
         launched = self.can_launch and self.launch()
         if launched and len(self.in_flight) < self.spec.depth:
             return True
@@ -380,7 +380,7 @@ class SchedulerHarness:
         raise RuleBroken(rule, detail)
 
     def _moved(self, num_outputs: int) -> bool:
-        """Whether the last turn delivered a result, or launched a step that does something."""
+        """Return True if the last turn delivered a result, or launched a step that does something."""
         if len(self.outputs) == num_outputs:
             return True
         output = self.outputs[-1]

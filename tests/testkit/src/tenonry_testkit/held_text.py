@@ -1,4 +1,4 @@
-"""How much text an object keeps alive: in attributes, containers, closures, suspended generators. Test process."""
+"""Amount of text kept alive by an object: in attributes, containers, closures, suspended generators. Test process."""
 
 from __future__ import annotations
 

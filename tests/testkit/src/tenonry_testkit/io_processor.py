@@ -38,7 +38,7 @@ PLAIN = SamplingParams()
 class IOProcessorContract:
     """Subclass in a test module and name the `io_processor`; `options` are its own, `config` fields of EngineConfig.
 
-    `texts` must be texts that the tokenizer gives back unchanged. Processors without text set it to ().
+    `texts` must be texts that the tokenizer decodes unchanged. Processors without text set it to ().
     """
 
     io_processor: ClassVar[str | type[IOProcessor] | None] = None
@@ -109,7 +109,7 @@ class IOProcessorContract:
         return [*pieces, detokenizer.finish()], detokenizer
 
     def consumed(self, text: str, sizes: Sequence[int], params: SamplingParams) -> int:
-        """How many of the text's ids belong to the output, by the detokenizer's `consumed`."""
+        """Number of the text's ids in the output, by the detokenizer's `consumed`."""
         ids = self.processor.encode(text, add_special_tokens=False)
         detokenizer = self.processor.make_detokenizer([], params)
         assert detokenizer is not None
@@ -179,7 +179,7 @@ class IOProcessorContract:
 
     # ------------------------------------------------------------------ text
     def test_texts_come_back(self) -> None:
-        """Decoding what was encoded gives the text."""
+        """Decoding the encoded ids restores the text."""
         for text in self.texts:
             ids = self.processor.encode(text, add_special_tokens=False)
             assert self.processor.decode(ids, skip_special_tokens=True) == text
@@ -197,7 +197,7 @@ class IOProcessorContract:
             self._search(self._cut(), check)
 
     def test_streams_do_not_share_state(self) -> None:
-        """Two completions whose tokens arrive in turns: each detokenizer has the state of its own text only."""
+        """Two completions whose tokens arrive interleaved: each detokenizer has the state of its own text only."""
         for text in self.texts:
             ids = self.processor.encode(text, add_special_tokens=False)
             detokenizers = [self.processor.make_detokenizer([], PLAIN) for _ in range(2)]
@@ -216,7 +216,7 @@ class IOProcessorContract:
                 )
 
     def test_any_ids_can_be_detokenised(self) -> None:
-        """A model may sample anything: the pieces add up to what `decode` says, and nothing is raised."""
+        """A model may sample anything: the pieces add up to the result of `decode`, and nothing is raised."""
         ids = st.lists(st.integers(0, self.model().vocab_size - 1), min_size=1, max_size=24)
 
         def check(given: list[int]) -> None:
@@ -233,7 +233,7 @@ class IOProcessorContract:
 
     @pytest.mark.parametrize("include", [False, True])
     def test_stop_strings_end_the_text(self, include: bool) -> None:
-        """A stop string is found wherever it lies, across token borders too; what precedes it is all that comes out."""
+        """A stop string is found at any position, across token borders too; exactly the preceding text is returned."""
 
         def check(drawn: tuple[tuple[str, list[int]], int, int]) -> None:
             (text, sizes), start, length = drawn
@@ -281,7 +281,7 @@ class IOProcessorContract:
 
     # ------------------------------------------------------------------ the rest
     def test_helper_threads_may_call_it(self) -> None:
-        """Several threads at once get what one would."""
+        """Concurrent threads get the same results as one."""
 
         def both(text: str) -> tuple[list[int], str]:
             ids = self.processor.process_prompt(text, PLAIN).token_ids.tolist()

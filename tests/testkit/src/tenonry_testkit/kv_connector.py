@@ -1,4 +1,4 @@
-"""The conformance suite of KV connectors: what it brings must be what would have been computed. Test process.
+"""The conformance suite of KV connectors: loaded blocks must equal computed ones. Test process.
 
     from tenonry_testkit.kv_connector import KVConnectorContract
 
@@ -11,7 +11,7 @@
 Both halves live in this process, with an engine's and a worker's role; metadata crosses between them as a message. The
 scheduler's side is driven by `tenonry-kvcache`, as it is in every scheduler that uses it.
 
-Transfers may run on threads or in other processes: the suite goes on polling for `transfer_timeout_s`. It compares the
+Transfers may run on threads or in other processes: the suite polls for up to `transfer_timeout_s`. It compares the
 bytes of every load with those that the fake worker would have computed, in the step in which the load is reported.
 """
 
@@ -43,7 +43,7 @@ from tenonry_testkit.traffic import Op, Send, play, send, sends, storms
 
 
 class BlockNames:
-    """Digests as `tenonry-kvcache` gives them to a connector, for a scheduler half without a scheduler."""
+    """Digests as `tenonry-kvcache` passes them to a connector, for a scheduler half without a scheduler."""
 
     def __init__(self, block_size: int) -> None:
         self._hasher = BlockHasher(block_size, CONNECTOR_SEED)
@@ -84,13 +84,13 @@ class KVConnectorContract:
         self.teardown_method()
 
     def setup_method(self) -> None:
-        """Start a list of what is to be shut down."""
+        """Start a list of connectors to shut down."""
         self._num_folders = 0
         self._built: list[KVConnector] = []
         self._patience = Patience(self.transfer_timeout_s)
 
     def teardown_method(self) -> None:
-        """Shut down what the test built, each half once."""
+        """Shut down connectors that the test built, each half once."""
         while self._built:
             self._built.pop().shutdown()
 
@@ -230,7 +230,7 @@ class KVConnectorContract:
                 )
 
     def test_a_reset_forgets(self) -> None:
-        """When `reset` says True, nothing that was stored is found again."""
+        """When `reset` returns True, nothing that was stored is found again."""
         folder = self.folder()
         ask = Send(length=14, max_tokens=2)
         harness = self.harness(folder)

@@ -1,6 +1,6 @@
-"""What became of each request: the tokens it got, and its one terminal outcome. Test process.
+"""Results of each request: its tokens, and its one terminal outcome. Test process.
 
-The ledger knows from the model's arithmetic what every request must produce, so that a lost, repeated, foreign or
+The ledger computes every request's expected output by the model's arithmetic, so that a lost, repeated, foreign or
 reordered token is found the moment it is delivered.
 """
 
@@ -30,10 +30,10 @@ from tenonry_testkit.rules import (
 
 
 class Entry:
-    """One request: what it must produce, what it got, how it ended, and what may happen to it.
+    """One request: its expected output, its tokens, its outcome, and the events that it allows.
 
-    `limit`: most tokens in all; `num_before`: tokens it brought, prompt and delivered ones; `started_at`: the clock
-    when it first ran.
+    `limit`: maximum number of tokens; `num_before`: tokens it brought, prompt and delivered ones; `started_at`: the
+    clock when it first ran.
     """
 
     __slots__ = (
@@ -100,7 +100,7 @@ class Ledger:
         self.end(entry, FinishedOutput(handle, reason))
 
     def take(self, outputs_by_client: Mapping[int, EngineCoreOutputs]) -> list[Entry]:
-        """Enter what `update_from_output` returned; returns the requests that ended."""
+        """Record the result of `update_from_output`; returns the requests that ended."""
         ended: list[Entry] = []
         for client, outputs in outputs_by_client.items():
             self._take_tokens(client, outputs)
@@ -275,7 +275,7 @@ class Ledger:
         return entry
 
     def summary(self) -> dict[str, int]:
-        """How many requests ended in which way, and tokens delivered."""
+        """Number of requests by outcome, and tokens delivered."""
         counts = {str(reason): 0 for reason in FinishReason} | {"live": 0, "tokens": 0}
         for entry in self.entries.values():
             counts["live" if entry.finished is None else str(entry.finished.reason)] += 1

@@ -70,7 +70,7 @@ def make_request(number: int, family: int, length: int, **fields: Any) -> Engine
 class LoadBalancerContract:
     """Subclass in a test module and name the `load_balancer`; `options` are its own.
 
-    `fair` may be False for one that prefers engines on purpose: its docstring must then say which. `config` holds
+    `fair` may be False for one that prefers engines on purpose: its docstring must then name them. `config` holds
     further fields of EngineConfig; `effort` multiplies the number of examples.
     """
 
@@ -114,7 +114,7 @@ class LoadBalancerContract:
         self._search(st.lists(asks(), max_size=12), lambda calls: self._play(self.build(), calls))
 
     def test_engines_leave_and_join(self) -> None:
-        """What it remembers of an engine that left is no answer; an engine that joined can be picked."""
+        """A remembered engine that left is not picked; an engine that joined can be picked."""
         idle = (0,) * MAX_ENGINES
 
         def change(drawn: tuple[int, int]) -> None:
@@ -164,7 +164,7 @@ class LoadBalancerContract:
         self._search(st.lists(asks(), min_size=4, max_size=24), beside, 20)
 
     def test_unrelated_requests_spread_over_idle_engines(self) -> None:
-        """Each engine gets a quarter of an equal share at least; an unfair one documents what it prefers."""
+        """Each engine receives a quarter of an equal share at least; an unfair balancer documents its preference."""
         if not self.fair:
             cls, _, name = resolve_target("load_balancer", self.load_balancer, self.options)
             assert inspect.getdoc(cls), f"{name} is not fair: say in its docstring what it prefers"
@@ -198,7 +198,7 @@ class LoadBalancerContract:
         self._search(asks(), keep, 20)
 
     def test_the_wall_clock_is_not_read(self) -> None:
-        """The picks depend on calls and seed alone: every clock raises while it is asked."""
+        """The picks depend on calls and seed alone: every clock raises during a pick."""
         balancer = self.build()
         package = type(balancer).__module__.partition(".")[0]
         with contextlib.closing(WallClockTrap([package])) as trap, trap.watched():

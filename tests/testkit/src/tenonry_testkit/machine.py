@@ -60,7 +60,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         turns=st.integers(0, 6),
     )
     def requests_arrive(self, asked: list[Send], copies: int, turns: int) -> None:
-        """Clients ask, some for the same at once, so that rows of one step share what they compute."""
+        """Clients send requests, some identical, so that rows of one step share computed blocks."""
         for request in asked:
             for _ in range(copies):
                 send(self.harness, request)
@@ -68,13 +68,13 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(launches=st.integers(0, 3), results=st.integers(0, 3), turns=st.integers(0, 9))
     def engine_works(self, launches: int, results: int, turns: int) -> None:
-        """Steps are launched ahead, results arrive late, and then it goes on as usual."""
+        """Steps are launched ahead, results arrive late, and then the run continues as usual."""
         play(self.harness, [*[Launch()] * launches, *[Deliver()] * results, Turn(turns)])
 
     @rule(which=st.integers(0, 7), how=st.sampled_from(ENDINGS))
     @precondition(lambda self: self.harness.ledger.live)
     def something_ends(self, which: int, how: str) -> None:
-        """A request is aborted wherever it stands, or the worker cannot go on with it; rarely, all are aborted."""
+        """A request is aborted at any stage, or fails in the worker; rarely, all are aborted."""
         play(
             self.harness,
             [

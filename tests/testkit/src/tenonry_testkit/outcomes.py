@@ -1,4 +1,4 @@
-"""Runs a contract suite without pytest's runner and says which of its tests fail, for tests of suites. Test process."""
+"""Runs a contract suite without pytest's runner and returns the failing tests, for tests of suites. Test process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _nothing() -> None:
 
 
 def failing_tests(suite: type, names: Iterable[str] | None = None) -> dict[str, BaseException]:
-    """Test name → the first exception it ends in. Tests that ask for fixtures cannot be run this way."""
+    """Test name → the first exception it ends in. Tests with fixtures cannot be run this way."""
     failures: dict[str, BaseException] = {}
     for name, parameters in cases_of(suite, names):
         if name not in failures:

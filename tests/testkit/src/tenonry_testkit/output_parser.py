@@ -1,4 +1,4 @@
-"""The conformance suite of output parsers: the text alone decides what they find (SO-2). Test process.
+"""The conformance suite of output parsers: events depend on the text alone (SO-2). Test process.
 
 from tenonry_testkit.output_parser import Answer, OutputParserContract
 
@@ -52,7 +52,7 @@ BASE_WORK = 400  # characters that are fed to see how much work they are
 
 
 class Answer(NamedTuple):
-    """A model's whole answer, what it means, and the end of the prompt before it."""
+    """A model's whole answer, its events, and the end of the prompt before it."""
 
     text: str
     events: tuple[Event, ...]
@@ -62,7 +62,7 @@ class Answer(NamedTuple):
 class OutputParserContract:
     """Subclass in a test module; name the `output_parser` and `answers` of its format, calls and unusual ones included.
 
-    `tools` are what the requests offer: `add(a: integer, b: integer)` and `say(text: string)` by default. `max_held`
+    `tools` are those of the requests: `add(a: integer, b: integer)` and `say(text: string)` by default. `max_held`
     bounds the characters that the parser may keep. `effort` multiplies the number of examples.
     """
 
@@ -115,7 +115,7 @@ class OutputParserContract:
         search(strategy, check, max(1, round(examples * self.effort)), self.phases)
 
     def _texts(self) -> st.SearchStrategy[tuple[str, str]]:
-        """(text, prompt): an answer, a part of one, or pieces of several mixed with what breaks parsers."""
+        """(text, prompt): an answer, a part of one, or pieces of several mixed with text that breaks parsers."""
         answers = st.sampled_from([(answer.text, answer.prompt) for answer in self.answers])
         spans = st.tuples(answers, st.integers(0, 200), st.integers(1, 60)).map(
             lambda drawn: drawn[0][0][drawn[1] % len(drawn[0][0]) :][: drawn[2]]
@@ -132,13 +132,13 @@ class OutputParserContract:
         assert self.answers, "this suite has no answers: give some of the format, with their events"
 
     def test_answers_mean_what_they_should(self) -> None:
-        """Each whole answer gives the events that the suite names."""
+        """Each whole answer produces the events that the suite names."""
         for answer in self.answers:
             found = self.read([answer.text], answer.prompt)
             assert found == list(answer.events), f"{answer.text!r} gave {found}"
 
     def test_events_do_not_depend_on_how_the_text_is_cut(self) -> None:
-        """Any text, also a broken one, in any pieces, gives what it gives as a whole."""
+        """Any text, also a broken one, produces the same events in pieces as in one."""
 
         def check(drawn: tuple[tuple[str, str], list[int]]) -> None:
             (text, prompt), cuts = drawn
@@ -202,7 +202,7 @@ class OutputParserContract:
         self._search(self._texts(), check, 20)
 
     def test_two_do_not_share_what_they_hold(self) -> None:
-        """Completions that arrive in turns do not change each other."""
+        """Completions that arrive interleaved do not change each other."""
         for answer in self.answers:
             alone = self.read([answer.text], answer.prompt)
             parsers = [self.build(answer.prompt) for _ in range(2)]
@@ -214,7 +214,7 @@ class OutputParserContract:
                 assert joined([*events, *parser.close()]) == alone
 
     def test_little_is_held(self) -> None:
-        """However an answer goes on, the parser keeps at most `max_held` characters of it."""
+        """For any continuation of an answer, the parser keeps at most `max_held` characters of it."""
         for text, prompt, unit in self._endless():
             parser = self.build(prompt)
             parser.feed(text, [0])
@@ -238,7 +238,7 @@ class OutputParserContract:
             )
 
     def _endless(self) -> Iterator[tuple[str, str, str]]:
-        """(the beginning of an answer, its prompt, what then comes again and again)."""
+        """(the beginning of an answer, its prompt, the text that then repeats)."""
         beginnings = [
             (answer.text[:end], answer.prompt)
             for answer in self.answers
@@ -290,7 +290,7 @@ def calls_of(events: Iterable[Event]) -> list[tuple[str, str]]:
 
 
 def check_order(events: Iterable[Event]) -> None:
-    """Raises AssertionError unless calls begin and end in turns, with nothing but arguments within."""
+    """Raise AssertionError unless calls alternate between begin and end, with nothing but arguments within."""
     is_open = False
     for event in events:
         if isinstance(event, CallStart):

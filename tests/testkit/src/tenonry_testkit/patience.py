@@ -1,7 +1,7 @@
-"""How long the harness waits while nothing moves. Test process.
+"""Time limits of the harness without progress. Test process.
 
-A scheduler that is stuck is found by counting empty steps: its clock is virtual, so that takes no time. A transfer of a
-KV connector may run on a thread or in another process, and only the wall clock says how long it took.
+A stuck scheduler is detected by counting empty steps: its clock is virtual, so that takes no time. A transfer of a KV
+connector may run on a thread or in another process, and is timed by the wall clock.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Patience:
         return pause_s
 
     def is_over(self, *, transferring: bool) -> bool:
-        """Whether to give up. After the first time, waits for transfers are shorter."""
+        """Return True to give up. After the first time, waits for transfers are shorter."""
         if not transferring:
             return self.idle_turns >= STEPS
         over = self.waited_s > self._transfer_s

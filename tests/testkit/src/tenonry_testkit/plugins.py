@@ -1,7 +1,7 @@
-"""Installs plugins for one test: throw-away distributions in a folder, and a plugin manager that sees only those.
+"""Installs plugins for one test: temporary distributions in a folder, and a plugin manager that sees only those.
 
 Distributions are plain files, as pip would leave them: modules, and a dist-info with METADATA and entry_points.txt, so
-that the resolver is tested with what it reads in earnest. Test process.
+that the resolver is tested with realistic input. Test process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tenonry.plugin.manager import PluginManager
 class TmpPlugins:
     """A context manager around one folder on `sys.path`; on leaving, its modules and metadata are forgotten.
 
-    Unless `see_installed`, entry points of what is really installed are hidden, so that a test knows all names.
+    Unless `see_installed`, entry points of installed distributions are hidden, so that a test controls all names.
     """
 
     def __init__(self, folder: Path, *, see_installed: bool = False) -> None:
@@ -115,7 +115,7 @@ class TmpPlugins:
     def manager(
         self, policy: PluginPolicy | None = None, *, discover: bool = True
     ) -> PluginManager:
-        """A plugin manager that knows only what this test installed; `discover`: with its hook modules."""
+        """A plugin manager that sees only the plugins of this test; `discover`: with its hook modules."""
         return PluginManager(policy, discover=discover)
 
     def import_module(self, name: str) -> ModuleType:
@@ -148,7 +148,9 @@ class TmpPlugins:
 
 @contextlib.contextmanager
 def fake_model_installed(folder: Path) -> Iterator[TmpPlugins]:
-    """The models of `fakes.model` are known, beside all that is installed, to whatever finds `folder` on its path."""
+    """Make the models of `fakes.model` available, in addition to all that is installed, to processes with `folder` on
+    their path.
+    """
     with TmpPlugins(folder, see_installed=True) as plugins:
         plugins.distribution(
             "fake-model",

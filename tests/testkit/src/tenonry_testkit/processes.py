@@ -1,4 +1,4 @@
-"""Real processes for integration tests: run the command line, start a server, find and kill what they started.
+"""Real processes for integration tests: run the command line, start a server, find and kill their children.
 
 Everything has a deadline and is killed with its whole tree at the end. Test process.
 """
@@ -32,7 +32,7 @@ URL = rf"(https?://{HOST}(?::\d+)?(?:/[\w.~%/-]*[\w~])?)[^\n]*\n"
 
 @contextlib.contextmanager
 def children_killed(patience_s: float = 20.0) -> Iterator[None]:
-    """Kill, in the end, every process that was started below this one meanwhile."""
+    """Kill, at the end, every process that was started below this one in the block."""
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     try:
         yield
@@ -49,7 +49,7 @@ def children_killed(patience_s: float = 20.0) -> Iterator[None]:
 
 
 class Completed(NamedTuple):
-    """A command that ended: its exit code (negative: the signal), and what it wrote."""
+    """A finished command: its exit code (negative: the signal), and its output."""
 
     returncode: int
     stdout: str
@@ -123,12 +123,12 @@ class Running:
 
     @property
     def stdout(self) -> str:
-        """What it wrote so far."""
+        """Output so far."""
         return self._out.read_text("utf-8", "replace") if self._out.exists() else ""
 
     @property
     def stderr(self) -> str:
-        """What it wrote so far."""
+        """Errors so far."""
         return self._err.read_text("utf-8", "replace") if self._err.exists() else ""
 
     @property
@@ -163,7 +163,7 @@ class Running:
             time.sleep(0.02)
 
     def wait_for_output(self, pattern: str, timeout: float = 25.0) -> re.Match[str]:
-        """The first match of `pattern` in what it writes."""
+        """The first match of `pattern` in its output."""
         found = self.wait_for(
             lambda: re.search(pattern, self.stdout + self.stderr), timeout, f"output {pattern!r}"
         )
@@ -182,7 +182,7 @@ class Running:
         return self.wait(timeout)
 
     def kill(self) -> None:
-        """Kill it and everything below it, at once."""
+        """Kill it and everything below it, together."""
         victims: list[Any] = [*self.descendants(), self.process]
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(
@@ -197,7 +197,7 @@ class Running:
         )
 
     def close(self) -> None:
-        """Kill what is left and remove the captured output."""
+        """Kill all remaining processes and remove the captured output."""
         self.kill()
         self._folder.cleanup()
 
@@ -261,7 +261,7 @@ def start_server(
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that is free, and that the system gives to none that asks it for any port."""
+    """A free TCP port of 127.0.0.1, outside of the range that the system assigns for port 0."""
     while True:
         port = BELOW_THOSE_OF_LINUX - secrets.randbelow(20_000)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):

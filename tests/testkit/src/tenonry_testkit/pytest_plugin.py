@@ -1,4 +1,4 @@
-"""What pytest loads from the testkit: fixtures for plugin authors, and the watch for what a test leaves behind.
+"""pytest plugin of the testkit: fixtures for plugin authors, and the check for leftovers of a test.
 
 Switches: the ini options `tenonry_residue = off` and `tenonry_residue_grace_s`, the marker `leaves_residue`, and
 `--testkit-effort`. Test process.
@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_fixture_setup(
     fixturedef: Any, request: pytest.FixtureRequest
 ) -> Generator[None, Any, Any]:
-    """What a fixture of a wider scope starts belongs to the fixture, and may stay as long as it does."""
+    """Resources of a fixture with a wider scope belong to the fixture, and may stay as long as it does."""
     watch = request.config.stash.get(WATCH, None)
     if watch is None or fixturedef.scope == "function":
         return (yield)

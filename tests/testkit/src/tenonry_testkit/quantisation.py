@@ -1,4 +1,4 @@
-"""The conformance suite of quantisations: matrices as the format says, layers that are products with them.
+"""The conformance suite of quantisations: matrices as defined by the format, layers that are products with them.
 
 from tenonry_testkit.quantisation import QuantisationContract, StoredExample
 
@@ -49,8 +49,8 @@ ROUNDING = 0.02  # what is lost by arithmetic in bfloat16 and by reading scales 
 
 
 class StoredExample(NamedTuple):
-    """What a checkpoint holds of one matrix: its `quantization_config`, the tensors by ending, and the floats [out, in]
-    that these stand for, made in another way. `needed`: the endings without which it cannot be read.
+    """Stored form of one matrix in a checkpoint: its `quantization_config`, the tensors by ending, and the dequantised
+    floats [out, in], computed independently. `needed`: the endings without which it cannot be read.
     """
 
     config: dict[str, Any]
@@ -60,7 +60,7 @@ class StoredExample(NamedTuple):
 
 
 class QuantisationContract:
-    """Derive from it and name a class, or what stands for one."""
+    """Derive from it and name a class, or a stand-in for one."""
 
     quantisation: ClassVar[Any]
 
@@ -222,7 +222,7 @@ class QuantisationContract:
 
 
 def headers(tensors: dict[str, torch.Tensor]) -> dict[str, StoredTensor]:
-    """As a file would say of them."""
+    """Headers of a file with these tensors."""
     file = Path("model.safetensors")
     return {
         ending: StoredTensor(file, NAMES[tensor.dtype], tuple(tensor.shape), 0, tensor.nbytes)

@@ -1,4 +1,4 @@
-"""Detects what a test leaves behind: processes, threads, listening sockets, shared memory, run folders. Test process.
+"""Detects leftovers of a test: processes, threads, listening sockets, shared memory, run folders. Test process.
 
 On Linux everything is read from /proc; elsewhere only processes and threads are looked for.
 """
@@ -45,7 +45,7 @@ def mark_descendants() -> None:
 
 
 class ResidueWatch:
-    """Records what existed before a test, and lists what is new and still exists. One per test process."""
+    """Records existing resources before a test, and lists new ones that still exist. One per test process."""
 
     def __init__(self) -> None:
         self._foreign_pids: set[int] = set()
@@ -63,15 +63,15 @@ class ResidueWatch:
         }
 
     def allow(self, owner: object, things: Iterable[Thing]) -> None:
-        """Let `things` remain until `disallow(owner)`; with None as owner, for good."""
+        """Allow `things` to remain until `disallow(owner)`; with None as owner, permanently."""
         self._allowed.setdefault(owner, set()).update(things)
 
     def disallow(self, owner: object) -> None:
-        """Stop allowing what belongs to `owner`, which has ended."""
+        """Stop allowing the resources of `owner`, which has ended."""
         self._allowed.pop(owner, None)
 
     def leftovers(self, grace_s: float = GRACE_S) -> list[Thing]:
-        """List what may not remain and still exists after `grace_s` seconds at most."""
+        """List resources that may not remain and still exist after `grace_s` seconds at most."""
         deadline = time.monotonic() + grace_s
         pause = 0.005
         while True:
@@ -106,7 +106,7 @@ class ResidueWatch:
         return left - foreign
 
     def _is_foreign(self, thing: Thing) -> bool:
-        """Whether a process outside this test run made the resource or uses it; the machine is shared."""
+        """Return True if a process outside this test run made the resource or uses it; the machine is shared."""
         if thing.kind == "shared memory":
             return _used_by_others(
                 lambda pid: str(thing.key) in _read(pid, "maps"), self._own_pids()
@@ -174,7 +174,7 @@ def _parent(pid: int) -> int:
 
 
 def _is_gone(pid: int) -> bool:
-    """Whether a process has ended, zombies included.
+    """Return True if a process has ended, zombies included.
 
     A zombie has no command line, but a process that is starting has none either, so the state decides.
     """
@@ -182,7 +182,7 @@ def _is_gone(pid: int) -> bool:
 
 
 def _is_ours(pid: int, parents: dict[int, int]) -> bool:
-    """Whether a process descends from this one, or is an orphan that carries its mark."""
+    """Return True if a process descends from this one, or is an orphan that carries its mark."""
     ancestor = parents.get(pid, 0)
     while ancestor:
         if ancestor == os.getpid():
@@ -193,7 +193,7 @@ def _is_ours(pid: int, parents: dict[int, int]) -> bool:
 
 
 def _descends_from(thing: Thing, allowed: set[Thing]) -> bool:
-    """Whether it is a process below one that may remain, such as the worker of a server that a module shares."""
+    """Return True for a process below one that may remain, such as the worker of a server that a module shares."""
     if thing.kind != "process":
         return False
     roots = {other.key for other in allowed if other.kind == "process"}

@@ -1,4 +1,4 @@
-"""What the conformance suite of workers checks of one step's result. Test process."""
+"""Checks of the conformance suite of workers on one step's result. Test process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What children of tests run, and how tests wait for them. Child processes and the test process."""
+"""Programs of the tests' children, and functions to wait for them. Child processes and the test process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def sleep(payload: Mapping[str, str]) -> int:
 
 
 def write_facts(payload: Mapping[str, str], facts: Mapping[str, Any]) -> None:
-    """Write facts to the `file` of the payload, all at once."""
+    """Write facts to the `file` of the payload atomically."""
     path = Path(payload["file"])
     path.with_suffix(".tmp").write_text(json.dumps(facts), "utf-8")
     path.with_suffix(".tmp").rename(path)
@@ -35,7 +35,7 @@ def read_facts(path: Path) -> dict[str, Any]:
 
 
 def eventually(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    """Wait until `condition()` is true; fail after `seconds`, which only what hangs takes."""
+    """Wait until `condition()` is true; fail after `seconds`, which is reached only by a hang."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {condition}"

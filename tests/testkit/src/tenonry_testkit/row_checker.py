@@ -1,4 +1,4 @@
-"""Compares what workers are told of a request with what the request asked for. Test process."""
+"""Compares the workers' data of a request with the request itself. Test process."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def idle_is_idle(harness: SchedulerHarness) -> None:
 
 
 def rows_change_hands(harness: SchedulerHarness) -> None:
-    """Stop, abort and reset with results in flight, and add the next request to the same row at once."""
+    """Stop, abort and reset with results in flight, and add the next request to the same row immediately."""
     for number in range(6):
         send(harness, Send(family=number, length=3, max_tokens=9, stop_after=2))
         leaver = send(harness, Send(family=number + 9, length=5, max_tokens=9))

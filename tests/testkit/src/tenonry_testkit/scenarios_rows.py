@@ -1,4 +1,4 @@
-"""Scenario of the scheduler suite about what a new row carries of its request. Test process."""
+"""Scenario of the scheduler suite about the request fields of a new row. Test process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the suite of workers runs them with, and scenarios of its own. Test process."""
+"""Setup of the suite of workers, and scenarios of its own. Test process."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class CachingScheduler(ReferenceScheduler):
 
 
 def grammars_are_compiled(worker: Worker) -> None:
-    """Ask for grammars until all are there, one of them of what cannot be compiled: its request fails alone."""
+    """Request grammars until all are ready; one cannot be compiled, and its request fails alone."""
     asked: dict[int, StructuredOutput | None] = {
         4: StructuredOutput(regex="a+"),
         7: StructuredOutput(regex="(a"),
@@ -68,7 +68,7 @@ def grammars_are_compiled(worker: Worker) -> None:
 
 
 def a_row_fails_alone(harness: SchedulerHarness, prompt_ids: Sequence[int]) -> None:
-    """A request whose parameters leave no token ends in an error; the other row of its steps goes on."""
+    """A request whose parameters leave no token ends in an error; the other row of its steps continues."""
     stop_id = prompt_ids[0]
     impossible = harness.add(
         list(prompt_ids[:5]),

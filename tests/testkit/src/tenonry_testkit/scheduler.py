@@ -84,7 +84,7 @@ class SchedulerContract:
 
     @classmethod
     def _resolve(cls, point: Point, choice: PluginChoice) -> tuple[Any, PluginRecord]:
-        """What the scheduler's own extension points resolve to; looked up once per suite."""
+        """Resolve the scheduler's own extension points; looked up once per suite."""
         if "_points" not in cls.__dict__:
             cls._points = {}
         key = (point.group, choice.model_dump_json())
@@ -123,7 +123,7 @@ class SchedulerContract:
     # ------------------------------------------------------------------ what a step may contain
     @pytest.mark.parametrize("field", scenarios_rows.REQUESTS)
     def test_a_new_row_has_the_fields_of_its_request(self, field: str) -> None:
-        """Workers receive each request as it was asked for, also after preemption."""
+        """Workers receive each request unchanged, also after preemption."""
         for depth in (1, 2):
             scenarios_rows.rows_have_their_fields(self.harness, field, depth)
 
@@ -207,7 +207,7 @@ class SchedulerContract:
 
     @pytest.mark.parametrize("depth", [1, 2, 3])
     def test_rows_with_a_grammar_wait_for_it_and_for_their_tokens(self, depth: int) -> None:
-        """Such a row never runs with a pending token, and not before the grammar that was asked for is compiled."""
+        """Such a row never runs with a pending token, nor before its grammar is compiled."""
         spec = dataclasses.replace(ROOMY, depth=depth, grammar_asks=3)
         asked = st.builds(dataclasses.replace, sends(), has_grammar=st.booleans())
         program = storms(asked, aborts=True, resets=True)
@@ -216,7 +216,7 @@ class SchedulerContract:
     # ------------------------------------------------------------------ several tokens in a step
     @pytest.mark.parametrize("short", [0, 3])
     def test_right_in_rounds(self, short: int) -> None:
-        """Where rows may decode several tokens in a step, or fewer than they may: tokens are those of a solo run."""
+        """If rows may decode several tokens in a step, or fewer than allowed, tokens are those of a solo run."""
         machine = machine_for(self.harness, HarnessSpec(round_tokens=6, short_rounds=short))
         search_machine(machine, max(1, round(25 * self.effort)), 30, self.phases)
         spec = HarnessSpec(round_tokens=8, short_rounds=short, windows=(0, 6), num_blocks=40)
@@ -252,7 +252,7 @@ class SchedulerContract:
         self._storm(ROOMY, storms(asked))
 
     def test_delivered_tokens_count_as_output(self) -> None:
-        """A request that was partly answered elsewhere goes on where it was: limits, stop ids, min_tokens."""
+        """A request that was partly answered elsewhere resumes at its position: limits, stop ids, min_tokens."""
         asked = st.builds(
             dataclasses.replace, sends(max_output=12), num_delivered=st.integers(1, 9)
         )
@@ -330,7 +330,7 @@ class SchedulerContract:
 
     @pytest.mark.parametrize("how", ["sync", "async", "failing sync", "failing async"])
     def test_a_kv_connector_changes_no_token(self, how: str) -> None:
-        """Blocks that come from elsewhere, late, or not at all, give the tokens of a run that computes everything."""
+        """Blocks that are loaded, late, or not at all, yield the tokens of a run that computes everything."""
         self._search(
             st.tuples(DEPTHS, storms(sends(families=2, max_length=24), aborts=True)),
             lambda drawn: scenarios_blocks.blocks_come_from_elsewhere(self.harness, how, *drawn),

@@ -1,7 +1,7 @@
-"""How hard the suites search. Test process.
+"""Search effort of the suites. Test process.
 
-`TENONRY_TESTKIT_EFFORT=20` (or `pytest --testkit-effort=20`) looks at twenty times as many examples, drawn at random;
-at the default of 1, and below (0.1 is a quick look), every run looks at the same ones.
+`TENONRY_TESTKIT_EFFORT=20` (or `pytest --testkit-effort=20`) tries twenty times as many examples, drawn at random; at
+the default of 1, and below (0.1 is a quick check), every run tries the same ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Value = TypeVar("Value")
 
 
 def effort() -> float:
-    """How many times the usual number of examples to look at. Raises ValueError for what is no number above 0."""
+    """Factor of the usual number of examples. Raises ValueError unless it is a number above 0."""
     text = os.environ.get(EFFORT_VARIABLE, "1")
     if not NUMBER.fullmatch(text) or float(text) == 0:
         raise ValueError(f"{EFFORT_VARIABLE}={text!r} must be a number above 0, such as 20 or 0.1")
@@ -34,7 +34,7 @@ def effort() -> float:
 
 @contextlib.contextmanager
 def brief_shrinking() -> Iterator[None]:
-    """Give hypothesis ten seconds instead of five minutes to make a failing example small: a test has a time limit."""
+    """Limit the shrinking of a failing example to ten seconds instead of five minutes: a test has a time limit."""
     before = getattr(engine, "MAX_SHRINKING_SECONDS", None)
     if (
         before is None
@@ -50,7 +50,7 @@ def brief_shrinking() -> Iterator[None]:
 
 
 def _report(text: str) -> None:
-    """Print what hypothesis reports; its own text about slow shrinking names its limit instead of ours."""
+    """Print hypothesis's reports; its own text about slow shrinking names its limit instead of ours."""
     if "working to shrink" in text:
         text = f"Shrinking stopped after {MAX_SHRINKING_S} s; a smaller failing example may exist."
     reporting.default(text)
@@ -80,7 +80,7 @@ def search(
     examples: int,
     phases: Sequence[Phase] = PHASES,
 ) -> None:
-    """Call `check` with drawn values; what it raises for the smallest one found passes through."""
+    """Call `check` with drawn values; its exception for the smallest one found passes through."""
 
     @search_settings(examples, phases=phases)
     @given(strategy)

@@ -1,6 +1,6 @@
-"""Front ends over engines of fakes: their configuration, what they answer, and a stream to its end. Test process.
+"""Front ends over engines of fakes: their configuration, their expected answers, and a stream to its end. Test process.
 
-The model is found wherever `plugins.fake_model_installed` (the fixture `fake_model_site`) has made it known.
+The model is found by processes for which `plugins.fake_model_installed` (the fixture `fake_model_site`) installed it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def params(**fields: Any) -> SamplingParams:
 
 
 def tokens(prompt: list[int] | str, sampling: SamplingParams) -> list[int]:
-    """What the model of `served_config` answers."""
+    """Answer of the model of `served_config`."""
     ids = list(prompt.encode()) if isinstance(prompt, str) else prompt
     return TokenModel(512).complete(ids, sampling, max_model_len=LENGTH).token_ids
 

@@ -10,7 +10,7 @@ Slot = tuple[int, int]  # KV group, id
 
 
 class SlotChecker:
-    """Which slots hold a snapshot. That it is the right one, the fake worker finds out."""
+    """Slots that hold a snapshot. The fake worker checks that it is the right one."""
 
     def __init__(self, kv_cache: KVCacheConfig) -> None:
         self.groups = {

@@ -19,7 +19,7 @@ from tenonry_testkit.spec import HarnessSpec
 
 
 class SoloOracle:
-    """Asks `worker`, which is ready and has no other user; remembers the answers."""
+    """Computes answers with `worker`, which is ready and has no other user; caches them."""
 
     def __init__(self, worker: Worker, spec: HarnessSpec, kinds: Sequence[str] = ("full",)) -> None:
         self._worker = worker
@@ -87,7 +87,7 @@ class SoloOracle:
         return self._end(Completion(output, FinishReason.LENGTH, None))
 
     def _step(self, new: NewRow, last: int | None) -> int | None:
-        """One step of one row: the prompt when `last` is None, else that token. Returns what was sampled."""
+        """One step of one row: the prompt when `last` is None, else that token. Returns the sampled token."""
         count = len(new.token_ids) if last is None else 1
         known = last if last is not None else (int(new.token_ids[0]) if count == 1 else -1)
         result = self._execute(

@@ -1,4 +1,4 @@
-"""The engine that a harness pretends to be, and what it asks of the parts it is given. Test process."""
+"""The engine simulated by a harness, and its requirements on the tested parts. Test process."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class HarnessSpec:
 
     `depth`: steps in flight. `windows`: one entry per KV group, as in `FakeWorkerOptions`. `num_state_slots`: snapshots
     of recurrent groups. `round_tokens`: most tokens of a row in one step, with one step in flight and tokens fed back;
-    `short_rounds`: as in `FakeWorkerOptions`. `grammar_asks`: how often a grammar is asked for until it is there.
+    `short_rounds`: as in `FakeWorkerOptions`. `grammar_asks`: number of requests for a grammar until it is ready.
     `config`: further fields of EngineConfig. The pool holds exactly one sequence of `max_model_len` unless `num_blocks`
-    says otherwise.
+    is set.
     """
 
     depth: int = 1
@@ -51,7 +51,7 @@ class HarnessSpec:
 
     @property
     def max_round_tokens(self) -> int:
-        """What an engine without a KV connector tells its scheduler."""
+        """Value that an engine without a KV connector passes to its scheduler."""
         return self.round_tokens if self.depth == 1 and self.feeds_back else 1
 
     def engine_config(self) -> EngineConfig:
@@ -86,7 +86,7 @@ class HarnessSpec:
 
 
 class Oracle(Protocol):
-    """Knows what a request produces when it is alone."""
+    """Computes the output of a request that runs alone."""
 
     def complete(
         self,
@@ -111,7 +111,7 @@ class StepRunner(Protocol):
 
 
 def travelled(metadata: Any) -> Any:
-    """Connector metadata as it comes out of a message; raises for what cannot travel."""
+    """Connector metadata after a round trip through a message; raises for values that cannot be encoded."""
     return None if metadata is None else msgspec.msgpack.decode(msgspec.msgpack.encode(metadata))
 
 

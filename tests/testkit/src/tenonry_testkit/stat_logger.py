@@ -36,7 +36,7 @@ TRACES = st.dictionaries(
 
 
 def scheduler_stats() -> st.SearchStrategy[SchedulerStats]:
-    """What an engine may report; a scheduler's own numbers may have any name."""
+    """Possible reports of an engine; a scheduler's own numbers may have any name."""
     extra = st.dictionaries(
         TEXTS, st.floats(allow_nan=True, allow_infinity=True) | COUNTS.map(float), max_size=3
     )

@@ -1,4 +1,4 @@
-"""What must hold of a scheduler between two calls, and when every request has ended. Test process."""
+"""Invariants of a scheduler between two calls, and when every request has ended. Test process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tenonry_testkit.step_checker import StepChecker
 
 
 class StateChecker:
-    """Compares what a scheduler reports about itself with the ledger and with the rows of its steps."""
+    """Compares a scheduler's reports about itself with the ledger and with the rows of its steps."""
 
     def __init__(
         self, scheduler: Scheduler, ledger: Ledger, step_checker: StepChecker, max_num_seqs: int

@@ -1,5 +1,5 @@
-"""The part of the conformance suite about adapters in layers for batch invariance: what they add to a token, in any
-company. Test process.
+"""Adapters in layers for batch invariance, in the conformance suite: their addend to a token, in any batch. Test
+process.
 """
 
 from __future__ import annotations

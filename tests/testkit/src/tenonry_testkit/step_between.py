@@ -1,4 +1,4 @@
-"""The part of the conformance suite that is about what stands between products, in bfloat16. Test process."""
+"""The conformance suite's part about operations between products, in bfloat16. Test process."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class StepChecker:
                 self.most_overtaken = max(self.most_overtaken, len(passed))
 
     def answered(self, output: SchedulerOutput, result: ModelRunnerOutput) -> None:
-        """Rows of a round go on behind the tokens that they got, which may be fewer than were asked for."""
+        """Rows of a multi-token step continue after the tokens that they got, which may be fewer than requested."""
         self.grammars.prepared(result.prepared)
         if output.round_tokens == 1:
             return
@@ -289,7 +289,7 @@ class StepChecker:
             )
 
     def _settle_writers(self, written: dict[int, Stay]) -> None:
-        """A block that one row wrote may be written by another only after the first let go of it."""
+        """A block written by one row may be written by another only after the first released it."""
         for block, stay in written.items():
             before = self._writers.get(block)
             still = (
@@ -304,7 +304,7 @@ class StepChecker:
             self._writers[block] = stay
 
     def _held(self, stay: Stay) -> list[int]:
-        """The row's blocks in all groups, without those before what this step sees of a window."""
+        """The row's blocks in all groups, without those before the window of this step."""
         held: list[int] = []
         for number, blocks in enumerate(stay.blocks):
             group = self._kv_cache.groups[number]

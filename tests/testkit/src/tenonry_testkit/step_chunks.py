@@ -31,7 +31,7 @@ CHUNK_SHAPES = st.builds(
 
 
 def chunks_of(keys: PagedKeys) -> Chunks:
-    """Some of the last tokens of each row, with a query of somebody else before them."""
+    """Some of the last tokens of each row, with a query of another row before them."""
     counts = (torch.rand(len(keys.lengths)) * keys.lengths).long() + 1
     before = counts.cumsum(0) - counts
     begins = before + torch.arange(len(counts)) + 1
@@ -64,7 +64,7 @@ def chunk_formula(
 
 
 def assert_chunks(kernel: Any, parts: AttentionParts, keys: PagedKeys, exact: PagedKeys) -> None:
-    """A kernel over `keys` is the formula over `exact`, and leaves queries of somebody else alone."""
+    """A kernel over `keys` matches the formula over `exact`, and leaves queries of other rows unchanged."""
     chunks = chunks_of(keys)
     count = int(chunks.counts.sum()) + len(keys.lengths) + 3
     query = torch.randn(count, parts.heads, parts.size).bfloat16()

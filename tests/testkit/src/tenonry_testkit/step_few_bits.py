@@ -1,4 +1,4 @@
-"""The part of the conformance suite that is about weights of few bits: linear layers, whole layers. Test process."""
+"""The conformance suite's part about quantised weights: linear layers, whole layers. Test process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def known(weight: QuantisedWeight, bias: torch.Tensor | None = None) -> FewBitsW
 
 
 class FewBitsSuite(KernelSuite):
-    """Kernels for weights of few bits, against their formulas."""
+    """Kernels for quantised weights, compared with their formulas."""
 
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("bits", [4, 8])

@@ -1,4 +1,4 @@
-"""What step kernels compute, in float64 and straight from the formulas. Test process; needs torch."""
+"""Formulas of step kernels, in float64. Test process; needs torch."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _unit(vectors: torch.Tensor, parts: DeltaRuleParts) -> torch.Tensor:
 
 
 def experts(parts: ExpertParts, hidden: torch.Tensor) -> torch.Tensor:
-    """`hidden` and what the experts make of it."""
+    """`hidden` plus the output of the experts for it."""
     x = rms_norm(hidden, parts.norm_weight, parts.norm_eps)
     scores = (x @ parts.router.double().t()).softmax(1)
     weights, chosen = scores.topk(parts.chosen, 1)
@@ -158,7 +158,7 @@ def best_allowed(logits: torch.Tensor, masks: torch.Tensor) -> tuple[torch.Tenso
 def low_rank(
     parts: LowRankParts, x: torch.Tensor, out: torch.Tensor, tokens: SlotTokens
 ) -> torch.Tensor:
-    """`out` and what the adapters make of `x`."""
+    """`out` plus the output of the adapters for `x`."""
     made = out.double()
     begin = 0
     for slot, end in enumerate(tokens.ends.tolist()):

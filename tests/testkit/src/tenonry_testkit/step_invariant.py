@@ -1,5 +1,5 @@
-"""The part of the conformance suite that is about batch invariance: kernels that give a token the same bits in any
-company, and the results of their formulas. Test process.
+"""The conformance suite's part about batch invariance: kernels with the same bits for a token in any batch, and the
+results of their formulas. Test process.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from tenonry_testkit.step_kernels import StepKernelsContract
 class TestMine(StepKernelsContract):
     kernels = "my_package:MyKernels"
 
-Needs torch: install `tenonry-testkit[torch]`. What an implementation does not offer is skipped.
+Needs torch: install `tenonry-testkit[torch]`. Kernels that an implementation does not offer are skipped.
 """
 
 from __future__ import annotations

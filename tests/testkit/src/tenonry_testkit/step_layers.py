@@ -62,7 +62,7 @@ def assert_close(got: torch.Tensor, wanted: torch.Tensor) -> None:
 
 
 def paged_formula(parts: AttentionParts, query: torch.Tensor, keys: PagedKeys) -> torch.Tensor:
-    """`query` [R, heads, size] in float64, over what the blocks hold."""
+    """`query` [R, heads, size] in float64, over the contents of the blocks."""
     block_size = keys.blocks.shape[2]
     out = torch.empty_like(query)
     for row, length in enumerate(keys.lengths.tolist()):

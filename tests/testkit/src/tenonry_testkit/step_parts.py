@@ -206,7 +206,7 @@ class PagedShape(NamedTuple):
 
 
 def paged_case(shape: PagedShape) -> tuple[AttentionParts, PagedKeys]:
-    """Attention of this shape, without gate and norm, and what it reads."""
+    """Attention of this shape, without gate and norm, and its keys."""
     parts = attention_parts(
         shape.kv_heads,
         shape.sharing,
@@ -250,7 +250,7 @@ def layer_parts(
 
 
 class LayerCase(NamedTuple):
-    """What a kernel for a whole layer is given, and its `weights` in float64."""
+    """Inputs of a kernel for a whole layer, and its `weights` in float64."""
 
     parts: LayerParts
     weights: dict[str, torch.Tensor]

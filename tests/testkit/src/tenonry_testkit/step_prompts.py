@@ -55,7 +55,7 @@ TINY_KEY = PromptShape(4, 40, 48, 1, 3, 4, 32, 0, is_normalised=True, has_bias=F
 
 
 class PromptCase(NamedTuple):
-    """A step, what its layers are, and the K/V of each."""
+    """A step, its layers, and the K/V of each."""
 
     layers: list[LayerParts]
     weights: list[dict[str, torch.Tensor]]
@@ -107,7 +107,7 @@ def prompt_case(shape: PromptShape, num_layers: int) -> PromptCase:
 
 
 def prompt_formula(case: PromptCase) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """In float64 but for what is between layers and kept in `blocks`: token after token, as if each came alone.
+    """In float64 except for values between layers and in `blocks`: token after token, as if each came alone.
 
     Also, by layer, how many times rounding errors of a layer's input may be multiplied in each vector of `blocks`.
     """
@@ -224,7 +224,7 @@ class PromptSuite(KernelSuite):
         assert not made[spoilt].isfinite().all()
 
     def test_prompts_of_many_tokens_are_those_of_few(self):
-        """Of one row, in one step and in several: more than a kernel may take through a layer at once."""
+        """One row, in one step and in several: more tokens than a kernel may take through a layer together."""
         torch.manual_seed(4)
         shape = PromptShape(1, 700, 16, 2, 2, 32, 64, 0, is_normalised=True, has_bias=False)
         case = prompt_case(shape, 2)

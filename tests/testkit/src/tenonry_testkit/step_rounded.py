@@ -52,21 +52,21 @@ def kept(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def seen(blocks: torch.Tensor, size: int) -> torch.Tensor:
-    """What attention sees of them, in bfloat16."""
+    """Values visible to attention, in bfloat16."""
     numbers = blocks[..., :size].view(torch.int8).double()
     scale = blocks[..., -SCALE_BYTES:].contiguous().view(torch.bfloat16).double()
     return (numbers * scale).bfloat16()
 
 
 def rounded(keys: PagedKeys) -> tuple[PagedKeys, PagedKeys]:
-    """Keys in 8 bits, and what is seen of them."""
+    """Keys in 8 bits, and their values visible to attention."""
     blocks = kept(keys.blocks)
     exact = seen(blocks, keys.blocks.shape[-1])
     return keys._replace(blocks=blocks), keys._replace(blocks=exact)
 
 
 class RoundedSuite(KernelSuite):
-    """Kernels that say they read K/V in 8 bits, against the formula over what these stand for."""
+    """Kernels with support for K/V in 8 bits, compared with the formula over the dequantised values."""
 
     def offered(self, method: str, *arguments: Any) -> Any:
         if "int8" not in self.made().kept:
@@ -136,7 +136,7 @@ class RoundedSuite(KernelSuite):
         assert torch.equal(given.blocks, before)
 
     def test_layer_keeps_what_is_not_a_number_in_8_bits(self):
-        """None of such a vector is one, whoever reads it."""
+        """No element of such a vector is finite, for any reader."""
         torch.manual_seed(1)
         case = spoilt_layer()
         kernel = self.offered("layer", case.parts)

@@ -77,7 +77,7 @@ def round_case(count: int, num_layers: int) -> RoundCase:
 
 
 def logits_formula(case: RoundCase, row: int, token: int, length: int) -> torch.Tensor:
-    """Behind a row's token at `length` - 1, in float64 but for what is between layers; its K/V are written."""
+    """Logits after a row's token at `length` - 1, in float64 except for values between layers; its K/V are written."""
     hidden = case.parts.embedding[token][None]
     cos, sin = (
         each[length - 1].view(1, 1, -1).double() for each in (case.parts.cos, case.parts.sin)

@@ -1,5 +1,5 @@
-"""Sequences with known and new tokens, layers over them, and what these compute: for the part of the conformance suite
-that is about batch invariance. Test process.
+"""Sequences with known and new tokens, layers over them, and their results: for the conformance suite's part about
+batch invariance. Test process.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Sequences:
     def run(
         self, kernel: InvariantLayer, pieces: Sequence[Piece], adapters: LayerAdapters | None = None
     ) -> list[torch.Tensor]:
-        """What a step makes of each piece."""
+        """Results of a step for each piece."""
         made = kernel(*self.inputs(pieces), self.keys(pieces), adapters=adapters)
         return list(made.split([part.end - part.begin for part in pieces]))
 
@@ -160,8 +160,8 @@ def layer_of(
 def layer_formula(
     parts: InvariantLayerParts, weights: Weights, sequences: Sequences, sequence: int
 ) -> torch.Tensor:
-    """What a layer makes of the new tokens of a sequence, in float64. Where it keeps K and V in bfloat16, these are as
-    it wrote them before, if that is near to what they should be.
+    """Results of a layer for the new tokens of a sequence, in float64. If it keeps K and V in bfloat16, the previously
+    written ones are used, provided they are close to the exact values.
     """
     attention = parts.attention
     block_size = sequences.blocks.shape[2]

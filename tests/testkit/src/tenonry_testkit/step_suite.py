@@ -1,4 +1,4 @@
-"""What suites of step kernels have in common: the implementation, random shapes, how near is near. Test process."""
+"""Common parts of the step kernel suites: the implementation, random shapes, tolerances. Test process."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What an author may name in a contract suite: a class, `module:Class`, `path.py:Class` or an entry-point name.
+"""Targets of a contract suite: a class, `module:Class`, `path.py:Class` or an entry-point name.
 
-Resolved exactly as an engine would, so a suite also finds what would keep the plugin from starting. Test process.
+Resolved exactly as by an engine, so a suite also detects errors that would prevent the plugin from starting. Test
+process.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def resolve_target(
 ) -> tuple[Any, BaseModel, str]:
     """(class, validated options, name) of a plugin of one of the kernel's kinds, which `config` has to suit.
 
-    Raises PluginError for what the kernel would refuse, and TypeError for a suite that names nothing.
+    Raises PluginError for targets that the kernel would reject, and TypeError for a suite without a target.
     """
     if target is None:
         raise TypeError(

@@ -1,4 +1,4 @@
-"""What can happen to a scheduler, as values that hypothesis can draw, shrink and print. Test process.
+"""Events of a scheduler, as values that hypothesis can draw, shrink and print. Test process.
 
 A failing test prints a list of these; `play(harness, [...])` in a test of your own repeats it.
 """
@@ -23,11 +23,11 @@ ANYTHING = StructuredOutput(regex="(.|\\n)*")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Send:
-    """A request. Prompts of one `family` share their beginning; `tail` tells them apart at the end.
+    """A request. Prompts of one `family` share their beginning; `tail` distinguishes them at the end.
 
     `images`: the sizes of images, from its third token on with a token between, as far as the prompt holds them;
-    `whole`: no step may cut one.
-    `stop_after`: the id of the output token at this index ends the request, wherever it comes up first.
+    `whole`: no step may cut one. `stop_after`: the id of the output token at this index ends the request, wherever it
+    comes up first.
     """
 
     family: int = 0
@@ -169,13 +169,13 @@ def _stop_ids(harness: SchedulerHarness, ask: Send, prompt: list[int]) -> tuple[
 
 
 def play(harness: SchedulerHarness, ops: Iterable[Op]) -> None:
-    """Let it all happen, in order."""
+    """Apply all events, in order."""
     for op in ops:
         apply(harness, op)
 
 
 def apply(harness: SchedulerHarness, op: Op) -> None:
-    """Let one thing happen."""
+    """Apply one event."""
     live = harness.ledger.live
     match op:
         case Send():
@@ -250,7 +250,7 @@ def storms(
     resets: bool = False,
     failures: bool = False,
 ) -> st.SearchStrategy[list[Op]]:
-    """Programs in up to `waves` waves: a few requests at once, some steps, and then whatever else is asked for."""
+    """Programs in up to `waves` waves: a few requests together, some steps, and then the other selected events."""
     asked = sends() if requests is None else requests
     events: list[st.SearchStrategy[Op]] = [
         st.just(Launch()),

@@ -1,7 +1,7 @@
 """Calls of a KV connector and its answers, compared with what it then does. Test process.
 
-The log stands between the harness and both halves of a connector. Calls go through unchanged. What breaks the contract
-is kept until `checked` ends, because the scheduler and the worker wrap what is raised inside a connector's call.
+The log stands between the harness and both halves of a connector. Calls go through unchanged. Violations of the
+contract are kept until `checked` ends, because the scheduler and the worker wrap exceptions inside a connector's call.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tenonry_testkit.rules import (
 class Transfer:
     """Blocks that a connector may read or write on behalf of one request.
 
-    `tokens`: (first, end) positions that a load brings; None for a save. `before`: what the blocks of a load held when
-    it was allocated. `ends_with_step`: a load that must be complete when the step computes.
+    `tokens`: (first, end) positions of a load; None for a save. `before`: contents of the blocks of a load when it was
+    allocated. `ends_with_step`: a load that must be complete when the step computes.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Transfer:
         self.num_polls = 0
 
     def __str__(self) -> str:
-        """Which call started it, and what is missing."""
+        """The call that started it, and the missing answer."""
         name = f"{self.request.request_id} (handle {self.request.handle})"
         missing = (
             f"poll() has not named handle {self.request.handle} in {self.num_polls} calls since"
@@ -127,11 +127,11 @@ class TransferLog:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether a request or a block waits for the connector."""
+        """True if a request or a block waits for the connector."""
         return bool(self._under_way) or bool(self._unanswered())
 
     def waits(self) -> str:
-        """What is waited for, one clause per request."""
+        """Pending answers, one clause per request."""
         clauses = [str(transfer) for transfer in self.transfers]
         clauses += [
             f"match() has answered None (ask again later) {count} times in a row for {request.request_id} "
@@ -145,7 +145,7 @@ class TransferLog:
 
     @contextlib.contextmanager
     def checked(self) -> Iterator[None]:
-        """Raise what a connector did wrong within, rather than what followed from it."""
+        """Raise the connector's violations within the block, rather than their consequences."""
         try:
             yield
         finally:

@@ -60,7 +60,7 @@ def _fitted(spec: HarnessSpec, groups: Sequence[KVCacheGroup]) -> HarnessSpec:
 
 
 def _without_windows(spec: HarnessSpec, groups: Sequence[KVCacheGroup]) -> HarnessSpec:
-    """As `_fitted`, with blocks for a sequence that gives none back."""
+    """As `_fitted`, with blocks for a sequence that releases none."""
     least = len(paged(groups)) * -(-spec.max_model_len // spec.block_size)
     return dataclasses.replace(_fitted(spec, groups), num_blocks=max(spec.num_blocks, least))
 
@@ -89,7 +89,7 @@ class WorkerContract:
         return fake_model(vocab_size=self.spec.vocab_size, max_model_len=self.spec.max_model_len)
 
     def context(self, **changes: Any) -> WorkerContext:
-        """What the worker is built with."""
+        """Context for building the worker."""
         _, options, _ = resolve_target("worker", self.worker, self.options)
         config = dataclasses.replace(self.spec, config=tuple(self.config.items())).engine_config()
         context = WorkerContext(
@@ -105,7 +105,7 @@ class WorkerContract:
         return worker
 
     def setup_method(self) -> None:
-        """Start a list of what is to be shut down."""
+        """Start a list of workers to shut down."""
         self._started: list[Worker] = []
 
     def started(self, loaded: Worker | None = None) -> Worker:
@@ -135,7 +135,7 @@ class WorkerContract:
         *,
         is_fresh: bool = False,
     ) -> SchedulerHarness:
-        """An engine around a worker; a second one, which runs each request alone, gives the expected tokens."""
+        """An engine around a worker; a second one, which runs each request alone, computes the expected tokens."""
         worker = self.started() if is_fresh else self._served()
         oracle = self._oracle()
         groups = tuple(worker.kv_cache_groups())
@@ -152,7 +152,7 @@ class WorkerContract:
         return cls._ready[1]
 
     def teardown_method(self) -> None:
-        """Shut down what the test started, each once."""
+        """Shut down workers that the test started, each once."""
         while self._started:
             self._started.pop().shutdown()
 
@@ -178,7 +178,7 @@ class WorkerContract:
 
     # ------------------------------------------------------------------ start
     def test_start_reports_groups_and_memory(self) -> None:
-        """The order of calls at start works, and what it reports can be planned with."""
+        """The order of calls at start works, and its reports are sufficient for planning."""
         worker = self.built()
         worker.load()
         groups = worker.kv_cache_groups()
@@ -205,7 +205,7 @@ class WorkerContract:
             assert list(facts.groups) == list(worker.kv_cache_groups())
 
     def test_examine_is_enough(self) -> None:
-        """A worker that was only asked about a model is shut down like any other."""
+        """A worker that was only examined is shut down like any other."""
         self.built().examine()
         self.teardown_method()
 
@@ -238,13 +238,13 @@ class WorkerContract:
         assert harness.step_checker.num_preemptions > 0
 
     def test_blocks_may_stand_anywhere(self) -> None:
-        """The block table, not the order of blocks, says where K/V are."""
+        """The block table, not the order of blocks, locates K/V."""
         self._mixed(self.run(scheduler=ScatteringScheduler))
 
     def test_shared_prefixes_are_read_in_the_step_that_writes_them(self) -> None:
         """Requests of one step share blocks that this very step fills; later ones find them in the cache.
 
-        Layers with a state go on from a snapshot, a step later. Where the worker places K/V itself (kind "opaque"),
+        Layers with a state continue from a snapshot, a step later. If the worker places K/V itself (kind "opaque"),
         nothing is shared.
         """
         harness = self.run(scheduler=CachingScheduler)
@@ -284,7 +284,7 @@ class WorkerContract:
         assert not set(held.token_ids[:4]) & set(free.token_ids[:3])
 
     def test_delivered_tokens_count_as_output(self) -> None:
-        """A request that goes on where another engine left it produces the rest of the same tokens."""
+        """A request that resumes after another engine produces the rest of the same tokens."""
         harness = self.run()
         prompt = list(self.prompt_ids[:5])
         for temperature, seed in ((0.0, None), (1.0, 11)):
@@ -318,7 +318,7 @@ class WorkerContract:
         a_row_fails_alone(self.run(), self.prompt_ids)
 
     def test_a_step_is_left_as_it_was(self) -> None:
-        """The scheduler may go on using the arrays of a step: a worker copies what it wants to change."""
+        """The scheduler may reuse the arrays of a step: a worker copies those that it changes."""
         harness = self.run(dataclasses.replace(self.spec, max_num_batched_tokens=6))
         harness.add(list(self.prompt_ids), 4)
         worker = harness.worker
@@ -363,13 +363,13 @@ class WorkerContract:
         assert (result.step_id, len(result.row), len(result.token_ids)) == (0, 0, 0)
 
     def test_grammars_are_compiled_before_their_requests_start(self) -> None:
-        """With capability "grammar", `prepared` names what was asked for, and nothing else, sooner or later."""
+        """With capability "grammar", `prepared` eventually names the requested grammars, and nothing else."""
         worker = self.started()
         if "grammar" in worker.capabilities:
             grammars_are_compiled(worker)
 
     def test_calls_are_limited_to_the_allow_list(self) -> None:
-        """`call` refuses every name that `rpc_methods` does not hold, whatever the class has."""
+        """`call` rejects every name that is not in `rpc_methods`, whatever the class has."""
         worker = self.started()
         for name in ("no_such_method", "shutdown", "__init__", "_private"):
             if name not in worker.rpc_methods:

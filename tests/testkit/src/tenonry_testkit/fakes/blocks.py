@@ -60,7 +60,7 @@ class SimpleBlocks(BlockManager):
         return NewBlocks(columns[:, 0], columns[:, 1], columns[:, 2])
 
     def reserve(self, row: int, num_tokens: int, end: int) -> bool:
-        """Blocks up to `end`; where all groups are full, for all tokens at once."""
+        """Reserve blocks up to `end`; if all groups are full, for all tokens together."""
         is_sliding = any(group.kind == "sliding" for group in self._groups)
         tokens = np.array([end if is_sliding else num_tokens], np.int32)
         return self.grow(np.array([row]), tokens) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class VirtualClock:
-    """Seconds, monotonic, standing still until `advance`. Give it where a `clock` callable is asked for."""
+    """Seconds, monotonic, constant until `advance`. Pass it as a `clock` callable."""
 
     def __init__(self, start: float = 1000.0) -> None:
         self.now = start

@@ -31,7 +31,7 @@ class MemoryOptions(PluginOptions):
 
 
 class MemoryStore:
-    """Block hash → bytes, and what happened: blocks saved and loaded, loads that failed."""
+    """Block hash → bytes, and counters: blocks saved and loaded, loads that failed."""
 
     def __init__(self) -> None:
         self.blocks: dict[str, bytes] = {}
@@ -170,7 +170,7 @@ class MemoryConnector(KVConnector):
         return hashes
 
     def _fails(self, job: Job) -> bool:
-        """Whether this load is to fail: on request, or because what it promised is no longer stored."""
+        """Return True if this load is to fail: on request, or because its blocks are no longer stored."""
         on_request = self._failures_left > 0
         if on_request:
             self._failures_left -= 1

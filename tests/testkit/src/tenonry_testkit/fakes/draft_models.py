@@ -40,7 +40,7 @@ class FakeDraftModel:
         return NextTokens(token_ids, probability)
 
     def next_token(self, history: I32) -> tuple[int, float]:
-        """What comes next, and how likely it is."""
+        """Next token, and its probability."""
         if len(history) > self.max_len:
             return NO_TOKEN, 0.0
         state = 0
@@ -55,7 +55,7 @@ class FakeDraftModel:
 
 
 class FakeDraftModels:
-    """Knows one model, by the name `fake`."""
+    """Provides one model, by the name `fake`."""
 
     def __init__(self, vocab_size: int, max_len: int) -> None:
         self.vocab_size = vocab_size

@@ -37,7 +37,7 @@ class LateFuture:
         self._asked = 0
 
     def execute(self, worker: Worker) -> None:
-        """Compute the step; what the worker raises is kept for `result`."""
+        """Compute the step; a worker's exception is stored for `result`."""
         try:
             answer = worker.execute_model(self._output)
             self._value = answer if isinstance(answer, ModelRunnerOutput) else answer.result()
@@ -59,7 +59,7 @@ class LateFuture:
 
 
 class InstantExecutor(Executor):
-    """One rank, here and now. `worker` is the worker, for tests that want to look into it."""
+    """One rank, in this thread. `worker` is the worker, for tests that inspect it."""
 
     Options = InstantOptions
 
@@ -134,7 +134,7 @@ class InstantExecutor(Executor):
         self.failure_callbacks.append(callback)
 
     def fail(self, reason: str) -> None:
-        """Tell the engine that a rank died, as an executor with ranks elsewhere would."""
+        """Report the death of a rank to the engine, as an executor with remote ranks would."""
         for callback in self.failure_callbacks:
             callback(reason)
 

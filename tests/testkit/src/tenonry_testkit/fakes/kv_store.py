@@ -1,4 +1,4 @@
-"""The KV cache of the fake worker: records what each slot holds and which request wrote it. Worker process."""
+"""The KV cache of the fake worker: records the content and the writer of each slot. Worker process."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class FakeKVError(AssertionError):
 
 
 class Reading:
-    """What the rows of one step have read.
+    """Values read by the rows of one step.
 
-    `context` u64[R]: sums modulo 2⁶⁴; `poisoned_by` u64[R]: whose poison (NOBODY's, one hopes); `lost` bool[R]:
-    contents that a KV connector failed to bring, or what was computed from such.
+    `context` u64[R]: sums modulo 2⁶⁴; `poisoned_by` u64[R]: the poisoning request (NOBODY if all is well); `lost`
+    bool[R]: contents that a KV connector failed to load, or values computed from them.
     """
 
     def __init__(self, num_rows: int) -> None:
@@ -35,7 +35,7 @@ class Reading:
         self.lost = np.zeros(num_rows, np.bool_)
 
     def add(self, values: U64, poisoners: U64, lost: NDArray[np.bool_]) -> None:
-        """What one KV group adds; all [R, longest]."""
+        """Add the values of one KV group; all [R, longest]."""
         self.context += values.sum(axis=1, dtype=np.uint64)
         first = poisoners.min(axis=1)
         self.poisoned_by = np.minimum(self.poisoned_by, first)
@@ -87,10 +87,10 @@ class FakeKVStore:
         return blocks * size + position % size
 
     def step(self, state: BatchState, inputs: StepInputs, kv: U64, bad: U64) -> Reading:
-        """Write what the step computes, then check and sum what each row reads.
+        """Write the step's values, then check and sum the values that each row reads.
 
-        `kv` u64[R, longest] is what the positions should hold; a row whose `bad` u64[R] is POISON or LOST writes that
-        and reads nothing. Raises FakeKVError that names the row, the position, the slot and what is there instead.
+        `kv` u64[R, longest] are the expected values; a row whose `bad` u64[R] is POISON or LOST writes that and reads
+        nothing. Raises FakeKVError that names the row, the position, the slot and the actual content.
         """
         position = np.arange(kv.shape[1])
         inside = position < inputs.seq_lens[:, None]
@@ -117,7 +117,7 @@ class FakeKVStore:
         bad: U64,
         reading: Reading,
     ) -> None:
-        """Check all that the queries of the step see; a sample is made of what the last one sees."""
+        """Check all values visible to the step's queries; a sample depends on those of the last query."""
         position = np.arange(expected.shape[1])
         seen = position < inputs.seq_lens[:, None]
         seen &= (bad == 0)[:, None]

@@ -79,7 +79,9 @@ def prompt_logprobs(
     vocab_size: int,
     bad: NDArray[np.bool_],
 ) -> list[PromptLogprobs]:
-    """The part of each asking row's prompt whose logits this step computes: position p gives those of p + 1."""
+    """Prompt log-probabilities of rows that request them, as far as this step computes their logits: position p yields
+    those of p + 1.
+    """
     found = []
     for i in np.flatnonzero(~bad).tolist():
         row = int(inputs.row[i])

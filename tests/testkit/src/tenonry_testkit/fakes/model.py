@@ -1,5 +1,5 @@
-"""The facts of models that do not exist, and a hook module that knows them by name: `fake`, and `fake-lockstep`, whose
-data-parallel engines step together. Any process.
+"""Facts of fake models, and a hook module that resolves their names: `fake`, and `fake-lockstep`, whose data-parallel
+engines run in lockstep. Any process.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class FakeRounds:
         return self._compute(output, self._state.apply(output))
 
     def _has_ended(self, row: int, token: int) -> bool:
-        """Whether the row gets no more tokens in this round."""
+        """Return True if the row gets no more tokens in this step."""
         new = self._new_rows[row]
         num_output = int(self._state.num_output[row])
         if new is None or (self._short and num_output % self._short == 0):

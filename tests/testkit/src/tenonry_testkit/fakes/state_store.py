@@ -17,7 +17,7 @@ class FakeStateStore:
     """One 64-bit number per row and group, and per state slot and group, each with the handle that made it.
 
     value, owner u64[groups, rows]; slot_value, slot_owner u64[groups, state slots]. A row in a slot that was never
-    filled reads what no tokens make.
+    filled reads a value that no tokens produce.
     """
 
     def __init__(self, kv_cache: KVCacheConfig, num_rows: int) -> None:
@@ -45,7 +45,7 @@ class FakeStateStore:
     def read(
         self, state: BatchState, inputs: StepInputs, kv: U64, bad: U64, reading: Reading
     ) -> None:
-        """Check the state that each row has before the step; what is poisoned goes into `reading`.
+        """Check the state that each row has before the step; poisoned states are recorded in `reading`.
 
         `kv` and `bad` as in `FakeKVStore.step`. Raises FakeKVError for the state of other tokens.
         """
@@ -71,7 +71,7 @@ class FakeStateStore:
                 )
 
     def advance(self, state: BatchState, inputs: StepInputs, kv: U64, bad: U64) -> U64:
-        """Bring the states to the end of the step; returns what samples read of them, u64[R]."""
+        """Advance the states to the end of the step; returns the values that samples read of them, u64[R]."""
         rows = inputs.row
         is_bad = bad > 0
         context = np.zeros(len(rows), np.uint64)
@@ -84,7 +84,7 @@ class FakeStateStore:
         return context
 
     def save(self, output: SchedulerOutput, state: BatchState) -> None:
-        """Copy the states that the step asks for into slots."""
+        """Copy the states requested by the step into slots."""
         for group in self.groups:
             is_copy = output.new_block_group == group
             rows = output.new_block_row[is_copy]

@@ -1,7 +1,7 @@
 """A language model without weights: the next token is a pure function of all tokens before it. Any process.
 
 Each token's "K/V" is one 64-bit number that depends on the whole prefix up to it, as it does in a transformer; a sample
-depends on the K/V of all positions, so one wrong block, position or order changes what comes out.
+depends on the K/V of all positions, so one wrong block, position or order changes the output.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def text_salt(adapter: Adapter | None) -> int:
 
 
 class Completion(NamedTuple):
-    """What a request has to produce: its output tokens, why it ends, and the stop id that ended it."""
+    """Expected result of a request: its output tokens, its finish reason, and the stop id that ended it."""
 
     token_ids: list[int]
     reason: FinishReason
@@ -113,7 +113,7 @@ class TokenModel:
         stop_ids: Sequence[int] = (),
         adapter: Adapter | None = None,
     ) -> int | None:
-        """What a request with these tokens samples next, computed from nothing else."""
+        """Next token sampled by a request with these tokens, computed from nothing else."""
         rows = np.asarray([token_ids], np.int32)
         salt = np.array([text_salt(adapter)], np.uint64)
         kv = self.kv(rows, salt)[0]
@@ -166,7 +166,7 @@ def _odd_numbers(count: int) -> U64:
 
 
 class _Context:
-    """What the next sample of one sequence reads: `TokenModel.kv` in plain numbers, which the next token adds to."""
+    """Values that the next sample of one sequence reads: `TokenModel.kv` in plain numbers, extended by each token."""
 
     def __init__(self, model: TokenModel, salt: int) -> None:
         self._model = model

@@ -45,7 +45,7 @@ class FakeWorker(Worker):
 
     `fail_handles`: handle → RowFailure code of rows to fail; `fail_steps`: step id → exception to raise; `on_step`:
     called with each step before it runs. `steps` and `dummy_steps` count what was executed. `contaminated`: handles of
-    rows that failed because they read what a failed row had written.
+    rows that failed because they read values written by a failed row.
     """
 
     Options = FakeWorkerOptions
@@ -176,12 +176,12 @@ class FakeWorker(Worker):
         return result
 
     def _has_grammar(self, handle: int) -> bool:
-        """Whether the request was asked for often enough."""
+        """Return True if the request's grammar was requested often enough."""
         self._asks[handle] += 1
         return self._asks[handle] >= self.options.grammar_asks
 
     def _load(self, metadata: Any) -> tuple[list[int], list[int]]:
-        """Let the connector bring blocks in: handles whose transfer (done, failed).
+        """Let the connector load blocks; returns handles of transfers (done, failed).
 
         A row that runs in spite of a failed load computes rubbish from now on, as a real one would.
         """
@@ -216,7 +216,7 @@ class FakeWorker(Worker):
         )
 
     def _bad(self, inputs: StepInputs) -> NDArray[np.uint64]:
-        """Per row: 0, or what it writes instead of K/V."""
+        """Per row: 0, or the value that it writes instead of K/V."""
         is_lost = self._rubbish[inputs.row]
         has_failed = self._failure[inputs.row] > 0
         lost = np.where(is_lost, LOST, np.uint64(0))
@@ -225,9 +225,9 @@ class FakeWorker(Worker):
     def _attend(self, inputs: StepInputs, kv: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Write and read the cache, until no row reads bad K/V that was not known to be bad.
 
-        Who reads a failed row's poison fails like it, as NaN would make it. That is nobody's fault while the scheduler
-        cannot know of the failure; later it must not hand out such blocks. Who reads contents that never came goes on,
-        and computes rubbish.
+        A row that reads a failed row's poison fails as well, as with NaN. That is no error while the scheduler cannot
+        know of the failure; later it must not reuse such blocks. A row that reads contents that never arrived
+        continues, and computes garbage.
         """
         while True:
             reading = self.store.step(self.state, inputs, kv, self._bad(inputs))
@@ -278,7 +278,7 @@ class FakeWorker(Worker):
         return np.array(rows, np.int32), np.array(tokens, np.int32)
 
     def _remember(self, rows: I32, tokens: I32) -> None:
-        """Without feedback the worker forgets what it sampled, as the first stage of a pipeline never knew it."""
+        """Without feedback the worker forgets its samples: the first stage of a pipeline never receives them."""
         if not len(rows):
             return
         if not self.options.feeds_back:

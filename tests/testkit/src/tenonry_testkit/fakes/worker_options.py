@@ -14,9 +14,9 @@ from tenonry_testkit.fakes.tokens import RECURRENT
 class FakeWorkerOptions(PluginOptions):
     """`seed` changes all tokens. A step with `*_token` among the tokens it computes makes its row fail, raises, waits
     `hang_s`, or ends the process: faults that a test can put into a prompt. `fail_load` raises at start.
-    `grammar_asks`: how often a grammar is asked for until it is there.
-    `short_rounds`: a row leaves a round where its outputs are a multiple of that number; 0: nowhere.
-    `windows`: one entry per KV group: 0 for full attention, RECURRENT for layers with a state, else a sliding window.
+    `grammar_asks`: number of requests for a grammar until it is ready. `short_rounds`: a row leaves a round where its
+    outputs are a multiple of that number; 0: nowhere. `windows`: one entry per KV group: 0 for full attention,
+    RECURRENT for layers with a state, else a sliding window.
     """
 
     seed: int = 0
@@ -37,7 +37,7 @@ class FakeWorkerOptions(PluginOptions):
     exit_token: int | None = None
 
     def misbehave(self, token_ids: I32) -> None:
-        """Do what the tokens of a step ask for: end the process, hang, or raise RuntimeError."""
+        """Inject the fault of a step's tokens: end the process, hang, or raise RuntimeError."""
         present = set(token_ids.tolist())
         if self.exit_token in present:
             os._exit(77)

@@ -118,7 +118,7 @@ class Inbox:
 
 
 def expected(core: EngineCore, source: EngineCoreRequest) -> list[int]:
-    """The tokens that the fake model gives for this request."""
+    """Tokens of the fake model for this request."""
     made: TokenModel = core.executor.worker.model  # type: ignore[attr-defined]
     return made.complete(
         source.prompt_token_ids.tolist(), source.sampling_params, max_model_len=core.limits.max_model_len,

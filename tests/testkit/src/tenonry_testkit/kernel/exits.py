@@ -1,4 +1,4 @@
-"""What a supervisor reports of its children's ends."""
+"""A supervisor's reports of the exits of its children."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Plugins that raise where a test says so, and note what is called: of four kinds. Any process; no torch.
+"""Plugins of four kinds that raise on request, and record calls. Any process; no torch.
 
-Options carry the faults, so that a plugin can be named in a configuration and fails in whatever process it is built in.
+Options carry the faults, so that a plugin can be named in a configuration and fails in any process that builds it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _failing_method(cls: type, name: str, method: Callable[..., Any]) -> Callabl
 
 
 class SchedulerOptions(PluginOptions):
-    """`fail`: methods that raise, separated by spaces, "constructor" among them. `refuse`: a request id to refuse.
+    """`fail`: methods that raise, separated by spaces, "constructor" among them. `refuse`: a request id to reject.
 
     `rows`: schedule this many rows that do not exist. `idle`: never schedule anything.
     """
@@ -72,7 +72,7 @@ SCHEDULER_METHODS = (
 
 @failing_on_request(SCHEDULER_METHODS)
 class FaultyScheduler(ReferenceScheduler):
-    """The reference scheduler; see `SchedulerOptions` for what it does wrong."""
+    """The reference scheduler with the faults of `SchedulerOptions`."""
 
     Options = SchedulerOptions
 
@@ -129,7 +129,7 @@ EXECUTOR_METHODS = (
 
 @failing_on_request(EXECUTOR_METHODS)
 class FaultyExecutor(InstantExecutor):
-    """One worker in this process; see `ExecutorOptions` for what it does wrong."""
+    """One worker in this process, with the faults of `ExecutorOptions`."""
 
     Options = ExecutorOptions
 
@@ -311,8 +311,8 @@ class CountingWorker(FakeWorker):
 
 
 class SleepyWorker(CountingWorker):
-    """Sleeps, and fails in a step that comes meanwhile. Engines with a higher index take longer for dummy steps and to
-    wake up. `at_turns`: the count of all its steps when each sleep began, and when it ended.
+    """Sleeps, and fails in a step during sleep. Engines with a higher index take longer for dummy steps and to wake up.
+    `at_turns`: the count of all its steps when each sleep began, and when it ended.
     """
 
     capabilities = FakeWorker.capabilities | {"sleep"}

@@ -1,4 +1,4 @@
-"""What a process imports before it is forked, in tests, and what says that it was. Child processes."""
+"""Imports of a process before it is forked, in tests, and their evidence. Child processes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _DONE: list[str] = []
 
 
 def imports(argument: str) -> None:
-    """Takes as many seconds as the argument says."""
+    """Takes as many seconds as the argument specifies."""
     time.sleep(float(argument or 0))
     _DONE.append(argument)
 
 
 def imports_numpy(argument: str) -> None:
-    """Its library of matrices starts a thread for each processor but one, unless it is told not to."""
+    """numpy's linear algebra library starts a thread for each processor but one, unless configured otherwise."""
     importlib.import_module("numpy")
     imports(argument)
 

@@ -1,7 +1,7 @@
-"""Children of a test process that are forks of it, for tests about what they do: nothing is imported again.
+"""Children of a test process that are forks of it, for tests of their behaviour: nothing is imported again.
 
-How children start and end as fresh interpreters is shown where that is the subject: by the tests of `tenonry.launch`,
-of executors, of signals, and by the commands of the README. Test process and its children.
+Fresh interpreters are covered by the tests of `tenonry.launch`, of executors, of signals, and by the commands of the
+README. Test process and its children.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ForkedChild(spawn.FreshProcess):
 
 
 def tenonry(words: list[str]) -> int:
-    """What `python -m tenonry WORDS` runs."""
+    """Program of `python -m tenonry WORDS`."""
     from tenonry.cli import main
 
     return main(words)
@@ -57,7 +57,8 @@ def tenonry(words: list[str]) -> int:
 class ForkedCommand(subprocess.Popen[Any]):
     """A Popen of `python -m tenonry WORDS` that is a fork, and so are the engines and servers that it starts.
 
-    A subclass for another program gives what its commands begin with, and what a fork runs with the words behind that.
+    A subclass for another program sets the beginning of its commands, and the function that a fork runs with the
+    remaining words.
     """
 
     beginning = (sys.executable, "-m", "tenonry")
@@ -139,8 +140,8 @@ def forget_handlers() -> None:
 
 
 def renew_thread_pool() -> None:
-    """After a fork torch makes its thread pool anew with the first call that wants it, which two threads must not do at
-    once, as those that load a model would.
+    """Recreate torch's thread pool after a fork: torch does so in the first call that uses it, which is not safe in
+    concurrent threads, such as those that load a model.
     """
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -148,7 +149,7 @@ def renew_thread_pool() -> None:
 
 
 def open_standard_files() -> None:
-    """Those that captured what the test process says had other numbers, which are closed."""
+    """Reopen the standard files: those that captured the test process's output had other numbers, which are closed."""
     sys.stdin, sys.stdout, sys.stderr = (
         open(number, mode, closefd=False, encoding="utf-8")  # noqa: SIM115 - open to the end
         for number, mode in enumerate("rww")
@@ -168,7 +169,7 @@ def close_all_but(kept: Iterable[int]) -> None:
 
 
 def run_child(stdin: int, environment: Mapping[str, str]) -> int:
-    """What a fresh interpreter would do."""
+    """Run as a fresh interpreter would."""
     os.dup2(stdin, 0)
     os.close(stdin)
     begin(environment)
@@ -182,7 +183,7 @@ def run_command(
     folder: Any,
     environment: Mapping[str, str],
 ) -> int:
-    """What a fresh interpreter would do in `folder`, in a session of its own; `files` are the standard ones."""
+    """Run as a fresh interpreter would in `folder`, in a session of its own; `files` are the standard ones."""
     os.setsid()
     for standard, given in enumerate(files):
         os.dup2(given, standard)

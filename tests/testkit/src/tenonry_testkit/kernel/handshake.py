@@ -1,4 +1,4 @@
-"""The front end's side of a handshake over real sockets, and engines that send what a test wants."""
+"""The front end's side of a handshake over real sockets, and engines that send messages defined by a test."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def hello(**fields: Any) -> HelloMessage:
 
 
 class Launcher:
-    """Knows which children ended; nothing else is asked of it here."""
+    """Provides the exits of children, and nothing else."""
 
     def __init__(self, **ended: int) -> None:
         self.ended = {name.replace("_", " "): code for name, code in ended.items()}
@@ -55,7 +55,7 @@ class Launcher:
 
 
 class FrontEnd:
-    """The front end's side, and engines that send what a test wants."""
+    """The front end's side, and engines that send messages defined by a test."""
 
     def __init__(self, run: RunDirectory, *engines: CoreEngine) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

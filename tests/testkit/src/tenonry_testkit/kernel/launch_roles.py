@@ -1,4 +1,4 @@
-"""What stands for an engine in tests of the launcher. Child processes."""
+"""Stand-ins for an engine in tests of the launcher. Child processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _IMPORTED: list[str] = []
 
 
 class ImportingWorker(FakeWorker):
-    """Says what to import, which starts a thread where the environment asks for one."""
+    """Names imports, which start a thread if the environment requests one."""
 
     @classmethod
     def preload(cls, model: ModelInfo, options: BaseModel) -> None:
@@ -35,8 +35,8 @@ class DistantExecutor(InstantExecutor):
 
 
 def sleep(payload: Mapping[str, str]) -> int:
-    """Say what the environment holds and whether this is a fork, in the file that stands where a configuration would,
-    and wait for a signal.
+    """Write the environment and whether this is a fork into the file named in place of a configuration, and wait for a
+    signal.
     """
     spec = json.loads(payload["spec"])
     if spec["config_text"]:

@@ -1,4 +1,4 @@
-"""A worker that kills its own process in the step that a file says: SIGKILL at any point of a run. Engine process."""
+"""A worker that kills its own process in a step named by a file: SIGKILL at any point of a run. Engine process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MortalOptions(FakeWorkerOptions):
 
 
 class MortalWorker(FakeWorker):
-    """Dies in the step that a file says, as by `kill -9`."""
+    """Dies in the step named by a file, as by `kill -9`."""
 
     Options = MortalOptions
 

@@ -1,4 +1,4 @@
-"""What the children of these tests run, beside `tenonry_testkit.roles`. Child processes and the test process."""
+"""Roles of these tests' children, in addition to `tenonry_testkit.roles`. Child processes and the test process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def send_heartbeats(payload: Mapping[str, str]) -> int:
 
 
 def wait_for_descendant(payload: Mapping[str, str]) -> int:
-    """Send a heartbeat, and say that what follows may take any time: wait for a child."""
+    """Send a heartbeat, pause heartbeats for work of any duration, and wait for a child."""
     heartbeat = Heartbeat(int(payload["heartbeat"]))
     heartbeat.send()
     heartbeat.pause()
@@ -48,7 +48,7 @@ def wait_for_descendant(payload: Mapping[str, str]) -> int:
 
 
 def leave(payload: Mapping[str, str]) -> int:
-    """End at once with the given status."""
+    """Exit immediately with the given status."""
     return int(payload["status"])
 
 
@@ -87,7 +87,7 @@ def polite(payload: Mapping[str, str]) -> int:
 
 
 def report(payload: Mapping[str, str]) -> int:
-    """Write down what a child finds: its payload, environment, signals, descriptors."""
+    """Write the facts that a child finds: its payload, environment, signals, descriptors."""
     facts = {
         "payload": dict(payload),
         "title": " ".join(psutil.Process().cmdline()),

@@ -37,7 +37,7 @@ class Served:
         return self.engine.engine_pids["engine 0"]
 
     async def begin(self, request_id: str = "r", **fields: Any) -> Any:
-        """A stream that has delivered something and goes on for long."""
+        """A long stream that has delivered its first output."""
         sampling = served.params(max_tokens=400, **fields)
         stream = self.engine.generate([1, 2, 3], sampling, request_id)
         await anext(stream)

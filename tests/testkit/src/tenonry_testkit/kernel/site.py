@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class Site:
-    """A folder on sys.path. `install` writes what `pip install` leaves: modules, METADATA, entry points, RECORD."""
+    """A folder on sys.path. `install` writes the files of a `pip install`: modules, METADATA, entry points, RECORD."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -47,7 +47,7 @@ class Site:
 
 
 def forget_modules(folder: Path) -> None:
-    """Drop what was imported from `folder`, so that the next test may use the same names."""
+    """Drop modules imported from `folder`, so that the next test may use the same names."""
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None) or "").startswith(str(folder)):
             del sys.modules[name]
