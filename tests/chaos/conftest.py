@@ -59,7 +59,7 @@ def serve(
 
 @pytest.fixture(scope="session")
 def expected() -> dict[str, dict]:
-    """What every request gets without a fault. Twice, so that it is known to be always the same."""
+    """Results of every request without a fault. Computed twice, to check that they are always the same."""
     server = ForkedServer(Path("demo"), *FLAGS, OMP_NUM_THREADS="1")
     try:
         server.ready()

@@ -1,4 +1,4 @@
-"""A server whose processes meet faults, and what must hold when they are over. Test process."""
+"""A server whose processes meet faults, and the required state after them. Test process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Disturbed:
         self._pids: set[int] = set()
 
     def times(self, place: int) -> int:
-        """How often processes came to the point of a fault."""
+        """Number of times that processes reached the point of a fault."""
         (file,) = self.counters.glob(f"{place} *")
         return len(file.read_text("utf-8").splitlines())
 

@@ -1,4 +1,4 @@
-"""Streaming clients of every sort at once, and the ledger of what each was told. Test process."""
+"""Concurrent streaming clients of every kind, and the ledger of their results. Test process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TIMEOUT_S = 40.0
 
 
 class Ledger:
-    """What one client was told: by choice, ids, text and reasons; and once, at the end, usage."""
+    """Results received by one client: by choice, ids, text and reasons; and once, at the end, usage."""
 
     def __init__(self) -> None:
         self.ids: dict[int, list[int]] = {}
@@ -67,7 +67,7 @@ class Ledger:
                 self.reasons[index] = choice["finish_reason"]
 
     def told(self) -> dict[str, Any]:
-        """What is equal in every run."""
+        """The part that is equal in every run."""
         return {
             "ids": self.ids,
             "text": self.text,
@@ -80,7 +80,7 @@ class Ledger:
 
 
 class Clients:
-    """All requests at once. `on_token(number of tokens so far)` is called with each event."""
+    """All requests concurrently. `on_token(number of tokens so far)` is called with each event."""
 
     def __init__(self, url: str, on_tokens: Callable[[int], None]) -> None:
         self._url = url + "/v1/completions"
@@ -131,8 +131,8 @@ def alike(some: list[float], others: list[float]) -> bool:
 def differences(
     expected: dict[str, dict[str, Any]], ledgers: dict[str, Ledger]
 ) -> dict[str, tuple[Any, Any]]:
-    """Requests that were told something else. Another batch sums in another order, so log-probabilities may differ
-    in their last digits.
+    """Requests with other results. Another batch sums in another order, so log-probabilities may differ in their last
+    digits.
     """
     found = {}
     for name, told in told_of(ledgers).items():

@@ -1,4 +1,4 @@
-"""Faults of all sorts while streams of all sorts run: every stream goes on, token for token; nothing is left (AF-24).
+"""Faults of all kinds while streams of all kinds run: every stream continues, token for token; nothing is left (AF-24).
 
 `--testkit-effort 20` draws twenty times as many, at random.
 """
@@ -32,7 +32,7 @@ LAUNCHING = ["fleet.before_start=raise@2", "fleet.after_start=raise@2"]
 
 
 class Strike(NamedTuple):
-    """A signal to the engine once so many tokens were told."""
+    """A signal to the engine once `tokens` tokens were received."""
 
     tokens: int
     number: int
@@ -70,7 +70,7 @@ PLANS = st.one_of(
 
 
 def striker(disturbed: Disturbed, strike: Strike | None) -> Callable[[int], None]:
-    """Called with the number of tokens that were told: strikes once, an engine that runs or starts."""
+    """Called with the number of received tokens: strikes once, an engine that runs or starts."""
     due = [strike] if strike else []
 
     def on_tokens(tokens: int) -> None:

@@ -1,4 +1,4 @@
-"""Faults of the front end itself: there is nothing that could go on, and every client is told so."""
+"""Faults of the front end itself: nothing can continue, and every client receives an error."""
 
 from __future__ import annotations
 

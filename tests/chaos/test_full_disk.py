@@ -16,7 +16,7 @@ FEW_BYTES = 200  # of a file, before the disk refuses: its header and a bit more
 
 
 def test_a_disk_that_is_full_while_blocks_are_saved(serve, expected, tmp_path):
-    """Only the engine writes; from some point on its files end early. What was saved before is used by another."""
+    """Only the engine writes; from some point on its files are truncated. Blocks saved before are used by another."""
     folder = tmp_path / "blocks"
     flags = ("--kv-connector", "disk", "--kv-connector-option", f"directory={folder}")
     flags += ("--block-size", str(BLOCK_SIZE))

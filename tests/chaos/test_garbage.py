@@ -1,8 +1,7 @@
-"""Garbage on the sockets between processes, while engines are started again and while they run: streams go on.
+"""Garbage on the sockets between processes, while engines restart and while they run: streams continue.
 
-Socket files are there only while processes connect, and those of a coordinator as long as it runs. What a process reads
-from a peer that it knows is covered where that is read: `core/tests/engine/test_proc.py` and
-`core/tests/client/test_core_client.py`.
+Socket files exist only while processes connect, and those of a coordinator as long as it runs. Messages of known peers
+are covered by `core/tests/engine/test_proc.py` and `core/tests/client/test_core_client.py`.
 """
 
 from __future__ import annotations

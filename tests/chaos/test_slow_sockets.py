@@ -29,7 +29,7 @@ WORDY = {
 
 
 class SlowClient(threading.Thread):
-    """Reads one byte after another, with pauses, and all at once after `hurry`."""
+    """Reads one byte after another, with pauses, and everything without pauses after `hurry`."""
 
     def __init__(self, url: str, *, in_hurry: bool = False) -> None:
         super().__init__(daemon=True)
@@ -57,7 +57,7 @@ class SlowClient(threading.Thread):
                 self._hurries.wait(PAUSE_S)
 
     def told(self) -> dict:
-        """All that it was told, to the end."""
+        """All received results, to the end."""
         self._hurries.set()
         self.join()
         ledger = Ledger()
@@ -109,7 +109,7 @@ def test_a_client_that_reads_byte_by_byte(serve, expected):
     ids=["the only one", "one of two"],
 )
 def test_a_front_end_that_stands_still_while_engines_produce(title, flags, serve, expected):
-    """It reads what has come meanwhile, and takes no engine for dead."""
+    """It reads the messages that arrived during the pause, and treats no engine as dead."""
     disturbed = serve("engine.after_execute=sleep:0.01", "--step-timeout", "1", *flags)
     server = disturbed.server
     due = [title]

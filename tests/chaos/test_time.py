@@ -1,4 +1,4 @@
-"""Clocks that jump and processes that stand still: no timeout fires, and streams go on."""
+"""Clocks that jump and processes that are suspended: no timeout fires, and streams continue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STANDSTILL_S = 3.0  # more than --step-timeout allows
 
 
 def test_a_wall_clock_that_jumps_by_an_hour(serve, expected, monkeypatch):
-    """Forth and back with each look at it, in every process of the server; an engine dies meanwhile."""
+    """Back and forth with each reading, in every process of the server; an engine dies during the run."""
     jumps = itertools.cycle([0.0, HOUR_S, -HOUR_S])
     true_time = time.time
     monkeypatch.setattr(time, "time", lambda: true_time() + next(jumps))

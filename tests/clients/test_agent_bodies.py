@@ -1,6 +1,6 @@
-"""Requests of coding agents and chat clients against a real server: served, with what is ignored in the header.
+"""Requests of coding agents and chat clients against a real server: served, with ignored parts in the header.
 
-Each is sent as it is, and again with what the server answered: text, a call that a grammar demands, and a call that
+Each is sent unchanged, and again with the server's answer: text, a call that a grammar demands, and a call that
 `max_tokens` cut, so that its arguments are no JSON.
 """
 
@@ -26,7 +26,7 @@ ENDS = {
 
 
 class Answer(NamedTuple):
-    """What a server answered, and the parts of the request that it ignored."""
+    """Answer of a server, and the parts of the request that it ignored."""
 
     text: str
     ignored: list[str]

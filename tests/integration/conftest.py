@@ -99,7 +99,7 @@ def one_thread():
 
 @pytest.fixture
 def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the instance puts its socket files."""
+    """Folder of the instance's socket files."""
     return tmp_path_factory.mktemp("t")
 
 

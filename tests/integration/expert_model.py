@@ -1,4 +1,4 @@
-"""A small mixture of experts that engines share: its files, what `generate` answers, and how tests ask a server."""
+"""A small mixture of experts that engines share: its files, answers of `generate`, and requests to a server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def save_model(path: Path, seed: int = 1, **values: int) -> Path:
 
 
 def generated(folder: Path) -> list[list[int]]:
-    """What `generate` answers to `prompts`."""
+    """Answers of `generate` to `prompts`."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""Clients of several API servers of one instance, and what tests ask them. Test process."""
+"""Clients of several API servers of one instance, and their requests. Test process."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def on_each_server(
 
 
 def texts(streams: dict[str, list[Stream]]) -> set[str]:
-    """What clients of both servers got."""
+    """Texts received by clients of both servers."""
     return {
         "".join(event["choices"][0]["text"] for event in stream.events if event["choices"])
         for some in streams.values()

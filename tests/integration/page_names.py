@@ -41,7 +41,7 @@ def spans(page: Path) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Definition:
-    """Where a class, a function or a method is defined: its module, and the path inside."""
+    """Location of a class, a function or a method: its module, and the path inside."""
 
     module: str
     path: str
@@ -107,7 +107,7 @@ def _collect(
 
 
 def exists(name: str) -> bool:
-    """Whether a dotted name that begins with one of our packages, or with one of our classes, can be resolved."""
+    """Return True if a dotted name that begins with one of our packages or classes can be resolved."""
     first, *rest = name.split(".")
     if first.startswith("tenonry"):
         return _from_module(name) is not None
@@ -148,7 +148,7 @@ def _fields(holder: Any) -> set[str]:
 
 
 def _sets(holder: Any, name: str) -> bool:
-    """Whether the class or a base of it assigns `self.NAME`."""
+    """Return True if the class or a base of it assigns `self.NAME`."""
     if isinstance(holder, ModuleType) or not inspect.isclass(holder):
         return False
     return any(
@@ -170,7 +170,7 @@ def parse_call(text: str) -> ast.Call | None:
 
 
 def binds(call: ast.Call) -> bool | None:
-    """Whether some definition of that name takes these arguments; None if the name is not ours."""
+    """Return True if some definition of that name accepts these arguments; None if the name is not ours."""
     *owner, name = ast.unparse(call.func).split(".")
     candidates = definitions().get(name, [])
     if owner and owner[-1] in definitions():

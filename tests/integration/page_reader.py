@@ -63,7 +63,7 @@ NO_MODEL = {
 
 
 def close_clients(names: dict[str, object]) -> None:
-    """A program of a page ends with its process, and its connections with it; here the process goes on."""
+    """Close the clients of a page's program: as its own process would on exit, but here the process continues."""
     for value in names.values():
         if isinstance(value, (openai.OpenAI, anthropic.Anthropic)):
             value.close()
@@ -150,7 +150,7 @@ class Reader:
         return 1
 
     def run_program(self, path: Path) -> None:
-        """In this process, so that torch is imported once; what a page installed is seen by new processes only."""
+        """In this process, so that torch is imported once; only new processes see packages installed by a page."""
         if self.installed.exists():
             self.run([sys.executable, path.name])
             return

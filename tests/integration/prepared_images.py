@@ -1,4 +1,4 @@
-"""An image processor that does in this process what the one of `tenonry-images` does in a process of its own."""
+"""An image processor that runs the work of `tenonry-images` in this process instead of a process of its own."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """An executor for tests. Its ranks are processes that outlive an engine, so that many families and layouts cost one
-start of torch. What ranks do together is not faked: gloo, rendezvous, several steps in flight.
+start of torch. The cooperation of ranks is not faked: gloo, rendezvous, several steps in flight.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AFTER_A_FAILURE_S = 2.0  # that the others have for failing of the same cause
 
 
 class Pool:
-    """A pipe to each rank. The ranks are forks of this process, so what it has imported is not imported again."""
+    """A pipe to each rank. The ranks are forks of this process, so its modules are not imported again."""
 
     def __init__(self, size: int) -> None:
         import transformers.modeling_utils  # noqa: F401
@@ -37,7 +37,7 @@ class Pool:
             end.close()
 
     def ask(self, count: int, name: str, *arguments: object, each: list | None = None) -> list:
-        """Send the same call to the first `count` ranks at once; `each` adds one argument per rank."""
+        """Send the same call to the first `count` ranks concurrently; `each` adds one argument per rank."""
         for number in range(count):
             self.pipes[number].send(
                 (name, arguments if each is None else (*arguments, each[number]))
@@ -67,7 +67,7 @@ class Pool:
         return [found[pipe] for pipe in self.pipes[:count]]
 
     def kill(self) -> None:
-        """End all ranks at once, so that `close` waits for none."""
+        """Kill all ranks, so that `close` waits for none."""
         for pid in self.pids:
             os.kill(pid, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""A server whose worker answers by a script, for tests of what the server makes of answers. Test process."""
+"""A server whose worker answers by a script, for tests of the server's processing of answers. Test process."""
 
 from __future__ import annotations
 

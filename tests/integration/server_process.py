@@ -26,7 +26,7 @@ TORCH_CACHE = {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / "tor
 
 
 def patience(seconds: float) -> float:
-    """A bound for what takes less than `seconds` where each process has a core; it stretches with the load."""
+    """Time limit for work of less than `seconds` with a core per process; it scales with the load."""
     return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
@@ -72,7 +72,7 @@ class Server:
         return self
 
     def wait_for(self, pattern: str) -> str:
-        """What the pattern's group found in what the process says, within two minutes."""
+        """Group of the pattern in the process's output, within two minutes."""
         for _ in range(2400):
             match = re.search(pattern, self.output)
             if match:
@@ -142,7 +142,7 @@ class Server:
 
 
 class ForkedServer(Server):
-    """The same as a fork of this process, for tests of what it answers: nothing is imported again."""
+    """The same as a fork of this process, for tests of its answers: nothing is imported again."""
 
     popen = ForkedCommand
 
@@ -154,13 +154,13 @@ class ForkedServer(Server):
 
 
 def import_server() -> None:
-    """What forks of this process would import to serve."""
+    """Import the modules that forks of this process need to serve."""
     import tenonry_openai_server.app
     import tenonry_openai_server.serving.lifecycle  # noqa: F401
 
 
 def import_worker() -> None:
-    """What forks of this process would import to compute."""
+    """Import the modules that forks of this process need to compute."""
     import transformers.modeling_utils  # noqa: F401
 
     import tenonry_worker_torch.startup  # noqa: F401

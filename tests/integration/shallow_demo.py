@@ -1,4 +1,4 @@
-"""The demo model with its first layers alone, for tests that compare what is served with itself, or with a grammar."""
+"""The demo model with its first layers alone, for tests that compare answers with themselves, or with a grammar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams beside one another, each a little later than the one before; one is left early. Test process."""
+"""Concurrent streams, each a little later than the one before; one is left early. Test process."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Structured output, adapters, prefix cache, preemption, two ranks and two API servers in one server: what many
-requests get at once is what each gets alone.
+"""Structured output, adapters, prefix cache, preemption, two ranks and two API servers in one server: concurrent
+requests get the same answers as alone.
 """
 
 from __future__ import annotations

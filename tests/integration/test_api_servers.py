@@ -131,7 +131,7 @@ def test_server_that_ends_is_replaced_until_it_ends_too_often(temporary, start):
 
 
 def test_killed_engine_takes_its_own_streams_and_the_last_one_everything(start):
-    """Where engines are not started again."""
+    """With engines that do not restart."""
     server = start("--data-parallel-size", "2", "--engine-death", "stop", *SLOW).ready()
     pids = server.pids()
     # Both API servers have heard of the death when these have ended.
@@ -181,7 +181,7 @@ def test_second_signal_aborts_what_runs(start):
     ],
 )
 def test_start_that_cannot_work_is_one_line_and_status_1(start, arguments, named):
-    """PM-7. A fork begins so early that it may still be starting when its server gives up, and says so."""
+    """PM-7. A fork begins so early that it may still be starting when its server exits with the error."""
     server = start(*arguments, kind=Server)
     assert server.end() == 1
     (line,) = [line for line in server.lines if line.startswith("tenonry: error: ")]

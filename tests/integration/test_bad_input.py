@@ -39,7 +39,7 @@ def test_weights_that_could_run_code_are_refused(capsys, weightless_model):
 
 
 def test_model_that_cannot_run(capsys, weightless_model):
-    """An encoder that reads sound is refused by name, before loading, by every worker."""
+    """An audio encoder is rejected by name, before loading, by every worker."""
     config = json.loads((weightless_model / "config.json").read_text())
     config |= {"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper"}
     (weightless_model / "config.json").write_text(json.dumps(config))

@@ -1,4 +1,4 @@
-"""`tenonry batch`: beside a server, with one of its own, and continued after SIGKILL."""
+"""`tenonry batch`: with a running server, with one of its own, and continued after SIGKILL."""
 
 from __future__ import annotations
 

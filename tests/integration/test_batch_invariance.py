@@ -1,5 +1,5 @@
-"""With `--batch-invariant` every bit of what a request gets is the same alone and in any company (WK-14): beside
-others, in chunks, after preemptions, from blocks of the prefix cache that another request wrote, in rounds and with
+"""With `--batch-invariant` every bit of a request's results is the same alone and in any batch (WK-14): with others, in
+chunks, after preemptions, from blocks of the prefix cache that another request wrote, in multi-token steps and with
 drafts.
 """
 
@@ -96,7 +96,7 @@ def bits(completion):
 
 @pytest.fixture(scope="module")
 def alone(served_model):
-    """What each request gets with nothing beside it and nothing before it."""
+    """Results of each request with no other before or during it."""
     with LLM(**served_model, **SETTINGS | {"enable_prefix_caching": False}) as llm:
         return [answers(llm, number)[0] for number in range(len(requests()))]
 

@@ -1,4 +1,4 @@
-"""The engine of the demo model is killed in each step of a mixed run, and every stream goes on (AF-24)."""
+"""The engine of the demo model is killed in each step of a mixed run, and every stream continues (AF-24)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ ADAPTERS = {"first adapter": "first", "second adapter": "second"}
 
 
 class Told:
-    """What a caller was told of one request, in pieces."""
+    """Results of one request as received by a caller, in pieces."""
 
     def __init__(self) -> None:
         self.text: dict[int, str] = {}
@@ -108,7 +108,7 @@ class Told:
             self.logprobs += [entry[token_id].logprob for token_id, entry in pairs]
 
     def same(self) -> dict[str, Any]:
-        """What is equal in every run."""
+        """The part that is equal in every run."""
         return {
             "text": self.text,
             "ids": self.ids,
@@ -121,7 +121,7 @@ class Told:
 async def run_all(
     engine: AsyncLLM, turn: int, has_begun: asyncio.Event | None = None
 ) -> dict[str, Told]:
-    """All requests to their ends. `has_begun` is set when each was told something, whether it has ended or not."""
+    """Run all requests to their ends. `has_begun` is set when each has an output, whether it has ended or not."""
     told = {name: Told() for name in REQUESTS}
     pairs = [text.rpartition("@") for text in await engine.list_loras()]
     adapters = {name: Adapter(name, digest) for name, _, digest in pairs}
@@ -142,7 +142,7 @@ async def run_all(
 
 
 async def begun(engine: AsyncLLM, turn: int) -> asyncio.Future[dict[str, Told]]:
-    """`run_all` when each request was told something."""
+    """`run_all` when each request has an output."""
     has_begun = asyncio.Event()
     run = asyncio.ensure_future(run_all(engine, turn, has_begun))
     await has_begun.wait()
@@ -207,7 +207,7 @@ def differences(
     found: dict[str, Told],
     is_same: Callable[[float, float], bool] = operator.eq,
 ) -> dict[str, Any]:
-    """Where tokens, texts or ends differ, or log-probabilities do: in one bit, unless `is_same` takes more."""
+    """Differing tokens, texts or ends, or log-probabilities: by one bit, unless `is_same` allows more."""
     return {
         name: (expected[name].same(), found[name].same())
         for name in REQUESTS

@@ -75,7 +75,7 @@ def client(server) -> Iterator[openai.OpenAI]:
 
 
 def check(name: str, arguments: str) -> None:
-    """The arguments are what the function's schema says."""
+    """The arguments follow the function's schema."""
     jsonschema.validate(json.loads(arguments), SCHEMAS[name])
 
 

@@ -38,7 +38,7 @@ def test_no_command_is_shown_that_is_not_run():
 
 
 def test_commands_on_the_pages_of_distributions_are_understood():
-    """Verbs and flags exist; what they do is tested in their own distributions."""
+    """Verbs and flags exist; their behaviour is tested in their own distributions."""
     count = 0
     for page in [*ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md")]:
         for _, text in FENCED.findall(page.read_text()):

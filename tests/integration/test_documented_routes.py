@@ -78,7 +78,7 @@ def document(client) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def operations(document, server) -> list[Any]:
-    """What schemathesis makes of the document: one per method and path."""
+    """Operations that schemathesis finds in the document: one per method and path."""
     schema = schemathesis.openapi.from_dict(document)
     schema.config.update(base_url=server.url)
     return [result.ok() for result in schema.get_all_operations()]
@@ -109,7 +109,7 @@ def test_every_route_says_what_it_takes(document):
 
 
 def check_answer(answer: Any, what: object) -> None:
-    """Whatever was asked: no failure of the server, and nothing of its inside in the answer."""
+    """For any request: no failure of the server, and no internals in the answer."""
     assert answer.status_code < 500, (what, answer.text)
     if answer.status_code >= 400:
         leak = LEAKS.search(answer.text)
@@ -118,7 +118,7 @@ def check_answer(answer: Any, what: object) -> None:
 
 
 def whole(value: Any) -> Any:
-    """JSON in which integers are written as such, and tokens are some of the model's: 1.0 is refused as an integer."""
+    """JSON in which integers are written as such, and tokens are some of the model's: 1.0 is rejected as an integer."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, list):
@@ -173,7 +173,7 @@ def resolved(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]
 
 
 def test_each_field_of_a_wrong_type_is_named(document, client):
-    """Every field of every body, with values of every type: what the schema refuses is a 4xx that names the field."""
+    """Every field of every body, with values of every type: the schema's rejections are 4xx that name the field."""
     unnamed = []
     for path, reference in operations_with_bodies(document):
         schema = resolved(document, reference)
@@ -197,7 +197,7 @@ def test_each_missing_field_is_named(document, client):
 
 
 def is_named(answer: httpx.Response, name: str) -> bool:
-    """Whether the answer refuses the request for that field."""
+    """Return True if the answer rejects the request because of that field."""
     check_answer(answer, name)
     if answer.status_code != 400:
         return False

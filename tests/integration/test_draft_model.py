@@ -96,7 +96,7 @@ class TestEveryGuessIsRight:
             assert num_drafted == num_accepted > 70 * count
 
     def test_where_rows_also_decode_without_being_asked_about(self, plain, same, monkeypatch):
-        """So histories grow by several tokens from one guess to the next, and other rows are asked about each time."""
+        """So histories grow by several tokens between two guesses, and the rows of guesses vary."""
         draw = random.Random(5)
         most = pace.Pace.most
 

@@ -1,7 +1,7 @@
-"""Drafts change no token: the demo model, real processes, against an engine that decodes one token a step.
+"""Drafts change no token: the demo model, real processes, compared with an engine that decodes one token a step.
 
-How long passes take is not part of it: the time that a round may take is made so long that rounds end where their slots
-do. `Parrot` guesses what an earlier run gave, and errs on purpose: drafts of every length are right and wrong.
+Timing is not part of it: the time limit of a multi-token step is so long that it ends with its slots. `Parrot` drafts
+the tokens of an earlier run, and errs on purpose: drafts of every length are right and wrong.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GRAMMARS = {
 
 
 class Parrot(Drafter):
-    """Guesses what is in `known`, by the first tokens of a row, with every fifth token wrong."""
+    """Drafts the tokens in `known`, by the first tokens of a row, with every fifth token wrong."""
 
     known: ClassVar[list[list[int]]] = []
     asked: ClassVar[int] = 0
@@ -122,7 +122,7 @@ def answers(llm, asked, prompts=None):
 
 
 def shown(logprobs):
-    """What is told of each token."""
+    """Reported log-probabilities of each token."""
     if logprobs is None:
         return None
     return [
@@ -132,7 +132,7 @@ def shown(logprobs):
 
 
 class Near(float):
-    """It is summed in another order where several tokens are computed at once."""
+    """Tolerant equality: the order of sums differs if several tokens are computed together."""
 
     def __eq__(self, other):
         return abs(self - other) < 1e-4
@@ -141,7 +141,7 @@ class Near(float):
 
 
 def learnt(plain_llm, asked):
-    """Teach the parrot what the oracle answers."""
+    """Add the oracle's answers to the parrot's texts."""
     found = outputs_of(plain_llm, asked)
     Parrot.known.extend(
         [*output.prompt_token_ids, *output.outputs[0].token_ids] for output in found
@@ -196,19 +196,19 @@ class TestTokens:
             both([{**sampling, **each}])
 
     def test_log_probabilities(self, both, sampling):
-        """Of each token, however many came at once; rows ask for different numbers of them, or for none."""
+        """Of each token, however many a step decodes; rows request different numbers of them, or none."""
         found = both([{**sampling, "logprobs": count} for count in (0, 5)] + [sampling])
         assert [len(each[4] or ()) for each in found] == [len(found[0][0])] * 2 + [0]
         both([{**sampling, "logprobs": 2, "presence_penalty": 0.5, "stop": [found[0][1][50:54]]}])
 
     @pytest.mark.parametrize("spec", GRAMMARS.values(), ids=GRAMMARS.keys())
     def test_a_grammar(self, both, sampling, spec):
-        """Alone, and beside rows without one; guesses beyond what it allows are cut."""
+        """Alone, and together with rows without one; drafts beyond the grammar are truncated."""
         both([{**sampling, "structured_output": spec}])
         both([{**sampling, "structured_output": spec, "logprobs": 1}, sampling])
 
     def test_a_grammar_that_holds_later(self, both, plain, sampling):
-        """The output goes on as it likes until the tokens after which the grammar holds."""
+        """The output is free until the tokens after which the grammar applies."""
         sampling = {**sampling, "logit_bias": {0: -100.0, 2: -100.0}}  # no end before that
         token_ids, *_ = plain([sampling])[0]
         spec = StructuredOutput(regex="( cat| dog){4}", start_after=tuple(token_ids[2:4]))
@@ -285,7 +285,7 @@ class TestServed:
     @pytest.mark.parametrize("drafter", ["ngram", MODEL], ids=["ngram", "model"])
     @pytest.mark.nightly
     def test_newcomers_and_aborts_in_the_middle(self, plain, drafter, layout):
-        """Streams show every token once, in order, whatever others do meanwhile."""
+        """Streams contain every token once, in order, whatever other requests do."""
         asked = [{**DRAWN, "max_tokens": count} for count in (40, 23, 31, 12)]
         asked[1]["structured_output"] = GRAMMARS["regex"]
         asked[2]["logprobs"] = 1

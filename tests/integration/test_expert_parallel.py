@@ -44,7 +44,7 @@ def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 @contextmanager
 def two_nodes(folder: Path, keys: Path) -> Iterator[Server]:
-    """Engine 0 belongs to the server, engine 1 to a headless node; only the server is told where they meet."""
+    """Engine 0 belongs to the server, engine 1 to a headless node; only the server knows their rendezvous."""
     keys.write_text(CurveKeys.generate().encode())
     keys.chmod(0o600)
     common = [
@@ -131,7 +131,7 @@ def undisturbed(server: Server) -> list[list[int]]:
 
 
 def titles(pid: int) -> dict[str, int]:
-    """The children of a process by what their titles say."""
+    """The children of a process by their titles."""
     return {
         child.cmdline()[0].removeprefix("tenonry: "): child.pid
         for child in psutil.Process(pid).children()
@@ -145,7 +145,7 @@ def engine_of(pids: dict[str, int], number: int) -> int:
 
 
 def test_streams_of_both_nodes_go_on_when_an_engine_is_killed(folder, tmp_path):
-    """Both engines are started again and meet at the same port; every stream goes on, token for token (AF-24)."""
+    """Both engines restart and rendezvous at the same port; every stream continues, token for token (AF-24)."""
     with two_nodes(folder, tmp_path / "keys.txt") as server:
         wanted = undisturbed(server)
         assert killed_under_load(server, lambda: engine_of(server.pids(), 0)) == wanted

@@ -1,6 +1,6 @@
-"""The families of the fast path by name, each in every way of serving: greedy tokens equal transformers' `generate`, in
-float32, whether prompts come in chunks, share a beginning, are preempted, stand beside aborted ones, have two
-completions, are computed with two steps in flight, or by two ranks.
+"""Families of the fast path by name, each in every way of serving: greedy tokens equal transformers' `generate`, in
+float32, if prompts come in chunks, share a beginning, are preempted, run together with aborted ones, have two
+completions, or are computed with two steps in flight, or by two ranks.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ rank_pool = load(HERE, "rank_pool")
 
 
 class Family:
-    """One small model: its folder, what `generate` makes of prompts, and the engines that several tests share."""
+    """One small model: its folder, reference answers of `generate`, and the engines that several tests share."""
 
     def __init__(self, name: str, root: Path) -> None:
         self.name = name
@@ -115,7 +115,7 @@ class Family:
 
     @functools.cached_property
     def few_blocks(self) -> dict[str, int]:
-        """Settings with a pool too small for all requests; KV groups share it, and windows give back."""
+        """Settings with a pool too small for all requests; KV groups share it, and windows release blocks."""
         groups = self.in_chunks.engine_core.kv_cache.groups
         if not any(group.kind == "sliding" for group in groups):
             return FEW_BLOCKS

@@ -52,7 +52,7 @@ def tokenizer_here(monkeypatch):
 
 @torch.no_grad()
 def expected(path):
-    """The prompt's tokens, log-probabilities of each next one, and what follows."""
+    """The prompt's tokens, log-probabilities of each next one, and the continuation."""
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     model = AutoModelForCausalLM.from_pretrained(
         path.parent, gguf_file=path.name, dtype=torch.float32
@@ -133,7 +133,7 @@ def test_weights_that_were_dropped_are_read_from_the_file_again(tmp_path):
 
 @pytest.mark.usefixtures("tokenizer_here")
 def test_adapters_add_to_the_layers_of_a_file(tmp_path):
-    """As peft does on what transformers reads; a request without one gets the tokens of the file."""
+    """As peft does on the file read by transformers; a request without one gets the tokens of the file."""
     path = gguf_files.write(tmp_path / "small.gguf", kind=Kind.Q8_0)
     prompt, _, plain, _ = expected(path)
     model = AutoModelForCausalLM.from_pretrained(

@@ -63,7 +63,9 @@ def start(text_model: Path) -> Iterator[Start]:
 
 
 def is_trial(path: Path) -> bool:
-    """Whether Python tried out the folder with it (`tempfile.gettempdir`) in a process that was killed just then."""
+    """Return True for a file with which Python tested the folder (`tempfile.gettempdir`) in a process that was killed
+    just then.
+    """
     return path.is_file() and path.read_bytes() in {b"", b"blat"}
 
 
@@ -149,7 +151,7 @@ def test_a_terminal_speaks_to_the_whole_group_too(start, number):
 
 
 def test_an_engine_alone_takes_no_notice(start):
-    """A signal to an engine or a worker alone is ignored; the server goes on."""
+    """A signal to an engine or a worker alone is ignored; the server continues."""
     server = start(*LAYOUTS["two ranks"]).ready()
     before = server.pids()
     for pid in before.values():

@@ -1,5 +1,5 @@
 """A server for each of two engines that share experts (`--data-parallel-rank`): each serves its own engine, at its own
-address, and what ends one ends both. Tokens are those of `generate`, in float32.
+address, and the end of one ends both. Tokens are those of `generate`, in float32.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def scraped(server: Server) -> str:
 
 
 def last_states(server: Server) -> set[int]:
-    """What `/ready` answers until the server is gone."""
+    """Answers of `/ready` until the server is gone."""
     found = set()
     with contextlib.suppress(OSError):
         while True:

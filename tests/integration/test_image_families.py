@@ -46,7 +46,7 @@ SETTINGS = {
 
 
 class Family:
-    """A small model with its folder, and of each chat the request's prompt and what `generate` makes of it."""
+    """A small model with its folder, and of each chat the request's prompt and the answer of `generate`."""
 
     def __init__(self, name, folder):
         self.folder = folder
@@ -140,7 +140,7 @@ def test_tokens_equal_generate_however_prompts_are_cut(family, budget):
 
 
 def test_an_image_that_no_step_has_room_for_is_refused_with_the_setting(family):
-    """Where steps may not cut it; up to three other rows may decode beside it."""
+    """If steps may not split it; up to three other rows may decode in the same step."""
     if family.least_budget == 1:
         return
     reason = (

@@ -25,7 +25,7 @@ BUDGETS = {"qwen3_vl": 16, "idefics3": 16, "gemma3": 24}
 
 
 class Served:
-    """A family, what `generate` makes of each chat, and a server of it."""
+    """A family, the answers of `generate` to each chat, and a server of it."""
 
     def __init__(self, family, folder):
         model = vision_models.write(folder, family)

@@ -1,4 +1,4 @@
-"""Images in chats over HTTP: tokens equal `generate` of transformers, and bad images are refused (MM-1)."""
+"""Images in chats over HTTP: tokens equal `generate` of transformers, and bad images are rejected (MM-1)."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_the_same_images_share_blocks_and_others_never_do(server, wanted):
 
 
 def png_bomb(width, height):
-    """A file of a few bytes that says that it has so many pixels."""
+    """A file of a few bytes that declares this many pixels."""
     chunks = [
         (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
         (b"IDAT", zlib.compress(bytes(64))),
@@ -277,7 +277,7 @@ def both(server):
 
 
 def test_each_api_server_and_the_engine_keep_images_of_their_own(both, wanted):
-    """The same images by either one, in turn, and after one of them had the engine forget what it sent."""
+    """The same images by either one, interleaved, and after one of them had the engine drop its images."""
     first, second = both
     for name in ("two", "swapped", "one"):
         for client in (first, second, first):

@@ -89,7 +89,7 @@ def required(name: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment with links to what the kernel requires, and the foreign distribution."""
+    """The interpreter of an environment with links to the kernel's requirements, and the foreign distribution."""
     folder = tmp_path_factory.mktemp("alone")
     venv.EnvBuilder(symlinks=True).create(folder)
     site = next(folder.glob("lib/python*/site-packages"))

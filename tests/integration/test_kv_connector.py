@@ -1,4 +1,4 @@
-"""A KV connector beside the torch worker: what it loads equals what would have been computed."""
+"""A KV connector with the torch worker: loaded blocks equal computed ones."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def tokens(llm):
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("fail_loads", [0, 2])
 def test_what_was_saved_is_loaded_by_the_next_engine(folder, asynchronous, fail_loads):
-    """Reliability, fault 26: what could not be loaded is computed."""
+    """Reliability, fault 26: blocks that could not be loaded are computed."""
     with LLM(model=folder, **SETTINGS) as plain:
         wanted = tokens(plain)
     name = f"torch {asynchronous} {fail_loads}"

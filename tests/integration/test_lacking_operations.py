@@ -1,4 +1,4 @@
-"""What a worker lacks is refused by its name, and the tasks that it serves are those that are listed (AF-16, EC-13)."""
+"""Operations that a worker lacks are rejected by name, and it serves exactly the listed tasks (AF-16, EC-13)."""
 
 from __future__ import annotations
 

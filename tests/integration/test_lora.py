@@ -70,7 +70,7 @@ def prompt_of(number):
 
 @pytest.fixture(scope="module")
 def shelf(peft, tmp_path_factory):
-    """A folder whose adapters requests may name, and what is none: a link out of it, and one that cannot be served."""
+    """A folder of adapters that requests may name, and invalid entries: a link out of it, an unsupported one."""
     shelf = tmp_path_factory.mktemp("shelf")
     for name, source in SHELF.items():
         shutil.copytree(peft.path(source), shelf / name)

@@ -57,13 +57,13 @@ def greedy(model, prompt) -> list[int]:
 
 @torch.no_grad()
 def chosen(model, tokens: list[int]) -> list[int]:
-    """What the model would choose after each token behind the prompt, the last token's choice left out."""
+    """The model's choice after each token behind the prompt, except for the last token."""
     logits = model(torch.tensor([tokens])).logits[0]
     return logits.argmax(-1)[len(PROMPT) - 1 : -1].tolist()
 
 
 class Trainer:
-    """A server, what its operator may call, and the weights it should have."""
+    """A server, its operator routes, and the weights it should have."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -226,7 +226,7 @@ def test_a_profile_shows_the_rank_and_the_event_loop_on_one_clock(trainer):
 
 
 class TestRefusals:
-    """What is refused changes nothing."""
+    """A rejected update changes nothing."""
 
     @pytest.fixture(autouse=True)
     def unchanged(self, trainer) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Engines of two nodes behind one server: the one of the headless node is killed, and every stream goes on (AF-24)."""
+"""Engines of two nodes behind one server: the headless node's is killed, and every stream continues (AF-24)."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def stream(
 
 
 async def begun(engine: AsyncLLM) -> asyncio.Future[list[list[int]]]:
-    """All streams, which have some tokens each. Every other one asks for the engine of the headless node."""
+    """All streams, which have some tokens each. Every other one requests the engine of the headless node."""
     progress = [asyncio.Event() for _ in PROMPTS]
     ranks = [1 if number % 2 else None for number in range(len(PROMPTS))]
     running = [stream(engine, i, progress[i], rank) for i, rank in enumerate(ranks)]

@@ -277,7 +277,7 @@ def test_killed_engine_ends_every_stream_with_an_error_and_the_server_with_a_sta
 
 
 def test_killed_engine_is_started_again_and_every_stream_goes_on(serve, monkeypatch):
-    """Continuity, seen from outside: clients notice nothing, probes and metrics say what happened (AF-24)."""
+    """Continuity, seen from outside: clients notice nothing, probes and metrics report the recovery (AF-24)."""
     # The start takes long enough to be seen.
     monkeypatch.setenv("TENONRY_FAILPOINTS", "fleet.before_start=sleep:1@2")
     server = serve("--worker-option", "step_ms=5", "--stat-logger", "prometheus").ready()

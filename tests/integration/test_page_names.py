@@ -45,7 +45,7 @@ def literals() -> tuple[frozenset[str], frozenset[str]]:
 
 
 def is_wrong_name(text: str) -> bool:
-    """Whether a dotted name of ours cannot be resolved, or the code does not contain the name."""
+    """Return True if a dotted name of ours cannot be resolved, or the code does not contain the name."""
     name = text.removesuffix("()")
     if DOTTED.fullmatch(name):
         first = name.split(".")[0]
@@ -61,7 +61,7 @@ def is_wrong_name(text: str) -> bool:
 
 
 def is_known(name: str) -> bool:
-    """Whether the name is a word of the code, or the variable of a setting."""
+    """Return True if the name is a word of the code, or the variable of a setting."""
     setting = name.removeprefix("TENONRY_").lower() if name.isupper() else name
     return name in known_words() or setting in known_words()
 

@@ -65,7 +65,7 @@ def post(server: Server, path: str, **body: object) -> tuple[int, dict]:
 
 
 def reference(folder: Path, kind: str, *texts: object) -> np.ndarray:
-    """What transformers computes: mean over tokens, of length one; or the logits of a head."""
+    """Result of transformers: mean over tokens, of length one; or the logits of a head."""
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)

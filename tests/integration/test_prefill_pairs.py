@@ -70,7 +70,7 @@ def run(settings, test, **changes):
 
 
 async def until(condition):
-    """Look in every turn of the event loop: what holds for milliseconds is seen, too."""
+    """Check in every iteration of the event loop: states of a few milliseconds are seen, too."""
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 - several kinds
             await asyncio.sleep(0)

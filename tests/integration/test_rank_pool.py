@@ -1,4 +1,4 @@
-"""The pool of ranks that other tests compute with: what it makes of a rank that fails. Test process and forks of it."""
+"""The pool of ranks that other tests compute with: handling of a rank that fails. Test process and forks of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rank_pool():
 
 @pytest.fixture
 def pool(rank_pool, monkeypatch):
-    """Three ranks that fail or wait as they are asked to."""
+    """Three ranks that fail or wait on request."""
 
     def fail(_self, is_failing: bool) -> None:
         if is_failing:

@@ -82,7 +82,7 @@ def serve(cluster):
 
 
 def processes():
-    """Actors and children of ours that run, by what `ps` shows."""
+    """Running actors and children of ours, by their titles in `ps`."""
     mark, found = os.environ.get(RUN_VARIABLE), []
     for process in psutil.process_iter(["cmdline"]):
         line = " ".join(process.info["cmdline"] or [])
@@ -106,7 +106,7 @@ async def stream(engine, prompt, params, request_id, has_some, **fields):
 
 
 async def streams(engine, prompts, params, pinned=None, progress=None):
-    """The outcome of each: its output, or the error that ended it. Every other one asks for the engine `pinned`."""
+    """The outcome of each: its output, or the error that ended it. Every other one requests the engine `pinned`."""
     events = progress or [asyncio.Event() for _ in prompts]
     running = (
         stream(
@@ -182,7 +182,7 @@ def test_ranks_on_two_nodes_answer_as_one(cluster, expected):
 
 @pytest.mark.parametrize("victim", ["actor", "engine"])
 def test_streams_of_a_dead_engine_on_the_second_node_go_on(serve, expected_long, victim):
-    """Some go to the other engine at once; those of this rank wait for the engine that is started again (AF-24)."""
+    """Some move to the other engine immediately; those of this rank wait for the restarted engine (AF-24)."""
     engine = serve(data_parallel_size=2)
 
     async def main():
@@ -254,7 +254,7 @@ def test_with_engine_death_stop_its_own_streams_end(serve):
 
 
 def test_ranks_use_the_group_of_their_engine(serve, expected_long, caplog):
-    """The launcher and the executor together; a rank that is killed is named, and the streams go on."""
+    """The launcher and the executor together; a rank that is killed is named, and the streams continue."""
     engine = serve(executor="ray", tensor_parallel_size=2)
 
     async def main():

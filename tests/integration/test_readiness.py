@@ -1,4 +1,4 @@
-"""`/ready` says what is true of engines: stopped, killed, started again, busy with a long step (AF-25)."""
+"""`/ready` reports the state of engines: stopped, killed, restarted, busy with a long step (AF-25)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_an_engine_that_hangs_is_started_again_and_health_stays(serve):
 
 
 def test_health_is_503_once_it_is_given_up(serve):
-    """A server that gave its engines up ends; until then it says so."""
+    """A server whose engines failed permanently exits; until then it reports that."""
     server = serve("--worker-option", "step_ms=20", "--engine-death", "stop").ready()
     statuses = set()
     psutil.Process(server.engine_pid()).kill()

@@ -1,6 +1,5 @@
-"""What clients and operators see of recoveries that are more than a restart: a request that kills, a scheduler that
-another one replaces, an engine that stands by. Official client, `/ready`, `/metrics` and the exit status (AF-24, AF-26,
-AF-28).
+"""Recoveries that are more than a restart, as seen by clients and operators: a request that kills, a scheduler that is
+replaced, a standby engine. Official client, `/ready`, `/metrics` and the exit status (AF-24, AF-26, AF-28).
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def operated(start):
 
 
 def schedulers(server: Server) -> list[str]:
-    """As the metrics say."""
+    """Schedulers reported by the metrics."""
     lines = server.get("/metrics")[1].splitlines()
     found = [line for line in lines if line.startswith("tenonry:plugin_info{")]
     return [

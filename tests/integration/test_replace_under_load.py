@@ -44,7 +44,7 @@ class Load:
         self._rounds = 0
 
     def start(self) -> asyncio.Future[list[list[int]]]:
-        """All of them: what each will have got."""
+        """Start all streams; returns the future of their tokens."""
         self.begun = 0
         self._rounds += 1
         return asyncio.gather(*map(self._stream, range(NUM_STREAMS)))

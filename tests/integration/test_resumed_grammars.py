@@ -1,4 +1,4 @@
-"""An engine is killed in a stream whose grammar has a costly lexer: this stream and later ones go on (G34)."""
+"""An engine is killed in a stream whose grammar has a costly lexer: this stream and later ones continue (G34)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Rotary tables that depend on the sequence length: greedy tokens equal `generate` for each row alone, whatever runs
-beside it and however it is cut into steps (dynamic NTK, LongRoPE, tables of their own for each kind of layer).
+"""Rotary tables that depend on the sequence length: greedy tokens equal `generate` for each row alone, for any other
+rows and any split into steps (dynamic NTK, LongRoPE, tables of their own for each kind of layer).
 
 Each original length is 32. Prompts are shorter, as long, and longer; some cross it while they decode.
 """
@@ -65,7 +65,7 @@ WAYS = {
 
 
 class Model:
-    """A small model, its folder, and what `generate` makes of a prompt with a module that has seen no other."""
+    """A small model, its folder, and the answer of `generate` to a prompt with a module that has seen no other."""
 
     def __init__(self, name, root):
         family, changes = MODELS[name]

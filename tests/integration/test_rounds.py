@@ -1,7 +1,7 @@
-"""Rounds, in which requests decode several tokens in one step, change no token: the demo model, real processes.
+"""Multi-token steps change no token: the demo model, real processes.
 
-What an engine that decodes one token a step gives is the oracle. How long a step takes is not part of it: the time that
-a round may take is made so long that rounds are as long as they are allowed to be.
+The oracle is an engine that decodes one token a step. Timing is not part of it: the time limit of a multi-token step is
+so long that it always has its maximum length.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def answers(llm, asked):
 
 
 def middle(plain, sampling):
-    """A token, and a piece of text, from the middle of what a request gets."""
+    """A token, and a piece of text, from the middle of a request's output."""
     token_ids, text, _, _ = plain([sampling])[0]
     return token_ids[17], text[40:46]
 
@@ -129,7 +129,7 @@ def test_rounds_take_place(llm, spec):
 class TestServed:
     @pytest.mark.parametrize("layout", [{}, {"tensor_parallel_size": 2}], ids=["one rank", "TP 2"])
     def test_newcomers_and_aborts_in_the_middle(self, plain, layout):
-        """Streams show every token once, in order, whatever others do meanwhile."""
+        """Streams contain every token once, in order, whatever other requests do."""
         asked = [{**DRAWN, "max_tokens": count} for count in (40, 23, 31, 12)]
         expected = plain(asked)
         engine = AsyncLLM(EngineConfig(**SETTINGS, **layout, max_round_tokens=8))

@@ -1,4 +1,4 @@
-"""Engines of several API servers are killed and started again: streams of every server go on (AF-24)."""
+"""Engines of several API servers are killed and restarted: streams of every server continue (AF-24)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def deaths(server: Server) -> list[float]:
 
 
 def test_killed_engine_is_started_again_and_streams_of_all_servers_go_on(start):
-    """Each server sends its own requests again; what happened counts once (AF-24)."""
+    """Each server resends its own requests; the recovery counts once (AF-24)."""
     server = start("--worker-option", "step_ms=5").ready()
     whole = Stream(server).begin()
     assert whole.end() == "length"
@@ -99,7 +99,7 @@ def test_killed_engine_of_two_moves_its_streams_to_the_other(start):
 
 
 def test_suspects_of_all_servers_are_tried_one_after_the_other(start):
-    """Two deaths in a row make them all suspects; none of them kills, so that all go on."""
+    """Two deaths in a row make them all suspects; none of them kills, so that all continue."""
     server = start("--worker-option", "step_ms=100").ready()
     streams = on_each_server(server, count=1, max_tokens=100)
     os.kill(server.pids()["engine 0"], signal.SIGKILL)

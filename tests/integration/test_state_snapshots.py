@@ -53,7 +53,7 @@ def folder(request, tmp_path_factory):
 
 @functools.cache
 def generated(folder) -> list[list[int]]:
-    """What `generate` answers to each prompt, one at a time."""
+    """Answers of `generate` to each prompt, one at a time."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     answers = []
     for prompt in [*PROMPTS, SHORT]:
@@ -126,7 +126,7 @@ class TestSharedPrefix:
                 assert cached == [0] * 5
 
     def test_few_slots_and_few_blocks(self, folder):
-        """There is room for one prompt and a few snapshots: what is kept is replaced all the time."""
+        """Room for one prompt and a few snapshots: the cached ones are replaced all the time."""
         options = {"state_snapshot_interval": 64, "long_prefill_token_threshold": 50}
         settings = {
             "state_cache_memory_bytes": 40_000,

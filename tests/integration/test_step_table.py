@@ -1,4 +1,4 @@
-"""The tables of `docs/explanation/steps.md` are what a real run gives."""
+"""The tables of `docs/explanation/steps.md` match a real run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Structured output with the demo model: the answers are what was asked, however the batch is cut (SO-1, EC-6).
+"""Structured output with the demo model: the answers have the requested form, for any batches (SO-1, EC-6).
 
 The oracles are `jsonschema`, `re` and the choices themselves. Tokens are compared with those of each request alone.
 """
@@ -333,7 +333,7 @@ class TestRefusals:
 
 
 def test_a_bomb_costs_its_own_request_and_no_other_a_token(forked_children):
-    """Streams go on while a schema takes all of its two seconds (reliability, fault 22)."""
+    """Streams continue while a schema takes all of its two seconds (reliability, fault 22)."""
     bomb = StructuredOutput(
         json=json.dumps(
             {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(6000)}}

@@ -66,7 +66,7 @@ families = load_families()
 
 
 class Family:
-    """One small model: its folder, what `generate` makes of prompts, and an engine that serves it as usual."""
+    """One small model: its folder, reference answers of `generate`, and an engine that serves it as usual."""
 
     def __init__(self, name, root):
         self.module = families.build(name)
@@ -94,7 +94,7 @@ class Family:
         ]
 
     def changes(self, way):
-        """Settings for this way of serving; windows give blocks back, so their pool is computed."""
+        """Settings for this way of serving; windows release blocks, so their pool is computed."""
         changes = {
             key: value.format(deep=self.deep) if isinstance(value, str) else value
             for key, value in WAYS[way].items()

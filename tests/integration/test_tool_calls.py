@@ -62,7 +62,7 @@ def shared(start) -> Server:
 
 
 def check(message) -> None:
-    """A message of the official client is what the script says."""
+    """A message of the official client matches the script."""
     assert message.content == "I add."
     (call,) = message.tool_calls
     assert (call.function.name, json.loads(call.function.arguments)) == (
@@ -122,7 +122,7 @@ def test_results_of_tools_go_back_to_the_model(shared):
     ids=str,
 )
 def test_what_needs_a_grammar_names_a_worker_without_grammars(shared, fields):
-    """SO-1: a 400 with what to do, also where the answer would be a stream."""
+    """SO-1: a 400 with an alternative, also if the answer would be a stream."""
     with shared.client() as client, pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(**{**FIELDS, **fields})
     assert refused.value.code == "unsupported"
@@ -132,7 +132,7 @@ def test_what_needs_a_grammar_names_a_worker_without_grammars(shared, fields):
 
 
 def test_markup_of_special_tokens_is_seen_and_other_special_tokens_are_not(start):
-    """SO-3: the parser asks for one special token; the end token is none of its markers."""
+    """SO-3: the parser declares one special token; the end token is none of its markers."""
     server = start(f"Yes.<|im_start|>{CALL}", "--output-parser", "{folder}/marked.py:Marked")
     with server.client() as client:
         whole = client.chat.completions.create(**FIELDS).choices[0]

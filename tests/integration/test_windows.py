@@ -1,6 +1,6 @@
 """Sequences many times as long as a window hold a bounded number of blocks, and their tokens are those of `generate`.
 
-A pool that holds no whole history serves them: alone, beside others, behind a shared prefix and after a preemption.
+A pool that holds no whole history serves them: alone, with others, behind a shared prefix and after a preemption.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Case:
         self.answers = {}
 
     def answer(self, prompt, count):
-        """What `generate` makes of a prompt."""
+        """Answer of `generate` to a prompt."""
         if (prompt, count) not in self.answers:
             self.answers[prompt, count] = self.generate(prompt, count)
         return self.answers[prompt, count]

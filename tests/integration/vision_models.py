@@ -279,7 +279,7 @@ def expected(folder, model, parts, count):
 
 
 def expected_of_processor(folder, model, parts, count):
-    """As `expected`, for families whose processor writes the tokens of images: it is given all of a chat at once."""
+    """As `expected`, for families whose processor writes the tokens of images: it receives a whole chat."""
     from transformers import AutoProcessor
 
     processor = AutoProcessor.from_pretrained(folder)

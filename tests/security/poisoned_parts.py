@@ -46,7 +46,7 @@ class LateFuture:
 
 
 class PoisonedWorker(TorchWorker):
-    """Poisons rows as soon as they are free, and blocks and states that a step gives to a row."""
+    """Poisons rows as soon as they are free, and blocks and states that a step assigns to a row."""
 
     def __init__(self, context: Any) -> None:
         super().__init__(context)

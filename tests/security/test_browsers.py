@@ -1,6 +1,6 @@
-"""What a web page can do to a server without a key on this machine (class Z): nothing.
+"""Attacks of a web page on a server without a key on this machine (class Z): none succeeds.
 
-DNS rebinding, forms that post across sites, null origins, and markup in what the server sends back.
+DNS rebinding, forms that post across sites, null origins, and markup in the server's answers.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
 
 
 def tried(read: Callable[[], Any]) -> tuple[Any, str]:
-    """What it reads, or None and the text of its error."""
+    """Result of `read`, or None and the text of its error."""
     try:
         return read(), ""
     except ModelError as error:

@@ -1,4 +1,4 @@
-"""Image files whose headers lie (class F): refused or decoded, never a signal, and errors tell no addresses.
+"""Image files whose headers lie (class F): rejected or decoded, never a signal, and errors contain no addresses.
 
 Each case is decoded in the process that a server has for it. A signal that ended it would count as a timeout.
 """

@@ -1,7 +1,7 @@
 """The C kernels under AddressSanitizer and UndefinedBehaviorSanitizer (class U).
 
 A library with both is built for the best instruction set of this processor, and more than 1 000 random shapes run
-through it in a process of its own. Scratch memory is exactly as large as a call asks for. The first fault ends the
+through it in a process of its own. Scratch memory is exactly as large as a call requests. The first fault ends the
 process with a report.
 """
 

@@ -106,7 +106,7 @@ def fuzzed_names() -> list[str]:
 
 
 def test_only_plain_ids_reach_the_hub(monkeypatch, tmp_path):
-    """Each name is a folder that exists, one that is refused, or an id without anything that a URL would interpret."""
+    """Each name is an existing folder, a rejected name, or an id without anything that a URL would interpret."""
     monkeypatch.chdir(tmp_path)
     asked = []
 
@@ -143,7 +143,7 @@ def test_files_of_a_repository_stay_in_its_folder():
 
 @pytest.mark.parametrize("kind", ["api", "file"])
 def test_a_token_never_goes_to_another_host(kind, tmp_path):
-    """The hub redirects its answer, or a file, to a stranger: which may be asked, but without the token."""
+    """The hub redirects its answer, or a file, to a stranger, which may receive the request, but without the token."""
     with serving("127.0.0.2", lambda _: (404, b"no", {})) as stranger:
 
         def reply(path):
@@ -238,7 +238,7 @@ def test_redirects_of_images_are_not_followed(status, read_image):
 
 @pytest.mark.parametrize("claimed", [None, "5", "999999999999"])
 def test_a_body_ends_at_the_limit_whatever_it_claims(claimed, read_image):
-    """The server sends far more than the limit; reading stops, or ends where the answer said."""
+    """The server sends far more than the limit; reading stops there, or at the declared end."""
     headers = {} if claimed is None else {"Content-Length": claimed}
     with serving("127.0.0.1", lambda _: (200, bytes(1 << 22), headers)) as server:
         if claimed == "5":

@@ -1,8 +1,8 @@
 """Uninitialised memory reaches no client (class P).
 
-Every array that torch or numpy hands out uninitialised is filled with a canary, also inside torch's own operations:
-NaN, or the largest integer; what malloc returns elsewhere is filled with 0x7f. Tokens, log-probabilities, vectors and
-saved K/V are those of a run without canaries.
+Every array that torch or numpy allocates uninitialised is filled with a canary, also inside torch's own operations:
+NaN, or the largest integer; other memory from malloc is filled with 0x7f. Tokens, log-probabilities, vectors and saved
+K/V are those of a run without canaries.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def content_of(block: bytes) -> bytes:
 
 
 def test_no_canary_in_saved_blocks(tmp_path):
-    """Blocks of a KV connector's files, and what a second engine computes on top of them."""
+    """Blocks of a KV connector's files, and a second engine's results on top of them."""
     worker_families.save("llama", tmp_path / "model")
     prompts = [{"prompt_token_ids": list(range(3, 3 + size))} for size in (5, 37, 61)]
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)

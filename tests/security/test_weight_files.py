@@ -98,7 +98,7 @@ def lying_gguf(rng: random.Random) -> bytes:
 
 
 def tried(read, path):
-    """What it reads, and the words of its error."""
+    """Result of `read`, and the text of its error."""
     try:
         return read(path), ""
     except ModelError as error:

@@ -1,6 +1,6 @@
 """Supply chain (class W): nothing in our wheels runs unless it is imported or named.
 
-A `.pth` file, `sitecustomize` or `usercustomize` would run at every start of the interpreter, and files beside the
+A `.pth` file, `sitecustomize` or `usercustomize` would run at every start of the interpreter, and files outside the
 package could replace those of others.
 """
 
@@ -61,7 +61,7 @@ def test_a_wheel_of_every_distribution(wheels):
 
 @pytest.mark.slow
 def test_files_are_those_of_the_package(wheels):
-    """Nothing lies beside the package, in `*.data`, or runs when the interpreter starts."""
+    """No file lies outside the package, in `*.data`, or runs when the interpreter starts."""
     for name, wheel in wheels.items():
         info = f"{name}-{_version(name)}.dist-info/"
         for path in wheel.namelist():

@@ -15,11 +15,11 @@ TIMEOUT_S = 420
 
 
 class Unavailable(Exception):
-    """The libraries cannot be installed here; the text says why."""
+    """The libraries cannot be installed here; the text contains the reason."""
 
 
 def python_with(requirements: str) -> list[str]:
-    """Return the command of a Python that has what a file of pinned requirements lists. Raises Unavailable."""
+    """Return the command of a Python with the pinned requirements of a file. Raises Unavailable."""
     source = HERE / requirements
     folder = _folder(Path(requirements).stem, source.read_bytes() + sys.version.encode())
     python = folder / "bin" / "python"

@@ -1,7 +1,7 @@
 """Client libraries, unchanged and at pinned versions, against a real server: chat, stream, tools, types, cancel, error.
 
-Each library runs its scenarios in one process of its own environment, once; each scenario is a test. Where calls or
-typed answers are demanded, a grammar makes the small model give them.
+Each library runs its scenarios in one process of its own environment, once; each scenario is a test. If calls or typed
+answers are demanded, a grammar forces the small model to produce them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Every field of the request types of `openai` and `anthropic`: served, reported as ignored, or refused by name.
+"""Every field of the request types of `openai` and `anthropic`: served, reported as ignored, or rejected by name.
 
 `served_fields.txt` lists the fields that a response need not report, by route: those that have an effect, and those
-that change no answer by their definition (accounting, caching, identity). A field that a later version of a client
-adds fails here until the server reads, reports or refuses it.
+that change no answer by their definition (accounting, caching, identity). A field that a later version of a client adds
+fails here until the server reads, reports or rejects it.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def served_fields() -> set[tuple[str, str]]:
 
 
 def is_reported(probe: Probe, parts: list[str]) -> bool:
-    """Whether a part is the field, or holds it."""
+    """Return True if a part is the field, or holds it."""
     value = probe.path.partition("=")[2]
     for part in parts:
         name, _, kind = part.partition(" (")
@@ -134,7 +134,7 @@ def is_reported(probe: Probe, parts: list[str]) -> bool:
 
 
 def fault(probe: Probe, answer: Answer, served: set[tuple[str, str]]) -> str | None:
-    """What is wrong with an answer, or None."""
+    """Defect of an answer, or None."""
     if answer.status == 200:
         if (probe.route, probe.field) in served or is_reported(probe, answer.ignored):
             return None

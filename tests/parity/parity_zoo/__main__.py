@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _prepare() -> None:
-    """Import once what every process needs, on one thread, so that a fork is safe and cheap."""
+    """Import once the modules that every process needs, on one thread, so that a fork is safe and cheap."""
     import torch
     import transformers
 

@@ -23,10 +23,10 @@ TELLING = 4  # different tokens among those of one answer
 
 
 class Answer(msgspec.Struct):
-    """What `generate` makes of one prompt.
+    """Answer of `generate` to one prompt.
 
-    Per token: its log-probability, and how far the second best logit is below it, in standard deviations of the logits.
-    Per token of the prompt from the second on: its log-probability, if the model gives the logits of a whole prompt.
+    Per token: its log-probability, and the distance of the second best logit, in standard deviations of the logits. Per
+    token of the prompt from the second on: its log-probability, if the model returns the logits of a whole prompt.
     """
 
     prompt: list[int]
@@ -42,7 +42,7 @@ def load(name: str, folder: Path, dtype: torch.dtype = torch.float32) -> PreTrai
 
 
 def runs_in(name: str, folder: Path, dtype: torch.dtype, prompt: list[int]) -> bool:
-    """Whether `generate` itself works with weights of this type."""
+    """Return True if `generate` itself works with weights of this type."""
     try:
         answers(load(name, folder, dtype), [prompt])
     except Exception:  # whatever the family raises
@@ -88,9 +88,9 @@ def _answer(model: PreTrainedModel, prompt: list[int]) -> Answer:
 
 @torch.inference_mode()
 def agrees_with_itself(model: PreTrainedModel, answer: Answer) -> bool:
-    """Whether the model without a cache gives the tokens that `generate` gave with one.
+    """Return True if the model without a cache yields the tokens of `generate` with one.
 
-    Where it does not, transformers is undecided, and a chunk of a prompt can follow only one of the two.
+    If not, transformers is undecided, and a chunk of a prompt can follow only one of the two.
     """
     if model.config.is_encoder_decoder:
         return True
@@ -105,9 +105,9 @@ def agrees_with_itself(model: PreTrainedModel, answer: Answer) -> bool:
 
 @torch.inference_mode()
 def is_undecided(name: str, folder: Path, answer: Answer) -> bool:
-    """Whether changes of weights as small as rounding change the answer's log-probabilities.
+    """Return True if changes of weights as small as rounding change the answer's log-probabilities.
 
-    They do where a router or a selection of keys is at a tie, of which the logits show nothing.
+    They do if a router or a selection of keys is at a tie, which the logits do not show.
     """
     model = load(name, folder)
     if model.config.is_encoder_decoder:
@@ -137,7 +137,7 @@ def _prompt_logprobs(model: PreTrainedModel, prompt: list[int]) -> list[float]:
 
 
 def is_telling(found: list[Answer]) -> bool:
-    """Whether the tokens follow from the context: they change from place to place and from prompt to prompt."""
+    """Return True if the tokens depend on the context: they change from place to place and from prompt to prompt."""
     several = [answer for answer in found if len(answer.prompt) > 1]
     changing = sum(len(set(answer.token_ids)) >= TELLING for answer in several)
     different = len({tuple(answer.token_ids) for answer in several})

@@ -1,4 +1,4 @@
-"""What a family needs besides small sizes: values that must fit each other, switches that make it causal."""
+"""Family-specific settings besides small sizes: values that must fit each other, switches that make it causal."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Row(msgspec.Struct):
 
 
 def row(report: Report) -> Row:
-    """What the page says of a type."""
+    """The page's row for a type."""
     if report.unbuilt:
         return Row(report.name, NOTHING, "not built", NOTHING, NOTHING, _plain(report.unbuilt))
     auto = report.outcomes[DEFAULT_WORKER]

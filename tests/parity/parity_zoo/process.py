@@ -1,4 +1,4 @@
-"""Runs a piece of work in a process of its own, with limits of time and memory, and gives back what it returns."""
+"""Runs a piece of work in a process of its own, with limits of time and memory, and returns its result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMITS = {signal.SIGALRM: "time limit", signal.SIGXCPU: "limit of processor time
 
 
 class Ended(msgspec.Struct):
-    """How a process ended: `result` is what its work returned, else `error` says why there is nothing."""
+    """End of a process: `result` of its work, or `error` with the reason why there is none."""
 
     name: str
     result: bytes = b""

@@ -1,4 +1,4 @@
-"""What is asked of every model: prompts of odd lengths, as token ids, and how many tokens each gets."""
+"""Requests for every model: prompts of odd lengths, as token ids, and the number of tokens for each."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ OUTCOMES = ("identical", "wrong", "crash", "refused")
 
 
 class Outcome(msgspec.Struct):
-    """How one type fared with one worker. `reason`: the refusal, the first difference, or the error."""
+    """Result of one type with one worker. `reason`: the rejection, the first difference, or the error."""
 
     kind: str
     reason: str = ""
@@ -86,7 +86,7 @@ class Run:
 
 
 def difference(answer: Answer, completion: Any) -> str:
-    """Where a completion first differs from the oracle's answer, or nothing. Raises CloseCall."""
+    """First difference between a completion and the oracle's answer, or nothing. Raises CloseCall."""
     got = completion.token_ids
     where = f"prompt of {len(answer.prompt)}"
     for index, (wanted, token) in enumerate(zip(answer.token_ids, got, strict=False)):
@@ -128,7 +128,7 @@ def mixed(run: Run, prompts: Prompts) -> Iterator[str]:
 
 
 def chunked(run: Run, prompts: Prompts) -> Iterator[str]:
-    """Prompts in chunks of a few tokens, beside rows that decode, more requests than rows."""
+    """Prompts in chunks of a few tokens, together with decoding rows, and more requests than rows."""
     run.settings = {"max_num_seqs": 5, "max_num_batched_tokens": 7, "enable_prefix_caching": False}
     with run.engine() as llm:
         yield run.check(llm, prompts.first, logprobs=1)
@@ -221,13 +221,13 @@ def outcome(
 
 
 def _served_by(llm: Any, worker: str) -> str:
-    """The worker that runs the model: the one asked for, or the one that `auto` chose."""
+    """The worker that runs the model: the requested one, or the one that `auto` chose."""
     resolved = llm.engine_core.executor.resolved_plugins() if worker == "auto" else {}
     return str(resolved.get("worker", worker)).split()[0]
 
 
 def _middle_tokens(run: Run, prompts: list[list[int]]) -> list[int]:
-    """Tokens at which some requests stop while others go on."""
+    """Tokens at which some requests stop while others continue."""
     return [run.answers[tuple(prompt)].token_ids[MAX_TOKENS // 2] for prompt in prompts[:2]]
 
 

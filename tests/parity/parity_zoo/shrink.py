@@ -1,7 +1,7 @@
 """Makes a configuration class of transformers tiny: sizes by the names of its fields, whatever the family.
 
-A field is set only if its class declares it with a value of its own, so that what a class derives stays derived. Lists
-with one entry per layer are cut to a few layers that still hold every combination of kinds.
+A field is set only if its class declares it with a value of its own, so that derived values stay derived. Lists with
+one entry per layer are shortened to a few layers that still hold every combination of kinds.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _depth(values: dict[str, Any]) -> int:
 def _chosen_layers(
     declared: dict[str, Any], values: dict[str, Any], overrides: dict[str, Any]
 ) -> list[int]:
-    """Which layers of the default stay: the first of every combination of kinds, and at least three."""
+    """Remaining layers of the default: the first of every combination of kinds, and at least three."""
     depth = _depth(values)
     lists = [
         value

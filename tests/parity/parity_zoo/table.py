@@ -28,7 +28,7 @@ def line(report: Report) -> str:
 
 
 def counts(reports: Sequence[Report], worker: str) -> str:
-    """How many types ended how with a worker."""
+    """Number of types by outcome with a worker."""
     kinds = Counter(
         "cannot be built" if report.unbuilt else report.outcomes[worker].kind for report in reports
     )

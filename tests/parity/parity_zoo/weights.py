@@ -8,7 +8,7 @@ from parity_zoo.recipes import Recipe
 
 
 def fill(model: torch.nn.Module, recipe: Recipe) -> None:
-    """Give every parameter, and every stored bias, a random value. Same seed, same values."""
+    """Set every parameter, and every stored bias, to a random value. Same seed, same values."""
     generator = torch.Generator().manual_seed(recipe.seed)
     for name, weight in model.named_parameters():
         _fill(name, weight.data, generator, recipe)

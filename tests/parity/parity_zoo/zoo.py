@@ -1,4 +1,4 @@
-"""One type from its configuration class to its outcomes: build, ask the oracle, serve with each worker."""
+"""One type from its configuration class to its outcomes: build, run the oracle, serve with each worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_SEEDS = 3
 
 
 class Report(msgspec.Struct):
-    """What became of one type. `unbuilt`: why there is no tiny model of it to serve."""
+    """Results of one type. `unbuilt`: why there is no tiny model of it to serve."""
 
     name: str
     outcomes: dict[str, serve.Outcome] = {}

@@ -1,7 +1,7 @@
-"""Model configurations through `models check`: each says truly whether it is servable.
+"""Model configurations through `models check`: the verdict on each is correct.
 
 The sample is our own. `TENONRY_PUBLIC_CONFIGS` may name a folder of folders with a published config.json each: none may
-end in a traceback, and every refusal names its reason.
+end in a traceback, and every rejection names its reason.
 """
 
 from __future__ import annotations

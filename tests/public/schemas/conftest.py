@@ -1,4 +1,4 @@
-"""Modules beside the tests."""
+"""Makes the modules next to the tests importable."""
 
 from __future__ import annotations
 

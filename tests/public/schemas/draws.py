@@ -58,7 +58,7 @@ class Drawer:
 
     @cached_property
     def _closing(self) -> set[int]:
-        """Tokens that close a text, a list or an object, or separate what is in one."""
+        """Tokens that close a text, a list or an object, or separate their elements."""
         texts = {
             token_id: self._tokenizer.decode([token_id], skip_special_tokens=False)
             for token_id in range(self.context.vocab_size)
@@ -75,7 +75,7 @@ class Drawer:
         return self.backend.compile(spec)
 
     def accepts(self, grammar: Grammar, text: str) -> bool:
-        """Whether a whole text is allowed, and may end there."""
+        """Return True if a whole text is allowed, and may end there."""
         matcher = grammar.matcher((self._end,))
         tokens = self._tokenizer.encode(text, add_special_tokens=False).ids
         if matcher.accept(tokens) < len(tokens):
@@ -111,8 +111,8 @@ class Drawer:
 
 
 class Tally:
-    """Counts of many schemas and their draws. `refused`: reasons by name; `wrong`: texts that are invalid, and where
-    no token was left.
+    """Counts of many schemas and their draws. `refused`: reasons by name; `wrong`: texts that are invalid, or ended
+    without an allowed token.
     """
 
     def __init__(self, drawer: Drawer) -> None:
@@ -154,7 +154,7 @@ def validator_of(schema: Any) -> jsonschema.protocols.Validator:
 
 
 def judged(validator: jsonschema.protocols.Validator, text: str) -> Iterable[str]:
-    """What is wrong with a text, which may be nothing."""
+    """Defects of a text, if any."""
     try:
         value = json.loads(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Schemas of the kinds that people send, written for these tests, each with a value that satisfies it.
+"""Typical schemas, written for these tests, each with a value that satisfies it.
 
 Manifests, CI configurations, fragments of OpenAPI documents, tools as MCP servers publish them, strict structured
 outputs, and what pydantic and zod write.
@@ -24,7 +24,7 @@ class Sample(NamedTuple):
 
 
 def strict(**properties: Any) -> dict[str, Any]:
-    """An object as strict structured outputs want it: all properties required, no others."""
+    """An object for strict structured outputs: all properties required, no others."""
     return {
         "type": "object",
         "properties": properties,

@@ -21,7 +21,7 @@ def backend() -> LLGuidance:
 
 
 def accepts(backend: LLGuidance, grammar: Grammar, text: str) -> bool:
-    """Whether the whole text is allowed, and may end there."""
+    """Return True if the whole text is allowed, and may end there."""
     matcher = grammar.matcher((END,))
     tokens = tokens_of(text)
     if matcher.accept(tokens) < len(tokens):

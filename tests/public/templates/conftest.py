@@ -1,4 +1,4 @@
-"""Folder of public templates, where one is given, and the modules beside the tests."""
+"""Folder of public templates, if configured, and the modules next to the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations with calls, the turn that a chat template makes of a call, and what the chosen parsers read in it."""
+"""Conversations with calls, a chat template's turn for a call, and the result of the chosen parsers."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Called(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What a model would have written, and the prompt before it."""
+    """Output that a model would have written, and the prompt before it."""
 
     prompt: str
     text: str
 
 
 class Reading(NamedTuple):
-    """What parsers read in an answer."""
+    """Result of parsers for an answer."""
 
     calls: list[Called]
     text: str
@@ -93,13 +93,13 @@ ARGUMENTS = {"one": ONE, "two": TWO, "nested": NESTED, "quoted": QUOTED}
 
 
 def for_parsers(tools: Sequence[dict[str, Any]]) -> tuple[Tool, ...]:
-    """Tools as parsers know them."""
+    """Tools in the form of parsers."""
     functions = [tool["function"] for tool in tools]
     return tuple(Tool(each["name"], each["parameters"]) for each in functions)
 
 
 def rendered(source: str, messages: Any, **kwargs: Any) -> str | None:
-    """The prompt; None where the template, or our renderer, refuses."""
+    """The prompt; None if the template, or our renderer, rejects the messages."""
     renderer = ChatRenderer({"default": source}, SPECIAL, max_chars=1 << 21, max_messages=64)
     try:
         return renderer.render(messages, **kwargs)
@@ -123,7 +123,7 @@ def _message(calls: Sequence[Called], ids: Sequence[str]) -> dict[str, Any]:
 
 
 def _ids(calls: Sequence[Called]) -> Iterator[list[str]]:
-    """Ids as templates want them: with the function's name, and of nine letters."""
+    """Ids in the forms that templates accept: with the function's name, and of nine letters."""
     yield [f"functions.{call.name}:{place}" for place, call in enumerate(calls)]
     yield [f"abcdefgh{place}" for place in range(len(calls))]
 
@@ -158,7 +158,7 @@ def turn_of(
 
 
 def _turn(prompt: str, whole: str, plain: str, kept: Sequence[str]) -> Turn | None:
-    """What stands behind the user's message in the whole, without the prompt's end and without tokens of roles."""
+    """Text after the user's message in the whole, without the prompt's end and without tokens of roles."""
     if USER not in whole:
         return None
     lead = prompt.rpartition(USER)[2]
@@ -179,7 +179,7 @@ def _turn(prompt: str, whole: str, plain: str, kept: Sequence[str]) -> Turn | No
 
 
 def _common(first: str, second: str) -> str:
-    """What both texts begin with."""
+    """Common prefix of both texts."""
     pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
     return "".join(one for one, _ in pairs)
 
@@ -203,7 +203,7 @@ def markers_of(parsers: Sequence[type[OutputParser]]) -> list[str]:
 def events_of(
     parsers: Sequence[type[OutputParser]], turn: Turn, pieces: Sequence[str], tools: Any = TOOLS
 ) -> list[Event]:
-    """What the parsers find in a turn that arrives in these pieces."""
+    """Events of the parsers for a turn that arrives in these pieces."""
     context = ParserContext(for_parsers(tools), turn.prompt[-512:])
     chain = Chain([parser(context) for parser in parsers])
     events = [event for piece in pieces for event in chain.feed(piece, (0,))]

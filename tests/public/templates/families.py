@@ -30,7 +30,7 @@ ARGUMENTS = "{{- call.function.arguments | tojson -}}"
 
 
 class Roles(NamedTuple):
-    """How a family marks its messages."""
+    """Markup of a family's messages."""
 
     user: str
     assistant: str

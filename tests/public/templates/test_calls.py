@@ -1,4 +1,4 @@
-"""What `auto` chooses for a template reads the calls that this template shows: whole, and cut anywhere."""
+"""The parser that `auto` chooses for a template reads the calls of this template: whole, and split anywhere."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SEARCH = (
 
 
 def outcome(source, calls, tools=TOOLS):
-    """`none` where the template shows no call; `right`; else what was read instead."""
+    """`none` if the template shows no call; `right`; else the calls that were read instead."""
     parsers = parsers_of(source)
     turn = turn_of(source, calls, markers_of(parsers), tools)
     if turn is None:

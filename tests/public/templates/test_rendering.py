@@ -1,4 +1,4 @@
-"""Prompts are those that transformers renders from the same template and messages, or the template refuses both."""
+"""Prompts are those that transformers renders from the same template and messages, or both reject the messages."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def hints(kind: type) -> dict[str, Any]:
 
 
 def smallest(kind: type) -> tuple[dict[str, Any], str]:
-    """The object with what its type requires, and what it is called: its `type` or `role`, or the type's name."""
+    """The object with its required fields, and its name: its `type` or `role`, or the type's name."""
     found = {
         name: next(Walk().values(hint, name))[1]
         for name, hint in hints(kind).items()

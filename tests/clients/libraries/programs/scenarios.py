@@ -1,6 +1,6 @@
 """Runs the scenarios of one client library against a server and prints a JSON line for each. Client process.
 
-`python PROGRAM.py URL MODEL`: URL without `/v1`. A scenario is a function that returns what the test compares, as JSON.
+`python PROGRAM.py URL MODEL`: URL without `/v1`. A scenario is a function that returns the compared result, as JSON.
 """
 
 from __future__ import annotations

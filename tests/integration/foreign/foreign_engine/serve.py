@@ -1,4 +1,4 @@
-"""`tenonry serve-counter`: an HTTP server on asyncio's streams. `GET /TEXT` answers with what follows the text."""
+"""`tenonry serve-counter`: an HTTP server on asyncio's streams. `GET /TEXT` returns the text's continuation."""
 
 from __future__ import annotations
 
