@@ -88,6 +88,8 @@ TESTERS = AT_A_TIME + 1  # tests wait for processes, too, and leave a part of th
 HEAD_START_S = 7
 LAST_COMPILED = "tests/architecture/__pycache__/test_size.*"
 PRINTING = threading.Lock()
+# Helper processes start with this priority, which gives them little of the time beside testers with a higher one.
+NICENESS = 10
 TRIED_AGAIN = 2  # tests, at most; more failures are no race
 # In a process of their own: Ray may end a process whose cluster is lost.
 ALONE = ("executors/ray/tests", "tests/integration/test_ray.py")
@@ -439,7 +441,11 @@ def test(words: list[str]) -> int:
         ray_command = [*command, f"cache_dir={caches}/ray", *ALONE]
         # Ray's tests wait more than they compute, so they share the time of the others.
         ray = subprocess.Popen(
-            ray_command, env=test_env(), stdout=output_of_ray, stderr=subprocess.STDOUT
+            ray_command,
+            env=test_env(),
+            stdout=output_of_ray,
+            stderr=subprocess.STDOUT,
+            preexec_fn=lower,  # noqa: PLW1509 - no other thread runs
         )
         others = [*command, f"cache_dir={caches}/others"]
         in_parallel = [
@@ -450,13 +456,20 @@ def test(words: list[str]) -> int:
             "--no-loadscope-reorder",  # files with few tests, but long ones, would come last
             *[f"--deselect={path}" for path in ALONE],
         ]
-        status = subprocess.run([*others, *in_parallel], env=env, check=False).returncode
+        status = subprocess.run(
+            [*others, *in_parallel], env=env, check=False, preexec_fn=lower
+        ).returncode
         ray_status = ray.wait()
         output_of_ray.seek(0)
         sys.stdout.write(output_of_ray.read().decode())
         status = without_races(others, Path(caches, "others"), status)
         ray_status = without_races(ray_command, Path(caches, "ray"), ray_status)
     return summary("test", {"all but Ray": status, "Ray": ray_status})
+
+
+def lower() -> None:
+    """Lower the priority of this process, in a child before its program begins."""
+    os.nice(NICENESS)
 
 
 def without_races(command: list[str], cache: Path, status: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -509,7 +510,8 @@ def test_all_tests_run_and_each_failure_counts(
     end = "exit 0" if not ray_status else "kill -9 $$"
     python = tmp_path / "python"
     python.write_text(
-        f'#!/bin/sh\necho "$@"\ncase "$*" in *"-n "*) exit {other_status};; esac\n{end}\n'
+        f'#!/bin/sh\necho "$@"\nnice >> {tmp_path}/nice\n'
+        f'case "$*" in *"-n "*) exit {other_status};; esac\n{end}\n'
     )
     python.chmod(0o755)
     monkeypatch.setattr(dev, "PYTHON", python)
@@ -520,6 +522,8 @@ def test_all_tests_run_and_each_failure_counts(
     assert [line.split()[:6] for line in printed] == 2 * [
         ["-m", "pytest", "-q", "-m", "not", "nightly"]
     ]
+    lowered = min(19, os.getpriority(os.PRIO_PROCESS, 0) + dev.NICENESS)
+    assert {int(line) for line in (tmp_path / "nice").read_text().split()} == {lowered}
     for path in dev.ALONE:
         assert (ROOT / path).exists()
         assert f"--deselect={path}" in printed[0].split()

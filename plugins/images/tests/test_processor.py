@@ -22,7 +22,7 @@ QWEN = {
     "image_processor_type": "Qwen2VLImageProcessor", "patch_size": 4, "merge_size": 2, "temporal_patch_size": 2,
     "min_pixels": 64, "max_pixels": 4096,
 }  # fmt: skip
-LARGE = 49_000_000
+LARGE = 25_000_000
 
 
 def file_of(height=24, width=40, seed=0):
@@ -33,9 +33,9 @@ def file_of(height=24, width=40, seed=0):
 
 
 def large_file(seed: int) -> bytes:
-    """Few bytes, which take seconds to decode."""
+    """Few bytes, which take about a second to decode."""
     buffer = io.BytesIO()
-    Image.new("RGB", (7000, 7000), (seed, 0, 0)).save(buffer, "PNG", compress_level=1)
+    Image.new("RGB", (5000, 5000), (seed, 0, 0)).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
 
 
@@ -49,6 +49,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def images(folder):
+    """Its helper is a fresh interpreter; those of other tests are forks, which import nothing again."""
     limits = ImageLimits(max_pixels=LARGE, seconds=600.0)
     made = TransformersImages(ImageContext(folder, limits), size=2)
     yield made
@@ -111,8 +112,9 @@ def test_a_small_image_is_decoded_beside_large_ones_of_another_client(images):
 
     def decode(seed: int) -> None:
         with as_client("many"):
-            images.process(large_file(seed), "here")
+            images.process(files[seed], "here")
 
+    files = [large_file(seed) for seed in range(3)]
     threads = [threading.Thread(target=decode, args=(seed,)) for seed in range(3)]
     before = images.pool.stats.num_jobs
     for thread in threads:
@@ -128,6 +130,7 @@ def test_a_small_image_is_decoded_beside_large_ones_of_another_client(images):
         thread.join()
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_one_that_takes_too_long_is_refused_and_the_next_is_decoded(folder):
     limits = ImageLimits(max_pixels=LARGE, seconds=0.3)
     images = TransformersImages(ImageContext(folder, limits))
@@ -139,12 +142,14 @@ def test_one_that_takes_too_long_is_refused_and_the_next_is_decoded(folder):
         images.process(file_of(seed=3), "here")
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_a_model_without_images_is_refused_at_the_start(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     with pytest.raises(ModelError, match=r"max_images: .* names no image_token_id"):
         TransformersImages(ImageContext(str(tmp_path), ImageLimits()))
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_what_stands_around_an_image_and_what_sees_itself_come_over(gemma_folder):
     if getattr(getattr(transformers, "Gemma3ImageProcessorPil", None), "is_dummy", False):
         pytest.skip("the installed transformers wants torchvision for Gemma3ImageProcessorPil")
