@@ -71,10 +71,10 @@ class Family:
         mark = self.tokenizer.decode([self.processor.token_id])
         text = with_surroundings(text, images, mark)
         plain = np.array(self.tokenizer(text, add_special_tokens=False)["input_ids"], np.int32)
-        ids, features = with_images(plain, images, self.processor)
+        ids, media = with_images(plain, images, self.processor)
         assert ids.tolist() == self.wanted[chat][0]
         return EngineCoreRequest(
-            handle=0, request_id="", prompt_token_ids=ids, sampling_params=PARAMS, features=features
+            handle=0, request_id="", prompt_token_ids=ids, sampling_params=PARAMS, media=media
         )
 
     def engine(self, **settings):

@@ -18,7 +18,7 @@ from tenonry.info import PluginRecord
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import SamplingParams
 from tenonry.stats import SchedulerStats
-from tenonry.step import I32, NO_ROWS, Adapter, PromptLogprobs, TokenLogprobs
+from tenonry.step import I32, NO_ROWS, Adapter, Media, PromptLogprobs, TokenLogprobs
 
 PROTOCOL_VERSION = 1
 
@@ -52,6 +52,7 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True, kw_
     tags: dict[str, str | float] = {}
     adapter: Adapter | None = None
     features: dict[str, np.ndarray] | None = None
+    media: Media | None = None
     kv_transfer_params: dict[str, Any] | None = None
     trace_headers: dict[str, str] | None = None
     data_parallel_rank: int | None = None

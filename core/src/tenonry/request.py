@@ -78,6 +78,7 @@ class Request:
             bad_words=source.bad_words,
             adapter=source.adapter,
             features=source.features and dict(source.features),
+            media=source.media and source.media.copied(),
         )
 
     @property

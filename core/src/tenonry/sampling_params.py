@@ -9,10 +9,11 @@ from __future__ import annotations
 import enum
 import operator
 import reprlib
-from collections.abc import Collection, Sequence, Sized
+from collections.abc import Collection, Mapping, Sequence, Sized
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from tenonry.errors import RequestError
 
@@ -26,6 +27,8 @@ MAX_BAD_WORDS = 256
 MAX_ALLOWED_TOKEN_IDS = 262_144
 MAX_GRAMMAR_BYTES = 262_144  # of a structured output's texts together, in UTF-8
 MAX_START_AFTER = 64
+MAX_ARRAYS = 4096
+MAX_ARRAY_BYTES = 1 << 28  # of the features of a request, or of its media
 MAX_TOKENS = 2**31 - 1
 MAX_TOKEN_ID = 2**31 - 1
 
@@ -41,6 +44,23 @@ def check_token_ids(field: str, token_ids: Collection[int], largest: int = MAX_T
     for token_id in (min(token_ids), max(token_ids)) if token_ids else ():
         if not 0 <= token_id <= largest:
             raise RequestError(f"{field} holds token id {token_id}; ids are 0 to {largest}", field)
+
+
+def check_arrays(field: str, arrays: Mapping[str, Any]) -> None:
+    """Raises RequestError for too many arrays or bytes, and for what is no array of numbers or booleans."""
+    check_count(field, arrays, MAX_ARRAYS)
+    num_bytes = 0
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+            raise RequestError(
+                f"{field}: '{name:.80}' must be a numpy array of numbers or booleans, not {array!r:.40}",
+                field,
+            )
+        num_bytes += array.nbytes
+    if num_bytes > MAX_ARRAY_BYTES:
+        raise RequestError(
+            f"{field} has {num_bytes} bytes; at most {MAX_ARRAY_BYTES} are allowed", field
+        )
 
 
 def check_type(field: str, value: Any, kind: Any) -> None:

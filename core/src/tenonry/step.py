@@ -29,6 +29,25 @@ class Adapter(msgspec.Struct, array_like=True, frozen=True):
     digest: str
 
 
+class Media(msgspec.Struct, array_like=True, frozen=True):
+    """Images, or other media, of a prompt: N of them, in order.
+
+    `spans` i64[N, 2]: first prompt token of each, and number of tokens up to its last; others may stand among them.
+    `digests` u8[N, 32]: of its content as the model reads it, which block digests cover once it has begun. `inputs`:
+    arrays for the model's encoder, by name. `whole` i64[M, 2]: in order, first token and number of tokens of pieces
+    that see their later tokens, too: no step ends in one.
+    """
+
+    spans: NDArray[np.int64]
+    digests: NDArray[np.uint8]
+    inputs: list[dict[str, np.ndarray]]
+    whole: NDArray[np.int64] = np.empty((0, 2), np.int64)
+
+    def copied(self) -> Media:
+        """With containers of its own, and the same arrays."""
+        return msgspec.structs.replace(self, inputs=[*map(dict, self.inputs)])
+
+
 class NewRow(msgspec.Struct, array_like=True, kw_only=True):
     """A request that starts running in `row`, or comes back after preemption.
 
@@ -50,6 +69,7 @@ class NewRow(msgspec.Struct, array_like=True, kw_only=True):
     bad_words: tuple[tuple[int, ...], ...] = ()
     adapter: Adapter | None = None
     features: dict[str, np.ndarray] | None = None
+    media: Media | None = None
 
 
 class SchedulerOutput(msgspec.Struct, array_like=True, kw_only=True):
@@ -147,14 +167,14 @@ class RowFailure:
     GRAMMAR = 3  # the row's grammar, alone or with its parameters, leaves no token to sample
     PROMPT_LOGPROBS = 4  # they are asked for, and the model gives none
     ADAPTER = 5  # the row's adapter is not loaded
-    FEATURES = 6  # the model's code does not take them
+    MEDIA = 6  # the model's code does not take them
 
     TEXT: ClassVar[dict[int, str]] = {
         NUMERICAL: "the model produced NaN logits for this request",
         SAMPLING: "no token is left to sample under these sampling parameters",
         GRAMMAR: "no token is left to sample under this request's grammar and sampling parameters",
         ADAPTER: "the adapter of this request is not loaded, or was removed meanwhile",
-        FEATURES: "the features of this request do not fit the model",
+        MEDIA: "the media of this request do not fit the model",
         PROMPT_LOGPROBS: "prompt_logprobs: this model gives no log-probabilities of its prompt",
     }
     CODE: ClassVar[dict[int, str]] = {

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-import numpy as np
+import pytest
 import zmq
 
 from tenonry import EngineConfig
 from tenonry.client.core_client import CoreClient
 from tenonry.client.load_balancer import EngineChooser
-from tenonry.media import DIGESTS, SPANS, media_input
+from tenonry.errors import EngineGenerateError, RequestError
+from tenonry.interfaces.request_codec import RequestCodec
 from tenonry.messages import RequestType
 from tenonry.plugin.manager import PluginManager
 from tenonry.transport.folder import RunDirectory
@@ -63,28 +64,49 @@ def test_frames_that_no_engine_sent_are_dropped_and_counted(serve):
     assert client.frames_dropped == 4
 
 
-def test_a_lost_image_is_asked_for_again_and_requests_go_on(serve):
-    """The engine does not have what the front end takes it to have: streams notice nothing (EC-14, MM-1)."""
-    served = serve(worker="tenonry_testkit.kernel.faulty:CountingWorker")
-    client = served.engine._client
-    features = {
-        SPANS: np.array([[0, 2]]),
-        DIGESTS: np.full((1, 32), 7, np.uint8),
-        media_input(0, "pixels"): np.ones(100_000, np.float32),
-    }
+class Twice(RequestCodec):
+    """An engine takes a request the second time it comes. Priorities 7 and 8 have `decode` and `encode` raise."""
 
-    def ask(name):
-        return collect(served.engine, [1, 2, 3], params(), name, features=features)
+    def __init__(self, context):
+        super().__init__(context)
+        self.known = set()
+
+    def encode(self, request, peer):
+        if request.priority == 8:
+            raise KeyError("encode")
+        return super().encode(request, peer)
+
+    def ended(self, peer, outcome, request):
+        return outcome.code == "again"
+
+    def decode(self, frames, client):
+        request = super().decode(frames, client)
+        if request.priority == 7:
+            raise KeyError("decode")
+        if request.handle not in self.known:
+            self.known.add(request.handle)
+            raise RequestError("send it again", code="again")
+        return request
+
+
+def test_the_codec_has_requests_sent_once_more_and_streams_notice_nothing(serve):
+    served = serve(request_codec=f"{__file__}:Twice")
 
     async def ask_several() -> list[list[int]]:
-        return await asyncio.gather(*(ask(name) for name in "abc"))
+        asked = (collect(served.engine, [1, 2, 3], params(), name) for name in "abc")
+        return await asyncio.gather(*asked)
 
-    wanted = tokens([1, 2, 3], params())
-    assert served.run(ask("first")) == wanted
-    client._encoder._sent[0]._generation += 1  # the engine forgets the image when it comes
-    assert served.run(ask_several()) == [wanted] * 3
-    assert not client.engines[0].requests
-    assert served.run(ask("last")) == wanted
+    assert served.run(ask_several()) == [tokens([1, 2, 3], params())] * 3
+    assert not served.engine._client.engines[0].requests
+
+
+@pytest.mark.parametrize(("priority", "call"), [(7, "decode"), (8, "encode")])
+def test_a_codec_that_fails_is_named_and_costs_one_request(serve, priority, call):
+    served = serve(request_codec=f"{__file__}:Twice")
+    with pytest.raises(EngineGenerateError, match=rf"Twice.{call} raised KeyError"):
+        served.run(collect(served.engine, [1], params(), "bad", priority=priority))
+    assert not served.engine._client.engines[0].requests
+    assert served.run(collect(served.engine, [1], params(), "good")) == tokens([1], params())
 
 
 def test_frames_of_an_earlier_epoch_are_dropped_and_counted(serve):

@@ -10,6 +10,7 @@ import zmq
 
 from tenonry.engine import ports
 from tenonry.engine.ports import ClientPorts
+from tenonry.interfaces.request_codec import RequestCodec
 from tenonry.transport.folder import RunDirectory
 from tenonry.transport.sockets import make_socket, port_identity
 
@@ -24,7 +25,7 @@ class Ends:
         self.addresses = self.run.address("in"), self.run.address("out")
         self.input = make_socket(self.context, zmq.ROUTER, self.addresses[0], bind=True)
         self.output = make_socket(self.context, zmq.PULL, self.addresses[1], bind=True)
-        self.ports = ClientPorts(self.engine_context, 3, None)
+        self.ports = ClientPorts(self.engine_context, RequestCodec(None), 3, None)
 
     def receive(self, socket: Any) -> list[bytes]:
         assert socket.poll(20_000)
@@ -83,10 +84,11 @@ def test_the_end_does_not_wait_for_a_client_that_was_detached(ends, monkeypatch)
     ends.ports.attach(0, *ends.addresses)
     ends.output.close()
     ends.ports.send(0, [b"not read"])
-    ends.ports.decoder.kept[0] = (1, {b"digest": {}})
+    forgotten: list[int | None] = []
+    monkeypatch.setattr(ends.ports.codec, "forget", forgotten.append)
     ends.ports.detach(0)
     ends.ports.detach(0)
-    assert not ends.ports.decoder.kept
+    assert forgotten == [0]
     ends.ports.send(0, [b"nor this"])
     ends.engine_context.term()
 

@@ -17,14 +17,14 @@ from tenonry.engine.request_checks import (
     check_request,
 )
 from tenonry.errors import RequestError
-from tenonry.features.checks import MAX_FEATURE_BYTES
 from tenonry.interfaces.request_check import RequestLimits
 from tenonry.messages import EngineCoreRequest, make_handle
 from tenonry.outputs import FinishReason
 from tenonry.request import Request, RequestStatus
-from tenonry.sampling_params import PoolingParams, SamplingParams, StructuredOutput
-from tenonry.step import Adapter
+from tenonry.sampling_params import MAX_ARRAY_BYTES, PoolingParams, SamplingParams, StructuredOutput
+from tenonry.step import Adapter, Media
 
+MEDIA = Media(np.array([[0, 1]]), np.zeros((1, 32), np.uint8), [{}])
 LIMITS = RequestLimits(max_model_len=10, vocab_size=100)
 
 
@@ -124,27 +124,22 @@ class TestRefused:
             (
                 {"features": {"a": [1]}},
                 "features",
-                r"feature 'a' must be a numpy array .*, not \[1\]",
+                r"features: 'a' must be a numpy array .*, not \[1\]",
             ),
             (
                 {"features": {"a": np.array(["x"])}},
                 "features",
-                r"feature 'a' must be .*, not array\(\['x'\]",
+                r"features: 'a' must be .*, not array\(\['x'\]",
             ),
             (
                 {"features": {"a": np.array([None])}},
                 "features",
-                r"feature 'a' must be .*, not array\(\[None\]",
+                r"features: 'a' must be .*, not array\(\[None\]",
             ),
             (
-                {
-                    "features": {
-                        "a": np.broadcast_to(np.int8(0), MAX_FEATURE_BYTES),
-                        "b": np.ones(1),
-                    }
-                },
+                {"features": {"a": np.broadcast_to(np.int8(0), MAX_ARRAY_BYTES), "b": np.ones(1)}},
                 "features",
-                f"{MAX_FEATURE_BYTES + 8} bytes; at most {MAX_FEATURE_BYTES}",
+                f"{MAX_ARRAY_BYTES + 8} bytes; at most {MAX_ARRAY_BYTES}",
             ),
             ({"tags": dict.fromkeys(map(str, range(17)), 1.0)}, "tags", "17 tags; at most 16"),
             ({"tags": {"k": "v" * 257}}, "tags", "tag 'k' is longer than 256"),
@@ -173,6 +168,7 @@ class TestRefused:
             ({"adapter": Adapter("style", "1f")}, "adapter", "lora"),
             ({"features": {"image": np.ones(2)}}, "features", "features"),
             (sampling(pooling=PoolingParams()), "pooling", "pooling"),
+            ({"media": MEDIA}, "media", "media"),
         ],
     )
     def test_what_the_worker_cannot_do_is_refused_where_that_is_known(
@@ -259,7 +255,7 @@ def test_every_field_of_a_request_is_bounded_or_reserved():
     """A new field needs a bound, or a reason to have none: opaque to the kernel, or an integer of the wire."""
     bounded = {
         "request_id", "prompt_token_ids", "sampling_params", "output_token_ids", "stop_token_ids", "bad_words",
-        "cache_salt", "tags", "adapter", "features",
+        "cache_salt", "tags", "adapter", "features", "media",
     }  # fmt: skip
     opaque = {"kv_transfer_params", "trace_headers"}
     numbers = {"handle", "priority", "arrival_time", "data_parallel_rank", "current_wave", "epoch"}

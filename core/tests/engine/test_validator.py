@@ -18,7 +18,7 @@ from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
 from tenonry.messages import EngineCoreRequest
 from tenonry.request import Request
 from tenonry.sampling_params import SamplingParams, StructuredOutput
-from tenonry.step import Adapter, ModelRunnerOutput, NewRow, SchedulerOutput
+from tenonry.step import Adapter, Media, ModelRunnerOutput, NewRow, SchedulerOutput
 
 
 def i32(*values: int) -> np.ndarray:
@@ -393,6 +393,7 @@ def test_the_validator_is_told_by_the_engine_only(forget: str):
     expect(validator, "only known, unfinished requests run", step(0, new=[new_row(0, 50, 3, 0)]))
 
 
+ONES = np.ones(3)
 FIELDS: dict[str, dict[str, object]] = {
     "token_ids": {"token_ids": i32(0, 1, 9, 3, 4)},
     "token_ids, delivered": {"token_ids": i32(0, 1, 2, 3, 9)},
@@ -404,6 +405,8 @@ FIELDS: dict[str, dict[str, object]] = {
     "bad_words": {"bad_words": ((7, 9),)},
     "adapter": {"adapter": None},
     "adapter, another version": {"adapter": Adapter("one", "2f")},
+    "media": {"media": None},
+    "media, another picture": {"media": Media(np.array([[1, 2]]), np.zeros((1, 32), np.uint8), [{"pixels": ONES}])},
     "features": {"features": None},
     "features, one missing": {"features": {"spans": np.array([[1, 2]])}},
     "features, another picture": {"features": {"spans": np.array([[1, 2]]), "pixels": np.ones((2, 3), np.float32)}},
@@ -428,6 +431,9 @@ class TestFieldsOfARequest:
             bad_words=((7, 8),),
             adapter=Adapter("one", "1f"),
             features={"spans": np.array([[1, 2]]), "pixels": np.full((2, 3), np.nan, np.float32)},
+            media=Media(
+                np.array([[1, 2]]), np.zeros((1, 32), np.uint8), [{"pixels": np.full(3, np.nan)}]
+            ),
         )
 
     @pytest.fixture
@@ -460,10 +466,15 @@ class TestFieldsOfARequest:
             prompt_token_ids=i32(1, 2, 3),
             sampling_params=SamplingParams(),
             features={"spans": np.array([[1, 2]])},
+            media=Media(np.array([[1, 2]]), np.zeros((1, 32), np.uint8), [{}]),
         )
         request = Request(source, 1, 0.0, 12)
         validator = make_validator()
         validator.added(request.new_row(0, 0, ()))
         assert source.features is not None
+        assert source.media is not None
+        source.media.inputs.clear()
+        media = copy.deepcopy(validator)
+        expect(media, REQUEST, step(0, new=[request.new_row(0, 0, (i32(0),))]), "media")
         source.features.clear()
         expect(validator, REQUEST, step(0, new=[request.new_row(0, 0, (i32(0),))]), "features")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import msgspec
 import pytest
 import torch
 import worker_images
@@ -12,8 +13,7 @@ from worker_driver import Driver, Request
 from worker_images import PLACE
 
 from tenonry.errors import ConfigError, ModelError
-from tenonry.media import SPANS, WHOLE, media_input
-from tenonry.step import RowFailure
+from tenonry.step import Media, RowFailure
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.images.cache import EncodedImages
 from tenonry_worker_torch.images.request import RequestImages
@@ -62,7 +62,7 @@ class Seen:
                 number,
                 ids,
                 max_tokens=LENGTH,
-                features=worker_images.features_of(spans, inputs, self.whole(spans)),
+                media=worker_images.media_of(spans, inputs, self.whole(spans)),
             )
             for number, (ids, spans, inputs) in enumerate(self.prompts, 1)
         ]
@@ -120,8 +120,8 @@ def test_other_tokens_may_stand_between_those_of_an_image(seen, loaded, family):
     wanted = worker_images.generated(case.model, ids, spans, inputs, LENGTH)
     runs = [(place, 2) for place in range(len(ids)) if ids[place : place + 2] == [PLACE, PLACE]]
     for way in WAYS.values():
-        features = worker_images.features_of(spans, inputs, case.whole(runs))
-        request = Request(1, ids, max_tokens=LENGTH, features=features)
+        media = worker_images.media_of(spans, inputs, case.whole(runs))
+        request = Request(1, ids, max_tokens=LENGTH, media=media)
         assert run(worker_tools.runner(loaded(family)), [request], **way) == [wanted]
 
 
@@ -139,20 +139,21 @@ def test_a_picture_is_encoded_once_for_all_prompts(seen, loaded, monkeypatch):
     assert len(calls) == 4
 
 
-@pytest.mark.parametrize("spoilt", ["another size", "no digests", "too few tokens"])
-def test_features_that_do_not_fit_fail_their_request_alone(seen, loaded, spoilt):
+@pytest.mark.parametrize("spoilt", ["another size", "too few digests", "too few tokens"])
+def test_images_that_do_not_fit_fail_their_request_alone(seen, loaded, spoilt):
     good, bad = seen("llava").requests()
     if spoilt == "another size":
-        name = media_input(0, "pixel_values")
-        bad.features[name] = bad.features[name][..., :13]
-        bad.features["media.digests"] = bad.features["media.digests"] ^ 1
-    elif spoilt == "no digests":
-        del bad.features["media.digests"]
+        first, *others = bad.media.inputs
+        cut = first | {"pixel_values": first["pixel_values"][..., :13]}
+        changes = {"inputs": [cut, *others], "digests": bad.media.digests ^ 1}
+    elif spoilt == "too few digests":
+        changes = {"digests": bad.media.digests[1:]}
     else:
-        bad.features[SPANS] = bad.features[SPANS] - [0, 1]
+        changes = {"spans": bad.media.spans - [0, 1]}
+    bad.media = msgspec.structs.replace(bad.media, **changes)
     run(worker_tools.runner(loaded("llava")), [good, bad])
     assert good.output == seen("llava").wanted[0]
-    assert bad.failure == RowFailure.FEATURES
+    assert bad.failure == RowFailure.MEDIA
 
 
 def test_a_family_that_does_more_with_images_than_is_known_fails_the_self_check(seen, monkeypatch):
@@ -170,18 +171,16 @@ def test_a_family_that_does_more_with_images_than_is_known_fails_the_self_check(
 
 
 def test_steps_never_end_among_tokens_that_see_one_another(seen, loaded):
-    """Features that allow it fail their request; a step that does it although they forbid it ends the engine."""
+    """Media that allow it fail their request; a step that does it although they forbid it ends the engine."""
     good, bad = seen("gemma3").requests()
-    del bad.features[WHOLE]
+    bad.media = msgspec.structs.replace(bad.media, whole=bad.media.whole[:0])
     bad.whole = []
     run(worker_tools.runner(loaded("gemma3")), [good, bad])
     assert good.output == seen("gemma3").wanted[0]
-    assert bad.failure == RowFailure.FEATURES
+    assert bad.failure == RowFailure.MEDIA
     cut, _ = seen("gemma3").requests()
     cut.whole = []
-    with pytest.raises(
-        RuntimeError, match=r"3 to 7 are of one image, which the scheduler must not"
-    ):
+    with pytest.raises(RuntimeError, match=r"3 to 7 are of one image, which `Media.whole`"):
         run(worker_tools.runner(loaded("gemma3")), [cut], budget=5)
 
 
@@ -221,7 +220,7 @@ def test_a_family_that_adds_images_to_layers_in_an_unknown_way_is_refused_by_nam
 
 def test_the_images_of_a_chunk_are_those_that_have_a_token_in_it():
     spans = torch.tensor([[2, 3], [5, 1]]).numpy()
-    images = RequestImages({SPANS: spans, "media.digests": torch.zeros(2, 32).byte().numpy()})
+    images = RequestImages(Media(spans, torch.zeros(2, 32).byte().numpy(), [{}, {}]))
     assert [images.overlapping(*chunk) for chunk in [(0, 2), (2, 3), (4, 6), (6, 9)]] == [
         [],
         [0],

@@ -8,7 +8,6 @@ import random
 
 import numpy as np
 
-from tenonry.media import WHOLE
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
 
@@ -23,15 +22,15 @@ class Request:
         stop_token_ids=(),
         bad_words=(),
         adapter=None,
-        features=None,
+        media=None,
     ):
         self.handle, self.prompt, self.adapter = handle, list(prompt), adapter
         self.sampling = sampling or SamplingParams(
             temperature=0.0, max_tokens=max_tokens, ignore_eos=True
         )
         self.max_tokens = max_tokens
-        self.features = features
-        self.whole = (features or {}).get(WHOLE, np.zeros((0, 2))).tolist()
+        self.media = media
+        self.whole = [] if media is None else media.whole.tolist()
         self.stop_token_ids, self.bad_words = stop_token_ids, bad_words
         self.output, self.logprobs, self.prompt_logprobs, self.failure = [], [], [], None
         self.row = None
@@ -120,7 +119,7 @@ class Driver:
                 row=request.row, handle=request.handle, token_ids=tokens, num_computed=0,
                 num_output=len(request.output),
                 block_ids=(np.empty(0, np.int32),), sampling=request.sampling, stop_token_ids=request.stop_token_ids,
-                bad_words=request.bad_words, adapter=request.adapter, features=request.features,
+                bad_words=request.bad_words, adapter=request.adapter, media=request.media,
             )  # fmt: skip
             mine = []
             left -= self._take(request, left, rows, mine, served)

@@ -10,7 +10,7 @@ import torch
 import worker_wrappers
 from PIL import Image
 
-from tenonry.media import DIGESTS, SPANS, WHOLE, media_input
+from tenonry.step import Media
 from tenonry_worker_torch.images.check import ImageCheck
 
 PLACE = 90  # the token that stands for a part of an image
@@ -89,16 +89,16 @@ def prompt_of(parts, counts, between=None):
     return ids, np.array(spans, np.int64)
 
 
-def features_of(spans, inputs, whole=None):
+def media_of(spans, inputs, whole=None):
     import hashlib
 
     digests = [hashlib.sha256(each["pixel_values"].tobytes()).digest() for each in inputs]
-    found = {SPANS: spans, DIGESTS: np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)}
-    if whole is not None:
-        found[WHOLE] = np.asarray(whole, np.int64)
-    for number, each in enumerate(inputs):
-        found |= {media_input(number, name): array for name, array in each.items()}
-    return found
+    return Media(
+        spans,
+        np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32),
+        list(inputs),
+        np.array([] if whole is None else whole, np.int64).reshape(-1, 2),
+    )
 
 
 def generated(model, ids, spans, inputs, count):

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from tenonry.kv_cache import LengthClasses
-from tenonry.media import DIGESTS, SPANS, WHOLE
 from tenonry.messages import EngineCoreRequest
 from tenonry.request import Request
 from tenonry.sampling_params import SamplingParams
-from tenonry.step import Adapter
+from tenonry.step import Adapter, Media
 from tenonry_kvcache import BlockHasher
 
 
@@ -139,11 +138,12 @@ def test_chains_do_not_depend_on_the_steps_in_which_they_are_made():
 
 def test_images_that_were_computed_in_pieces_are_not_those_that_were_computed_whole():
     """Prompts with an image at the third token share only the tokens before it."""
-    features = {SPANS: np.array([[2, 3]]), DIGESTS: np.zeros((1, 32), np.uint8)}
+    spans = np.array([[2, 3]])
     hasher = BlockHasher(2)
     chains = []
-    for more in ({}, {}, {WHOLE: np.array([[2, 3]])}):
-        chain = hasher.chain(make_request(features=features | more))
+    for whole in (spans[:0], spans[:0], spans):
+        media = Media(spans, np.zeros((1, 32), np.uint8), [{}], whole)
+        chain = hasher.chain(make_request(media=media))
         hasher.extend(chain, tokens(1, 2, 3, 4, 5, 6), 0, 3)
         chains.append(list(chain))
     assert chains[0] == chains[1]

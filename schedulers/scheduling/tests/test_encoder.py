@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+import numpy as np
 import pytest
 
-from tenonry_testkit.traffic import features_of
+from tenonry_testkit.traffic import media_of
 
 MOST = 6
 
@@ -30,7 +32,7 @@ def make(make_driver):
 
 def ask(driver, length, *sizes, **fields):
     """A prompt whose first image begins at its third token, and each next one a token after the last."""
-    return driver.ask(length, features=features_of(sizes, length), **fields)
+    return driver.ask(length, media=media_of(sizes, length), **fields)
 
 
 def turns(driver, count):
@@ -82,9 +84,8 @@ def test_a_request_that_begins_with_an_image_waits_and_few_pass_it(make):
     driver = make(max_num_seqs=3, budget=64)
     busy = ask(driver, 60, *[6] * 8)
     driver.turn()
-    features = features_of((6,), 10)
-    features["media.spans"] = features["media.spans"] - [2, 0]
-    waits = driver.ask(10, features=features)
+    media = msgspec.structs.replace(media_of((6,), 10), spans=np.array([[0, 6]]))
+    waits = driver.ask(10, media=media)
     later = [driver.ask(3, 1) for _ in range(6)]
     started = []
     while waits.row < 0:
@@ -102,9 +103,8 @@ def test_one_that_ends_in_the_queue_keeps_none_waiting(make):
     driver = make(max_num_seqs=2, budget=64)
     ask(driver, 60, *[6] * 8)
     driver.turn()
-    features = features_of((6,), 10)
-    features["media.spans"] = features["media.spans"] - [2, 0]
-    waits = driver.ask(10, features=features)
+    media = msgspec.structs.replace(media_of((6,), 10), spans=np.array([[0, 6]]))
+    waits = driver.ask(10, media=media)
     later = [driver.ask(3, 1) for _ in range(4)]
     for _ in range(2):
         driver.turn()

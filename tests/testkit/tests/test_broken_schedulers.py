@@ -82,6 +82,25 @@ class EmptiesTheFeatures(ChangesRows):
         return new
 
 
+class ForgetsTheMedia(ChangesRows):
+    caught_by = CARRIES
+    other_fields: ClassVar = {"media": None}
+
+
+class EmptiesTheMedia(ChangesRows):
+    """In the request itself."""
+
+    caught_by = CARRIES
+
+    def add_request(self, request):
+        if request.source.media:
+            request.source.media.inputs.clear()
+        super().add_request(request)
+
+    def carry(self, new):
+        return new
+
+
 class ForgetsBadWords(ChangesRows):
     caught_by = CARRIES
     other_fields: ClassVar = {"bad_words": ()}

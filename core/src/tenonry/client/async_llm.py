@@ -247,6 +247,7 @@ class AsyncLLM(Delegations):
         """Forget processed images and other files: here first, then in the engines."""
         if self.io_processor is not None:
             self.io_processor.reset_mm_cache()
+        self._client.codec.forget()
         await self._calls.call("reset_mm_cache")
 
     # ------------------------------------------------------------------ engines

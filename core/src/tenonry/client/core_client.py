@@ -15,11 +15,11 @@ from typing import Any
 
 import zmq
 
+from tenonry.client.codec import EngineCodec
 from tenonry.client.engine_link import EngineLink
 from tenonry.client.load_balancer import EngineChooser
 from tenonry.client.ports import EnginePorts
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError, WireError
-from tenonry.features.mirror import MirrorEncoder
 from tenonry.interfaces.coordination import Coordination, LoadSource
 from tenonry.interfaces.launcher import FIRST_STANDBY, Death
 from tenonry.messages import (
@@ -33,7 +33,7 @@ from tenonry.messages import (
 )
 from tenonry.plugin.plan import import_target
 from tenonry.transport.keys import CurveKeys
-from tenonry.transport.serial import Decoder
+from tenonry.transport.serial import Decoder, Encoder
 from tenonry.transport.sockets import PORT_BYTES, Context, receive_frames
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,8 @@ class CoreClient:
         self._chooser = chooser
         self._calls: dict[tuple[EngineLink, int], asyncio.Future[Any]] = {}  # by number
         self._call_ids = itertools.count(1)
-        self._encoder = MirrorEncoder(chooser.config)
+        self.codec = EngineCodec(chooser.config, chooser.plan)
+        self._encoder = Encoder()
         self._decoder: Decoder[EngineCoreOutputs] = Decoder(EngineCoreOutputs)
         self._context: Context = zmq.Context()
         self.ports = EnginePorts(self._context, curve)
@@ -173,6 +174,7 @@ class CoreClient:
         return link.requests
 
     def _forget(self, link: EngineLink, reason: str) -> None:
+        self.codec.forget(link.index)
         self.ports.forget(link.identity)
         self.ports.unbind_unused()
         self.fail_calls(EngineDeadError(reason), link)
@@ -215,7 +217,7 @@ class CoreClient:
         request.epoch = link.epoch
         if self._loads is not None:
             request.current_wave = self._loads.wave
-        frames = self._encoder.encode(request, link)
+        frames = self.codec.encode(request, link)
         try:
             self._send(link, RequestType.ADD, request.handle.to_bytes(8, "little"), *frames)
         except EngineDeadError:
@@ -344,7 +346,7 @@ class CoreClient:
         if link is None or outputs.epoch != link.epoch:
             self._hear_newcomer(outputs)
             return None
-        for request in self._encoder.ended(link, outputs):
+        for request in self.codec.ended(link, outputs):
             with contextlib.suppress(EngineDeadError):  # then it ends with its engine
                 self._add(link, request)
         if outputs.utility is not None:

@@ -117,6 +117,7 @@ class InputProcessor:
         request.stop_token_ids = request.stop_token_ids or self._stop_token_ids(params)
         request.bad_words = request.bad_words or processed.bad_words
         request.features = request.features or processed.features
+        request.media = request.media or processed.media
         check_request(request, self._limits)
         request.handle = next(self._handles)
         more = [

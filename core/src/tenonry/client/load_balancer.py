@@ -18,7 +18,7 @@ class EngineChooser:
 
     def __init__(self, config: EngineConfig, plan: PluginPlan, index: int = 0) -> None:
         self.config = config
-        self._plan = plan
+        self.plan = plan
         self._seed = config.seed + index
         self._built: tuple[LoadBalancer, PluginRecord] | None = None
 
@@ -29,7 +29,7 @@ class EngineChooser:
         """
         if self._built is None:
             config = self.config
-            record = self._plan.find("load_balancer")
+            record = self.plan.find("load_balancer")
             if record is None:
                 manager = PluginManager(config.plugins)
                 record = manager.resolve("load_balancer", config.load_balancer, config)

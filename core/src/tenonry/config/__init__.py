@@ -219,6 +219,8 @@ class EngineConfig(Settings):
     """Which engine a request goes to."""
     io_processor: PluginChoice | None = _plugin("text")
     """Raw prompt to tokens and back."""
+    request_codec: PluginChoice = _plugin("plain")
+    """Encoding of requests for engines."""
     kv_connector: PluginChoice | None = None
     """Moves KV blocks in or out of the engine."""
     fallback_kv_connector: PluginChoice | None = None

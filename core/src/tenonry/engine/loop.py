@@ -20,10 +20,11 @@ from tenonry.engine.build import build_engine
 from tenonry.engine.core import EngineCore
 from tenonry.engine.ports import ClientPorts
 from tenonry.engine.utility import EngineUtilities, answer
-from tenonry.errors import WireError
+from tenonry.errors import TenonryError, WireError
 from tenonry.info import ModelInfo
 from tenonry.interfaces.coordination import Coordination, EngineCompanion
 from tenonry.interfaces.launcher import FIRST_STANDBY, EngineSpec, engine_name
+from tenonry.interfaces.plugin import PluginContext
 from tenonry.launch.supervise import STOP_SIGNAL, Heartbeat
 from tenonry.messages import (
     EngineCoreOutputs,
@@ -36,6 +37,7 @@ from tenonry.messages import (
     client_of,
 )
 from tenonry.outputs import FinishReason
+from tenonry.plugin.manager import build_plugin
 from tenonry.plugin.plan import PluginPlan, import_target
 from tenonry.transport.keys import keys_of
 from tenonry.transport.serial import Decoder, Encoder
@@ -67,7 +69,8 @@ class EngineLoop:
                 context, spec, metadata, self.config, self._keeps_waiting
             )
         curve = keys_of(spec.curve_keys)
-        self._ports = ClientPorts(context, spec.engine_index, curve, metadata.epoch)
+        codec = build_plugin(plan.get("request_codec"), PluginContext(self.config))
+        self._ports = ClientPorts(context, codec, spec.engine_index, curve, metadata.epoch)
         parts = build_engine(
             self.config,
             msgspec.json.decode(spec.model_text, type=ModelInfo),
@@ -214,11 +217,14 @@ class EngineLoop:
             raise WireError("ADD needs a handle of 8 bytes and a body")
         handle = int.from_bytes(frames[1], "little")
         try:
-            request = self._ports.decoder.decode(frames[2:], client)
+            request = self._ports.codec.decode(frames[2:], client)
             self._check_origin(client, handle, request)
-        except WireError as error:
-            self._refuse(client, handle, str(error))
-            raise
+        except Exception as error:
+            text = str(error)
+            if not isinstance(error, TenonryError):
+                text = f"{type(self._ports.codec).__qualname__}.decode raised {error!r}"
+            self._refuse(client, handle, text, getattr(error, "code", ""))
+            raise WireError(text) from error
         if self._stop_at is not None:
             self._refuse(client, handle, "the engine is shutting down")
             return
@@ -239,8 +245,8 @@ class EngineLoop:
         if request.epoch != epoch:
             raise WireError(f"the request is of epoch {request.epoch}, the engine of {epoch}")
 
-    def _refuse(self, client: int, handle: int, reason: str) -> None:
-        outcome = FinishedOutput(handle, FinishReason.ERROR, error=reason)
+    def _refuse(self, client: int, handle: int, reason: str, code: str = "") -> None:
+        outcome = FinishedOutput(handle, FinishReason.ERROR, error=reason, code=code)
         self._send({client: EngineCoreOutputs(finished=[outcome])})
 
     def _arrived(self, wave: int = 0) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import zmq
 
-from tenonry.features.mirror import RequestDecoder
+from tenonry.interfaces.request_codec import RequestCodec
 from tenonry.transport.keys import CurveKeys
 from tenonry.transport.sockets import (
     Context,
@@ -24,19 +24,23 @@ OUTPUT_LINGER_MS = 4000
 
 
 class ClientPorts:
-    """Clients by index. `wake` makes a `wait` return, from any thread or signal handler.
-
-    `decoder` of requests, which keeps what clients sent that is not sent again.
+    """Clients by index; `codec` decodes their requests. `wake` makes a `wait` return, from any thread or signal
+    handler.
     """
 
     def __init__(
-        self, context: Context, engine_index: int, curve: CurveKeys | None, epoch: int = 1
+        self,
+        context: Context,
+        codec: RequestCodec,
+        engine_index: int,
+        curve: CurveKeys | None,
+        epoch: int = 1,
     ) -> None:
         self._context = context
         self.take_place(engine_index, epoch)
         self._curve = curve
         self._sockets: dict[int, tuple[Socket, Socket]] = {}  # in and out
-        self.decoder = RequestDecoder()
+        self.codec = codec
         self._poller = zmq.Poller()
         self._wake_read, self.wake_fd = os.pipe()
         for end in (self._wake_read, self.wake_fd):
@@ -63,10 +67,10 @@ class ClientPorts:
         sink.send(self._identity)
 
     def detach(self, client: int) -> None:
-        """Close the sockets to a client that is gone, and forget its images; an unknown client is ignored."""
+        """Close the sockets to a client that is gone, and forget it; an unknown client is ignored."""
         if client in self._sockets:
             source, sink = self._sockets.pop(client)
-            self.decoder.forget(client)
+            self.codec.forget(client)
             self._poller.unregister(source)
             source.close()
             sink.close(linger=0)  # with linger, the engine's own end would wait for a reader

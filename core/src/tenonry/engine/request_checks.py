@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from tenonry.errors import ErrorCode, RequestError
-from tenonry.features.checks import check_features
 from tenonry.interfaces.request_check import RequestLimits
 from tenonry.messages import EngineCoreRequest
-from tenonry.sampling_params import MAX_TOKEN_ID, check_count, check_token_ids
+from tenonry.sampling_params import MAX_TOKEN_ID, check_arrays, check_count, check_token_ids
 
 MAX_TAGS = 16
 MAX_TAG_CHARS = 256
@@ -23,7 +22,8 @@ def check_request(request: EngineCoreRequest, limits: RequestLimits) -> None:
     _check_length(request, limits.max_model_len)
     _check_ids(request, limits.vocab_size - 1 if limits.vocab_size else MAX_TOKEN_ID)
     _check_texts(request)
-    check_features(request.features or {}, len(request.prompt_token_ids))
+    if request.features:
+        check_arrays("features", request.features)
     if limits.capabilities is not None:
         _check_capabilities(request, limits.worker, limits.capabilities)
 
@@ -105,6 +105,7 @@ def _check_capabilities(
     needed = {
         "adapter": ("lora", request.adapter),
         "features": ("features", request.features),
+        "media": ("media", request.media),
         "structured_output": ("grammar", request.sampling_params.structured_output),
         "pooling": ("pooling", request.sampling_params.pooling),
     }

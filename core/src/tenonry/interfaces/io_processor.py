@@ -15,7 +15,7 @@ from tenonry.info import ModelInfo
 from tenonry.interfaces.plugin import Plugin, PluginContext
 from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import SamplingParams
-from tenonry.step import I32
+from tenonry.step import I32, Media
 
 
 @dataclass(slots=True)
@@ -35,6 +35,7 @@ class ProcessedPrompt(msgspec.Struct, kw_only=True):
     text: str | None = None
     bad_words: tuple[tuple[int, ...], ...] = ()
     features: dict[str, np.ndarray] | None = None
+    media: Media | None = None
 
 
 class Detokenizer(Protocol):

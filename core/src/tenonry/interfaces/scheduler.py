@@ -60,10 +60,10 @@ class Scheduler(Plugin[SchedulerContext], ABC):
     - If `config.max_images` is not 0, a step encodes at most `config.max_encoder_tokens` tokens of images (0: as
       many as it has tokens), or one image that is larger: those that begin in what it computes, and one in whose
       middle a row enters. Without chunked prefill one prompt may have more.
-    - If a request has the feature `WHOLE` of `tenonry.media`, no step ends in one of the pieces that it names.
+    - No step ends in one of the pieces that `Media.whole` of a request names.
     - Steps are numbered from 0, without gaps.
-    - A new row has the prompt, delivered tokens, sampling parameters, stop ids, bad words, adapter and features of its
-      request, also when it comes back after preemption; `Request.new_row` makes it.
+    - A new row has the prompt, delivered tokens, sampling parameters, stop ids, bad words, adapter, features and
+      media of its request, also when it comes back after preemption; `Request.new_row` makes it.
     - A row whose request has `structured_output` is not scheduled while the last token that it sampled is not known.
     - A step is a round (`SchedulerOutput.round_tokens` above 1) only if each of its rows was sent before, computes one
       token and samples; the result may hold fewer tokens of a row, and the row goes on from there.

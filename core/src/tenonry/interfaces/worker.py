@@ -71,8 +71,8 @@ class Worker(Plugin[WorkerContext], ABC):
     `capabilities` names what `call` supports beyond the start-up sequence: any of "profile", "sleep", "lora", "save",
     "dummy_batch". "kv_connector" among them says that the worker builds its half of a connector, calls `load` and
     `poll` before each step and `save` after it, and reports what `poll` said; without it no connector can be chosen.
-    "features" and "grammar" say that it reads `features` and `structured_output` of a request, which is refused
-    otherwise; with "grammar" it compiles what `SchedulerOutput.prepare` asks for and says when that is done.
+    "features", "media" and "grammar" say that it reads `features`, `media` and `structured_output` of a request, which
+    is refused otherwise; with "grammar" it compiles what `SchedulerOutput.prepare` asks for and says when that is done.
     "rounds" says that it decodes several tokens in a step with `round_tokens` above 1, also of rows with grammars if it
     has "grammar"; others may ignore that number.
     "pooling" says that it may serve `SamplingParams.pooling`; `call("tasks")` then gives `EngineInfo.tasks`.

@@ -32,7 +32,7 @@ CAPABILITIES = {
     "kv_cache_dtype": "kv_cache_dtype",
     "kv_connector": "kv_connector",
     "lora_modules": "lora",
-    "max_images": "features",
+    "max_images": "media",
     "max_loras": "lora",
     "quantization": "quantization",
 }

@@ -110,6 +110,20 @@ def tenonry_get_io_processor(name: str, config: EngineConfig) -> str | None:
 
 
 @hookspec(firstresult=True)
+def tenonry_get_request_codec(name: str, config: EngineConfig) -> str | None:
+    """Name the class of a request codec, which encodes requests for engines.
+
+    Called once, and only where engines run in processes of their own; `LLM` has none. Answer "module:Class", a subclass
+    of `tenonry.interfaces.request_codec.RequestCodec`, or None for a name that is not yours. For an exception see the
+    top of this page.
+
+        @hookimpl
+        def tenonry_get_request_codec(name):
+            return "acme.codec:DocumentCodec" if name == "documents" else None
+    """
+
+
+@hookspec(firstresult=True)
 def tenonry_get_worker(name: str, config: EngineConfig) -> str | None:
     """Name the class of a worker, which runs the model of one rank.
 

@@ -52,6 +52,7 @@ KINDS: dict[str, Kind] = {
         ),
         _kind("kv_connector", "KVConnector", "engine and worker"),
         _kind("io_processor", "IOProcessor", "front end", text="tenonry-io-text"),
+        _kind("request_codec", "RequestCodec", "front end and engine", mirror="tenonry-images"),
         _kind(
             "worker",
             "Worker",

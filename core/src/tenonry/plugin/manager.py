@@ -130,6 +130,7 @@ class PluginManager:
         kinds = list(KINDS)
         if not launcher:
             kinds.remove("launcher")
+            kinds.remove("request_codec")
         if not launcher or (
             config.data_parallel_size == 1
             and config.load_balancer == EngineConfig.model_fields["load_balancer"].default

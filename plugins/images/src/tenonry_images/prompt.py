@@ -1,4 +1,4 @@
-"""Puts images into a prompt: token ids in which each has its places, and features that name them. Front end."""
+"""Puts images into a prompt: token ids in which each has its places, and the `Media` that names them. Front end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tenonry.errors import RequestError
-from tenonry.media import DIGESTS, SPANS, WHOLE, media_input
+from tenonry.step import Media
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 def with_images(
     token_ids: I32, images: Sequence[ProcessedImage], processor: ImageProcessor
-) -> tuple[I32, dict[str, np.ndarray]]:
-    """The prompt i32[n] with each image in place of one placeholder, in order, and the features of the request.
+) -> tuple[I32, Media]:
+    """The prompt i32[n] with each image in place of one placeholder, in order, and the media of the request.
 
     Raises RequestError when there are more or fewer placeholders than images.
     """
@@ -43,10 +43,14 @@ def with_images(
         length += len(image.token_ids)
         start = place + 1
     parts.append(token_ids[start:])
-    features = _features(spans, images)
-    if whole:
-        features[WHOLE] = np.array(whole, np.int64)
-    return np.concatenate(parts).astype(np.int32), features
+    digests = np.frombuffer(b"".join(image.digest for image in images), np.uint8)
+    media = Media(
+        np.array(spans, np.int64),
+        digests.reshape(len(images), -1),
+        [image.inputs for image in images],
+        np.array(whole, np.int64).reshape(-1, 2),
+    )
+    return np.concatenate(parts).astype(np.int32), media
 
 
 def with_surroundings(text: str, images: Sequence[ProcessedImage], placeholder: str) -> str:
@@ -58,14 +62,3 @@ def with_surroundings(text: str, images: Sequence[ProcessedImage], placeholder: 
     for image, part in zip(images, parts[1:], strict=True):
         spliced += image.before + placeholder + image.after + part
     return spliced
-
-
-def _features(
-    spans: list[tuple[int, int]], images: Sequence[ProcessedImage]
-) -> dict[str, np.ndarray]:
-    digests = np.frombuffer(b"".join(image.digest for image in images), np.uint8)
-    features = {SPANS: np.array(spans, np.int64), DIGESTS: digests.reshape(len(images), -1)}
-    for number, image in enumerate(images):
-        for name, array in image.inputs.items():
-            features[media_input(number, name)] = array
-    return features

@@ -16,9 +16,7 @@ from tenonry_images.sources import ImageSources
 from tenonry_io_text.content import ChatImage, ChatImages
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from tenonry.step import I32
+    from tenonry.step import I32, Media
     from tenonry_helper_pool.turns import Report
     from tenonry_images.base import ImageProcessor
     from tenonry_io_text.codec import Codec
@@ -69,8 +67,8 @@ class PromptImages:
 
     def put(
         self, token_ids: I32, images: list[ProcessedImage], *, is_cut: bool
-    ) -> tuple[I32, dict[str, np.ndarray]]:
-        """The prompt with its images, and the features. Raises RequestError."""
+    ) -> tuple[I32, Media]:
+        """The prompt with its images, and the media of the request. Raises RequestError."""
         if is_cut:
             raise RequestError(
                 "truncate_prompt_tokens: a prompt with images cannot be cut; leave it out, or shorten the chat",

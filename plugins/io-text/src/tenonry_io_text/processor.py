@@ -118,20 +118,17 @@ class TextIOProcessor(IOProcessor):
         if params.structured_output is not None:
             self._grammars.check(params, self._need_codec("structured_output"))
         token_ids = self._token_ids(self._with_images(parsed), add_special_tokens)
-        features = None
+        media = None
         if parsed.images and self._images is not None:
             is_cut = parsed.truncate is not None
-            token_ids, features = self._images.put(token_ids, parsed.images, is_cut=is_cut)
+            token_ids, media = self._images.put(token_ids, parsed.images, is_cut=is_cut)
         if parsed.truncate is not None and len(token_ids) > parsed.truncate:
             if is_pooled:
                 token_ids = beginning(token_ids, self._plain_ids(parsed), parsed.truncate)
             else:
                 token_ids = token_ids[-parsed.truncate :]
         return ProcessedPrompt(
-            token_ids=token_ids,
-            text=parsed.text,
-            bad_words=self._bad_words(params),
-            features=features,
+            token_ids=token_ids, text=parsed.text, bad_words=self._bad_words(params), media=media
         )
 
     def relaxed_output(self, spec: StructuredOutput) -> tuple[StructuredOutput, tuple[str, ...]]:

@@ -35,7 +35,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 REMEDIES = {  # by the field that the worker does not support
     "structured_output": "leave out structured output, strict tools and a tool_choice that demands calls, or serve the "
     "model with a worker that has grammars, such as --worker torch",
-    "features": "send text only, or serve the model with a worker that sees images",
+    "media": "send text only, or serve the model with a worker that sees images",
     "adapter": "name the model itself, or serve it with a worker that has adapters, such as --worker torch",
 }
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}

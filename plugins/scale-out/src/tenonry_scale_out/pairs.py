@@ -115,7 +115,8 @@ class PairedLLM(AsyncLLM):
         except (TypeError, TenonryError):  # raised again where such requests are refused
             return None
         request = requests[0]
-        if len(request.prompt_token_ids) < self._policy.least_tokens or request.features:
+        is_text = not request.features and request.media is None
+        if len(request.prompt_token_ids) < self._policy.least_tokens or not is_text:
             return None
         return processed.text, request
 

@@ -193,7 +193,7 @@ class ModelRunner:
             self._enter_length(new)
             self.sampler.enter(new)
             self.rounds.enter(new)
-            if self.images is None and new.features:
+            if self.images is None and new.media is not None:
                 self.images = ImageRows(Blind(), len(self.generation))
             if self.images is not None:
                 self.images.enter(new)
@@ -313,7 +313,7 @@ class ModelRunner:
             sampled = self.sampler.sample(logits, step)
             if self.images is not None and self.images.failed.any():
                 failed = self.buffers.put("failed", self.images.failed[step.row])
-                sampled.failure.masked_fill_(failed, RowFailure.FEATURES)
+                sampled.failure.masked_fill_(failed, RowFailure.MEDIA)
         if group.size > 1:
             sampled = shared(sampled, len(step.row), group, self.device)
         self.history.record(step.row, step.length, sampled.token_ids, self.buffers)

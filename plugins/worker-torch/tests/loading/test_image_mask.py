@@ -8,7 +8,7 @@ import torch
 import worker_images
 import worker_wrappers
 
-from tenonry.media import SPANS, WHOLE
+from tenonry.step import Media
 from tenonry_worker_torch.images.request import RequestImages
 from tenonry_worker_torch.loading.image_mask import asks_for_kinds, sees_spans
 
@@ -88,11 +88,13 @@ def test_masks_of_another_rule_are_seen(gemma3, change):
 
 
 def test_runs_are_the_neighbours_within_one_image():
-    features = {
-        SPANS: np.array([[2, 5], [9, 2], [11, 2]]), "media.digests": np.zeros((3, 32), np.uint8),
-        WHOLE: np.array([[2, 2], [5, 2], [9, 4]]),
-    }  # fmt: skip
-    images = RequestImages(features)
+    media = Media(
+        np.array([[2, 5], [9, 2], [11, 2]]),
+        np.zeros((3, 32), np.uint8),
+        [{}, {}, {}],
+        np.array([[2, 2], [5, 2], [9, 4]]),
+    )
+    images = RequestImages(media)
     images.find_places(np.array([0, 0, 9, 9, 1, 9, 9, 0, 0, 9, 9, 9, 9, 0]), 9)
     assert images.runs(0, 14) == [(2, 4), (5, 7), (9, 11), (11, 13)]
     assert images.runs(4, 5) == []

@@ -41,7 +41,7 @@ class Folder:
                 number,
                 ids,
                 max_tokens=LENGTH,
-                features=worker_images.features_of(
+                media=worker_images.media_of(
                     spans, inputs, spans if self.family == "gemma3" else None
                 ),
             )

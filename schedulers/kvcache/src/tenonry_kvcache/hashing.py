@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 
 from tenonry.kv_cache import LengthClasses
-from tenonry.media import DIGESTS, SPANS, WHOLE, is_media
 from tenonry.request import Request
 
 TOKEN_BYTES = np.dtype(np.int32).itemsize
@@ -54,15 +53,13 @@ class BlockHasher:
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_plain, order="deterministic")
 
     def seed(self, request: Request) -> bytes:
-        """The digest before the first block: cache salt (a tenant's own), content of the adapter, features that belong
-        to no image, and the length of the prompt where K depends on it.
+        """The digest before the first block: cache salt (a tenant's own), content of the adapter, features, and the
+        length of the prompt where K depends on it.
         """
         source = request.source
         salt = source.cache_salt
         adapter = source.adapter and source.adapter.digest
         features = source.features
-        if features and SPANS in features:
-            features = {name: each for name, each in features.items() if not is_media(name)}
         length = self._length_class(request)
         if salt is None and adapter is None and not features and not length:
             return self._root
@@ -83,13 +80,13 @@ class BlockHasher:
 
     def chain(self, request: Request) -> Chain:
         """A chain that begins with the request's seed."""
-        features = request.source.features
+        media = request.source.media
         seed = self.seed(request)
-        if not features or SPANS not in features:
+        if media is None:
             return [seed]
         images: dict[int, bytes] = {}
-        mark = "!" if WHOLE in features else ":"
-        for (begin, count), digest in zip(features[SPANS].tolist(), features[DIGESTS], strict=True):
+        mark = "!" if len(media.whole) else ":"
+        for (begin, count), digest in zip(media.spans.tolist(), media.digests, strict=True):
             number = begin // self._block_size
             place = f"{begin % self._block_size}+{count}{mark}".encode()
             images[number] = images.get(number, b"") + place + digest.tobytes()

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tenonry.media import SPANS
 from tenonry.request import Request
 from tenonry.step import I32
 from tenonry_scheduling.rows import Index
@@ -130,10 +129,10 @@ class EncoderLimit:
 
 def images_after(request: Request, num_computed: int) -> list[Image]:
     """The images of a request that have a token at `num_computed` or later."""
-    features = request.source.features
-    if not features or SPANS not in features:
+    media = request.source.media
+    if media is None:
         return []
-    spans = ((begin, begin + count) for begin, count in features[SPANS].tolist())
+    spans = ((begin, begin + count) for begin, count in media.spans.tolist())
     return [image for image in spans if image[1] > num_computed]
 
 

@@ -1,6 +1,6 @@
 """Parts of prompts that no step may split: the tokens of an image with bidirectional attention. Engine process.
 
-A chunk ends before such a piece or behind it. `WHOLE` in the features of a request holds their positions.
+A chunk ends before such a piece or behind it. `Media.whole` of a request holds their positions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from tenonry.errors import RequestError
-from tenonry.media import WHOLE
 from tenonry.request import Request
 from tenonry.step import I32
 from tenonry_scheduling.rows import Index
@@ -87,31 +86,22 @@ def uncut(pieces: Sequence[Piece], start: int, count: int, left: int) -> int:
 
 def pieces_after(request: Request, num_computed: int) -> list[Piece]:
     """The pieces of a request that have a token at `num_computed` or later."""
-    features = request.source.features
-    if not features or WHOLE not in features:
+    media = request.source.media
+    if media is None:
         return []
-    pieces = ((begin, begin + count) for begin, count in features[WHOLE].tolist())
+    pieces = ((begin, begin + count) for begin, count in media.whole.tolist())
     return [piece for piece in pieces if piece[1] > num_computed]
 
 
 def check_pieces(request: Request, most: int) -> None:
     """Raises RequestError for pieces that are none, and for one of more than `most` tokens."""
-    features = request.source.features
-    if not features or WHOLE not in features:
-        return
-    whole = features[WHOLE]
-    if whole.dtype.kind not in "iu" or whole.ndim != 2 or whole.shape[1] != 2:
-        raise RequestError(
-            f"feature '{WHOLE}' must be integers [pieces, 2], not {whole.dtype} {list(whole.shape)}",
-            "features",
-        )
     end = 0
     for begin, stop in pieces_after(request, -1):
         if begin < end or stop <= begin or stop > request.num_prompt_tokens:
             raise RequestError(
-                f"feature '{WHOLE}': the piece from {begin} to {stop} must begin at {end} or later, and end within the "
+                f"media.whole: the piece from {begin} to {stop} must begin at {end} or later, and end within the "
                 f"{request.num_prompt_tokens} tokens of the prompt",
-                "features",
+                "media",
             )
         end = stop
         if stop - begin > most:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tenonry.config import EngineConfig
-from tenonry.media import SPANS, WHOLE
 from tenonry_testkit.rules import FEW_IMAGES, STAYS_WHOLE, expect
 
 if TYPE_CHECKING:
@@ -31,11 +30,11 @@ class EncoderChecker:
 
     def ran(self, source: EngineCoreRequest, start: int, end: int, *, is_first: bool) -> None:
         """A row computed its tokens from `start` up to `end`; `is_first`: for the first time since it entered."""
-        for begin, count in _spans(source, WHOLE):
+        for begin, count in _spans(source, "whole"):
             detail = f"a row ends at {end}, and {begin} to {begin + count} must stay whole"
             expect(not begin < end < begin + count, STAYS_WHOLE, detail)
         sizes = []
-        for begin, count in _spans(source, SPANS):
+        for begin, count in _spans(source, "spans"):
             is_cut = is_first and begin < start < begin + count
             if start <= begin < end or is_cut:
                 sizes.append(count)
@@ -51,7 +50,5 @@ class EncoderChecker:
 
 
 def _spans(source: EngineCoreRequest, name: str) -> Iterable[tuple[int, int]]:
-    features = source.features
-    if not features or name not in features:
-        return []
-    return [(begin, count) for begin, count in features[name].tolist()]
+    spans = [] if source.media is None else getattr(source.media, name).tolist()
+    return [(begin, count) for begin, count in spans]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from tenonry.messages import EngineCoreRequest
 from tenonry.step import NewRow
+from tenonry.transport.serial import to_plain
 from tenonry_testkit.rules import OWN_FIELDS, expect
 
 
@@ -23,7 +20,7 @@ class RowChecker:
             "bad_words": tuple(source.bad_words),
             "adapter": source.adapter,
         }
-        self._features = _plain(source.features)
+        self._arrays = {name: to_plain(getattr(source, name)) for name in ("features", "media")}
 
     def check(self, new: NewRow) -> None:
         """Raise RuleBroken for a row that differs."""
@@ -33,12 +30,9 @@ class RowChecker:
         self._expect("num_output", new.num_output, len(token_ids) - len(self._prompt))
         for field, wanted in self._fields.items():
             self._expect(field, getattr(new, field), wanted)
-        self._expect("features", _plain(new.features), self._features)
+        for field, wanted in self._arrays.items():
+            self._expect(field, to_plain(getattr(new, field)), wanted)
 
     @staticmethod
     def _expect(field: str, found: object, wanted: object) -> None:
         expect(found == wanted, OWN_FIELDS, "{} is {!r:.80}, not {!r:.80}", field, found, wanted)
-
-
-def _plain(features: dict[str, np.ndarray] | None) -> dict[str, Any]:
-    return {name: array.tolist() for name, array in (features or {}).items()}

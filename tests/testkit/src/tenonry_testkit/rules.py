@@ -5,9 +5,7 @@ from __future__ import annotations
 LIMITS = "max_num_batched_tokens, max_num_seqs and max_model_len are never exceeded"
 KNOWN_AND_UNFINISHED = "only known, unfinished requests are scheduled"
 ONE_WRITER = "one block is never given to two writers"
-OWN_FIELDS = (
-    "a new row has the prompt, delivered tokens, parameters, adapter and features of its request"
-)
+OWN_FIELDS = "a new row has the prompt, delivered tokens, parameters, adapter, features and media of its request"
 HAS_SLOT = "every scheduled token has a slot"
 STATE_SLOTS = (
     "a row with a cached prefix starts from one snapshot that was saved in an earlier step"
@@ -16,7 +14,7 @@ FEW_ADAPTERS = "the rows of one step have at most max_loras different adapters"
 FEW_IMAGES = (
     "a step encodes at most max_encoder_tokens tokens of images, or one image that is larger"
 )
-STAYS_WHOLE = "no step ends in a piece of a prompt that `WHOLE` of its features names"
+STAYS_WHOLE = "no step ends in a piece of a prompt that `Media.whole` names"
 NO_OVERRUN = "length limits are never overrun"
 NO_CHUNKS = "without chunked prefill a row computes all its tokens at once"
 NO_PENDING = "without feedback no row with a pending token is scheduled"

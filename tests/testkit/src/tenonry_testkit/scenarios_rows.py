@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tenonry.media import DIGESTS, SPANS
-from tenonry.step import Adapter
+from tenonry.step import Adapter, Media
 from tenonry_testkit.scenarios_endings import MakeHarness
 from tenonry_testkit.spec import HarnessSpec
 
@@ -25,8 +24,13 @@ REQUESTS: dict[str, tuple[dict[str, Any], ...]] = {
     "bad_words": ({"bad_words": ((7, 8), (9,))}, {"bad_words": ((10,),)}),
     "adapter": ({"adapter": Adapter("a", "1")}, {"adapter": Adapter("a", "2")}, {}),
     "features": (
-        {"features": {SPANS: np.array([[2, 3]]), DIGESTS: np.full((1, 32), 1, np.uint8)}},
-        {"features": {SPANS: np.array([[2, 3]]), DIGESTS: np.full((1, 32), 2, np.uint8)}},
+        {"features": {"tenant": np.array([1])}},
+        {"features": {"tenant": np.array([2])}},
+        {},
+    ),
+    "media": (
+        {"media": Media(np.array([[2, 3]]), np.full((1, 32), 1, np.uint8), [{}])},
+        {"media": Media(np.array([[2, 3]]), np.full((1, 32), 2, np.uint8), [{}])},
         {},
     ),
 }

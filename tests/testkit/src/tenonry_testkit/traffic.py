@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 import hypothesis.strategies as st
 import numpy as np
 
-from tenonry.media import DIGESTS, SPANS, WHOLE
 from tenonry.sampling_params import SamplingParams, StructuredOutput
-from tenonry.step import Adapter
+from tenonry.step import Adapter, Media
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.ledger import Entry
 from tenonry_testkit.spec import HarnessSpec
@@ -129,14 +128,12 @@ def send(harness: SchedulerHarness, ask: Send) -> Entry:
         logprobs=ask.logprobs,
         prompt_logprobs=ask.prompt_logprobs,
         structured_output=ANYTHING if ask.has_grammar else None,
-        features=features_of(ask.images, len(prompt), whole=ask.whole),
+        media=media_of(ask.images, len(prompt), whole=ask.whole),
     )
 
 
-def features_of(
-    sizes: Sequence[int], num_tokens: int, *, whole: bool = False
-) -> dict[str, np.ndarray] | None:
-    """The features of images that a prompt of so many tokens has places for; None without any.
+def media_of(sizes: Sequence[int], num_tokens: int, *, whole: bool = False) -> Media | None:
+    """Images that a prompt of so many tokens has places for; None without any.
 
     `whole`: no step may cut one.
     """
@@ -151,10 +148,8 @@ def features_of(
         return None
     digests = np.zeros((len(spans), 32), np.uint8)
     digests[:, 0] = [size for _, size in spans]
-    features = {SPANS: np.array(spans, np.int64), DIGESTS: digests}
-    if whole:
-        features[WHOLE] = features[SPANS]
-    return features
+    places = np.array(spans, np.int64)
+    return Media(places, digests, [{} for _ in spans], places if whole else places[:0])
 
 
 def _stop_ids(harness: SchedulerHarness, ask: Send, prompt: list[int]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The images of one request, as its features have them. Worker process."""
+"""The images of one request. Worker process."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tenonry.media import DIGESTS, SPANS, WHOLE, media_input
-
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
+
+    from tenonry.step import Media
 
 Span = tuple[int, int]  # first token of an image in its prompt, and the one after its last
 
@@ -25,20 +25,20 @@ class RequestImages:
 
     __slots__ = ("digests", "embeddings", "inputs", "places", "positions", "spans", "whole")
 
-    def __init__(self, features: dict[str, np.ndarray]) -> None:
-        """Raises KeyError or ValueError for features that are not those of images."""
-        spans = np.asarray(features[SPANS], np.int64).reshape(-1, 2)
-        digests = features[DIGESTS]
-        if len(digests) != len(spans):
-            raise ValueError(f"{len(spans)} images have {len(digests)} digests")
-        self.spans: list[Span] = [(begin, begin + count) for begin, count in spans.tolist()]
-        self.digests = [np.asarray(digest, np.uint8).tobytes() for digest in digests]
-        self.inputs = [_inputs_of(features, number) for number in range(len(spans))]
-        self.embeddings: list[torch.Tensor | None] = [None] * len(spans)
-        self.places: list[NDArray[np.int64] | None] = [None] * len(spans)
+    def __init__(self, media: Media) -> None:
+        """Raises ValueError where there are not as many digests or inputs as spans."""
+        num_images = len(media.spans)
+        if not num_images == len(media.digests) == len(media.inputs):
+            raise ValueError(
+                f"{num_images} images have {len(media.digests)} digests and {len(media.inputs)} inputs"
+            )
+        self.spans: list[Span] = [(begin, begin + count) for begin, count in media.spans.tolist()]
+        self.digests = [digest.tobytes() for digest in media.digests]
+        self.inputs = media.inputs
+        self.embeddings: list[torch.Tensor | None] = [None] * num_images
+        self.places: list[NDArray[np.int64] | None] = [None] * num_images
         self.positions: NDArray[np.int64] | None = None
-        pieces = features[WHOLE].tolist() if WHOLE in features else []
-        self.whole: list[Span] = [(begin, begin + count) for begin, count in pieces]
+        self.whole: list[Span] = [(begin, begin + count) for begin, count in media.whole.tolist()]
 
     def find_places(self, prompt: NDArray[np.int32], token_id: int | None) -> None:
         """Look which tokens of the prompt i32[P] are `token_id`: others may stand between the tiles of an image."""
@@ -55,7 +55,7 @@ class RequestImages:
         for begin, stop in self.runs(0, end):
             if not any(low <= begin and stop <= high for low, high in self.whole):
                 raise ValueError(
-                    f"{WHOLE!r} lacks the tokens {begin} to {stop}, which see one another"
+                    f"`Media.whole` lacks the tokens {begin} to {stop}, which see one another"
                 )
 
     def runs(self, begin: int, end: int) -> list[Span]:
@@ -104,12 +104,3 @@ class RequestImages:
         for number, (_, stop) in enumerate(self.spans):
             if stop <= end:
                 self.embeddings[number] = None
-
-
-def _inputs_of(features: dict[str, np.ndarray], number: int) -> dict[str, np.ndarray]:
-    prefix = media_input(number, "")
-    return {
-        name.removeprefix(prefix): array
-        for name, array in features.items()
-        if name.startswith(prefix)
-    }

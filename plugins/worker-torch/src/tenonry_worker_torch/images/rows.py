@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tenonry.media import WHOLE
 from tenonry_worker_torch.images.cache import CACHED_TOKENS, EncodedImages
 from tenonry_worker_torch.images.request import RequestImages
 
@@ -39,11 +38,11 @@ class ImageRows:
     def enter(self, new: NewRow) -> None:
         """A request starts, or comes back."""
         self.leave(new.row)
-        if not new.features:
+        if new.media is None:
             return
         prompt = new.token_ids[: len(new.token_ids) - new.num_output]
         try:
-            images = RequestImages(new.features)
+            images = RequestImages(new.media)
             images.find_places(prompt, self.encoder.token_id)
             if self.encoder.sees_spans:
                 images.require_whole()
@@ -79,7 +78,7 @@ class ImageRows:
                 if stop > end:
                     raise RuntimeError(
                         f"row {row} computes tokens {begin} to {end}, and those from {low} to {stop} are of one image, "
-                        f"which the scheduler must not cut: its request has the feature {WHOLE!r}"
+                        f"which `Media.whole` forbids"
                     )
                 if found is None:
                     found = step.positions.astype(np.int64)

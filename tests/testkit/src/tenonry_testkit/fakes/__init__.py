@@ -8,6 +8,7 @@ from tenonry_testkit.fakes.connector import MemoryConnector
 from tenonry_testkit.fakes.executor import InstantExecutor, NoFeedbackExecutor
 from tenonry_testkit.fakes.io_processor import ByteIOProcessor
 from tenonry_testkit.fakes.load_balancer import TurnsBalancer
+from tenonry_testkit.fakes.request_codec import KeepingCodec
 from tenonry_testkit.fakes.scheduler import ReferenceScheduler
 from tenonry_testkit.fakes.stat_logger import RecordingStatLogger
 from tenonry_testkit.fakes.tokens import TokenModel
@@ -18,6 +19,7 @@ __all__ = [
     "FakeKVError",
     "FakeWorker",
     "InstantExecutor",
+    "KeepingCodec",
     "MemoryConnector",
     "NoFeedbackExecutor",
     "RecordingStatLogger",

@@ -295,11 +295,11 @@ class UnlikeWorker(FakeWorker):
 
 
 class CountingWorker(FakeWorker):
-    """Counts the steps in which its model runs; steps that only remove rows are not counted. Takes features, and does
-    not look at them.
+    """Counts the steps in which its model runs; steps that only remove rows are not counted. Takes features and
+    media, and does not look at them.
     """
 
-    capabilities = FakeWorker.capabilities | {"features"}
+    capabilities = FakeWorker.capabilities | {"features", "media"}
     passes = 0
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:

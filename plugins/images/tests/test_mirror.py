@@ -10,21 +10,24 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from tenonry.errors import RequestError, WireError
-from tenonry.features.checks import HEADER, check_features
-from tenonry.features.mirror import LOST, MIB, MirrorEncoder, RequestDecoder
-from tenonry.media import DIGESTS, SPANS, media_input
-from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput, UtilityCall
+from tenonry.config import EngineConfig
+from tenonry.errors import RequestError
+from tenonry.interfaces.plugin import PluginContext
+from tenonry.messages import EngineCoreRequest, FinishedOutput
 from tenonry.outputs import FinishReason
+from tenonry.plugin.manager import PluginManager
 from tenonry.sampling_params import SamplingParams
+from tenonry.step import Media
+from tenonry.transport.serial import Encoder
+from tenonry_images.checks import check_media
+from tenonry_images.mirror import MIB, NOT_CACHED, ImageMirror
 
 QUARTER = MIB // 4
 HANDLES = itertools.count(1)
 
 
-def failed(asked, error=LOST):
-    finished = [FinishedOutput(asked.handle, FinishReason.ERROR, error=error)]
-    return EngineCoreOutputs(finished=finished)
+def failed(asked, code=NOT_CACHED):
+    return FinishedOutput(asked.handle, FinishReason.ERROR, error="it failed", code=code)
 
 
 def image(number):
@@ -34,22 +37,20 @@ def image(number):
 
 
 def request(numbers, **fields):
-    features = None
+    media = None
     if numbers:
         images = [image(number) for number in numbers]
         spans = [[2 * place, 1] for place in range(len(numbers))]
         digests = np.frombuffer(b"".join(digest for digest, _ in images), np.uint8)
-        features = {SPANS: np.array(spans), DIGESTS: digests.reshape(-1, 32)}
-        for place, (_, inputs) in enumerate(images):
-            features |= {media_input(place, name): array for name, array in inputs.items()}
+        media = Media(np.array(spans), digests.reshape(-1, 32), [inputs for _, inputs in images])
     return EngineCoreRequest(
         handle=next(HANDLES), request_id="r", prompt_token_ids=np.arange(20, dtype=np.int32),
-        sampling_params=SamplingParams(), features=features, **fields,
+        sampling_params=SamplingParams(), media=media, **fields,
     )  # fmt: skip
 
 
-def front_end(mib=1):
-    return MirrorEncoder(SimpleNamespace(mm_cache_mib=mib))
+def codec(mib=1):
+    return ImageMirror(PluginContext(EngineConfig(model="m", max_images=9, mm_cache_mib=mib)))
 
 
 def peer(index=0):
@@ -60,31 +61,30 @@ class Pair:
     """A front end, and one engine after another."""
 
     def __init__(self, mib=1):
-        self.front = front_end(mib)
+        self.front = codec(mib)
         self.restart()
 
     def restart(self):
         self.peer = peer()
-        self.engine = RequestDecoder()
+        self.engine = codec(0)
 
     def send(self, asked, *, is_lost=False):
         """The bytes of the message, and what the engine makes of it; None for one that is lost."""
         frames = self.front.encode(asked, self.peer)
+        self.peer.requests[asked.handle] = asked
         size = sum(len(frame) for frame in frames)
         if is_lost:
             return size, None
         return size, self.engine.decode(frames, 0)
 
-    def ended(self, outputs):
-        """The requests that are to be sent again, and the handles of those that ended."""
-        again = list(self.front.ended(self.peer, outputs))
-        return again, [finished.handle for finished in outputs.finished]
+    def ended(self, outcome):
+        """True if the request is to be sent again."""
+        return self.front.ended(self.peer, outcome, self.peer.requests.pop(outcome.handle, None))
 
 
 def same(asked, got):
-    assert (got.features or {}).keys() == (asked.features or {}).keys()
-    for name, array in (asked.features or {}).items():
-        assert np.array_equal(got.features[name], array), name
+    encode = Encoder().encode
+    assert encode(got.media) == encode(asked.media)
 
 
 def test_an_image_crosses_once():
@@ -95,7 +95,7 @@ def test_an_image_crosses_once():
     assert again < 2000
     same(request([1, 2]), got)
     same(request([2, 1, 2]), same_again)
-    check_features(same_again.features, 20)
+    check_media(same_again, None)
 
 
 def test_those_of_longest_ago_go_first_on_both_sides():
@@ -121,7 +121,7 @@ def test_with_nothing_to_keep_and_without_images_messages_are_what_they_were():
     for numbers in ([1], [1], []):
         _, got = pair.send(request(numbers))
         same(request(numbers), got)
-    assert not pair.engine.kept
+    assert pair.engine.kept[0][1] == {}
 
 
 def test_each_front_end_and_each_engine_are_a_pair_of_their_own():
@@ -144,22 +144,23 @@ def test_a_message_that_cannot_be_sent_leaves_nothing_behind():
 def test_a_reset_has_both_sides_forget():
     pair = Pair()
     pair.send(request([1, 2]))
-    pair.front.encode(UtilityCall(1, "reset_mm_cache"))
+    pair.front.forget()
     size, got = pair.send(request([1]))
     assert size > QUARTER
     same(request([1]), got)
     assert len(pair.engine.kept[0][1]) == 1
 
 
-@pytest.mark.parametrize(
-    "header", [np.array([], np.int64), np.array([1, 2, 2]), np.array([7, 2]), np.array([7])]
-)
+@pytest.mark.parametrize("header", [[], [1, 2, 2], [7, 2], [7], None])
 def test_a_header_that_does_not_fit_is_refused(header):
     asked = request([1])
-    asked.features[HEADER] = header
-    frames = front_end().encode(asked)
-    with pytest.raises(WireError, match="not kept by this engine"):
-        RequestDecoder().decode(frames, 0)
+    if header is not None:
+        parts = {"header": np.array(header, np.int64), "dropped": np.empty((0, 32), np.uint8)}
+        asked.media.inputs.append(parts)
+    frames = Encoder().encode(asked)
+    with pytest.raises(RequestError, match="not cached by this engine") as raised:
+        codec().decode(frames, 0)
+    assert raised.value.code == NOT_CACHED
 
 
 def test_a_request_that_named_a_lost_image_is_sent_once_more_with_all_of_its_images():
@@ -168,19 +169,15 @@ def test_a_request_that_named_a_lost_image_is_sent_once_more_with_all_of_its_ima
     pair.engine.forget(0)
     first, second = request([1, 2]), request([2, 1])
     for asked in (first, second):
-        with pytest.raises(WireError):
+        with pytest.raises(RequestError, match="not cached"):
             pair.send(asked)
     for asked in (first, second):
-        again, ended = pair.ended(failed(asked))
-        assert again == [asked]
-        assert not ended
+        assert pair.ended(failed(asked))
         size, got = pair.send(asked)
         assert size > 2 * QUARTER
         same(asked, got)
-    assert pair.ended(failed(first)) == ([], [first.handle])
-    done = EngineCoreOutputs(finished=[FinishedOutput(second.handle, FinishReason.LENGTH)])
-    assert pair.ended(done) == ([], [second.handle])
-    assert not {first.handle, second.handle} & pair.peer.requests.keys()
+    for asked in (first, second):
+        assert not pair.ended(failed(asked))
 
 
 def test_one_that_was_sent_again_goes_on_in_another_engine_with_its_images():
@@ -189,24 +186,29 @@ def test_one_that_was_sent_again_goes_on_in_another_engine_with_its_images():
     pair.send(request([1]))
     pair.engine.forget(0)
     asked = request([1, 2])
-    with pytest.raises(WireError):
+    with pytest.raises(RequestError, match="not cached"):
         pair.send(asked)
-    (again,), _ = pair.ended(failed(asked))
-    pair.send(again)
-    held = pair.peer.requests[asked.handle]
+    assert pair.ended(failed(asked))
+    pair.send(asked)
     pair.restart()
-    _, got = pair.send(held)
+    _, got = pair.send(asked)
     same(asked, got)
 
 
-@pytest.mark.parametrize(
-    ("numbers", "error"), [([1], "the engine is shutting down"), ([], LOST), ([1], None)]
-)
-def test_no_other_request_is_sent_again(numbers, error):
+def test_one_that_named_a_lost_image_before_a_reset_is_sent_again():
     pair = Pair()
-    asked = request(numbers)
+    asked = request([1])
+    pair.send(asked, is_lost=True)
+    pair.front.forget()
+    assert pair.ended(failed(asked))
+
+
+@pytest.mark.parametrize("code", ["", "invalid_request"])
+def test_one_that_failed_otherwise_is_not_sent_again(code):
+    pair = Pair()
+    asked = request([1])
     pair.send(asked)
-    assert pair.ended(failed(asked, error)) == ([], [asked.handle])
+    assert not pair.ended(failed(asked, code))
 
 
 def test_one_that_was_aborted_is_not_sent_again():
@@ -214,13 +216,13 @@ def test_one_that_was_aborted_is_not_sent_again():
     asked = request([1])
     pair.send(asked)
     del pair.peer.requests[asked.handle]
-    assert pair.ended(failed(asked)) == ([], [asked.handle])
+    assert not pair.ended(failed(asked))
 
 
 def test_images_of_a_client_that_is_gone_are_forgotten():
     pair = Pair()
     pair.send(request([1]))
-    other = front_end().encode(request([2]), peer())
+    other = codec().encode(request([2]), peer())
     pair.engine.decode(other, 1)
     for client in (0, 0, 5):
         pair.engine.forget(client)
@@ -245,11 +247,11 @@ def test_no_order_of_events_gives_a_wrong_image(ops):
     has_lost = False
     for op in ops:
         if op == "reset":
-            pair.front.encode(UtilityCall(1, "reset_mm_cache"))
+            pair.front.forget()
         elif op == "restart":
             pair.restart()
         elif op == "front ends":
-            pair.front = front_end()
+            pair.front = codec()
         elif op == "lost":
             pair.send(request([1, 3]), is_lost=True)
             has_lost = True
@@ -260,12 +262,22 @@ def test_no_order_of_events_gives_a_wrong_image(ops):
             asked = request(op)
             try:
                 _, got = pair.send(asked)
-            except WireError:
+            except RequestError:
                 assert has_lost
-                assert pair.ended(failed(asked)) == ([asked], [])
+                assert pair.ended(failed(asked))
                 _, got = pair.send(asked)
                 has_lost = False
             same(request(op), got)
             kept = pair.engine.kept.get(0, (0, {}))[1]
             num_bytes = sum(array.nbytes for each in kept.values() for array in each.values())
             assert has_lost or num_bytes <= MIB
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_used"),
+    [({"max_images": 1}, True), ({}, False), ({"max_images": 1, "mm_cache_mib": 0}, False)],
+)
+def test_it_is_the_default_where_requests_bring_images(fields, is_used):
+    config = EngineConfig(model="m", **fields)
+    record = PluginManager(config.plugins).resolve("request_codec", config.request_codec, config)
+    assert (record.target == "tenonry_images.mirror:ImageMirror") == is_used

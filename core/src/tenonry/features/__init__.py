@@ -1,1 +1,0 @@
-"""What requests bring besides tokens: checked at the door, and sent to an engine once."""
