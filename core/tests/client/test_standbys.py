@@ -15,6 +15,7 @@ from tenonry.continuity import restarts
 from tenonry.errors import ConfigError, EngineDeadError
 from tenonry.interfaces.launcher import FIRST_STANDBY
 from tenonry.interfaces.stat_logger import StatLoggerContext
+from tenonry.launch.process import ProcessLauncher
 from tenonry.replacement import standbys
 from tenonry.replacement.standbys import check_supported
 from tenonry.stats import RecoveryStats
@@ -430,7 +431,6 @@ class TestEnd:
     ("values", "text"),
     [
         ({"engine_death": "stop"}, "engine_death=stop, since no engine is started again"),
-        ({"launcher": "ray"}, "launcher=ray; only engines that are processes of this node"),
         ({"data_parallel_size": 2, "data_parallel_size_local": 1}, "engines on other nodes"),
         ({"kv_connector": "disk"}, "kv_connector=disk"),
     ],
@@ -438,14 +438,27 @@ class TestEnd:
 def test_what_has_none(values, text):
     config = served_config(standby_engines=2, **values)
     with pytest.raises(ConfigError, match=f"standby_engines=2 is not possible with .*{text}"):
-        check_supported(config, fake_model())
+        check_supported(config, fake_model(), ProcessLauncher)
+
+
+@pytest.mark.parametrize("name", ["process", "tenonry_testkit.fakes:Any"])
+def test_the_launcher_decides_by_its_class(name):
+    """Whatever its name: one that cannot rename engines is refused."""
+
+    class Elsewhere(ProcessLauncher):
+        supports_replacement = False
+
+    config = served_config(standby_engines=2, launcher=name)
+    check_supported(config, fake_model(), ProcessLauncher)
+    with pytest.raises(ConfigError, match=f"launcher={name}; only engines that are processes of"):
+        check_supported(config, fake_model(), Elsewhere)
 
 
 def test_engines_in_lockstep_have_none():
     config = served_config(standby_engines=1)
     with pytest.raises(ConfigError, match="engines that step together"):
-        check_supported(config, fake_model(needs_lockstep=True))
-    check_supported(served_config(), fake_model(needs_lockstep=True))
+        check_supported(config, fake_model(needs_lockstep=True), ProcessLauncher)
+    check_supported(served_config(), fake_model(needs_lockstep=True), ProcessLauncher)
 
 
 def test_a_blocking_engine_has_none(make_llm):

@@ -25,7 +25,7 @@ from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import CoordinatorFacts, EngineFacts, EngineZmqAddresses
 from tenonry.plugin.manager import PluginManager
-from tenonry.plugin.plan import PluginPlan
+from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry.replacement.changes import changed
 from tenonry.replacement.fleets import Fleets
 from tenonry.replacement.replacement import Replacement, check_layout, check_present
@@ -119,7 +119,7 @@ class OwnedEngines(Engines):
         if stat_loggers:  # a caller that brings a logger wants records
             config = config.replaced(log_stats=True)
         self._manager, self.plan, self.model = resolve_front_end(config, launcher=True)
-        check_supported(config, self.model)
+        check_supported(config, self.model, load_class(self.plan.get("launcher")))
         self.config, self._context = config, context
         self.changes: Collection[str] = ()
         self.on_change = self.on_refused = lambda _: None
@@ -289,9 +289,9 @@ class OwnedEngines(Engines):
         check_layout(self.config, self.model, self.fleets)
         check_present(self.client.awaited, self.changes)
         config = changed(self.config, changes)
-        check_supported(config, self.model)
         manager = PluginManager(config.plugins)
         plan = await asyncio.to_thread(manager.plan, config)
+        check_supported(config, self.model, load_class(plan.get("launcher")))
         others = fallbacks.fallbacks_of(config, manager)
         plugins = [describe(each.records()) for each in (self.plan, plan)]
         logger.info("engines are replaced: %s becomes %s", *plugins)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import msgspec
 
@@ -60,7 +61,11 @@ class Launcher(Plugin[LauncherContext], ABC):
 
     Engines are named by `engine_name`. The devices that one sees are the launcher's affair, and stand in the
     environment of its process. Methods may be called from any thread, one at a time.
+
+    `supports_replacement`: an engine may take the name of another one (`rename`), as standbys and replacements do.
     """
+
+    supports_replacement: ClassVar[bool] = False
 
     def host(self) -> str | None:
         """The address of this node where its engines can reach us, over TCP with CURVE; None when all are on this node
@@ -86,7 +91,7 @@ class Launcher(Plugin[LauncherContext], ABC):
         """Stop some engines for good, as `shutdown` does; no callback is called for them. Unknown names are ignored."""
 
     def rename(self, name: str, new: str) -> None:
-        """A process has another name from now on; an unknown one is ignored. Only for `standby_engines`."""
+        """A process has another name from now on; an unknown one is ignored. Only with `supports_replacement`."""
         raise Unsupported(f"this launcher has no standby engines: {name} cannot become {new}")
 
     def has_stepped(self, name: str) -> bool:

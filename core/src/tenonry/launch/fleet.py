@@ -96,7 +96,7 @@ class EngineFleet:
         self._num_local = math.inf if num_local is None else num_local
         self.is_local = host is None and self._num_local >= config.data_parallel_size
         self._host = host or config.data_parallel_address
-        keys = None if self.is_local or before else _keys(config)
+        keys = None if self.is_local or before else _keys(config, is_launched=host is not None)
         self.curve: CurveKeys | None = before.curve if before else keys
         self._curve_text = "" if self.curve is None else self.curve.encode()
         self._coordination: tuple[type[Coordination], PluginRecord] | None = None
@@ -104,6 +104,11 @@ class EngineFleet:
             self._coordination = resolve_point(COORDINATIONS, COORDINATION)
         self._context: Context = zmq.Context()
         self._nodes = NodeWatch(self._lost_there, self._returned)
+
+    @property
+    def supports_replacement(self) -> bool:
+        """Whether its launcher lets engines take the names of others."""
+        return self._launcher.supports_replacement
 
     def change(self, config: EngineConfig, plan: PluginPlan) -> None:
         """Engines that are started from now on get these."""
@@ -365,11 +370,11 @@ class EngineFleet:
         self._context.destroy(linger=0)
 
 
-def _keys(config: EngineConfig) -> CurveKeys:
-    """The keys of the key file, which nodes share; else new ones, which a launcher hands to its engines."""
+def _keys(config: EngineConfig, *, is_launched: bool) -> CurveKeys:
+    """Keys of the key file, which nodes share; else new ones, for a launcher that starts the engines of all nodes."""
     if config.auth_key_file is not None:
         return read_keys(config.auth_key_file)
-    if config.launcher.name == "process":
+    if not is_launched:
         raise ConfigError(
             "engines on other nodes need keys that all nodes know: write them with `tenonry keys FILE`, copy the file, "
             "and give --auth-key-file FILE on every node"

@@ -26,6 +26,7 @@ def watch_options(config: EngineConfig) -> dict[str, Any]:
 class ProcessLauncher(Launcher):
     """Starts one child per engine. A subclass may choose another `starter`, and another `role` that runs an engine."""
 
+    supports_replacement = True
     role = ENGINE_ROLE
 
     def __init__(self, context: LauncherContext) -> None:

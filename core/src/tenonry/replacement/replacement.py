@@ -181,7 +181,7 @@ def check_layout(config: EngineConfig, model: ModelInfo, fleets: Fleets) -> None
     where = ""
     if model.needs_lockstep and config.expert_rendezvous:
         where = f"expert_rendezvous={config.expert_rendezvous}, where those that run have met"
-    elif config.launcher.name != "process":
+    elif not fleets.current.supports_replacement:
         where = f"launcher={config.launcher.name}"
     elif not fleets.current.is_local:
         where = (

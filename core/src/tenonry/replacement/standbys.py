@@ -13,7 +13,7 @@ from tenonry.config import EngineConfig
 from tenonry.continuity.budget import MAX_RESTARTS, WINDOW_S, RestartBudget
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.info import ModelInfo
-from tenonry.interfaces.launcher import FIRST_STANDBY, Death, engine_name
+from tenonry.interfaces.launcher import FIRST_STANDBY, Death, Launcher, engine_name
 from tenonry.launch.fleet import EngineFleet
 from tenonry.replacement.replacement import Owner
 from tenonry.stats import RecoveryStats
@@ -201,7 +201,7 @@ class Standbys:
         self._owner.note(0, RecoveryStats(standbys=len(self._ready)))
 
 
-def check_supported(config: EngineConfig, model: ModelInfo) -> None:
+def check_supported(config: EngineConfig, model: ModelInfo, launcher: type[Launcher]) -> None:
     """Raises ConfigError where no engine can stand by."""
     why = ""
     local = config.data_parallel_size_local
@@ -209,7 +209,7 @@ def check_supported(config: EngineConfig, model: ModelInfo) -> None:
         return
     if config.engine_death == "stop":
         why = "engine_death=stop, since no engine is started again then"
-    elif config.launcher.name != "process":
+    elif not launcher.supports_replacement:
         why = f"launcher={config.launcher.name}; only engines that are processes of this node have some"
     elif local is not None and local < config.data_parallel_size:
         why = f"data_parallel_size_local={local}, engines on other nodes"
