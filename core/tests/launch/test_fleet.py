@@ -8,21 +8,24 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoints
 from typing import Any
 
 import pytest
 
-from tenonry.errors import ConfigError, LaunchError
+from tenonry.errors import ConfigError, LaunchError, PluginNotFound
 from tenonry.interfaces.launcher import FIRST_STANDBY
 from tenonry.launch import fleet as fleets
 from tenonry.launch.fleet import EngineFleet
 from tenonry.launch.handshake import check_alike
 from tenonry.messages import EngineFacts, EngineZmqAddresses
+from tenonry.plugin import discovery
 from tenonry.plugin.manager import PluginManager
 from tenonry_testkit.fakes.model import FakeModelHooks
 from tenonry_testkit.kernel.engine import fake_config
 from tenonry_testkit.roles import eventually
 
+PROCESS = "tenonry.launch.process:ProcessLauncher"
 FleetOf = Callable[..., EngineFleet]
 
 
@@ -127,6 +130,36 @@ def test_one_that_ends_as_soon_as_it_is_ready_is_missed(fleet, monkeypatch):
     assert "SIGKILL" in made.dead[1].reason
     assert not made.dead[1].began_step
     assert list(made.engines) == [0]
+
+
+@pytest.fixture
+def _alone(site, monkeypatch):
+    """No distribution names anything; `site` makes what was found before count no more."""
+    monkeypatch.setattr(discovery, "_entry_points", lambda: EntryPoints(()))
+
+
+@pytest.mark.usefixtures("_alone")
+class TestWithoutScaleOut:
+    """What an instance of several engines needs is named with its command; one engine needs none of it."""
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            {"data_parallel_size": 2, "load_balancer": "affinity"},
+            {"coordinated": True},
+            {"facts": {"needs_lockstep": True}, "data_parallel_size": 2},
+            {"data_parallel_size": 2, "data_parallel_size_local": 1},
+        ],
+        ids=["load balancer", "front ends", "lockstep", "nodes"],
+    )
+    def test_the_command_is_named(self, fleet, values):
+        with pytest.raises(PluginNotFound, match="pip install tenonry-scale-out"):
+            fleet(launcher=PROCESS, **values)
+
+    def test_one_engine_starts(self, fleet):
+        made = fleet(launcher=PROCESS)
+        made.start([0], EngineZmqAddresses(inputs=[], outputs=[]))
+        assert list(made.engines) == [0]
 
 
 def test_engines_may_have_different_numbers_of_blocks():

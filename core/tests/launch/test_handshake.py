@@ -11,9 +11,9 @@ import pytest
 import zmq
 
 from tenonry.errors import LaunchError
+from tenonry.interfaces.coordination import NODE_IDENTITY
 from tenonry.launch import handshake
 from tenonry.launch.handshake import CoreEngine, CoreEngineState, Handshake
-from tenonry.launch.nodes import NODE_IDENTITY
 from tenonry.messages import (
     PROTOCOL_VERSION,
     EngineFacts,

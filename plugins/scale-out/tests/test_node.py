@@ -20,11 +20,11 @@ import pytest
 
 from tenonry.client.async_llm import AsyncLLM
 from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, RequestError
-from tenonry.launch.nodes import plugins_of
 from tenonry.plugin.manager import PluginManager
 from tenonry.transport.keys import CurveKeys
 from tenonry_scale_out import node as node_module
 from tenonry_scale_out.node import HeadlessNode, fallback_configs, run_headless
+from tenonry_scale_out.nodes import plugins_of
 from tenonry_testkit.processes import free_port
 from tenonry_testkit.roles import eventually, interrupted
 from tenonry_testkit.served import FAKES, collect, params, served_config, tokens

@@ -7,9 +7,11 @@ import pytest
 import zmq
 
 from tenonry.errors import LaunchError
+from tenonry.interfaces.coordination import NODE_IDENTITY
 from tenonry.interfaces.launcher import Death
-from tenonry.launch import nodes
-from tenonry.launch.nodes import NODE_IDENTITY, NodeOrder, NodeReport, NodeWatch
+from tenonry_scale_out import nodes
+from tenonry_scale_out.nodes import HeadlessNodes, NodeOrder, NodeReport, plugins_of
+from tenonry_testkit.kernel.engine import fake_config
 from tenonry_testkit.roles import eventually
 
 ADDRESS = "inproc://nodes"
@@ -29,7 +31,7 @@ def context():
 def test_nodes_that_share_a_host_name_are_lost_one_by_one(context, monkeypatch):
     monkeypatch.setattr(nodes, "SILENCE_S", 1.0)
     deaths: dict[int, Death] = {}
-    watch = NodeWatch(deaths.__setitem__, deaths.__setitem__)
+    watch = HeadlessNodes(deaths.__setitem__, deaths.__setitem__)
     door = context.socket(zmq.ROUTER)
     door.bind(ADDRESS)
     watch.start(door)
@@ -55,13 +57,15 @@ def test_nodes_that_share_a_host_name_are_lost_one_by_one(context, monkeypatch):
 
 def test_the_last_words_of_a_node_that_is_gone_count(context):
     deaths: dict[int, Death] = {}
-    watch = NodeWatch(deaths.__setitem__, deaths.__setitem__)
+    watch = HeadlessNodes(deaths.__setitem__, deaths.__setitem__)
     door = context.socket(zmq.ROUTER)
     door.router_mandatory = True
     report = NodeReport(
         "away", [4], {4: Death("engine 4 ended with signal SIGKILL", began_step=False)}
     )
-    assert watch.receive(door, [NODE_IDENTITY + b"away", msgspec.msgpack.encode(report)]) == report
+    assert watch.receive(door, [NODE_IDENTITY + b"away", msgspec.msgpack.encode(report)]) == (
+        "engine 4 ended with signal SIGKILL on node away"
+    )
     assert deaths == {4: Death("engine 4 ended with signal SIGKILL on node away", began_step=False)}
     door.close()
 
@@ -70,7 +74,7 @@ def test_the_last_words_of_a_node_that_is_gone_count(context):
 def test_garbage_is_dropped(body, context, caplog):
     """Fault 21: the thread that watches the nodes goes on."""
     door = context.socket(zmq.ROUTER)
-    assert NodeWatch(deaf, deaf).receive(door, [NODE_IDENTITY + b"x", body]) is None
+    assert HeadlessNodes(deaf, deaf).receive(door, [NODE_IDENTITY + b"x", body]) == ""
     assert "dropped a report of a node" in caplog.text
     door.close()
 
@@ -78,7 +82,7 @@ def test_garbage_is_dropped(body, context, caplog):
 def test_an_order_reaches_the_node_of_its_engine(context):
     """What that node said before it followed the order counts no more."""
     deaths: list[Death] = []
-    watch = NodeWatch(lambda _, death: deaths.append(death), deaf)
+    watch = HeadlessNodes(lambda _, death: deaths.append(death), deaf)
     door = context.socket(zmq.ROUTER)
     door.bind(ADDRESS)
     node = context.socket(zmq.DEALER)
@@ -89,7 +93,8 @@ def test_an_order_reaches_the_node_of_its_engine(context):
     watch.receive(door, door.recv_multipart())
     assert watch.ended == {4: Death("once on node n")}
     watch.order([4, 5])  # there is none to be stopped
-    watch.order([4], "tcp://here:1", "batching")
+    config = fake_config()
+    watch.order([4], "tcp://here:1", config)
     assert watch.ended == {}
     with pytest.raises(LaunchError, match=r"the node of engines \[5\] is gone"):
         watch.order([4, 5], "tcp://here:1")
@@ -101,7 +106,7 @@ def test_an_order_reaches_the_node_of_its_engine(context):
     heard = [node.recv() for _ in range(6)]
     assert heard[:3] == [b"ok"] * 3
     orders = [msgspec.msgpack.decode(frame, type=NodeOrder) for frame in heard[3:]]
-    assert orders[1] == NodeOrder(2, [4], "tcp://here:1", "batching")
+    assert orders[1] == NodeOrder(2, [4], "tcp://here:1", plugins_of(config))
     assert [order.address for order in orders] == ["", "tcp://here:1", "tcp://here:1"]
     watch.close()
     node.close()
@@ -110,7 +115,7 @@ def test_an_order_reaches_the_node_of_its_engine(context):
 def test_a_node_that_was_started_again_returns_once(context):
     """No order that the process before it followed counts for it."""
     calls: list[tuple[str, str]] = []
-    watch = NodeWatch(
+    watch = HeadlessNodes(
         lambda _, death: calls.append(("died", str(death))),
         lambda _, death: calls.append(("returned", str(death))),
     )
@@ -135,7 +140,7 @@ def test_a_node_that_was_started_again_returns_once(context):
 
 def test_a_node_hears_when_all_engines_are_ready(context):
     """Until then, that the front end lives."""
-    watch = NodeWatch(deaf, deaf)
+    watch = HeadlessNodes(deaf, deaf)
     door = context.socket(zmq.ROUTER)
     door.bind(ADDRESS)
     node = context.socket(zmq.DEALER)

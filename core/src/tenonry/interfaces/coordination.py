@@ -7,14 +7,16 @@ A single front end with independent engines needs none. Several front ends do, a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Protocol
 
 from tenonry.config import EngineConfig
-from tenonry.interfaces.launcher import EngineSpec
+from tenonry.interfaces.launcher import Death, EngineSpec
 from tenonry.messages import HandshakeMetadata
 from tenonry.transport.keys import CurveKeys
 from tenonry.transport.sockets import Context, Socket
+
+NODE_IDENTITY = b"node "  # how the identities of nodes begin on the socket of the handshake
 
 
 class CoordinatedEngine(Protocol):
@@ -82,6 +84,37 @@ class LoadSource(ABC):
         """Close the sockets. Idempotent."""
 
 
+class NodeWatch(ABC):
+    """Nodes that start engines for a front end elsewhere: their reports, and orders to them. Owner of the engines.
+
+    `ended`: engines that ended since they were ordered last, and why. `is_running`: `start` has been called.
+    """
+
+    ended: dict[int, Death]
+    is_running: bool = False
+
+    @abstractmethod
+    def receive(self, socket: Socket, frames: list[bytes]) -> str:
+        """Read a report that arrived during a handshake. Returns why engines of that node ended, or nothing."""
+
+    @abstractmethod
+    def start(self, socket: Socket) -> None:
+        """Receive reports on the socket of the handshake from now on: the first engines are ready."""
+
+    @abstractmethod
+    def order(
+        self, indexes: Iterable[int], address: str = "", config: EngineConfig | None = None
+    ) -> None:
+        """Stop engines, and start them for the handshake at `address`, if there is one. From any thread.
+
+        Raises LaunchError if a node that should start one is gone.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop receiving. Idempotent."""
+
+
 class Coordination(ABC):
     """Creates the parts. Found under one name by the owner of the engines, which passes the class on to the others."""
 
@@ -121,3 +154,11 @@ class Coordination(ABC):
     @abstractmethod
     def load_source(self, context: Context, curve: CurveKeys | None, endpoints: str) -> LoadSource:
         """Return the load source of a front end."""
+
+    @abstractmethod
+    def watch_nodes(
+        self, on_death: Callable[[int, Death], None], on_return: Callable[[int, Death], None]
+    ) -> NodeWatch:
+        """Return the watch over nodes. `on_death(engine index, death)` is called for an engine that ended, and
+        `on_return` for each engine of a node that was started again; both from any thread.
+        """

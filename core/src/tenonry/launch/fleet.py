@@ -21,7 +21,7 @@ import zmq
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.info import ModelInfo, PluginRecord
-from tenonry.interfaces.coordination import Coordination
+from tenonry.interfaces.coordination import Coordination, NodeWatch
 from tenonry.interfaces.launcher import (
     FIRST_STANDBY,
     Death,
@@ -32,7 +32,6 @@ from tenonry.interfaces.launcher import (
 )
 from tenonry.launch.devices import num_places
 from tenonry.launch.handshake import CoreEngine, Handshake, check_alike
-from tenonry.launch.nodes import NodeWatch, plugins_of
 from tenonry.launch.supervise import STOP_TIMEOUT_S, Supervisor, describe_exit
 from tenonry.messages import CoordinatorFacts, EngineFacts, EngineZmqAddresses, HandshakeMetadata
 from tenonry.plugin.kinds import COORDINATIONS
@@ -94,16 +93,19 @@ class EngineFleet:
         host = self._launcher.host()
         num_local = config.data_parallel_size_local
         self._num_local = math.inf if num_local is None else num_local
+        self._coordination: tuple[type[Coordination], PluginRecord] | None = None
+        self._nodes: NodeWatch | None = None
+        if coordinated or model.needs_lockstep:
+            self._coordination = resolve_point(COORDINATIONS, COORDINATION)
+        if self._num_local < config.data_parallel_size:
+            coordination: type[Coordination] = resolve_point(COORDINATIONS, COORDINATION)[0]
+            self._nodes = coordination().watch_nodes(self._lost_there, self._returned)
         self.is_local = host is None and self._num_local >= config.data_parallel_size
         self._host = host or config.data_parallel_address
         keys = None if self.is_local or before else _keys(config, is_launched=host is not None)
         self.curve: CurveKeys | None = before.curve if before else keys
         self._curve_text = "" if self.curve is None else self.curve.encode()
-        self._coordination: tuple[type[Coordination], PluginRecord] | None = None
-        if coordinated or model.needs_lockstep:
-            self._coordination = resolve_point(COORDINATIONS, COORDINATION)
         self._context: Context = zmq.Context()
-        self._nodes = NodeWatch(self._lost_there, self._returned)
 
     @property
     def supports_replacement(self) -> bool:
@@ -180,8 +182,8 @@ class EngineFleet:
         if self._coordination and self.coordinator is None:
             self.coordinator = self._start_coordinator(*self._coordination)
         address = endpoint(socket)
-        if self._is_running and remote:
-            self._nodes.order(remote, address, plugins_of(self._config))
+        if self._nodes and self._is_running and remote:
+            self._nodes.order(remote, address, self._config)
         if local:
             specs = [self._spec(each.index, self._place(each.index), address) for each in local]
             self._launcher.start(specs)
@@ -190,16 +192,16 @@ class EngineFleet:
         self.engines |= {engine.index: engine for engine in facts}
         self._has_independent = not self._rendezvous
         self.remote.update(remote)
-        if self._nodes.is_running or not remote:
-            socket.close()
-        else:
+        if self._nodes and remote and not self._nodes.is_running:
             self._nodes.start(socket)
+        else:
+            socket.close()
         return facts
 
     @property
     def _is_running(self) -> bool:
         """Whether the first engines have been started, as far as that matters to those that follow."""
-        return bool(self.engines) or self._nodes.is_running
+        return bool(self.engines or (self._nodes and self._nodes.is_running))
 
     def _run_handshake(
         self, socket: Socket, engines: list[CoreEngine], addresses: EngineZmqAddresses, epoch: int
@@ -218,7 +220,7 @@ class EngineFleet:
         """Processes that a start waits for and that ended. LaunchError for one of a node, and after `shutdown`."""
         self._check_open()
         for engine in engines:
-            if engine.index in self._nodes.ended:
+            if self._nodes and engine.index in self._nodes.ended:
                 raise LaunchError(str(self._nodes.ended[engine.index]))
         names = {engine_name(engine.index) for engine in engines}
         return {
@@ -352,7 +354,8 @@ class EngineFleet:
         for index in leaving:
             self.engines.pop(index, None)
             self._places.pop(index, None)
-        self._nodes.order(self.remote.intersection(leaving))
+        if self._nodes:
+            self._nodes.order(self.remote.intersection(leaving))
         self._launcher.stop([engine_name(index) for index in leaving], timeout)
 
     def shutdown(self, timeout: float = STOP_TIMEOUT_S) -> None:
@@ -363,7 +366,8 @@ class EngineFleet:
         # A start that is under way sees `_closing`, stops what it started and closes its sockets.
         if self._starting.acquire(timeout=timeout):
             self._starting.release()
-        self._nodes.close()
+        if self._nodes:
+            self._nodes.close()
         self._launcher.shutdown(timeout)
         self._helpers.stop(timeout)
         self._coordinator_files.close()

@@ -13,7 +13,7 @@ import msgspec
 import zmq
 
 from tenonry.errors import ConfigError, LaunchError
-from tenonry.launch.nodes import NODE_IDENTITY, NodeWatch
+from tenonry.interfaces.coordination import NODE_IDENTITY, NodeWatch
 from tenonry.launch.supervise import describe_exit
 from tenonry.messages import (
     PROTOCOL_VERSION,
@@ -61,7 +61,7 @@ class Handshake:
         engines: list[CoreEngine],
         metadata: HandshakeMetadata,
         plan: PluginPlan,
-        nodes: NodeWatch,
+        nodes: NodeWatch | None = None,
     ) -> None:
         self._nodes = nodes  # takes the reports that nodes send meanwhile
         self._engines = {engine_identity(engine.index): engine for engine in engines}
@@ -109,11 +109,9 @@ class Handshake:
     def _receive(self) -> None:
         frames = self._socket.recv_multipart()
         identity = frames[0]
-        if identity.startswith(NODE_IDENTITY):
-            report = self._nodes.receive(self._socket, frames)
-            if report and report.ended:
-                reasons = "; ".join(death.reason for death in report.ended.values())
-                raise LaunchError(f"{reasons} on node {report.node}, before it was ready")
+        if self._nodes and identity.startswith(NODE_IDENTITY):
+            if ended := self._nodes.receive(self._socket, frames):
+                raise LaunchError(f"{ended}, before it was ready")
             return
         if len(identity) != IDENTITY_BYTES:
             logger.warning("dropped a message of what is no engine")

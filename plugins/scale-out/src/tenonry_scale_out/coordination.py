@@ -10,12 +10,13 @@ import msgspec
 
 from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError
-from tenonry.interfaces.coordination import Coordination, EngineCompanion, LoadSource
-from tenonry.interfaces.launcher import EngineSpec
+from tenonry.interfaces.coordination import Coordination, EngineCompanion, LoadSource, NodeWatch
+from tenonry.interfaces.launcher import Death, EngineSpec
 from tenonry.messages import HandshakeMetadata
 from tenonry.transport.keys import CurveKeys
 from tenonry.transport.sockets import Context
 from tenonry_scale_out.load_table import PublishedLoads
+from tenonry_scale_out.nodes import HeadlessNodes
 from tenonry_scale_out.wave_messages import Endpoints
 from tenonry_scale_out.waves import WaveCompanion
 
@@ -63,3 +64,8 @@ class WaveCoordination(Coordination):
 
     def load_source(self, context: Context, curve: CurveKeys | None, endpoints: str) -> LoadSource:
         return PublishedLoads(context, curve, msgspec.json.decode(endpoints, type=Endpoints))
+
+    def watch_nodes(
+        self, on_death: Callable[[int, Death], None], on_return: Callable[[int, Death], None]
+    ) -> NodeWatch:
+        return HeadlessNodes(on_death, on_return)

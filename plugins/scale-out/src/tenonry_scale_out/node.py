@@ -20,10 +20,16 @@ from tenonry.config import EngineConfig
 from tenonry.continuity.fallbacks import fallbacks_of
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.info import ModelInfo
+from tenonry.interfaces.coordination import NODE_IDENTITY
 from tenonry.interfaces.launcher import Death, EngineSpec, Launcher, LauncherContext, engine_name
-from tenonry.launch.nodes import (
+from tenonry.launch.supervise import STOP_SIGNAL, STOP_TIMEOUT_S, describe_exit
+from tenonry.logs import configure_logging
+from tenonry.plugin.manager import PluginManager, build_plugin
+from tenonry.plugin.plan import PluginPlan
+from tenonry.transport.keys import CurveKeys, read_keys
+from tenonry.transport.sockets import make_socket, tcp_address
+from tenonry_scale_out.nodes import (
     ALIVE,
-    NODE_IDENTITY,
     READY,
     REPORT_EVERY_S,
     SILENCE_S,
@@ -31,12 +37,6 @@ from tenonry.launch.nodes import (
     NodeReport,
     plugins_of,
 )
-from tenonry.launch.supervise import STOP_SIGNAL, STOP_TIMEOUT_S, describe_exit
-from tenonry.logs import configure_logging
-from tenonry.plugin.manager import PluginManager, build_plugin
-from tenonry.plugin.plan import PluginPlan
-from tenonry.transport.keys import CurveKeys, read_keys
-from tenonry.transport.sockets import make_socket, tcp_address
 
 logger = logging.getLogger("tenonry.node")
 SLICE_S = 0.1  # how long an order or a death may wait

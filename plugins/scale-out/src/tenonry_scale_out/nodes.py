@@ -1,7 +1,7 @@
 """Engines on other nodes: each such node reports its own every second, and both sides notice when the other is gone.
 Where an engine died the front end says when the node starts it again.
 
-`NodeWatch` runs beside the front end, on the socket of the handshake; the other end is in tenonry-scale-out.
+`HeadlessNodes` runs beside the front end, on the socket of the handshake; `node` and `reports` are the other end.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import zmq
 
 from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError
+from tenonry.interfaces.coordination import NodeWatch
 from tenonry.interfaces.launcher import Death
 from tenonry.transport.sockets import Socket
 
-logger = logging.getLogger(__name__)
-NODE_IDENTITY = b"node "
+logger = logging.getLogger("tenonry.nodes")
 REPORT_EVERY_S = 1.0
 SILENCE_S = 5.0
 POLL_MS = 100
@@ -60,7 +60,7 @@ def plugins_of(config: EngineConfig) -> str:
     return f"scheduler {config.scheduler.name}, KV connector {connector}"
 
 
-class NodeWatch:
+class HeadlessNodes(NodeWatch):
     """Receives reports until `close`. `on_death(engine index, death)` is called from its thread; so is `on_return` for
     the engines of a node that was started again.
 
@@ -76,7 +76,7 @@ class NodeWatch:
         self._last: dict[bytes, tuple[float, NodeReport]] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.ended: dict[int, Death] = {}
+        self.ended = {}
         self._numbers = itertools.count(1)
         self._ordered: dict[int, int] = {}  # the number of the last order, by engine
         self._processes: dict[int, int] = {}  # that reported each engine
@@ -85,20 +85,16 @@ class NodeWatch:
 
     def start(self, socket: Socket) -> None:
         """Take over the bound ROUTER, and close it in the end."""
+        self.is_running = True
         self._thread = threading.Thread(
             target=self._run, args=(socket,), name="tenonry-nodes", daemon=True
         )
         self._thread.start()
 
-    @property
-    def is_running(self) -> bool:
-        """Whether the first engines are ready."""
-        return self._thread is not None
-
-    def order(self, indexes: Iterable[int], address: str = "", plugins: str = "") -> None:
-        """Let their nodes start these engines, or only stop them. From any thread. Raises LaunchError if a node that
-        should start one is gone.
-        """
+    def order(
+        self, indexes: Iterable[int], address: str = "", config: EngineConfig | None = None
+    ) -> None:
+        plugins = plugins_of(config) if config else ""
         left = set(indexes)
         for identity, (_, report) in list(self._last.items()):
             theirs = sorted(left.intersection(report.engines))
@@ -112,22 +108,23 @@ class NodeWatch:
         if left and address:
             raise LaunchError(f"the node of engines {sorted(left)} is gone")
 
-    def receive(self, socket: Socket, frames: list[bytes]) -> NodeReport | None:
-        """One report, or None if it is none. The answer says that the front end lives; READY, that all engines do."""
+    def receive(self, socket: Socket, frames: list[bytes]) -> str:
+        """Read and answer a report: ALIVE, or READY once all engines are."""
         try:
             report = self._decoder.decode(frames[-1])
         except (ValueError, RecursionError) as error:  # invalid UTF-8 is no msgspec.DecodeError
             logger.warning("dropped a report of a node: %s", error)
-            return None
+            return ""
         self._last[frames[0]] = (time.monotonic(), report)
         with contextlib.suppress(zmq.ZMQError):  # it was the node's last report
-            socket.send_multipart([frames[0], READY if self._thread else ALIVE])
+            socket.send_multipart([frames[0], READY if self.is_running else ALIVE])
         self._find_new_process(report)
         for index, death in report.ended.items():
             # A lower number says how that one ended before.
             if report.number >= self._ordered.get(index, 0):
                 self._ended(index, Death(f"{death.reason} on node {report.node}", death.began_step))
-        return report
+        reasons = "; ".join(death.reason for death in report.ended.values())
+        return reasons and f"{reasons} on node {report.node}"
 
     def _find_new_process(self, report: NodeReport) -> None:
         """It has the engines of one before, and starts none that is not ordered."""

@@ -11,10 +11,11 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
+from tenonry.interfaces.coordination import NODE_IDENTITY
 from tenonry.interfaces.launcher import Death
-from tenonry.launch.nodes import NODE_IDENTITY, READY, REPORT_EVERY_S, SILENCE_S, NodeReport
 from tenonry.transport.keys import CurveKeys
 from tenonry.transport.sockets import Context, Socket, make_socket
+from tenonry_scale_out.nodes import READY, REPORT_EVERY_S, SILENCE_S, NodeReport
 
 LINGER_MS = 1000
 

@@ -10,9 +10,7 @@ import zmq
 
 from tenonry.errors import LaunchError
 from tenonry.info import PluginRecord
-from tenonry.interfaces.launcher import Death
 from tenonry.launch.handshake import CoreEngine, Handshake
-from tenonry.launch.nodes import NodeWatch
 from tenonry.messages import EngineFacts, EngineZmqAddresses, HandshakeMetadata, HelloMessage
 from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.folder import RunDirectory
@@ -26,10 +24,6 @@ ADDRESSES = EngineZmqAddresses(inputs=["ipc:///in"], outputs=["ipc:///out"])
 METADATA = HandshakeMetadata(addresses=ADDRESSES, data_parallel_size=2, epoch=4)
 VERSIONS = {"acme": "2.0"}
 ARRIVES_MS = 20_000
-
-
-def no_death(index: int, death: Death) -> None:
-    raise AssertionError(f"engine {index}: {death}")
 
 
 def hello(**fields: Any) -> HelloMessage:
@@ -64,9 +58,7 @@ class FrontEnd:
         self.socket = make_socket(self.context, zmq.ROUTER, address, bind=True)
         self.engines = list(engines) or [CoreEngine(0)]
         self._is_sent = False
-        self.shake = Handshake(
-            self.socket, self.engines, METADATA, PLAN, NodeWatch(no_death, no_death)
-        )
+        self.shake = Handshake(self.socket, self.engines, METADATA, PLAN)
         self.dealers = {
             index: make_socket(
                 self.context, zmq.DEALER, address, bind=False, identity=engine_identity(index)
