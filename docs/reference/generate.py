@@ -54,6 +54,10 @@ OWNERS = {
     ),
     "model": ("a function without arguments, that returns a folder", "`hf-hub`: the model's name"),
     "command": ("`tenonry.interfaces.command.Command`", "the command line: `tenonry NAME`"),
+    "progress_bar": (
+        "a context manager of the number of requests, that yields a function of how many ended",
+        "`LLM.generate(use_tqdm=True)`: `default`",
+    ),
     "request_check": (
         "a function, see `tenonry.interfaces.request_check`", "front ends and engines: every installed one",
     ),

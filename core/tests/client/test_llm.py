@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,11 +13,19 @@ import msgspec
 import pytest
 
 from tenonry import AsyncLLM, SamplingParams
-from tenonry.errors import ConfigError, EngineDeadError, PluginFault, RequestError
+from tenonry.errors import (
+    ConfigError,
+    EngineDeadError,
+    PluginFault,
+    PluginNotFound,
+    RequestError,
+    Unsupported,
+)
 from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import OutputKind
 from tenonry_testkit.fakes import ByteIOProcessor
 from tenonry_testkit.kernel.faulty import CALLS
+from tenonry_testkit.plugins import TmpPlugins
 from tenonry_testkit.served import tokens
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, detokenize=False)
@@ -141,6 +150,38 @@ class TestGenerate:
         assert "2/2 [" in capsys.readouterr().err
         llm.generate([[1]], GREEDY)  # no terminal here
         assert capsys.readouterr().err == ""
+
+    def test_a_missing_progress_bar_is_named(self, make_llm, tmp_path, monkeypatch):
+        """It is left out where nobody asked for it."""
+        llm = make_llm()
+        with TmpPlugins(tmp_path / "nothing"):
+            with pytest.raises(PluginNotFound, match="pip install tenonry-commands"):
+                llm.generate([[1]], GREEDY, use_tqdm=True)
+            monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+            assert ids(llm.generate([[1]], GREEDY)) == [tokens([1], GREEDY)]
+
+
+class TestCallSets:
+    """Methods whose call set is not in use name it, and the package that brings it."""
+
+    @pytest.mark.parametrize(
+        ("call", "method", "call_set", "package"),
+        [
+            (lambda llm: llm.sleep(), "sleep", "operations", "tenonry-operations"),
+            (lambda llm: llm.is_sleeping(), "is_sleeping", "operations", "tenonry-operations"),
+            (lambda llm: llm.list_loras(), "list_loras", "adapters", "tenonry-operations"),
+            (lambda llm: llm.embed([[1]]), "encode", "pooling", "tenonry-worker-pooling"),
+            (lambda llm: llm.score("a", "b"), "score", "pooling", "tenonry-worker-pooling"),
+            (lambda llm: llm.calls["mine"].count(), "count", "mine", "its package"),
+        ],
+    )
+    def test_that_are_missing(self, make_llm, call, method, call_set, package):
+        llm = make_llm(call_sets=[])
+        text = f"{method}: the call set '{call_set}' is not in use; pip install {package}, and"
+        with pytest.raises(Unsupported, match=text):
+            call(llm)
+        assert llm.reset_prefix_cache()
+        assert llm.collective_rpc("echo", [1]) == [[0, 1]]
 
 
 class ShoutingIO(ByteIOProcessor):

@@ -315,12 +315,6 @@ class AsyncLLM(Delegations):
         """Whether a stat logger makes requests part of their callers' traces (`trace_headers`)."""
         return self._stats.traces
 
-    def get_tokenizer(self) -> Any:
-        """The tokenizer. Raises ValueError if none is loaded."""
-        if self.io_processor is None:
-            raise ValueError("no tokenizer is loaded (skip_tokenizer_init or no io_processor)")
-        return self.io_processor.get_tokenizer()
-
     # ------------------------------------------------------------------ health, end
     async def check_health(self) -> None:
         """Raise EngineDeadError if no request can be served, or an engine's executor fails its `check_health`.

@@ -9,6 +9,7 @@ from typing import Any
 from tenonry.client.call_sets import CallSets
 from tenonry.client.engine_calls import EngineCalls
 from tenonry.engine.core import EngineCore
+from tenonry.interfaces.io_processor import IOProcessor
 from tenonry.outputs import PoolingOutput
 from tenonry.sampling_params import PoolingParams
 from tenonry.step import Adapter
@@ -16,14 +17,24 @@ from tenonry.step import Adapter
 Texts = str | Sequence[str]
 
 
-class Delegations:
-    """Calls that reach every engine. Each raises EngineGenerateError with an engine's message, EngineDeadError, or
-    Unsupported if the call set is not in use.
-
-    `calls`: the call sets in use, by name.
-    """
+class _Common:
+    """Of both kinds of front end. `calls`: the call sets in use, by name."""
 
     calls: CallSets
+    io_processor: IOProcessor | None
+
+    def get_tokenizer(self) -> Any:
+        """The tokenizer. Raises ValueError if none is loaded."""
+        if self.io_processor is None:
+            raise ValueError("no tokenizer is loaded (skip_tokenizer_init or no io_processor)")
+        return self.io_processor.get_tokenizer()
+
+
+class Delegations(_Common):
+    """Calls that reach every engine. Each raises EngineGenerateError with an engine's message, EngineDeadError, or
+    Unsupported if the call set is not in use.
+    """
+
     _calls: EngineCalls
 
     # ------------------------------------------------------------------ call set "operations"
@@ -131,12 +142,11 @@ class Delegations:
         return [result for ranks in engines for result in ranks]
 
 
-class BlockingDelegations:
+class BlockingDelegations(_Common):
     """The same of one engine in this process. Each raises what its engine raises, or Unsupported if the call set is
     not in use.
     """
 
-    calls: CallSets
     engine_core: EngineCore
 
     # ------------------------------------------------------------------ call set "operations"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -28,7 +29,12 @@ from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, Re
 from tenonry.interfaces.io_processor import ProcessedPrompt
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest
 from tenonry.outputs import CompletionOutput, RequestOutput
+from tenonry.plugin.discovery import installed
+from tenonry.plugin.kinds import PROGRESS_BARS
+from tenonry.plugin.manager import resolve_point
 from tenonry.sampling_params import OutputKind, SamplingParams
+
+Processed = tuple[ProcessedPrompt, list[EngineCoreRequest]]
 
 
 class LLM(BlockingDelegations):
@@ -106,7 +112,7 @@ class LLM(BlockingDelegations):
 
         A request that fails ends with finish_reason "error" and `output.error`; the others are unaffected. An invalid
         prompt or parameter raises RequestError before anything runs. Without `sampling_params`: what the model's
-        authors recommend. `use_tqdm`: a progress line; by default on a terminal. `fields`: as of `AsyncLLM.generate`.
+        authors recommend. `use_tqdm`: a progress bar; by default on a terminal. `fields`: as of `AsyncLLM.generate`.
         """
         with self._lock:
             if self._dead is not None:
@@ -138,7 +144,8 @@ class LLM(BlockingDelegations):
                 prepared.append(
                     self._inputs.process(prompt, final, request_id, priority=rank, **fields)
                 )
-            return self._run(prepared, use_tqdm)
+            with _progress_bar(len(prepared), use_tqdm) as progress:
+                return self._run(prepared, progress)
 
     def chat(
         self,
@@ -159,12 +166,8 @@ class LLM(BlockingDelegations):
         return self.generate(prompts, sampling_params, **options)
 
     def _run(
-        self, prepared: list[tuple[ProcessedPrompt, list[EngineCoreRequest]]], show: bool | None
+        self, prepared: list[Processed], progress: Callable[[int], None]
     ) -> list[RequestOutput]:
-        from tqdm import tqdm
-
-        disable = None if show is None else not show  # None: unless it is a terminal
-        progress = tqdm(total=len(prepared), disable=disable, unit="request")
         try:
             streams = [self._outputs.add(*processed) for processed in prepared]
             for _, requests in prepared:
@@ -174,14 +177,12 @@ class LLM(BlockingDelegations):
                         self._outputs.absorb(EngineCoreOutputs(finished=[refused]))
             while len(self._outputs):
                 self._step()
-                progress.update(len(streams) - len(self._outputs) - progress.n)
+                progress(len(streams) - len(self._outputs))
         except BaseException:
             handles = self._outputs.abort(self._outputs.request_ids())
             if self._dead is None:
                 self.engine_core.abort_requests(handles)
             raise
-        finally:
-            progress.close()
         while self.engine_core.has_work():  # workers free the rows that left before the next call
             self._step()
         outputs = [stream.take() for stream in streams]
@@ -219,12 +220,6 @@ class LLM(BlockingDelegations):
             time.sleep(0.001)  # a transfer is on the way
 
     # ------------------------------------------------------------------ the rest
-    def get_tokenizer(self) -> Any:
-        """The tokenizer. Raises ValueError if none is loaded."""
-        if self.io_processor is None:
-            raise ValueError("no tokenizer is loaded (skip_tokenizer_init or no io_processor)")
-        return self.io_processor.get_tokenizer()
-
     def shutdown(self) -> None:
         """Release the model and the threads. Idempotent."""
         with self._lock:
@@ -236,3 +231,9 @@ class LLM(BlockingDelegations):
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
+
+
+def _progress_bar(total: int, show: bool | None) -> Any:
+    if show or (show is None and sys.stderr.isatty() and installed(PROGRESS_BARS)):
+        return resolve_point(PROGRESS_BARS, "default")[0](total)
+    return contextlib.nullcontext(lambda _: None)

@@ -265,9 +265,8 @@ class EngineCore:
     ) -> list[Any]:
         """Call a worker method of the allow-list on every rank, after draining the steps in flight."""
         self.collect_all()
-        if kwargs:
-            return self.executor.call(method, args, timeout, kwargs)
-        return self.executor.call(method, args, timeout)
+        more = (kwargs,) if kwargs else ()  # executors of others may take none
+        return self.executor.call(method, args, timeout, *more)
 
     # ------------------------------------------------------------------ statistics and faults
     def attach_stats(self, outputs_by_client: OutputsByClient, *, idle: bool) -> OutputsByClient:

@@ -94,6 +94,8 @@ COORDINATIONS = Point(
     {"waves": "tenonry-scale-out"},
 )
 HOOK_MODULES = Point("tenonry.plugins", kind="hook_module")
+# A context manager of the number of requests; it yields a function that takes how many have ended.
+PROGRESS_BARS = Point("tenonry.progress_bars", provider={"default": "tenonry-commands"})
 REQUEST_CHECKS = Point("tenonry.request_checks")
 # Where owners name the points that they open, as "module:POINT".
 POINTS = Point("tenonry.points")

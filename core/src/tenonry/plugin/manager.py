@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,11 +136,15 @@ class PluginManager:
             and config.load_balancer == EngineConfig.model_fields["load_balancer"].default
         ):
             kinds.remove("load_balancer")
-        entries = []
+        entries = [resolve_point(REQUEST_CHECKS, one.name)[1] for one in installed(REQUEST_CHECKS)]
         for kind in kinds:
-            entries += [self.resolve(kind, each, config) for each in _chosen(kind, config) if each]
-        checks = [resolve_point(REQUEST_CHECKS, each.name)[1] for each in installed(REQUEST_CHECKS)]
-        plan = PluginPlan(tuple(entries), tuple(self.hook_modules), tuple(checks))
+            is_many = kind in {"stat_logger", "call_set"}
+            choices: Any = getattr(config, f"{kind}s") if is_many else [getattr(config, kind)]
+            if choices is None:
+                own = KINDS[kind].provider  # those of others are asked for by name
+                choices = [each for each in installed(KINDS[kind]) if each.name in own]
+            entries += [self.resolve(kind, choice, config) for choice in choices if choice]
+        plan = PluginPlan(tuple(entries), tuple(self.hook_modules))
         self.call("tenonry_configured", config=config)
         return plan
 
@@ -153,19 +157,6 @@ class PluginManager:
                 "install tenonry-hf-hub"
             )
         return info
-
-
-def _chosen(kind: str, config: EngineConfig) -> Sequence[PluginChoice | None]:
-    """The choices for one kind; by default those call sets of the kernel's own distributions that are installed."""
-    if kind == "stat_logger":
-        return config.stat_loggers
-    if kind != "call_set":
-        return (getattr(config, kind),)
-    if config.call_sets is not None:
-        return config.call_sets
-    point = KINDS[kind]
-    names = [each.name for each in installed(point) if each.name in point.provider]
-    return [PluginChoice(name=name) for name in names]
 
 
 def qualified_record(kind: str, choice: PluginChoice) -> PluginRecord:

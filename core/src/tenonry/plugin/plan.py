@@ -22,11 +22,10 @@ from tenonry.plugin.kinds import KINDS
 
 
 class PluginPlan(msgspec.Struct, frozen=True):
-    """All chosen plugins, the hook modules that were active while choosing, and the installed request checks."""
+    """All chosen plugins and installed request checks, and the hook modules that were active while choosing."""
 
     entries: tuple[PluginRecord, ...] = ()
     hook_modules: tuple[PluginRecord, ...] = ()
-    request_checks: tuple[PluginRecord, ...] = ()
 
     def find(self, kind: str) -> PluginRecord | None:
         return next(iter(self.all(kind)), None)
@@ -48,27 +47,23 @@ class PluginPlan(msgspec.Struct, frozen=True):
 
     def records(self) -> tuple[PluginRecord, ...]:
         """Every plugin in use, without what only the processes of a run may know: options can be secrets."""
-        entries = (entry.public() for entry in self.entries)
-        return (*entries, *self.hook_modules, *self.request_checks)
+        return (*(entry.public() for entry in self.entries), *self.hook_modules)
 
     def load_request_checks(self) -> tuple[Any, ...]:
         """Import the functions of `tenonry.interfaces.request_check`."""
-        return tuple(map(import_target, self.request_checks))
+        return tuple(map(import_target, self.all("request_check")))
 
     def of_engines(self) -> dict[str, str]:
         """What every engine must have alike: kind → name and class of each."""
-        found: dict[str, str] = {}
-        for entry in (*self.entries, *self.request_checks):
-            kind = KINDS.get(entry.kind)
-            if kind is None or kind.lives_in != "front end":
-                others = f"{found[entry.kind]}, " if entry.kind in found else ""
-                found[entry.kind] = f"{others}'{entry.name}' ({entry.target})"
-        return found
+        found: dict[str, list[str]] = {}
+        for entry in self.entries:
+            if entry.kind not in KINDS or KINDS[entry.kind].lives_in != "front end":
+                found.setdefault(entry.kind, []).append(f"'{entry.name}' ({entry.target})")
+        return {kind: ", ".join(names) for kind, names in found.items()}
 
     def versions(self) -> dict[str, str]:
         """Distribution → version, as the process that made the plan found them."""
-        used = (*self.entries, *self.request_checks)
-        return {entry.distribution: entry.version for entry in used if entry.distribution}
+        return {entry.distribution: entry.version for entry in self.entries if entry.distribution}
 
     def versions_here(self) -> dict[str, str]:
         """Distribution → version, as this process finds them ("missing" if it does not)."""
