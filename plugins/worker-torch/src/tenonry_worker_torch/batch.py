@@ -1,4 +1,4 @@
-"""From a step's inputs to what attention and the model need: slots, kept positions, the pruned last layer. Pure numpy;
+"""Conversion of a step's inputs for attention and the model: slots, kept positions, the pruned last layer. Pure numpy;
 worker process.
 """
 
@@ -75,7 +75,7 @@ def tokens_as_rows(batch: AttentionBatch) -> AttentionBatch:
 def pruned_batch(
     full: AttentionBatch, full_plan: Any, samples: NDArray[np.bool_], buffers: StepBuffers
 ) -> AttentionBatch:
-    """The last layer's view: all K/V are written, but only the last token of each sampling row goes on."""
+    """The last layer's view: all K/V are written, but only the last token of each sampling row continues."""
     count = int(samples.sum())
     return AttentionBatch(
         row=full.row[samples],

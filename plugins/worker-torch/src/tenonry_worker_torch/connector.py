@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class CacheBlocks:
     """A `BlockStore`: the bytes of a block are those of its K and V, layer by layer.
 
-    `caches` are looked at in each call: there are none while the engine sleeps, and others afterwards. `writer` names
-    what decides where K and V lie within a block.
+    `caches` are read in each call: there are none while the engine sleeps, and others afterwards. `writer` names the
+    owner of the layout of K and V within a block.
     """
 
     def __init__(self, caches: Sequence[LayerCache], writer: str = "") -> None:
@@ -129,8 +129,8 @@ class TransferFuture:
 class ConnectorHalf:
     """Built when the KV tensors exist; each step goes through it.
 
-    Saves are begun when the step was launched, not when it has ended: they read blocks that no launched step changes,
-    and a copy from a device waits for what was launched before it.
+    Saves begin when the step is launched, not when it has ended: they read blocks that no launched step changes, and a
+    copy from a device waits for earlier launches.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the largest step of a model needs on a CUDA device, and what is left for its KV cache. Worker process."""
+"""Memory of a model's largest step on a CUDA device, and the remainder for its KV cache. Worker process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def device_memory(model: LoadedModel, num_tokens: int, utilization: float) -> int:
-    """Bytes of a CUDA device for the KV cache: its share, less what is used and what the largest step needs."""
+    """Bytes of a CUDA device for the KV cache: its share, less used memory and that of the largest step."""
     torch.cuda.synchronize(model.device)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(model.device)

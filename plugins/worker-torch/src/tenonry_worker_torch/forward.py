@@ -1,7 +1,7 @@
 """One forward pass over a flattened batch: ids and positions in, logits of the kept positions out. A pipeline stage
-reads and gives hidden states where it is not the first or the last. Worker process.
+reads and returns hidden states if it is not the first or the last. Worker process.
 
-`ModuleForward` calls the transformers model as it is. `tenonry_worker_torch.fuse.decoder` has the lean one.
+`ModuleForward` calls the unmodified transformers model. `tenonry_worker_torch.fuse.decoder` has the fused one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class ForwardPlans:
     """The attention plans of a step: `full` for every layer, `last` for the last one if only kept rows go on there.
 
-    `lengths` i64[T]: of the sequence of each token, where rotary tables depend on it.
+    `lengths` i64[T]: sequence length of each token, if rotary tables depend on it.
     """
 
     __slots__ = ("full", "last", "lengths")
@@ -34,7 +34,7 @@ class ForwardPlans:
 
 
 class Forward(Protocol):
-    """What the model runner calls."""
+    """A forward pass called by the model runner."""
 
     can_prune: bool
 
@@ -62,7 +62,7 @@ class ModuleForward:
     def __init__(
         self, model: PreTrainedModel, step: StepPlan, lengths: StepLengths | None = None
     ) -> None:
-        """`lengths`: what the rotary modules read, where their tables depend on it."""
+        """`lengths`: inputs of the rotary modules, if their tables depend on the sequence length."""
         self.model = model
         self.step = step
         self.stage = stage_of(model)

@@ -1,5 +1,4 @@
-"""The check at start that no token depends on what is computed beside it: the same tokens in other company, bit for
-bit. Worker process.
+"""Start-up check of batch invariance: the same tokens in other batches, bit for bit. Worker process.
 
 One layer of each type and the head are tried: kernels of layers that differ in their weights alone are the same code.
 """

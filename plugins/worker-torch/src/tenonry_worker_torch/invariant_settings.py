@@ -1,4 +1,4 @@
-"""What the setting `batch_invariant` goes together with. Worker process; asked before a weight is read."""
+"""Settings required by `batch_invariant`. Worker process; checked before a weight is read."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ FAMILIES = frozenset({"llama", "mistral", "phi3", "qwen2", "qwen3"})
 
 
 def serves_invariant(found: Look, config: EngineConfig, device: torch.device, options: Any) -> bool:
-    """Whether the model is to be served so, as far as can be said before it is loaded: where that was asked for, or
-    nothing is in the way. Raises ConfigError where it was asked for and something is.
+    """Return True if the model is to be served so, as far as known before it is loaded: if configured, or if nothing
+    prevents it. Raises ConfigError if configured and something prevents it.
     """
     if config.batch_invariant is None:
         is_known = found.whole.config.model_type in FAMILIES
@@ -55,7 +55,7 @@ def check_invariant(found: Look, config: EngineConfig, device: torch.device, opt
 def _reasons(
     found: Look, config: EngineConfig, device: torch.device, options: Any
 ) -> Iterator[str]:
-    """Each a setting, its value, why, and what to type."""
+    """Reasons against it: each a setting, its value, why, and what to type."""
     if device.type != "cpu":
         yield f"device={device}: the kernels for that are for the CPU; use --device cpu"
     dtype = choose_dtype(config.dtype, found.whole.config, device)

@@ -18,7 +18,7 @@ def bind_kv_cache(
     forward_context: Mapping[str, AttentionLayer],
     runner_kv_caches: list[LayerCache],
 ) -> None:
-    """Fill `runner_kv_caches` in layer-index order and give each layer a one-element list with its cache.
+    """Fill `runner_kv_caches` in layer-index order and assign each layer a one-element list with its cache.
 
     Names without a layer in `forward_context`, and layers without a cache, raise ValueError, as does a runner list that
     is not empty. Two names with one layer index raise Unsupported: which of them comes first would be a guess.

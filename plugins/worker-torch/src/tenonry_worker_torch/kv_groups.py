@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GroupLayout:
-    """How many KV groups a model has, and how many snapshots that of state holds; it is the last one."""
+    """Number of a model's KV groups, and number of snapshots of the state group, which is the last one."""
 
     num_groups: int = 1
     num_state_slots: int = 0
@@ -33,12 +33,12 @@ def kv_groups(
     groups: Sequence[LayerGroup] = (),
     lengths: LengthClasses | None = None,
 ) -> list[KVCacheGroup]:
-    """The groups of layers with these specs, whose K/V are kept so by that backend, and that of state by row.
+    """KV groups of layers with these specs, storage and backend, and the group of state by row.
 
     Those of attention come first, as `groups` has them (one, if it has none); a model that has only one kind of layers
     has one group. All stages of a model have the same groups, empty where a stage has no such layer.
 
-    `Worker.examine` asks for those of the whole model, `Worker.kv_cache_groups` for those of this rank.
+    `Worker.examine` reports those of the whole model, `Worker.kv_cache_groups` those of this rank.
     """
     attention = [
         KVCacheGroup(
@@ -58,7 +58,7 @@ def kv_groups(
 
 
 def kept_text(specs: Sequence[LayerSpec], storage: KVStorage) -> str:
-    """For the log: what K and V of one token take on this rank, and what they would take as floats."""
+    """Log text: size of K and V of one token on this rank, and their size as floats."""
     kept = sum(spec.kept_bytes(storage) for spec in specs)
     floats = sum(spec.bytes_per_token(storage.dtype) for spec in specs)
     dtype = str(storage.dtype).removeprefix("torch.")

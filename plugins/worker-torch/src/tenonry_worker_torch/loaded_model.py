@@ -63,7 +63,7 @@ logger = logging.getLogger("tenonry.worker")
 
 
 class LoadedModel:
-    """What the runner needs of a model. `layers` is keyed by the attention module's name."""
+    """A model as used by the runner. `layers` is keyed by the attention module's name."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class LoadedModel:
         groups: Sequence[LayerGroup] = (),
         lengths: tuple[StepLengths, LengthClasses] | None = None,
     ) -> None:
-        """`lengths`: as `follow_lengths` gives them."""
+        """`lengths`: result of `follow_lengths`."""
         self.module = module
         self.states = found.states
         self.backend = backend
@@ -135,11 +135,10 @@ def build(  # noqa: PLR0913 - by name, from one caller
 ) -> LoadedModel:
     """Probe the module, bind it to a backend, make it fast, and check it. Raises ModelError or ConfigError.
 
-    `window_groups`: layers that see a window only are in KV groups of their own. `adapters`: where there may be some.
-    `image_check`: the model is to see, and this shows that it does so rightly. `kernels`: for parts of a step.
-    `quantisation`: its layers take the place of linear ones. `invariant`: what a row gets may depend on no other row;
-    it needs `kernels` and `fuse`. `kv_cache_dtype`: how K and V are kept; all else is compared with floats in the cache
-    before.
+    `window_groups`: layers with a window are in KV groups of their own. `adapters`: if there may be any. `image_check`:
+    enables the vision encoder, and verifies it. `kernels`: for parts of a step. `quantisation`: its layers replace
+    linear ones. `invariant`: a row's results may depend on no other row; it needs `kernels` and `fuse`.
+    `kv_cache_dtype`: storage of K and V; all else is compared with floats in the cache before.
     """
     parallel = parallel or alone()
     lengths = _prepare(module, parallel, max_model_len)
@@ -196,7 +195,7 @@ def build(  # noqa: PLR0913 - by name, from one caller
 def _prepare(
     module: PreTrainedModel, parallel: Parallel, max_model_len: int
 ) -> tuple[StepLengths, LengthClasses] | None:
-    """Make the module ready for steps and for the other stages; returns what `follow_lengths` does."""
+    """Prepare the module for steps and for the other stages; returns the result of `follow_lengths`."""
     config = module.config.get_text_config()
     parallel.link.carries(int(config.hidden_size), module.dtype, module.device)
     stage_of(module).cache = step_cache_for(module)
@@ -216,7 +215,7 @@ def _refuse_sections(
 
 
 def _open_images(model: LoadedModel, image_check: ImageCheck, *, skip_check: bool) -> ImageEncoder:
-    """What shows images to the model, and what the check compares it with."""
+    """Vision encoder of the model, with the references of the check."""
     model.images = ImageEncoder(model.module)
     image_check.prepare(model.images, model.module, skip=skip_check)
     return model.images
@@ -258,7 +257,7 @@ def _backend(
     groups: Sequence[LayerGroup],
     storage: type[KVStorage],
 ) -> AttentionBackend:
-    """The backend for the layers of the probe run, with state beside it where the model has some."""
+    """Backend for the layers of the probe run, combined with state if the model has any."""
     specs = found.specs
     kind = backend_class if specs else NoAttention
     reason = refusal_of(kind, specs, module.dtype, module.device, storage)
@@ -341,7 +340,7 @@ def _make_invariant(
 
 
 def _is_alone(model: LoadedModel) -> bool:
-    """Whether it may have kernels: several ranks would have to agree on what each timed."""
+    """Return True if it may have kernels: several ranks would have to agree on their timings."""
     parallel = model.parallel
     return parallel.layer_mates.size == 1 and parallel.link.num_stages == 1
 
@@ -349,8 +348,8 @@ def _is_alone(model: LoadedModel) -> bool:
 def _use_kernels(
     model: LoadedModel, found: FoundKernels | None, checks: ModelChecks | None, storage: KVStorage
 ) -> None:
-    """For all parts of a step that are right and quicker with them; none if the whole model then differs. Attention has
-    none where kernels cannot read what will be in the cache.
+    """Use kernels for all parts of a step that are correct and faster with them; none if the whole model's results then
+    differ. Attention has none if kernels cannot read the format of the cache.
     """
     if found is None or model.is_invariant or not _is_alone(model):
         return

@@ -1,7 +1,7 @@
-"""What is compared before a model serves, and when: before its weights are laid out anew, and after. Worker process.
+"""Comparisons before a model serves: before its weights are laid out anew, and after. Worker process.
 
-What it costs depends on the layout. A model that is put together as Llama is, is compared in parts that add up to the
-whole, and each part is run once:
+The cost depends on the layout. A model with the structure of Llama is compared in parts that add up to the whole, and
+each part is run once:
 
 - a short stack, one layer of each kind, against the model's own `eager` attention, with long prompts, chunks and
   decoded tokens: whatever is wrong with how layers of a kind are called, rotated, normalised, masked or scaled. Each
@@ -53,7 +53,7 @@ REPLAYED = 3  # tokens of the probe's prompt that are in the cache before all la
 
 
 class ModelChecks:
-    """The comparisons of one model. All ranks ask for the same ones in the same order.
+    """The comparisons of one model. All ranks run the same ones in the same order.
 
     `lengths`: of the prompts.
     """
@@ -78,7 +78,7 @@ class ModelChecks:
         self.lengths = prompt_lengths(model.config.get_text_config(), max_model_len)
 
     def prepare(self, *, may_be_lean: bool) -> None:
-        """Ask the model's own code, while its weights are as they were loaded."""
+        """Run the model's own code, while its weights are as loaded."""
         stack = self._stack() if may_be_lean else None
         if stack is None:
             self._whole()
@@ -93,8 +93,8 @@ class ModelChecks:
                 check.allowed = tolerance
 
     def agrees(self, forward: Forward) -> bool:
-        """Whether a forward pass is right. The short stack may say so alone: all layers, and the other ways of
-        attending, are compared in the end.
+        """Return True if a forward pass is correct. The short stack is sufficient here: all layers, and the other
+        attention algorithms, are compared in the end.
         """
         if isinstance(forward, LeanForward) and self._short is not None:
             stack, check = self._short
@@ -189,7 +189,7 @@ class ModelChecks:
         return replay
 
     def _whole(self) -> SelfCheck:
-        """Asked of the model once. No lock: the ranks of one process, as in tests, wait for each other here."""
+        """Reference of the whole model, computed once. No lock: the ranks of one process wait for each other here."""
         if self._at_full_depth is None:
             self.run.release()  # layers with state run as they are, until the next step is planned
             found = reference_of(

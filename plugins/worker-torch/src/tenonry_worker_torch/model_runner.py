@@ -89,7 +89,7 @@ class ModelRunner:
         self.sampler = Sampler(context, seed, processors)
 
     def draft(self, drafter: Drafter | None, max_drafts: int) -> None:
-        """Let rounds verify what a drafter guesses; None on a rank that is told by another."""
+        """Verify a drafter's tokens in multi-token steps; None on a rank that receives drafts of another."""
         group = self.model.parallel.tensor
 
         def share(message: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -117,7 +117,7 @@ class ModelRunner:
             self.model.states.allocate(len(self.generation), self._num_state_slots)
 
     def release(self) -> None:
-        """Give that memory back; no step until `allocate`."""
+        """Release that memory; no step until `allocate`."""
         self.kv_caches.clear()
         self.model.step.plan = None  # the last one may hold the cache of a layer
         for layer in self.model.layers.values():
@@ -125,12 +125,12 @@ class ModelRunner:
         self.model.backend.allocate(1, self.state.block_size)  # it holds what it allocated last
 
     def forget_model(self) -> None:
-        """Let go of the model; `adopt` gives another."""
+        """Drop the model; `adopt` sets another."""
         self.model = None  # type: ignore[assignment] - no step comes meanwhile
         self.images = None
 
     def adopt(self, model: LoadedModel) -> None:
-        """Go on with a model of the same shapes; `allocate` follows."""
+        """Continue with a model of the same shapes; `allocate` follows."""
         self.model = model
         self.buffers = model.buffers
         self.images = image_rows(model.images, len(self.generation))
@@ -159,7 +159,7 @@ class ModelRunner:
     @scoped("tenonry: verify")
     @torch.inference_mode()
     def verify(self, output: SchedulerOutput) -> ModelRunnerOutput:
-        """A step in which drafts follow each row's pending token: what is sampled, as far as they are right."""
+        """Run a step in which drafts follow each row's pending token: sampled tokens up to the first rejected draft."""
         if self._verifier is None:
             raise RuntimeError("there is no drafter, and nothing to verify")
         prepared = self.sampler.compile(output)
@@ -257,8 +257,8 @@ class ModelRunner:
         return PartLogits(logits[:num_samples], logits[num_samples:])
 
     def _begin_part(self, rows: NDArray[np.int32]) -> None:
-        """These rows are computed again: what a backend keeps of them beside their blocks may be wrong, and is not used
-        for another generation.
+        """Start a repeated computation of these rows: the backend's state of them besides their blocks may be wrong,
+        and is not used for another generation.
         """
         self.generation[rows] += 1
         self.buffers.begin_step()
@@ -272,9 +272,9 @@ class ModelRunner:
         *,
         verifies: bool = False,
     ) -> torch.Tensor:
-        """Logits of the sampling tokens, and after them of the prompt tokens that are asked for.
+        """Logits of the sampling tokens, followed by those of the requested prompt tokens.
 
-        Where drafts are verified: of all tokens.
+        If drafts are verified: of all tokens.
         """
         backend = self.model.backend
         forward = self.model.forward
@@ -328,7 +328,7 @@ class ModelRunner:
     # ------------------------------------------------------------------ prompt log-probabilities
 
     def _prompt_tokens(self, inputs: StepInputs) -> list[NDArray[np.int64]]:
-        """For each row that asks: flattened indices of tokens whose successor is a prompt token."""
+        """Flattened indices of tokens whose successor is a prompt token, for each row that requests them."""
         found: list[NDArray[np.int64]] = []
         if not self.sampler.columns.needs_prompt_logprobs(inputs.row):
             return found
@@ -359,7 +359,7 @@ class ModelRunner:
         return parts
 
     def _asking(self, inputs: StepInputs) -> NDArray[np.int64]:
-        """The places of the rows that want log-probabilities of their prompt."""
+        """Indices of the rows that request log-probabilities of their prompt."""
         return np.flatnonzero(self.sampler.columns.prompt_logprobs[inputs.row] >= 0)
 
     # ------------------------------------------------------------------ without a request

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Runner(Protocol):
-    """What passes need of a model runner, which may get another model."""
+    """Model runner as used by passes; its model may be replaced."""
 
     state: BatchState
     model: LoadedModel

@@ -24,7 +24,7 @@ class StepLengths:
 
 
 class RowLengths:
-    """Where `generate` begins to lengthen the table of each row: at the end of its prompt, or, with `restarts`, of all
+    """Length from which `generate` lengthens the table of each row: the end of its prompt, or, with `restarts`, of all
     tokens that it entered with.
     """
 

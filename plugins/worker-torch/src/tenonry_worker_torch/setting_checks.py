@@ -1,6 +1,4 @@
-"""Settings that do not go together with a model, a device or each other: refused before a weight is read. Worker
-process.
-"""
+"""Rejects settings incompatible with a model, a device or each other, before a weight is read. Worker process."""
 
 from __future__ import annotations
 

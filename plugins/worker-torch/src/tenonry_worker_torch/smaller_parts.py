@@ -1,7 +1,7 @@
-"""Computes a step in smaller parts where there was not enough memory for all of it at once. Worker process.
+"""Retries an out-of-memory forward pass in halves. Worker process.
 
 A forward pass changes nothing but K/V, and those of a token are the same, in the same slot, however often they are
-written. So a pass that ran out of memory is run again, over one half of its tokens after the other, and each half that
+written. So a pass that ran out of memory is retried, over one half of its tokens after the other, and each half that
 does not fit is halved again. Nothing was sampled yet: the logits of all parts together are those of the step.
 """
 
@@ -29,22 +29,22 @@ CPU_ALLOCATOR = "DefaultCPUAllocator"  # in torch's message when main memory is 
 
 
 class PartLogits(NamedTuple):
-    """Of one pass: logits of its sampling tokens [S, V], and of the prompt tokens that are asked for [P, V]."""
+    """Result of one pass: logits of its sampling tokens [S, V], and of the requested prompt tokens [P, V]."""
 
     samples: torch.Tensor
     prompts: torch.Tensor
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether it says that memory was short: a device's, or main memory, for torch or for numpy."""
+    """Return True for an out-of-memory error: of a device, or of main memory, from torch or from numpy."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and CPU_ALLOCATOR in str(error)
 
 
 class SmallerParts:
-    """`compute` runs one pass over inputs and what the model is given for them; `begin` comes before each further pass,
-    with its rows. `cuts_rows`: whether the tokens of one row may be computed apart.
+    """`compute` runs one pass over step and model inputs; `begin` is called before each further pass, with its rows.
+    `cuts_rows`: the tokens of one row may be computed in several passes.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SmallerParts:
         self._times = 0
 
     def run(self, inputs: StepInputs, given: torch.Tensor, *, cuts_rows: bool) -> PartLogits:
-        """All passes that it takes. Raises what the smallest one raised, or the first where none may be smaller."""
+        """Run all necessary passes. Raises the error of the smallest one, or the first one's if it cannot be split."""
         found = self._try(inputs, given, cuts_rows)
         return found if isinstance(found, PartLogits) else self._halves(inputs, given, cuts_rows)
 
@@ -135,7 +135,7 @@ def part_of(inputs: StepInputs, begin: int, end: int) -> StepInputs:
 
 
 def is_in_order(inputs: StepInputs, state: BatchState) -> bool:
-    """Whether no row reads a block that a row after it fills in this step, which a prefix hit might have made so."""
+    """Return True if no row reads a block that a later row fills in this step, which is possible after a prefix hit."""
     size = state.block_size
     for table in state.block_table:
         filled: set[int] = set()  # by the rows after this one

@@ -1,4 +1,4 @@
-"""What a worker does once: resolve its own extension points, load, build the runner, warm up. Worker process."""
+"""One-time start of a worker: resolve its own extension points, load, build the runner, warm up. Worker process."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ MIB = 1 << 20
 def backend_class(
     config: EngineConfig, device: torch.device, resolved: dict[str, str], *, is_invariant: bool
 ) -> type[AttentionBackend]:
-    """The attention backend of the settings, or the device's own. Raises PluginError with what there is."""
+    """The configured attention backend, or the device's default. Raises PluginError with the installed names."""
     if is_invariant:
         return InvariantBackend
     name = config.attention_backend or DEFAULT_BACKEND[device.type]
@@ -79,9 +79,9 @@ def backend_class(
 
 
 def looked(context: WorkerContext, *, needs_weights: bool = True) -> tuple[Look, WorkerFacts]:
-    """The model before a weight is read, and what is known of it so far. Raises ModelError as `load` would.
+    """The model before a weight is read, and its facts so far. Raises ModelError as `load` would.
 
-    Without `needs_weights`, what config.json says is enough where the folder holds no weights at all.
+    Without `needs_weights`, config.json is sufficient if the folder holds no weights at all.
     """
     config = context.config
     if config.enable_expert_parallel:
@@ -118,7 +118,7 @@ def looked(context: WorkerContext, *, needs_weights: bool = True) -> tuple[Look,
 
 
 def facts(context: WorkerContext, found: Look) -> WorkerFacts:
-    """All that can be said of the model without its weights. Raises ModelError or ConfigError as `load` would."""
+    """All facts of the model that are known without its weights. Raises ModelError or ConfigError as `load` would."""
     config = context.config
     device = choose_device(config.device, context.local_rank, config.world_size)
     return examine(
@@ -131,19 +131,19 @@ def facts(context: WorkerContext, found: Look) -> WorkerFacts:
 
 
 def window_groups(config: EngineConfig, options: Any) -> bool:
-    """Whether layers with a window are in groups of their own.
+    """Return True if layers with a window are in groups of their own.
 
-    Not in a pipeline: its stages have layers of each kind in numbers of their own, and one block table for all stages.
+    Not in a pipeline: its stages have different numbers of layers of each kind, and one block table for all stages.
     """
     return config.pipeline_parallel_size == 1 and getattr(options, "sliding_window_groups", True)
 
 
 class Loader:
-    """Makes the model of this rank: at the start, and again when its weights come back or are others.
+    """Makes the model of this rank: at the start, and again when its weights are restored or replaced.
 
-    `resolved`: what the extension points resolved to. `rendezvous`: of several ranks. `adapters`: of all
-    models that it makes, from the first one on. `is_invariant`: whether no token's bits shall depend on what runs
-    beside it; where nobody asked for that, the first model decides.
+    `resolved`: names of the resolved extension points. `rendezvous`: of several ranks. `adapters`: of all models that
+    it makes, from the first one on. `is_invariant`: served with batch invariance; if not configured, the first model
+    decides.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class Loader:
         )
 
     def load(self, found: Look) -> LoadedModel:
-        """From its files, made fast and checked. `found`: what `look` said of the model. Raises ModelError."""
+        """Load the model from its files, fused and checked. `found`: result of `look`. Raises ModelError."""
         config = self._context.config
         if found.quantised is not None:
             self.resolved |= found.quantised.origin
@@ -226,7 +226,7 @@ class Loader:
         return self._again(found, partial(make, self._context.config.dtype, self.device))
 
     def _again(self, found: Look, make: Callable[[], PreTrainedModel]) -> LoadedModel:
-        """All ranks make their part or none goes on, since layers that span ranks are checked together."""
+        """Rebuild on all ranks or on none, since layers that span ranks are checked together."""
         failure: Exception | None = None
         module: PreTrainedModel | None = None
         self._phases = Phases()
@@ -333,7 +333,7 @@ def make_runner(
 
 
 def state_memory(states: States, max_num_seqs: int) -> str:
-    """What the states of running sequences take, and what changes that."""
+    """Size of the states of running sequences, and the setting that changes it."""
     each = states.row_bytes
     how = "taken as sequences run" if states.device.type == "cpu" else "set aside"
     return (

@@ -1,9 +1,9 @@
-"""What stands for transformers' cache in a forward pass, for models that ask one for more than keys and values. Worker
+"""Placeholder for transformers' cache in a forward pass, for models that need more of it than keys and values. Worker
 process.
 
-Keys and values go to attention as the step made them, and past ones come from the blocks. But Llama 4 asks its cache
-how many tokens it has seen, and counts the positions of a prompt on from there, where others take the positions that
-they are given: in a flattened batch each token has its own answer.
+Keys and values go to attention as the step made them, and past ones come from the blocks. But Llama 4 queries its cache
+for the number of tokens seen, and counts the positions of a prompt on from there, where others use the positions passed
+to them: in a flattened batch each token has its own answer.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class StepCache:
         self.positions: torch.Tensor | None = None
 
     def get_seq_length(self, layer_idx: int = 0) -> torch.Tensor | int:
-        """What to add to 0, 1, 2, ... for the positions of the pass: i64[T]."""
+        """Offset from 0, 1, 2, ... to the positions of the pass: i64[T]."""
         if self.positions is None:
             return 0
         count = len(self.positions)
         return self.positions - torch.arange(count, device=self.positions.device)
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
-        """Masks are made as for a pass without a cache; block tables determine what is seen."""
+        """Masks are made as for a pass without a cache; block tables determine the visible keys."""
         return 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:

@@ -120,7 +120,7 @@ class TorchWorker(Worker):
 
     @property
     def residency(self) -> Residency:
-        """Where weights and KV cache are; exists from `load` on."""
+        """Location of weights and KV cache; exists from `load` on."""
         if self._residency is None:
             raise RuntimeError("worker 'torch' has no model: load() comes first")
         return self._residency
@@ -151,7 +151,7 @@ class TorchWorker(Worker):
             return facts(self.context, self._look(needs_weights=False))
 
     def _look(self, *, needs_weights: bool = True) -> Look:
-        """The model before its weights, looked at once; `load` takes it along, unless there are none."""
+        """The model before its weights, examined once; `load` reuses it, unless there are none."""
         if self._found is None:
             from tenonry_worker_torch.startup import looked
 
@@ -163,7 +163,7 @@ class TorchWorker(Worker):
         return self._found
 
     def _look_or_name_another(self) -> Look:
-        """As `_look`. Where a user chose this worker by name, a refusal says which one may run the model."""
+        """As `_look`. If a user chose this worker by name, the error names one that may run the model."""
         from tenonry_worker_torch.loading.refusals import CannotRun
 
         config = self.context.config
@@ -178,11 +178,11 @@ class TorchWorker(Worker):
             raise CannotRun(f"{error}; {remedy}") from error
 
     def load_phases(self) -> dict[str, tuple[float, float]]:
-        """What `load` took: phase → seconds on the clock and CPU seconds of this process."""
+        """Durations of `load`: phase → seconds on the clock and CPU seconds of this process."""
         return dict(self._phases.seconds)
 
     def chosen_kernels(self) -> str:
-        """Which parts of the loaded model step kernels compute, and up to how many rows; the rest is torch's."""
+        """Parts of the loaded model that step kernels compute, and up to how many rows; the rest is torch's."""
         return self.model.chosen_kernels
 
     def model_facts(self) -> dict[str, Any]:
@@ -262,11 +262,11 @@ class TorchWorker(Worker):
         return runner.execute(output)
 
     def execute_dummy_batch(self) -> None:
-        """Compute without a request, so that ranks of other engines that share layers with this one can go on."""
+        """Compute without a request, so that ranks of other engines that share layers with this one can continue."""
         self.runner.dummy()
 
     def add_lora(self, name: str, path: str) -> bool:
-        """Load the adapter in a peft folder. Raises ModelError with what is wrong; then nothing changed."""
+        """Load the adapter in a peft folder. On failure nothing changes; raises ModelError with the reason."""
         return self._adapters.add(name, path)
 
     def remove_lora(self, name: str) -> bool:
@@ -278,7 +278,7 @@ class TorchWorker(Worker):
         return self._adapters.names()
 
     def pin_lora(self, name: str) -> bool:
-        """Keep it among those that a step finds at once. Raises RequestError if it is not loaded."""
+        """Pin an adapter: its slot is evicted last. Raises RequestError if it is not loaded."""
         return self._adapters.pin(name)
 
     @property
@@ -302,7 +302,7 @@ class TorchWorker(Worker):
             self._profile.stop()
 
     def sleep(self, level: int = 1) -> None:
-        """Give memory back: 1 that of the KV cache (weights go to main memory), 2 that of the weights as well."""
+        """Free memory: 1 that of the KV cache (weights go to main memory), 2 that of the weights as well."""
         self.residency.sleep(level)
 
     def wake_up(self, tags: list[str] | None = None) -> None:
@@ -310,11 +310,11 @@ class TorchWorker(Worker):
         self.residency.wake_up(tags)
 
     def is_sleeping(self) -> bool:
-        """Whether weights or KV cache are away."""
+        """True if weights or KV cache are not in memory."""
         return self.residency.is_sleeping
 
     def check_update(self, source: str, names: list[str] | None = None) -> None:
-        """Raises ModelError when `update_weights` would fail, as far as headers tell. Nothing changes."""
+        """Raise ModelError when `update_weights` would fail, as far as headers show. Nothing changes."""
         self.residency.check_update(source, names)
 
     def update_weights(self, source: str, names: list[str] | None = None) -> None:

@@ -1,3 +1,3 @@
-"""Low-rank adapters (LoRA): read from folders of peft, kept beside the model, added to its linear layers row by row.
+"""Low-rank adapters (LoRA): read from folders of peft, stored outside of the model, added to linear layers by row.
 Worker process.
 """

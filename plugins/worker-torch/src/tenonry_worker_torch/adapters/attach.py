@@ -1,4 +1,4 @@
-"""Gives the layers of a model that is loaded and made fast what adapters need. Worker process."""
+"""Attaches adapters to the layers of a loaded and fused model. Worker process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ logger = logging.getLogger("tenonry.worker")
 
 
 class Seats:
-    """Wraps lean layers before they are packed, and hooks modules after that: what runs is what is given adapters."""
+    """Wraps fused layers before they are packed, and hooks modules after that: running code receives adapters."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Seats:
         self._own_code: list[nn.Module] = [model]  # modules whose own forward pass runs
 
     def refuse_inside(self, modules: Sequence[nn.Module]) -> None:
-        """Layers with state: what decodes them reads weights without calling the layer."""
+        """Reject adapters of layers with state: their decoding path reads weights without calling the layer."""
         for module in modules:
             for child in module.modules():
                 name = self._names.get(child, "")
@@ -78,7 +78,7 @@ class Seats:
             self._own_code.append(mlp)
 
     def beside(self, lean: LeanForward) -> list[AddedToLayer]:
-        """What adapters add within each of the lean layers, whose kernels then compute it."""
+        """Adapters within each of the fused layers, for its kernel to add."""
         self._own_code = []
         return [self._beside_layer(layer) for layer in lean.layers]
 
@@ -107,7 +107,7 @@ class Seats:
         return self._slots_of(parts, module.in_features) if parts else None
 
     def hook(self) -> None:
-        """The linear layers of modules whose own code runs; what is left then takes no adapter."""
+        """Hook the linear layers of modules whose own code runs; remaining layers accept no adapter."""
         for owner in self._own_code:
             prefix = self._names[owner]
             for inner, module in owner.named_modules():
@@ -125,14 +125,14 @@ class Seats:
             self._adapters.places.refuse(name, f"{name} is not run as a layer of its own")
 
     def log(self) -> None:
-        """What computes adapters, where there are kernels."""
+        """Log the adapter kernels, if any."""
         if self._kernels is not None:
             logger.info("%s", self._kernels.text)
 
     def _slots_of(
         self, parts: Sequence[Part], in_features: int, *, is_summed: bool = False
     ) -> LowRank:
-        """`is_summed`: what A makes is summed over ranks before B is applied, so it takes two steps."""
+        """`is_summed`: the result of A is summed over ranks before B is applied, so it takes two steps."""
         made = LowRank(parts, self._adapters.max_loras, self._dtype, self._device)
         if self._kernels is not None and not is_summed:
             self._kernels.give(made, in_features)

@@ -1,4 +1,4 @@
-"""Which tokens of a step run through which adapter, worked out once per step. Worker process."""
+"""Assignment of a step's tokens to adapters, computed once per step. Worker process."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class AdapterBatch:
         starts: NDArray[np.int64],
         present: NDArray[np.int32],
     ) -> None:
-        """Places that no token has are filled with the first one; what they give is not read."""
+        """Fill places without a token with the first one; their results are not read."""
         within = np.arange(len(order)) - np.repeat(starts, counts)
         shift = (np.repeat(present, counts) - self.first).astype(np.int64) * self.longest
         places = shift + within
@@ -92,7 +92,7 @@ class AdapterBatch:
 
 
 class StepAdapters:
-    """What the layers of the running step read: the batch of all tokens, and of those that go on in a pruned layer."""
+    """Adapter batches of the running step: of all tokens, and of those that continue in a pruned layer."""
 
     __slots__ = ("full", "kept", "num_kept")
 
@@ -106,5 +106,5 @@ class StepAdapters:
         self.num_kept = -1
 
     def of(self, num_tokens: int) -> AdapterBatch | None:
-        """The batch for a layer that is given so many tokens: fewer than the step has go on in a pruned layer."""
+        """Batch for a layer with `num_tokens` inputs: fewer than the step's in a pruned layer."""
         return self.kept if num_tokens == self.num_kept else self.full

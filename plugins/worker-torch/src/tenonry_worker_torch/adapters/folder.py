@@ -1,4 +1,4 @@
-"""A peft folder: which files are read, what the tensors in them are for, and a digest of it all. Worker process.
+"""A peft folder: its files, the layers of their tensors, and a digest of everything. Worker process.
 
 Everything is checked against the model from headers alone, before a tensor is read or anything changes.
 """
@@ -36,7 +36,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class Pair(NamedTuple):
-    """What the adapter has for one layer: names of its tensors, rank and scale."""
+    """The adapter's matrices for one layer: names of its tensors, rank and scale."""
 
     place: Place
     down: str

@@ -24,8 +24,8 @@ TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 1e-2}  # relative errors take
 
 
 class LowRankKernels:
-    """Gives kernels to layers that adapters may add to, where they are right and quicker; layers of one kind are tried
-    once. Ranks need not agree: each adds to outputs of its own.
+    """Assigns kernels to adapter layers if they are correct and faster; layers of one kind are tried once. Ranks need
+    not agree: each adds to outputs of its own.
     """
 
     def __init__(self, found: FoundKernels, max_rank: int) -> None:
@@ -75,7 +75,7 @@ class LowRankKernels:
 
 
 class AllLowRank:
-    """Gives kernels to all layers, where no token may depend on what is computed beside it."""
+    """Assigns kernels to all layers, if no token may depend on the rest of the batch."""
 
     def __init__(self, found: FoundKernels, max_rank: int) -> None:
         self._found = found
@@ -106,7 +106,7 @@ class AllLowRank:
 def random_weights(
     layer: LowRank, slots: int, in_features: int, rank: int
 ) -> list[dict[str, tuple[torch.Tensor, torch.Tensor]]]:
-    """Of each slot, for every part of the layer; what they add is about as large as what they are added to."""
+    """Random weights of each slot, for every part of the layer, with addends about as large as outputs."""
     generator = torch.Generator().manual_seed(0)
     return [
         {

@@ -1,8 +1,8 @@
-"""Linear layers with adapters: what the tokens of some rows get in addition, after the layer itself. Worker process.
+"""Linear layers with adapters: addends for the tokens of some rows, after the layer itself. Worker process.
 
-y = W x + s · B (A x), where A [rank, in] and B [out, rank] are the adapter's of the row (https://arxiv.org/abs/2106.09685).
-The adapters of a step stand side by side in slots: A of all slots is one tensor, and B is one for each part of a merged
-layer. s is in B already.
+y = W x + s · B (A x), where A [rank, in] and B [out, rank] are the adapter's of the row
+(https://arxiv.org/abs/2106.09685). The adapters of a step are in slots: A of all slots is one tensor, and B is one for
+each part of a merged layer. s is in B already.
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ class LowRank:
         batch: AdapterBatch,
         group: TensorGroup | None = None,
     ) -> None:
-        """Add to `out` [T, out] what the adapters make of `x` [T, in], in place.
+        """Add the adapters' output for `x` [T, in] to `out` [T, out], in place.
 
-        `group`: the ranks that hold other inputs of the layer, where `out` is summed over them already.
+        `group`: the ranks that hold other inputs of the layer, if `out` is summed over them already.
         """
         if self._down is None:
             return
@@ -205,7 +205,7 @@ class AdaptedLinear:
 
 
 class AddedToLayer:
-    """What adapters add within a layer that is computed by one kernel: to its projection, output, gate and up, down."""
+    """Adapters within a layer that is computed by one kernel: in its projection, output, gate and up, down."""
 
     __slots__ = ("_low_ranks", "_step")
 
@@ -214,7 +214,7 @@ class AddedToLayer:
         self._step = step
 
     def __call__(self, keep: torch.Tensor | None) -> LayerAdapters | None:
-        """For the running step, of which the tokens `keep` i64[Q] go on, or all; None where none has an adapter."""
+        """Adapters of the running step, of which the tokens `keep` i64[Q] continue, or all; None if there are none."""
         batch = self._step.full
         if batch is None:
             return None

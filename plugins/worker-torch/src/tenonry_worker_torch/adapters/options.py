@@ -1,4 +1,4 @@
-"""adapter_config.json of a peft folder: what is supported, and how much an adapter adds. Worker process.
+"""adapter_config.json of a peft folder: supported options, and the scale of an adapter. Worker process.
 
 Names and meaning of the options: https://huggingface.co/docs/peft/package_reference/lora
 """
@@ -46,7 +46,7 @@ MAX_RANK = 4096
 
 
 class LoraOptions:
-    """What `config` says of rank and scale. Raises ModelError that names an option which is not supported."""
+    """Rank and scale from `config`. Raises ModelError that names an unsupported option."""
 
     def __init__(self, config: dict[str, Any], architecture: str) -> None:
         self._check_kind(config, architecture)
@@ -67,7 +67,7 @@ class LoraOptions:
         return self.rank if key is None else int(self._ranks[key])
 
     def scale_of(self, module: str, stored: int = 0) -> float:
-        """What the product of both matrices is multiplied with: alpha / r, or alpha / √r (https://arxiv.org/abs/2312.03732)."""
+        """Factor of the product of both matrices: alpha / r, or alpha / √r (https://arxiv.org/abs/2312.03732)."""
         rank = self.rank_of(module, stored)
         key = self._rank_key(module, stored)
         keys = _matching(self._alphas, module)

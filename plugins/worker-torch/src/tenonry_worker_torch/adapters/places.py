@@ -1,4 +1,4 @@
-"""The linear layers of a model that an adapter may add to, and what a rank holds of them. Worker process."""
+"""Linear layers of a model that accept adapters, and a rank's part of them. Worker process."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Place:
 
 
 class Places:
-    """All places of one model. `calls` of a run over prompts say which layers see each token once, in order."""
+    """Adapter targets of one model. `calls` of a run over prompts show which layers see each token once, in order."""
 
     def __init__(self, whole: PreTrainedModel, part: PreTrainedModel) -> None:
-        """`whole`: the model, maybe without storage; `part`: what this rank runs of it."""
+        """`whole`: the model, maybe without storage; `part`: this rank's part of it."""
         self.architecture = type(whole).__name__
         self._renaming = Renaming(whole)
         self._refused: dict[str, str] = {}
@@ -83,7 +83,7 @@ class Places:
 
 
 class Calls:
-    """How many tokens each linear layer was given, call by call; −1 for inputs that are no rows of tokens."""
+    """Token counts of each linear layer, call by call; −1 for inputs that are no rows of tokens."""
 
     def __init__(self) -> None:
         self.counts: dict[str, list[int]] = {}

@@ -33,10 +33,10 @@ MAX_NAME_CHARS = 128
 
 @dataclass(eq=False, slots=True)
 class LoadedAdapter:
-    """The weights of this rank by layer, in main memory; one under several names. `slot`: where a step finds them, −1
-    if nowhere.
+    """The weights of this rank by layer, in main memory; one under several names. `slot`: their slot for steps, −1 if
+    none.
 
-    `number`: what rows are marked with; of one that was removed, rows that still run keep it.
+    `number`: the mark of its rows; running rows keep the number of a removed adapter.
     """
 
     digest: str
@@ -49,10 +49,10 @@ class LoadedAdapter:
 
 
 class Adapters:
-    """Of one rank. `step` is what the layers of its model read.
+    """Adapters of one rank. `step` is read by the layers of its model.
 
-    Adapters outlive the model: one with other weights, of the same shapes, is bound in its place. `max_kept`: how many
-    different ones have a name at most, None for any number; one without a name is kept until its last row ends.
+    Adapters outlive the model: one with other weights, of the same shapes, is bound instead of it. `max_kept`: maximum
+    number of different ones with a name, None for no limit; one without a name is kept until its last row ends.
     `model_names`: those of the model itself, which no adapter may have.
     """
 
@@ -89,7 +89,7 @@ class Adapters:
 
     # ------------------------------------------------------------------ the model
     def unbind(self) -> None:
-        """The model goes. What is in its slots is in main memory as well."""
+        """Unbind the model. The contents of its slots are in main memory as well."""
         self.begin_dummy()
         self.layers = []
         self._slots = [None] * self.max_loras
@@ -102,7 +102,7 @@ class Adapters:
         self.places = places
 
     def check(self) -> None:
-        """Raises ModelError where the model has no place for what an adapter has, as it had when that was loaded."""
+        """Raise ModelError if the model lacks a layer of an adapter that it had when the adapter was loaded."""
         for text in self.names():
             name = text.rpartition("@")[0]
             lacking = sorted(self._by_name[name].weights.keys() - self.places.by_name.keys())
@@ -153,7 +153,7 @@ class Adapters:
         return True
 
     def _check_room(self, name: str, adapter: LoadedAdapter | None) -> None:
-        """Raises ModelError where one more would be kept than may be. `adapter`: what gets the name, if it is here."""
+        """Raise ModelError if another adapter would exceed the limit. `adapter`: the one to name, if it is loaded."""
         if self._max_kept is None:
             return
         named = {each.number: other for other, each in self._by_name.items() if other != name}
@@ -196,7 +196,7 @@ class Adapters:
         return [f"{name}@{adapter.digest}" for name, adapter in self._by_name.items()]
 
     def pin(self, name: str) -> bool:
-        """Its slot is the last that another one gets. Raises RequestError for an unknown one."""
+        """Pin an adapter: its slot is evicted last. Raises RequestError for an unknown one."""
         self._known(name).is_pinned = True
         return True
 
@@ -222,7 +222,7 @@ class Adapters:
 
     # ------------------------------------------------------------------ in a step
     def enter(self, output: SchedulerOutput) -> None:
-        """Rows leave and enter, as the step says."""
+        """Update the rows that leave and enter in the step."""
         if len(output.gone):
             for row in output.gone.tolist():
                 self._leave(row)
@@ -231,7 +231,7 @@ class Adapters:
                 self._enter(new.row, new.adapter.digest)
 
     def begin_step(self, inputs: StepInputs, buffers: StepBuffers, *, is_pruned: bool) -> None:
-        """Work out which tokens run through which slot. `is_pruned`: only rows that sample go on in the last layer."""
+        """Compute the slot of each token. `is_pruned`: only sampling rows continue in the last layer."""
         numbers = self._row_number[inputs.row]
         only_decodes = len(inputs.token_ids) == len(numbers)
         if only_decodes and not is_pruned and self._goes_on(numbers):
@@ -268,7 +268,7 @@ class Adapters:
         self._decoding = None
 
     def _goes_on(self, numbers: NDArray[np.int32]) -> bool:
-        """Whether the same rows decode as in the step before, so that its batch is that of this step."""
+        """Return True if the same rows decode as in the previous step, so that its batch can be reused."""
         former = self._decoding
         return former is not None and np.array_equal(former, numbers)
 

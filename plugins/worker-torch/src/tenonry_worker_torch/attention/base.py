@@ -1,8 +1,7 @@
-"""What an attention backend must do, and what it is given. Worker process; the extension point
-`tenonry.attention_backends`.
+"""Interface of attention backends, and its inputs. Worker process; the extension point `tenonry.attention_backends`.
 
-A backend owns the layout of the KV cache and everything that is computed once per step from the block tables. The
-model runner calls `plan` once per step and `forward` once per layer.
+A backend owns the layout of the KV cache and everything that is computed once per step from the block tables. The model
+runner calls `plan` once per step and `forward` once per layer.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ if TYPE_CHECKING:
 class LayerSpec:
     """Shape and mathematics of one attention layer, as the model itself passed them in a probe run.
 
-    `key_size` and `value_size` are elements per head. `window` counts the positions a query sees, its own included
-    (0: all); `softcap` bounds the scores with `softcap * tanh(score / softcap)` (0: unbounded).
+    `key_size` and `value_size` are elements per head. `window` counts the positions a query sees, its own included (0:
+    all); `softcap` bounds the scores with `softcap * tanh(score / softcap)` (0: unbounded).
 
-    What a backend has to know to attend rightly, and says in `AttentionBackend.features`: `chunk` is the number of
-    positions of a chunk, beyond whose start a query does not see (0: no chunks; Llama 4). With `sinks`, each head has a
-    logit that takes part in the softmax and in nothing else (gpt-oss); they are `CachedLayer.sinks`. A layer that is
-    `indexed` sees only the positions that its model chose, `CachedLayer.chosen` (DeepSeek V3.2); the keys by which a
-    model chooses are a layer of their own, with values of no size. With `spans`, a query may see later keys, up to
-    `AttentionBatch.last_seen` (the tokens of an image in Gemma 3).
+    Features that a backend must support to attend correctly, and declares in `AttentionBackend.features`: `chunk` is
+    the number of positions of a chunk, beyond whose start a query does not see (0: no chunks; Llama 4). With `sinks`,
+    each head has a logit that takes part in the softmax and in nothing else (gpt-oss); they are `CachedLayer.sinks`. A
+    layer that is `indexed` sees only the positions that its model chose, `CachedLayer.chosen` (DeepSeek V3.2); the keys
+    by which a model chooses are a layer of their own, with values of no size. With `spans`, a query may see later keys,
+    up to `AttentionBatch.last_seen` (the tokens of an image in Gemma 3).
     """
 
     name: str
@@ -94,7 +93,7 @@ class LayerCache:
 
 
 class CachedLayer(Protocol):
-    """What a backend reads of an attention layer."""
+    """An attention layer as read by a backend."""
 
     @property
     def spec(self) -> LayerSpec: ...
@@ -106,19 +105,17 @@ class CachedLayer(Protocol):
 
     @property
     def sinks(self) -> torch.Tensor | None:
-        """A logit per query head [num_heads], where the spec says that there are sinks."""
+        """A logit per query head [num_heads], if the spec has `sinks`."""
         ...
 
     @property
     def chosen(self) -> torch.Tensor | None:
-        """The positions within its row that each query of the step sees, i64[T, K], where the spec says `indexed`; −1
-        for none.
-        """
+        """Positions in its row that each query of the step sees, i64[T, K], if the spec is `indexed`; −1 for none."""
         ...
 
 
 class GroupTable(NamedTuple):
-    """Where the K/V of one group of layers are: fields as in `AttentionBatch`."""
+    """Location of the K/V of one group of layers: fields as in `AttentionBatch`."""
 
     block_table: NDArray[np.int32]
     slot_mapping: NDArray[np.int64]
@@ -130,8 +127,8 @@ class AttentionBatch:
 
     All arrays are numpy and on the host: `row` i32[R], `num_tokens` i32[R] (query tokens per row, neighbours in the
     flattened batch), `start` i32[R] (position of a row's first query), `seq_lens` i32[R] (KV length to attend to,
-    queries included), `block_table` i32[rows, blocks] indexed by `row`, `slot_mapping` i64[T] (where the step's K/V
-    go). `generation` i64[R] changes whenever a row is filled anew. `put(label, array)` moves an array to the device.
+    queries included), `block_table` i32[rows, blocks] indexed by `row`, `slot_mapping` i64[T] (slots of the step's
+    K/V). `generation` i64[R] changes whenever a row is filled anew. `put(label, array)` moves an array to the device.
 
     For the last layer of a model the queries are only those that are sampled from, while all T tokens are still
     written: then every row has one query token, and `full_plan` is the plan of the other layers.
@@ -139,7 +136,7 @@ class AttentionBatch:
     `groups`: the tables of each group of layers, where there are several; `block_table` is that of the first.
 
     `last_seen` i64[Q]: the last position that each query sees, its own or a later one of the same step; None where that
-    is its own for all. A window bounds what comes before a query, not what comes behind it.
+    is its own for all. A window limits the positions before a query, not those after it.
 
     `is_dependent`: each row has one token, and rows may be tokens of one sequence that follow each other (see
     `AttentionBackend.splits_rows`).
@@ -180,7 +177,7 @@ def refusal_of(
     device: torch.device,
     storage: type[KVStorage] = Floats,
 ) -> str | None:
-    """Why a backend cannot run these layers: a feature that it does not say it knows, or its own refusal."""
+    """Reason why a backend cannot run these layers: a feature that it does not declare, or its own refusal."""
     known = vars(backend).get("features", frozenset())
     if reason := _refusal_of_storage(known, layers, storage):
         return f"kv_cache_dtype={storage.name}: {reason}; leave --kv-cache-dtype out"
@@ -194,7 +191,7 @@ def refusal_of(
 def _refusal_of_storage(
     known: frozenset[str], layers: Sequence[LayerSpec], storage: type[KVStorage]
 ) -> str | None:
-    """Why the K and V of these layers cannot be kept so by a backend that knows these features."""
+    """Reason why a backend with these features cannot use the storage for the K and V of these layers."""
     if storage.tolerance == 0:
         return None
     if not layers:
@@ -210,17 +207,17 @@ def _refusal_of_storage(
 class AttentionBackend(ABC):
     """One way to write K/V into blocks and to attend to them.
 
-    A slot that the row has not written may hold what the block's last owner wrote, NaN included, and a masked key
-    whose value is NaN still counts: a weight of zero times NaN is NaN. No such slot must reach the arithmetic.
+    A slot that the row has not written may hold what the block's last owner wrote, NaN included, and a masked key whose
+    value is NaN still counts: a weight of zero times NaN is NaN. No such slot must reach the arithmetic.
 
     Order of calls: `refusal` (before anything is built), constructor, `allocate` once, then per step `plan` once and
-    `forward` once per layer. `block_sizes` lists what it can do, best first; empty means any.
+    `forward` once per layer. `block_sizes` lists the supported sizes, best first; empty means any.
 
-    `features`: those of `FEATURES` that it knows, `GROUPS` and `STORAGE`. Layers that need another are refused before
-    `refusal` is asked. A subclass does not inherit them: who changes how K/V are read says anew what that covers.
+    `features`: the supported ones of `FEATURES`, `GROUPS` and `STORAGE`. Layers that need another are rejected before
+    `refusal` is called. A subclass does not inherit them: one that reads K/V differently declares its own.
 
     `cache_sizes`: the self check at start runs once with each, as many times as large as its prompts need. A backend
-    that attends in another way where there is more room gives a size for each way.
+    whose algorithm depends on the size lists a size for each algorithm.
     """
 
     name: ClassVar[str]
@@ -238,7 +235,7 @@ class AttentionBackend(ABC):
     def refusal(
         cls, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device
     ) -> str | None:
-        """Why this backend cannot run these layers on this device, in words; None if it can."""
+        """Reason why this backend cannot run these layers on this device; None if it can."""
         return None
 
     @classmethod
@@ -255,7 +252,7 @@ class AttentionBackend(ABC):
         self.storage: KVStorage = Floats(dtype)
 
     def keep_in(self, storage: KVStorage) -> None:
-        """From the next `allocate` on. Only where `features` say that the backend knows `STORAGE`."""
+        """Set the storage from the next `allocate` on. Only called if `features` contain `STORAGE`."""
         self.storage = storage
 
     @abstractmethod
@@ -263,7 +260,7 @@ class AttentionBackend(ABC):
         """Allocate the cache; one entry per layer, by its name."""
 
     def adopt(self, other: Any, caches: Sequence[LayerCache]) -> dict[str, LayerCache]:
-        """Instead of `allocate`, for a backend that knows `GROUPS`: this one's layer i is kept in `caches[i]`.
+        """Instead of `allocate`, for a backend that supports `GROUPS`: this one's layer i uses `caches[i]`.
 
         `other`, of the same class, has allocated them; its layers have the same shapes, and are at least as many.
         """
@@ -274,7 +271,7 @@ class AttentionBackend(ABC):
         """Everything `forward` needs that is the same for all layers of the step."""
 
     def release(self, rows: NDArray[np.int32]) -> None:  # noqa: B027 - few backends keep anything by row
-        """Rows are gone; what the backend keeps for them can be dropped."""
+        """Drop the backend's state of rows that are gone."""
 
     @abstractmethod
     def forward(
@@ -293,9 +290,10 @@ class AttentionBackend(ABC):
         """
 
     def held_keys(self, layer: CachedLayer, plan: Any) -> HeldKeys | None:
-        """For kernels that write and attend in one: where K/V are, if in this step all rows decode and are held so.
+        """Location of K/V for kernels that write and attend in one call, if in this step all rows decode and are held
+        so.
 
-        Who asks then writes the new token of each row there, in the place of `forward`.
+        The caller then writes the new token of each row there, instead of `forward`.
         """
         return None
 

@@ -1,9 +1,9 @@
-"""The backend for the CPU: decoding rows keep their K/V contiguous in slabs, and nothing is gathered per step. Where
+"""The backend for the CPU: decoding rows keep their K/V contiguous in slabs, and nothing is gathered per step. If
 kernels attend over blocks, there are no slabs. Worker process.
 
 Prefill is the reference backend's, or a kernel's. Decoding in 16 bits uses batched matrix products with scores rounded
-to 16 bits (what transformers' `eager` attention does), which is several times faster on the CPU than its fused kernel
-is for one query; in float32 the fused kernel is used.
+to 16 bits (as transformers' `eager` attention), which is several times faster on the CPU than its fused kernel is for
+one query; in float32 the fused kernel is used.
 """
 
 from __future__ import annotations
@@ -75,16 +75,14 @@ class CpuBackend(SdpaBackend):
         return super().adopt(other, caches)
 
     def decode_with(self, kernels: Mapping[str, PagedKernel]) -> None:
-        """Let kernels attend over the blocks of rows that decode, one for each layer by its name; none: as before. The
-        cache must be allocated anew.
+        """Use kernels to attend over the blocks of decoding rows, one for each layer by its name; none: as before. The
+        cache must be reallocated.
         """
         self._paged = kernels
         self.cache_sizes = type(self).cache_sizes[:1] if kernels else type(self).cache_sizes
 
     def prefill_with(self, kernels: Mapping[str, ChunkKernel]) -> None:
-        """Let kernels attend for rows with several queries, in the layers that they are named after; used where
-        `decode_with` has kernels.
-        """
+        """Use kernels for rows with several queries, by layer name; only effective if `decode_with` has kernels."""
         self._chunked = kernels
 
     @property

@@ -35,7 +35,7 @@ MAX_PADDING = 0.2  # of the bytes of a page, in groups that have fewer layers th
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
-    """Layers with one block table. `window`: all of them see so many positions, and what lies before is given back."""
+    """Layers with one block table. `window`: number of positions that all of them see; earlier blocks are released."""
 
     layers: tuple[LayerSpec, ...]
     window: int = 0
@@ -44,10 +44,10 @@ class LayerGroup:
 def layer_groups(
     specs: Sequence[LayerSpec], backend: type[AttentionBackend], *, by_window: bool
 ) -> list[LayerGroup]:
-    """The groups of a model's layers, the first with the most layers; one group of all where they cannot share.
+    """Groups of a model's layers, the first with the most layers; one group of all if they cannot share.
 
-    Layers with one window make groups of equal size, so that a block is of use to each. `by_window` False, a backend
-    that does not know `GROUPS`, and layers whose K/V differ in size: one group, in which nothing is given back.
+    Layers with one window make groups of equal size, so that each can use a block. `by_window` False, a backend that
+    does not support `GROUPS`, and layers whose K/V differ in size: one group, in which no block is released.
     """
     whole = [LayerGroup(tuple(specs))]
     known = vars(backend).get("features", frozenset())

@@ -1,8 +1,8 @@
-"""Sparse selection: modules that choose, per query, which keys attention may see (DeepSeek V3.2, GLM-MoE-DSA and kin).
+"""Sparse selection: modules that choose, per query, the keys visible to attention (DeepSeek V3.2, GLM-MoE-DSA and kin).
 
-An indexer has keys of its own, one per token, which models keep in transformers' cache beside K/V. Here they have a
-cache in blocks like any layer, and the indexer's own code runs over the rows of a step: decoding rows as one batch, and
-each segment of a prompt by itself. What it chooses are positions within a row. Worker process.
+An indexer has keys of its own, one per token, which models keep in transformers' cache together with K/V. Here they
+have a cache in blocks like any layer, and the indexer's own code runs over the rows of a step: decoding rows as one
+batch, and each segment of a prompt by itself. It chooses positions within a row. Worker process.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _KeyTaker:
 
 
 class _KeyGiver:
-    """A cache that gives the keys [B, L, size] of whole rows, in which those of the step stand already."""
+    """A cache that returns the keys [B, L, size] of whole rows, which contain those of the step already."""
 
     def __init__(self, keys: torch.Tensor) -> None:
         self.keys = keys
@@ -75,7 +75,7 @@ class _KeyGiver:
 
 
 class _KeyProbe:
-    """A cache that looks at an indexer's keys and gives them back."""
+    """A cache that records an indexer's keys and returns them."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -145,7 +145,7 @@ class RowIndexer:
     def _of_decoding_rows(
         self, layer: AttentionLayer, plan: SdpaPlan, given: dict[str, Any]
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Which tokens decode, and what is chosen for them [R, 1, chosen], group by group."""
+        """Decoding tokens, and the positions chosen for them [R, 1, chosen], group by group."""
         backend: Any = layer.step.backend
         device = given["hidden_states"].device
         order = plan.decode_tokens
@@ -200,7 +200,7 @@ class RowIndexer:
 
 
 def _taken(value: Any, tokens: torch.Tensor) -> Any:
-    """Of what there is one of per token [1, T, …]: that of `tokens` [B, S], as [B, S, …]."""
+    """Select `tokens` [B, S] from per-token values [1, T, …]: [B, S, …]."""
     if isinstance(value, tuple):
         return tuple(_taken(part, tokens) for part in value)
     return value[0, tokens] if isinstance(value, torch.Tensor) else value

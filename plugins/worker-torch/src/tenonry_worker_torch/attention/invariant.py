@@ -1,8 +1,8 @@
-"""The backend of batch invariance: K/V in blocks and nothing beside them, and where a kernel finds what each query
-sees. Worker process, CPU.
+"""The backend of batch invariance: K/V in blocks only, and the location of each query's keys for kernels. Worker
+process, CPU.
 
-Layers with kernels attend through `step_keys`. What runs before they have them, to describe and check a model, attends
-as the reference backend does, over the same blocks.
+Layers with kernels attend through `step_keys`. Runs before that, to describe and check a model, attend as the reference
+backend does, over the same blocks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GROUP_QUERIES = 8  # neighbours of one sequence that pass over its keys together
 
 
 class InvariantPlan:
-    """A step, planned by whoever attends first: kernels, or the reference. `reference` is the latter's plan."""
+    """A step, planned on first use by kernels or by the reference. `reference` is the latter's plan."""
 
     __slots__ = ("_keys", "batch", "block_size", "reference")
 
@@ -71,7 +71,7 @@ class InvariantBackend(SdpaBackend):
 
 
 def step_keys(batch: AttentionBatch, block_size: int, blocks: torch.Tensor) -> StepKeys:
-    """Where K/V of a step go, and what its queries see."""
+    """Destination of a step's K/V, and keys visible to its queries."""
     counts = batch.num_tokens.astype(np.int64)
     ends = counts.cumsum()
     begins = ends - counts

@@ -1,8 +1,7 @@
-"""How K and V are kept in blocks: as floats of the model's type, or in 8 bits with a scale. Worker process, any device.
+"""Storage of K and V in blocks: floats of the model's type, or 8 bits with a scale. Worker process, any device.
 
-A *vector* is what one token has in one KV head, of K or of V. Attention sees it as it is kept, also in the step that
-made it: what a token's K and V are does not depend on where its prompt was cut, on what the prefix cache had of it, or
-on the rows beside it.
+A *vector* is K or V of one token in one KV head. Attention sees it as stored, also in the step that made it: a token's
+K and V do not depend on the chunks of its prompt, on the prefix cache, or on other rows.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ TINY = torch.finfo(SCALE).tiny
 
 
 class KVStorage(ABC):
-    """What a backend writes vectors with, and reads them.
+    """Reads and writes vectors for a backend.
 
     Tensors of a layer are `kept` [blocks, vectors of a token, block_size, width]. `tolerance`: the largest relative
-    error (L2) of logits that is taken for the rounding of vectors; 0 where they are not rounded.
+    error (L2) of logits that is accepted as rounding of vectors; 0 if they are not rounded.
     """
 
     name: ClassVar[str]
@@ -33,7 +32,7 @@ class KVStorage(ABC):
 
     @property
     def is_exact(self) -> bool:
-        """Whether vectors are kept as they were made."""
+        """True if vectors are stored unrounded."""
         return self.tolerance == 0
 
     @property
@@ -47,8 +46,8 @@ class KVStorage(ABC):
 
     @abstractmethod
     def write(self, kept: torch.Tensor, lines: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Vectors `new` [T, C, size] to `lines` i64[T · C] of `kept`, seen as lines of one vector; returns what is read
-        back, [T, C, size].
+        """Write vectors `new` [T, C, size] to `lines` i64[T · C] of `kept`, viewed as lines of one vector; returns the
+        values as read back, [T, C, size].
         """
 
     @abstractmethod
@@ -63,7 +62,7 @@ class KVStorage(ABC):
         """The vectors in `lines` i64[n] of `kept`, seen as lines of `run` tokens of one head: [n, run · size]."""
 
     def vector_bytes(self, size: int) -> int:
-        """What a vector of `size` numbers takes."""
+        """Bytes of a vector of `size` numbers."""
         return self.width(size) * self.kept_dtype.itemsize
 
 
@@ -97,11 +96,11 @@ class Floats(KVStorage):
 
 
 class EightBits(KVStorage):
-    """A byte per number, and behind them the scale of the vector, in two: numbers times scale is what attention sees.
+    """A byte per number, followed by the scale of the vector in two bytes: attention sees numbers times scale.
 
     The scale is max |x| / `largest` in bfloat16, and each x / scale is rounded to the nearest number, ties to even. The
     scale is rounded by 1/256 at most, so x / scale is at most 257/256 · `largest`, which `largest` is the nearest
-    number of: none leaves the range. What is no finite number makes the scale none, and with it the whole vector.
+    number of: none leaves the range. A non-finite number makes the scale non-finite, and with it the whole vector.
     """
 
     largest: ClassVar[float]

@@ -29,7 +29,7 @@ HARMLESS_TENSORS = frozenset(
 
 
 class StepPlan:
-    """What all layers of one model share during a step: the backend and its plan. Replaced every step.
+    """Shared state of all layers of one model during a step: the backend and its plan. Replaced every step.
 
     `forward_passes` counts those of the model's own code, for modules that attend more than once in each.
     """
@@ -132,7 +132,7 @@ class Attended(NamedTuple):
 
 
 class Probe:
-    """Stands in for the layers during the first run of a model: records what each attention module is called with.
+    """Replaces the layers during the first run of a model: records the arguments of each attention module.
 
     Every call of a module is a layer of its own, with a cache of its own: `specs` and `modules` in order of the calls.
     """
@@ -235,7 +235,7 @@ def paged_attention(
 
 
 def _index_of(module: torch.nn.Module) -> int:
-    """The number of the module's layer; −1 if it has none, or serves several layers and is told with each call."""
+    """Number of the module's layer; −1 if it has none, or serves several layers and receives it with each call."""
     index = getattr(module, "layer_idx", None)
     return -1 if index is None else int(index)
 
@@ -243,8 +243,8 @@ def _index_of(module: torch.nn.Module) -> int:
 def _known_reach(
     module: torch.nn.Module, mask: torch.Tensor | None, other: dict[str, Any]
 ) -> Reach:
-    """What the layer's queries see. Raises ModelError for position biases, bidirectional layers: anything that
-    paged attention would get wrong.
+    """Keys visible to the layer's queries. Raises ModelError for anything that paged attention does not support, such
+    as position biases and bidirectional layers.
     """
     import torch
 

@@ -1,8 +1,8 @@
-"""What the mask of a layer lets a query see, read off the mask function that the model gives to transformers.
+"""Visible keys of a layer's queries, read off the mask function that the model passes to transformers.
 
-Some models hand their window to attention, others have it in the mask only. transformers asks a registered function for
-each kind of layer; ours reads the rule off the mask function, far beyond the length of the prompt that is being run. It
-acts during a model's first run; afterwards block tables and positions determine what a query sees. Worker process.
+Some models pass their window to attention, others have it in the mask only. transformers calls a registered function
+for each kind of layer; ours reads the rule off the mask function, far beyond the length of the running prompt. It acts
+during a model's first run; afterwards block tables and positions determine the visible keys. Worker process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _running = threading.local()
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Which keys a query sees, besides its own and none after it: the last `window` ones, its own included (0: all), or
+    """Keys visible to a query, besides its own and none after it: the last `window` ones, its own included (0: all), or
     those of its own chunk of `chunk` positions (0: of all chunks).
     """
 
@@ -47,7 +47,7 @@ CAUSAL = Reach()
 
 @contextmanager
 def reading_masks(max_model_len: int) -> Iterator[None]:
-    """Within, masks that are asked for are read, for sequences of at most `max_model_len` tokens."""
+    """Context in which requested masks are read, for sequences of at most `max_model_len` tokens."""
     _running.positions = min(max(max_model_len, 2), MAX_POSITIONS)
     _running.made = []
     try:
@@ -58,9 +58,9 @@ def reading_masks(max_model_len: int) -> Iterator[None]:
 
 
 def make_mask(*arguments: Any, mask_function: MaskFunction, **options: Any) -> torch.Tensor | None:
-    """What transformers calls for a mask. None while serving, and for plain causal attention; an empty one, or the mask
-    itself, for models that slice it. Otherwise, in a model's first run, the mask that `eager` attention would get; what
-    was read off it is kept for `reach_of`.
+    """Mask function for transformers. None while serving, and for plain causal attention; an empty one, or the mask
+    itself, for models that slice it. Otherwise, in a model's first run, the mask that `eager` attention would get; the
+    rule read off it is stored for `reach_of`.
     """
     positions = getattr(_running, "positions", 0)
     wants_mask = getattr(options.get("config"), WANTS_MASK, False)
@@ -84,8 +84,8 @@ def make_mask(*arguments: Any, mask_function: MaskFunction, **options: Any) -> t
 
 
 def reach_of(mask: torch.Tensor | None) -> Reach | None:
-    """What was read off a mask, or a view of the whole of it; None for one of the model's own, or one whose rule is not
-    known.
+    """Rule read off a mask, or off a view of the whole of it; None for a mask of the model's own, or one with an
+    unknown rule.
     """
     if mask is None:
         return CAUSAL
@@ -96,7 +96,7 @@ def reach_of(mask: torch.Tensor | None) -> Reach | None:
 
 
 def _is_whole(view: torch.Tensor, mask: torch.Tensor) -> bool:
-    """Whether a tensor shows all of another one's storage, as it is."""
+    """Return True if a tensor is an identical view of another one's storage."""
     return (
         view.untyped_storage()._cdata == mask.untyped_storage()._cdata  # noqa: SLF001 - the only identity that views share
         and (view.shape, view.stride()) == (mask.shape, mask.stride())
@@ -135,7 +135,7 @@ def read_reach(
 def _is_rule(
     mask_function: MaskFunction, reach: Reach, num_positions: int, device: torch.device | None
 ) -> bool:
-    """Whether rows near every edge are as the rule says, and one key beyond the query."""
+    """Return True if rows near every edge follow the rule, and one key beyond the query does."""
     size = reach.window or reach.chunk or num_positions // 2
     last = num_positions - 1
     edges = {0, 1, 2, last // 3, last}
@@ -166,7 +166,7 @@ def _vmapped(mask_function: MaskFunction) -> MaskFunction:
 def _evaluate(
     mask_function: MaskFunction, queries: torch.Tensor, keys: torch.Tensor
 ) -> torch.Tensor:
-    """Whether query i sees key i: bool[N]."""
+    """Visibility of key i to query i: bool[N]."""
     zero = torch.zeros((), dtype=torch.long, device=keys.device)
     sees = mask_function(zero, zero, queries, keys)
     return sees.to(torch.bool).expand(queries.shape)

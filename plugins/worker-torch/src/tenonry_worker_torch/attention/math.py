@@ -64,9 +64,9 @@ def causal_mask(
 def show_later(
     mask: torch.Tensor, start: int, first_key: int, last_seen: NDArray[np.int64]
 ) -> None:
-    """In a causal mask [S, L], let the query at position `start + i` see also the keys up to `last_seen[i]`.
+    """In a causal mask [S, L], make the keys up to `last_seen[i]` visible to the query at position `start + i`.
 
-    Key column j stands for position `first_key + j`.
+    Key column j is position `first_key + j`.
     """
     queries = torch.arange(start, start + mask.shape[0], device=mask.device)[:, None]
     keys = torch.arange(first_key, first_key + mask.shape[1], device=mask.device)
@@ -106,7 +106,7 @@ def scored_attention(
     spec: LayerSpec,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """As `masked_attention`, for what fused kernels cannot do with scores: bounded by tanh before the mask (Gemma 2,
+    """As `masked_attention`, for scores that fused kernels do not support: bounded by tanh before the mask (Gemma 2,
     arXiv:2408.00118, section 2), and with a sink, one more score that gets its share of the softmax and no value
     (gpt-oss, arXiv:2508.10925, section 2; arXiv:2309.17453).
     """
@@ -127,7 +127,7 @@ def scored_attention(
 def softmax_with_sinks(
     scores: torch.Tensor, sinks: torch.Tensor | None, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """Softmax of `scores` [..., L]; with `sinks` [..., 1], what is left of the weights after theirs."""
+    """Softmax of `scores` [..., L]; with `sinks` [..., 1], the remaining weights after the share of the sinks."""
     if sinks is None:
         return torch.softmax(scores, -1, dtype=dtype)
     sink = sinks.to(scores.dtype).expand(*scores.shape[:-1], 1)

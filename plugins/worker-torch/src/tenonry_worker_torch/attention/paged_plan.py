@@ -1,5 +1,5 @@
-"""What the CPU backend works out once per step where kernels attend over blocks: tables and lengths of the rows that
-decode, and of those that have several queries. Worker process.
+"""Per-step plan of the CPU backend for kernels over blocks: tables and lengths of the rows that decode, and of those
+that have several queries. Worker process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PagedPlan(SdpaPlan):
-    """A step: what the reference plans for prefill, and where kernels find the keys of rows that decode."""
+    """A step: the reference's plan for prefill, and the keys of decoding rows for kernels."""
 
     sorts: ClassVar[bool] = False  # a kernel takes rows of any length together
     __slots__ = ("_all_rows", "_chunked", "_chunks", "_lengths", "_table")
@@ -71,7 +71,7 @@ class PagedPlan(SdpaPlan):
 
     @property
     def is_decode_only(self) -> bool:
-        """Whether each row of the step has one token, which attends."""
+        """True if each row of the step has one token, which attends."""
         return (
             not self.prefill
             and self.decode_tokens is None

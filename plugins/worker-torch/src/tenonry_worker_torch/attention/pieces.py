@@ -73,7 +73,7 @@ def attend_in_pieces(
 
 
 def _chosen_of(layer: CachedLayer, segment: Segment) -> torch.Tensor:
-    """What was chosen for the queries of a segment: i64[sequences, length, K]."""
+    """Positions chosen for the queries of a segment: i64[sequences, length, K]."""
     if layer.chosen is None:
         raise RuntimeError(f"{layer.spec.name} attends before anything was chosen for it")
     end = segment.token + segment.count * segment.length

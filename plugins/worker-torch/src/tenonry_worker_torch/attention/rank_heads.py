@@ -1,8 +1,8 @@
-"""Which heads a rank attends with where its model's plan gives all of them to every rank. Worker process.
+"""A rank's attention heads if its model's plan assigns all of them to every rank. Worker process.
 
-Some plans gather query, key and value, because the model's code slices or normalises them as a whole, and let the
-output projection take each rank's part. Only that part has to be computed, and only its K/V have to be kept. That
-nothing between the two reads the rest is shown by the self check, whose reference run attends with all heads.
+Some plans gather query, key and value, because the model's code slices or normalises them as a whole, and the output
+projection uses each rank's part. Only that part has to be computed, and only its K/V have to be stored. The self check,
+whose reference run attends with all heads, shows that nothing between the two reads the rest.
 """
 
 from __future__ import annotations

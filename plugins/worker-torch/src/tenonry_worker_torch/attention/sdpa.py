@@ -1,9 +1,9 @@
 """The reference backend: blocks gathered by index, `scaled_dot_product_attention` for everything. Worker process, any
 device.
 
-Layout: a layer is [num_blocks, 2 × num_kv_heads, block_size, head_size]; keys and values have a tensor each where their
-heads differ in size. The last dimension is wider where each vector is kept with a scale (`KVStorage`). What a block
-holds is contiguous, and one `index_select` over (block, head) gives each row's keys and values contiguous per head. A
+Layout: a layer is [num_blocks, 2 × num_kv_heads, block_size, head_size]; keys and values have a tensor each if their
+heads differ in size. The last dimension is wider if each vector is stored with a scale (`KVStorage`). Contents of a
+block are contiguous, and one `index_select` over (block, head) gives each row's keys and values contiguous per head. A
 decode step has no Python loop over sequences.
 """
 
@@ -147,7 +147,7 @@ class SdpaBackend(AttentionBackend):
         return *both.chunk(2, 1), both
 
     def _write_lines(self, cache: torch.Tensor, new: torch.Tensor, plan: SdpaPlan) -> torch.Tensor:
-        """`new` [T, C, size] into `cache` [blocks, C, block_size, width]; returns what is read back."""
+        """Write `new` [T, C, size] into `cache` [blocks, C, block_size, width]; returns the values as read back."""
         return self.storage.write(cache, plan.lines(new.shape[1]), new)
 
     # ------------------------------------------------------------------ decode: one query per row, rows padded together

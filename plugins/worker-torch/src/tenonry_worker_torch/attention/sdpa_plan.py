@@ -1,4 +1,4 @@
-"""What the reference backend works out once per step: where K/V go, which rows decode together and what they gather.
+"""Per-step plan of the reference backend: slots of K/V, rows that decode together, and the blocks they gather.
 
 Worker process.
 """
@@ -75,7 +75,7 @@ class SdpaPlan:
             self.decode_tokens = batch.put("decode_tokens", tokens)
 
     def lines(self, count: int) -> torch.Tensor:
-        """Where the step's T tokens go in a cache of `count` lines per block, one slot each: i64[T · count]."""
+        """Lines of the step's T tokens in a cache of `count` lines per block, one slot each: i64[T · count]."""
         if count not in self._lines:
             block, slot = np.divmod(self.batch.slot_mapping, self.block_size)
             lines = block[:, None] * count + np.arange(count)  # [T, count], in units of a block
@@ -178,9 +178,9 @@ def longest_first(order: NDArray[np.int64], seq_lens: NDArray[np.int32]) -> NDAr
 
 
 def block_index(blocks: NDArray[np.int32], spec: LayerSpec) -> NDArray[np.int64]:
-    """Where the blocks [R, n] lie in a cache seen as lines of one block and one head.
+    """Index of the blocks [R, n] in a cache viewed as lines of one block and one head.
 
-    For each of keys and values (or once, where they have a tensor each): row, head and block, flattened.
+    For each of keys and values (or once, if they have a tensor each): row, head and block, flattened.
     """
     tensors = 2 if spec.key_size == spec.value_size else 1
     lines = np.arange(tensors * spec.num_kv_heads)

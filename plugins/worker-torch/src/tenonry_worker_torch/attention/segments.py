@@ -1,4 +1,4 @@
-"""How the rows of a step are cut into pieces that attend together. Pure numpy, on the host; worker process.
+"""Division of a step's rows into pieces that attend together. Pure numpy, on the host; worker process.
 
 Rows with one query ("decode") go together, padded to the longest of a group. Rows with several queries ("prefill") are
 segments: neighbours of equal length whose whole context is in this step share one, the others have one each.
@@ -69,7 +69,7 @@ def prefill_segments(
 
 
 def _later(last_seen: NDArray[np.int64], start: int) -> NDArray[np.int64] | None:
-    """What the queries from position `start` on see, if any sees more than up to its own."""
+    """Last visible positions of the queries from position `start` on, if any sees beyond its own."""
     own = np.arange(start, start + len(last_seen))
     return None if np.array_equal(last_seen, own) else last_seen
 

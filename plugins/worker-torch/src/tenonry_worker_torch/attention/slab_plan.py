@@ -1,7 +1,6 @@
-"""What the CPU backend works out once per step: which row is in which slab, where new tokens go, what is masked. Worker
-process.
+"""Per-step plan of the CPU backend: slabs of rows, places of new tokens, masks. Worker process.
 
-In steady decoding, where the same rows gain one token each, the last step's plan is moved on by one column.
+In steady decoding, where the same rows gain one token each, the last step's plan is advanced by one column.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ HIDDEN = float("-inf")
 
 
 class Entry(NamedTuple):
-    """Rows that move into neighbouring `slots` of a slab, and what fills these: nothing of other rows is left in
-    them, which may be NaN.
+    """Rows that move into neighbouring `slots` of a slab, and the lines that fill them: no contents of other rows,
+    which may be NaN, are left.
 
     `index` i64[2, lines]: for keys and for values, the lines of the cache in the order in which they fill the slots. A
-    line is `line_tokens` tokens of one head: what divides both a block and a slot.
+    line is `line_tokens` tokens of one head: a divisor of both a block and a slot.
     """
 
     slots: slice
@@ -41,11 +40,11 @@ class Entry(NamedTuple):
 class SlabGroup:
     """Decoding rows of one slab in one step.
 
-    `append` i64[rows · 2 · heads]: where their new K/V go in the flattened slab; `tokens` i64[rows]: which flattened
-    tokens those are (None: all, in order). `queries` i64[Q] and `slots` i64[Q]: the place among the step's queries and
-    the slot of each row that attends (None: query i is slot i). `mask` [slots, 1, capacity] hides what a row does not
-    have, `column` i64[rows] is the last one it has, flattened; `longest` keys are in use. `entering`: the rows
-    that move in.
+    `append` i64[rows · 2 · heads]: places of their new K/V in the flattened slab; `tokens` i64[rows]: their indices in
+    the flattened batch (None: all, in order). `queries` i64[Q] and `slots` i64[Q]: the place among the step's queries
+    and the slot of each row that attends (None: query i is slot i). `mask` [slots, 1, capacity] hides columns beyond a
+    row's tokens, `column` i64[rows] is its last one, flattened; `longest` keys are in use. `entering`: the rows that
+    move in.
     """
 
     __slots__ = (
@@ -111,7 +110,7 @@ class SlabGroup:
 
 
 class CpuPlan(SdpaPlan):
-    """A step: what the reference plans for prefill and for rows without a slab, and the slab groups."""
+    """A step: the reference's plan for prefill and for rows without a slab, and the slab groups."""
 
     sorts: ClassVar[bool] = False  # rows in slabs are best left where they are
     __slots__ = ("slab_groups",)
@@ -268,7 +267,7 @@ def first_tokens(batch: AttentionBatch) -> NDArray[np.int64]:
 
 
 def is_range(numbers: NDArray[np.int64], count: int) -> bool:
-    """Whether they are 0, 1, …, count − 1."""
+    """Return True if they are 0, 1, …, count − 1."""
     if len(numbers) != count:
         return False
     return bool((numbers == np.arange(count)).all())

@@ -1,1 +1,1 @@
-"""Speculative decoding: tokens that a drafter guesses, verified several at once."""
+"""Speculative decoding: verifies several draft tokens per pass."""

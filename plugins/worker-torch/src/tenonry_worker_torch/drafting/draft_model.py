@@ -1,9 +1,9 @@
-"""A draft model over K/V of its own, in the blocks of its seats: histories in, the likeliest next tokens out. Worker
+"""A draft model over K/V of its own, in the blocks of its slots: histories in, the likeliest next tokens out. Worker
 process.
 
-It runs as the model that is served does: the same attention backends, lean layers and step kernels, over flattened
-batches of rows. What it keeps of a row is compared with each history and cut back to where the two differ, so it makes
-no difference which guesses were right, nor how many tokens came unasked.
+It runs like the served model: the same attention backends, fused layers and step kernels, over flattened batches of
+rows. A row's cached tokens are compared with each history and truncated where the two differ, so accepted and rejected
+drafts, or tokens decoded without drafts, need no special handling.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class TorchDraftModel:
         return self.seats.state.apply(step)
 
     def _plans(self, inputs: StepInputs, *, prunes: bool) -> ForwardPlans:
-        """`prunes`: the last layer may go on with the last tokens alone."""
+        """`prunes`: the last layer may continue with the last tokens alone."""
         buffers = self.model.buffers
         backend = self.model.backend
         batch = attention_batch(

@@ -1,4 +1,4 @@
-"""Asks the drafter, and has all ranks draft the same. Worker process."""
+"""Calls the drafter, and shares its drafts with all ranks. Worker process."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ class Drafts:
                 self._give_up(error)
 
     def rests(self, numbers: list[int]) -> bool:
-        """Whether nothing would be drafted for these rows in the next passes."""
+        """Return True if nothing would be drafted for these rows in the next passes."""
         return self.drafter is None or len(numbers) > MAX_ROWS or not self.pace.may_pay(numbers)
 
     def propose(
         self, rows: I32, numbers: list[int], left: I32, *, is_over: bool
     ) -> Proposal | None:
-        """Drafts for `rows`, in a list `numbers`, of which each has `left[row]` slots; None where the first rank's
-        clock says `is_over`.
+        """Drafts for `rows`, in a list `numbers`, of which each has `left[row]` slots; None if the first rank's clock
+        reports `is_over`.
         """
         if self._share is None:
             if is_over:
@@ -99,7 +99,7 @@ class Drafts:
         return Proposal(count, token_ids, int(count.sum()))
 
     def _ask(self, rows: I32, numbers: list[int], left: I32) -> Proposal:
-        """What is drafted on this rank."""
+        """Drafts of this rank."""
         if self.drafter is None or not self.pace.may_pay(numbers):
             return NOTHING
         begin = time.perf_counter()
@@ -122,7 +122,7 @@ class Drafts:
         return Proposal(count, token_ids, int(count.sum()))
 
     def _proposed(self, rows: list[int], most: list[int]) -> list[I32]:
-        """What the drafter says, checked and cut; nothing from one that fails."""
+        """Proposals of the drafter, checked and truncated; none if it fails."""
         nothing = [np.empty(0, np.int32)] * len(rows)
         drafter = self.drafter
         if drafter is None:

@@ -1,13 +1,12 @@
-"""How many tokens to draft for each row, by what drafting brought and took so far. Worker process; plain Python.
+"""Number of draft tokens for each row, by the benefit and cost of drafting so far. Worker process; plain Python.
 
-Guessing takes time, verifying takes longer than decoding one token, and both bring nothing where guesses are wrong. A
-row's credit, in tokens, rises by those that it gained, and falls by those that all rows of the pass would have got
-while guessing and verifying took longer than a plain pass. A row without credit is not drafted for, and earns a little
-in each pass, so text that is guessed wrongly loses at most FIRST_CREDIT, one try, and LOSS of its passes.
+Drafting takes time, verifying takes longer than decoding one token, and both are wasted on wrong drafts. A row's
+credit, in tokens, rises by the tokens that it gained, and falls by those that all rows of the pass would have decoded
+in the additional time of drafting and verifying. A row without credit is not drafted for, and earns a little in each
+pass, so a text with wrong drafts loses at most FIRST_CREDIT, one try, and LOSS of its passes.
 
-A drafter may have to read all of a row before it can guess. What it takes for a token is measured, and many tokens
-are read when that is little beside what the row has taken since it entered. What was spent on it decides nothing
-afterwards.
+A drafter may have to read all of a row before it can draft. Its time per token is measured, and many tokens are read if
+that is little compared with the row's time since it entered. This cost is not charged afterwards.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ MOST_DRAFTED = 64  # passes with drafts, before one without is timed again
 
 
 class Asked(NamedTuple):
-    """The drafter was asked about `rows`, which took `seconds`; `unseen` tokens of them were new to it."""
+    """A call of the drafter for `rows`, which took `seconds`; `unseen` tokens of them were new to it."""
 
     rows: list[int]
     seconds: float
@@ -57,7 +56,7 @@ class RowPace:
 
 
 class Pace:
-    """The rows of one worker. In each pass: `most`; `asked`, if the drafter was; then `plain` or `verified`."""
+    """The rows of one worker. In each pass: `most`; `asked`, if the drafter was called; then `plain` or `verified`."""
 
     def __init__(
         self, max_num_seqs: int, max_drafts: int, clock: Callable[[], float] = time.perf_counter
@@ -79,14 +78,14 @@ class Pace:
         self._rows[row] = RowPace(self._clock())
 
     def may_pay(self, rows: list[int]) -> bool:
-        """Whether any of the rows has credit: else there is no need to ask for `most`."""
+        """Return True if any of the rows has credit: else `most` need not be called."""
         for row in rows:  # noqa: SIM110 - in every pass: half the time of any()
             if self._rows[row].credit > 0:
                 return True
         return False
 
     def most(self, rows: list[int], left: list[int], lengths: list[int]) -> list[int]:
-        """How many tokens may be drafted for each row in the next pass.
+        """Maximum number of draft tokens of each row in the next pass.
 
         Each has `left[i]` slots, one for its own next token, and `lengths[i]` tokens so far.
         """
@@ -104,7 +103,7 @@ class Pace:
         return wanted
 
     def _may_read(self, pace: RowPace, length: int, num_rows: int) -> bool:
-        """Whether the drafter may read what it has not seen of a row: each of the rows waits for it."""
+        """Return True if the drafter may read a row's unseen tokens: each of the rows waits for it."""
         reading_s = self._reading_s(length - pace.num_seen) * num_rows
         if not reading_s:
             return True
@@ -112,7 +111,7 @@ class Pace:
         return reading_s <= self._plain_s[num_rows] + READING_SHARE * taken_s
 
     def asked(self, rows: list[int], lengths: list[int], seconds: float) -> None:
-        """The drafter was asked about some rows of this many tokens, which took so long."""
+        """Record a call of the drafter for some rows of these lengths, and its duration."""
         unseen = 0
         for row, length in zip(rows, lengths, strict=True):
             pace = self._rows[row]
@@ -126,7 +125,7 @@ class Pace:
         self._asked = Asked(rows, seconds, unseen)
 
     def plain(self, rows: list[int], seconds: float) -> None:
-        """A pass without drafts took so long, not counting what the drafter took."""
+        """Record the duration of a pass without drafts, the drafter's time excluded."""
         count = len(rows)
         asked = self._take_asked()
         if count > MAX_ROWS:
@@ -171,7 +170,7 @@ class Pace:
         return asked
 
     def _reading_s(self, unseen: int) -> float:
-        """What a drafter takes to read so many tokens, if these are many."""
+        """Time of a drafter to read `unseen` tokens, if these are many."""
         return unseen * self._unseen_s if unseen > MANY_TOKENS else 0.0
 
     def _bounded(self, cost: float) -> float:

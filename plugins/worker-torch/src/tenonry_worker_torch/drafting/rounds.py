@@ -1,7 +1,8 @@
-"""Rounds in which a pass of the model may verify drafts: the slots of a round hold the drafts. Worker process.
+"""Multi-token steps with drafts: a pass of the model may verify drafts, which use the slots of the step. Worker
+process.
 
-A round ends where its slots do, where no row goes on, and where another pass would take longer than newcomers should
-wait: with a model that needs long for one token, each round is a single pass, with or without drafts.
+Such a step ends with its slots, when no row continues, and when another pass would exceed the time that new requests
+should wait: with a model that needs long for one token, each step is a single pass, with or without drafts.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Tally:
 
 
 class DraftedRounds(Rounds):
-    """`verify` runs a step whose rows have drafts behind their pending tokens, and answers with what was sampled."""
+    """`verify` runs a step whose rows have drafts behind their pending tokens, and returns the sampled tokens."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class DraftedRounds(Rounds):
         )
 
     def _plain(self, step: SchedulerOutput, numbers: list[int], most: int) -> ModelRunnerOutput:
-        """A pass without drafts, or at once up to `most` of them while the drafter is not asked anyway."""
+        """Run a pass without drafts, or up to `most` of them in one call while the drafter is not called anyway."""
         if most > 1 and self._several is not None and self._drafts.rests(numbers):
             made = self._several(step.step_id, step.row, most, self._row_ends(step.row))
             if made is not None:
@@ -117,7 +118,7 @@ class DraftedRounds(Rounds):
     def _take_plain(
         self, numbers: list[int], result: ModelRunnerOutput, left: I32, seconds: float
     ) -> float:
-        """Count what passes without drafts brought; returns what one of them took."""
+        """Count the tokens of passes without drafts; returns the duration of one of them."""
         made = np.diff(result.offsets)
         left[result.row] -= made
         count = int(made.max(initial=1))
@@ -134,7 +135,7 @@ class DraftedRounds(Rounds):
         tally: Tally,
         seconds: float,
     ) -> None:
-        """Count what a pass with drafts brought."""
+        """Count the tokens of a pass with drafts."""
         count = np.zeros_like(left)
         count[result.row] = np.diff(result.offsets)
         left -= count

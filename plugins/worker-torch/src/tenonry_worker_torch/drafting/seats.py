@@ -1,8 +1,7 @@
-"""Which row's K/V a draft model keeps where: a fixed number of seats, each with blocks of its own. Worker process; no
-torch.
+"""Slots of a draft model for the K/V of rows: a fixed number, each with blocks of its own. Worker process; no torch.
 
-No more rows are asked about at once than there are seats, so whether a row is drafted for depends on no other row. A
-row that is asked about and has no seat takes that of the row which was asked about longest ago.
+No call has more rows than there are slots, so drafting for a row depends on no other row. A row without a slot takes
+that of the least recently used row.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ class Seats:
             self._free.append(seat)
 
     def begin(self, seat: int, history: I32) -> int:
-        """Write a history behind what is kept of it, and cut back what does not belong to it; tokens that are to be
-        computed, at least one, since it is asked what follows the last.
+        """Write a history behind its cached prefix, and truncate the rest; returns the number of tokens to compute, at
+        least one, since the prediction follows the last.
         """
         state = self.state
         length = len(history)

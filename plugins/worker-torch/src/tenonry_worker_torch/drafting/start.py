@@ -1,4 +1,4 @@
-"""Opens the drafter of the settings, and refuses what could never use it. Worker process."""
+"""Opens the configured drafter, and rejects settings that could never use it. Worker process."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def open_drafter(
     max_model_len: int,
     resolved: dict[str, str],
 ) -> Drafter | None:
-    """The drafter of the settings; None on a rank that is told by another. Raises ConfigError or PluginError.
+    """The configured drafter; None on a rank that receives drafts of another. Raises ConfigError or PluginError.
 
-    `places`: around each pass of a model that drafts, as of the one that is served.
+    `places`: context of each pass of a draft model, as of the served one.
     """
     if model.states is not None:
         raise ConfigError(

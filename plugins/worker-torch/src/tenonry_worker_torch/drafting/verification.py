@@ -1,8 +1,8 @@
 """Samples at the positions of a step that verifies drafts, in order, as if each had been a pass. Worker process.
 
-Each position is sampled from the model's own logits, with the randomness of that position and with what the sampler
-knows of the tokens before it; a draft counts if it is the token that was sampled. Greedy rows without anything else are
-sampled at all positions at once, others as far as their drafts are right.
+Each position is sampled from the model's own logits, with the randomness of that position and the sampler's state for
+the tokens before it; a draft is accepted if it is the sampled token. Greedy rows without other parameters are sampled
+at all positions together, others up to their first rejected draft.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNKNOWN = -1
 
 
 class Position(NamedTuple):
-    """What rows at `places` of the step sampled at their positions number `number`."""
+    """Sampled tokens of rows at `places` of the step at their positions number `number`."""
 
     places: NDArray[np.intp]
     number: int
@@ -38,7 +38,7 @@ class Position(NamedTuple):
 
 
 class Verification:
-    """One step: `token_ids` i64[R, W + 1], −1 behind what a row got; the last column is its failure code, or 0."""
+    """One step: `token_ids` i64[R, W + 1], −1 after a row's tokens; the last column is its failure code, or 0."""
 
     def __init__(self, inputs: StepInputs, state: BatchState) -> None:
         self.row = inputs.row
@@ -75,7 +75,7 @@ class Verifier:
         self._ends = ends
 
     def prepare(self, inputs: StepInputs) -> None:
-        """Before the model runs: what the first positions need."""
+        """Prepare the first positions before the model runs."""
         if self._sampler.prepares:
             step = Verification(inputs, self._state)
             self._sampler.prepare(step.at(np.arange(len(step.row)), 0))
@@ -159,7 +159,7 @@ class Verifier:
     # ------------------------------------------------------------------ on every rank
 
     def settle(self, step: Verification) -> None:
-        """Bring the columns to where the tokens end: what was computed behind them is void."""
+        """Advance the columns to the end of the accepted tokens: values computed behind them are void."""
         state = self._state
         count = step.count
         rows = step.row

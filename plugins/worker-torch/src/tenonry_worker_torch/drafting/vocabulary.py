@@ -1,4 +1,4 @@
-"""Whether two models mean the same by their token ids. Worker process; reads tokenizer files, no weights."""
+"""Checks that two models have the same token ids. Worker process; reads tokenizer files, no weights."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FILE = "tokenizer.json"
 def vocabulary_difference(
     served: Path, num_served: int, drafting: Path, num_drafting: int
 ) -> str | None:
-    """How the vocabularies differ of the model that is served and of the one that drafts; None where they are alike.
+    """Difference between the vocabularies of the served and the draft model; None if they are equal.
 
-    `served`, `drafting`: folders of their tokenizers; `num_served`, `num_drafting`: lines of their output layers. Where
-    both folders have a tokenizer.json, its tokens decide: output layers of one family are filled up to various sizes.
-    Else the sizes do. Raises ModelError for a file that cannot be read.
+    `served`, `drafting`: folders of their tokenizers; `num_served`, `num_drafting`: lines of their output layers. If
+    both folders have a tokenizer.json, its tokens decide: output layers of one family are padded to various sizes. Else
+    the sizes do. Raises ModelError for a file that cannot be read.
     """
     if not ((served / FILE).exists() and (drafting / FILE).exists()):
         if num_served == num_drafting:

@@ -1,6 +1,4 @@
-"""What is done to a loaded model to make it fast, each step verified, all of it switched off by `fuse=false`. Worker
-process.
-"""
+"""Optimisations of a loaded model, each step verified, all of them disabled by `fuse=false`. Worker process."""
 
 from __future__ import annotations
 
@@ -37,10 +35,10 @@ def fast_forward(
     is_right: Callable[[Forward], bool],
     all_agree: Callable[[bool], bool] = bool,
 ) -> LeanForward | None:
-    """A lean forward pass that was verified to compute the same; None if there is none, and the model's own code runs.
+    """A verified fused forward pass; None if there is none, and the model's own code runs.
 
     `is_right` compares the logits of a whole forward pass with the model's own. Ranks that share layers must decide
-    alike: `all_agree` is true where all of them say yes.
+    alike: `all_agree` is true if it is true on all of them.
     """
     lean = lean_forward(model, layers, step, num_positions)
     if not all_agree(lean is not None) or lean is None:
@@ -61,9 +59,9 @@ def pack(
     mixers: Sequence[PackedMixer] = (),
     kernels: StepKernels | None = None,
 ) -> None:
-    """Lay weights out for the processor, where that pays: those of the lean forward pass, or the model's own.
+    """Lay weights out for the processor, if that is faster: those of the fused forward pass, or the model's own.
 
-    `mixers`: the layers with state, whose paths read the same weights. `kernels`: what may multiply with them.
+    `mixers`: the layers with state, whose paths read the same weights. `kernels`: kernels that may multiply with them.
     """
     if lean is None:
         if pack_linears(model):
@@ -80,8 +78,8 @@ def quantise(
     quantisation: Quantisation,
     kernels: FewBitsKernels | None = None,
 ) -> bool:
-    """Give the lean layers matrices of few bits, and `kernels` to those that are quicker with one. False where those of
-    a checkpoint stay dequantised.
+    """Quantise the fused layers, and assign `kernels` to those that are faster with one. False if the matrices of a
+    checkpoint stay dequantised.
 
     Raises ModelError for a model that cannot be quantised at load.
     """

@@ -48,7 +48,7 @@ class HeadNorm:
 
 
 class FusedAttention:
-    """One projection for query, key and value, rotation of all heads at once, and the output projection."""
+    """One projection for query, key and value, rotation of all heads in one operation, and the output projection."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class FusedMLP:
         return self.gated(self.gate_up(x))
 
     def gated(self, both: torch.Tensor) -> torch.Tensor:
-        """Gates and what they are for, one behind the other: [N, 2 · intermediate] → [N, intermediate]."""
+        """Apply concatenated gates: [N, 2 · intermediate] → [N, intermediate]."""
         if self.gate_kernel is not None:
             return self.gate_kernel(both)
         gate, up = both.chunk(2, -1)
@@ -152,7 +152,7 @@ class FusedMLP:
 
 
 def is_silu(activation: object) -> bool:
-    """Whether it computes x · sigmoid(x), tried on some numbers."""
+    """Return True if it computes x · sigmoid(x), tested on some numbers."""
     x = torch.linspace(-LARGEST, LARGEST, SAMPLES)
     if not callable(activation):
         return False

@@ -1,7 +1,7 @@
-"""The whole lean forward pass: embedding, lean layers, norm, head, or what a pipeline stage has of them. Worker
+"""The whole fused forward pass: embedding, fused layers, norm, head, or a pipeline stage's part of them. Worker
 process.
 
-The last layer goes on only with the tokens that are sampled from: of a long prompt, that is one.
+The last layer continues only with the sampling tokens: of a long prompt, that is one.
 """
 
 from __future__ import annotations
@@ -141,13 +141,13 @@ class LeanForward:
         return made
 
     def _ended(self, hidden: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
-        """What comes after the last layer, of the tokens `keep` i64[Q] or all."""
+        """Output after the last layer, of the tokens `keep` i64[Q] or all."""
         if self.end is None:
             return hidden
         return self.end(hidden if keep is None else hidden.index_select(0, keep))
 
     def shortened(self, numbers: list[int]) -> LeanForward:
-        """The same with these layers alone, which makes hidden states, normalised, in the place of logits."""
+        """The same with these layers alone; returns normalised hidden states instead of logits."""
         return LeanForward(
             self.embed,
             [self.layers[number] for number in numbers],
@@ -157,7 +157,7 @@ class LeanForward:
         )
 
     def pack(self, packing: Packing) -> None:
-        """Lay all weights out anew, layer by layer; what the model holds of them goes, except the embedding."""
+        """Lay all weights out anew, layer by layer; the model's copies are dropped, except the embedding."""
         for layer in self.layers:
             layer.pack(packing)
         if self.end is not None:
@@ -165,7 +165,7 @@ class LeanForward:
 
 
 class LeanHead:
-    """What comes after the layers: `hidden` [T, H] → logits [T, vocabulary]."""
+    """Modules after the layers: `hidden` [T, H] → logits [T, vocabulary]."""
 
     __slots__ = ("head", "norm", "softcap")
 

@@ -1,5 +1,5 @@
-"""Does a wrapper feed its text model what the embedding says? Some give their placeholder tokens another embedding,
-which lean layers, that begin with the text model, would not see. Worker process.
+"""Detects wrappers that do not feed their text model its plain embedding. Some embed their placeholder tokens
+differently, which fused layers, which begin with the text model, would miss. Worker process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Reached(Exception):
 
 
 def embeds_plainly(model: PreTrainedModel) -> bool:
-    """Whether the text model is given its embedding of every token that the configuration names, or the ids."""
+    """Return True if the text model receives its embedding of every token that the configuration names, or the ids."""
     _, stack = text_stack(model)
     if stack is model.base_model:
         return True

@@ -59,7 +59,7 @@ class DenseExperts:
 
 
 def use_dense_experts(model: nn.Module) -> int:
-    """Let small experts be computed so, where that was verified to be the same; how many modules do."""
+    """Use the dense computation for small experts if it was verified to be the same; returns the number of modules."""
     verdicts: dict[tuple[object, ...], bool] = {}
     count = 0
     for module in model.modules():

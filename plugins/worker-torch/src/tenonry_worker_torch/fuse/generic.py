@@ -1,4 +1,4 @@
-"""What can be made faster inside a model that runs its own code: linear layers in bfloat16. Worker process."""
+"""Optimisations inside a model that runs its own code: linear layers in bfloat16. Worker process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PackedModule(nn.Module):
-    """A PackedLinear in the place of an `nn.Linear` of a model that runs its own code."""
+    """A PackedLinear instead of an `nn.Linear` of a model that runs its own code."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -32,9 +32,7 @@ class PackedModule(nn.Module):
 
     @cached_property
     def weight(self) -> torch.Tensor:
-        """In rows, for code of a model that reads it: unpacked the first time, and kept beside the packed one until the
-        layer is `unpacked`.
-        """
+        """The weight in rows, for model code that reads it: unpacked on first use, cached until `unpacked`."""
         return self._packed.in_rows()
 
     def in_rows(self, prefix: str, *, with_weight: bool = True) -> dict[str, torch.Tensor]:
@@ -46,11 +44,11 @@ class PackedModule(nn.Module):
 
     @property
     def is_read(self) -> bool:
-        """Whether the model's code asked for the weight itself."""
+        """True if the model's code read the weight itself."""
         return "weight" in vars(self)
 
     def unpacked(self) -> nn.Linear:
-        """The layer as it was: what is read in rows is not held twice."""
+        """The original layer: a weight that is read in rows is not stored twice."""
         linear = nn.Linear(self.in_features, self.out_features, self.bias is not None, "meta")
         linear.weight = nn.Parameter(self.weight, requires_grad=False)
         if self.bias is not None:
@@ -92,7 +90,7 @@ def pack_linears(model: nn.Module) -> int:
 
 
 def unpack_read(model: nn.Module) -> int:
-    """After a run: give back their plain weight to packed layers whose weight the model's code read; how many."""
+    """Restore packed layers whose weight the model's code read in a run; returns their number."""
     found = [
         (parent, name, child)
         for parent in model.modules()

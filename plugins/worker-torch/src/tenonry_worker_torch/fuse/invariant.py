@@ -1,5 +1,5 @@
-"""Lean layers whose results do not depend on what is computed beside them: linear layers, norms and whole layers by the
-kernels of `tenonry_torch_base.invariant`. Worker process.
+"""Batch-invariant fused layers: linear layers, norms and whole layers by the kernels of `tenonry_torch_base.invariant`.
+Worker process.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ class InvariantLayer:
 def make_invariant(
     lean: LeanForward, kernels: InvariantKernels, architecture: str, added: Sequence[Added] = ()
 ) -> None:
-    """Let kernels compute all layers of a lean forward pass that was verified. Raises NotInvariantError.
+    """Use kernels for all layers of a verified fused forward pass. Raises NotInvariantError.
 
-    `added`: for each layer, what adapters add in it; empty where there may be none.
+    `added`: adapters of each layer; empty if there may be none.
     """
     for number, layer in enumerate(lean.layers):
         reason = next(_reasons(layer), None)
@@ -146,7 +146,7 @@ def make_invariant(
 
 
 class NotInvariantError(ModelError):
-    """A model that cannot be served so that no token's bits depend on what runs beside it."""
+    """A model that cannot be served with batch invariance."""
 
 
 def refused(what: str) -> NotInvariantError:
@@ -158,7 +158,7 @@ def refused(what: str) -> NotInvariantError:
 
 
 def _reasons(layer: LeanLayer) -> Iterator[str]:
-    """Why a layer has no such kernel, in words; none if it may have one."""
+    """Reasons why a layer has no such kernel; none if it may have one."""
     own = layer.attention
     if not isinstance(own, FusedAttention):
         yield f"has a {type(own).__name__} in the place of attention"
@@ -186,7 +186,7 @@ def _reasons(layer: LeanLayer) -> Iterator[str]:
 def _made(
     layer: LeanLayer, kernels: InvariantKernels, architecture: str, added: Added | None
 ) -> InvariantLayer:
-    """The kernel of a layer that was not refused, and whose linear layers have theirs."""
+    """Kernel of an accepted layer, whose linear layers have theirs."""
     own: FusedAttention = layer.attention  # type: ignore[assignment] - `_reasons` looked
     mlp: FusedMLP = layer.mlp  # type: ignore[assignment]
     first: RMSNorm = layer.before_attention  # type: ignore[assignment]

@@ -1,7 +1,7 @@
 """A decoder layer of the Llama kind, on [T, hidden], without the framework around it. Worker process.
 
 Covers normalisation before each half (Llama, Qwen, Mistral, Phi-3), after it (OLMo 2), and both (Gemma 2 and 3). A
-feed-forward part of another shape, such as experts, is called as it is. In the place of attention may be a mixer.
+feed-forward part of another shape, such as experts, is called unchanged. A mixer may replace attention.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NORM_LAYOUTS: tuple[tuple[str | None, str | None, str | None, str | None], ...] 
 
 
 class FirstHalf(Protocol):
-    """Of a layer: `FusedAttention`, or what is called as it is. `out` is a `Linear`, or has its call and `add`."""
+    """First half of a layer: `FusedAttention`, or a module called unchanged. `out` has the interface of `Linear`."""
 
     out: Any
 
@@ -67,7 +67,7 @@ class HalfKernel(Protocol):
 
 
 class LeanLayer:
-    """`hidden` [T, H] → [T, H], or [Q, H] when only the tokens `keep` i64[Q] go on; all K/V are written anyway."""
+    """`hidden` [T, H] → [T, H], or [Q, H] when only the tokens `keep` i64[Q] continue; all K/V are written anyway."""
 
     def __init__(
         self,

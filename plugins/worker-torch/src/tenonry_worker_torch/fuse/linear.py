@@ -139,9 +139,9 @@ class PackedLinear:
             return self.weight.to_dense()
 
     def blocked(self) -> BlockedWeight | None:
-        """The weight as it lies in memory, for kernels; None where oneDNN chose another layout than they know.
+        """The weight in its memory layout, for kernels; None if oneDNN chose a layout unknown to them.
 
-        That the elements are where they should be is what `can_pack` asked, and is found by comparing results.
+        `can_pack` checks the layout, and comparisons of results confirm it.
         """
         if not hasattr(_ONEDNN, "data_ptr") or not hasattr(_ONEDNN, "_nbytes"):
             return None
@@ -232,12 +232,12 @@ def detached_bias(module: nn.Linear) -> torch.Tensor | None:
 
 
 def is_half_on_host(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether weights are laid out anew: in bfloat16 on a CPU."""
+    """Return True if weights are laid out anew: in bfloat16 on a CPU."""
     return device.type == "cpu" and dtype == torch.bfloat16
 
 
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether prepacked weights work here and pay: bfloat16 on a CPU that has products of it."""
+    """Return True if prepacked weights work here and are faster: bfloat16 on a CPU with bfloat16 products."""
     return (
         is_half_on_host(dtype, device)
         and torch.backends.mkldnn.is_available()
@@ -249,10 +249,10 @@ def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
 
 @cache
 def _makes_blocks() -> bool:
-    """Whether oneDNN lays weights out in blocks.
+    """Return True if oneDNN lays weights out in blocks.
 
-    It says that it computes bfloat16 wherever there is AVX-512, and widens it where that has no products of it. There,
-    floats in blocks of our own were 1.5 times as quick for 512 rows, and kernels, which read no other layout, 3 times.
+    It reports support for bfloat16 on all CPUs with AVX-512, and widens it on those without bfloat16 products. There,
+    floats in blocks of our own were 1.5 times as fast for 512 rows, and kernels, which read no other layout, 3 times.
     """
     numbers = torch.arange(128 * 64, dtype=torch.int16).view(torch.bfloat16).view(128, 64)
     found = pack(numbers, None).blocked()

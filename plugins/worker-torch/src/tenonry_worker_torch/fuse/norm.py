@@ -86,7 +86,7 @@ class RMSNorm:
 
 
 def rms_norm_of(module: nn.Module, *, with_weight: bool = True) -> RMSNorm | None:
-    """The RMSNorm that does what the module does, found by trying; None if it is something else.
+    """An RMSNorm equivalent to the module, verified on random input; None if it is something else.
 
     Modules that differ in nothing but their weights are tried once in a process.
     """
@@ -113,7 +113,7 @@ def rms_norm_of(module: nn.Module, *, with_weight: bool = True) -> RMSNorm | Non
 
 
 def _kind_of(module: nn.Module) -> tuple[object, ...] | None:
-    """Equal for modules that differ in nothing but one weight; None where a module has more than its class says."""
+    """Key that is equal for modules that differ only in one weight; None for modules with further attributes."""
     has_more = any(
         (
             "forward" in vars(module),
@@ -131,9 +131,9 @@ def _kind_of(module: nn.Module) -> tuple[object, ...] | None:
 
 
 def _tried_offset(module: nn.Module, eps: float) -> bool | None:
-    """Whether the module's weight is an offset from 1; None if it is no RMSNorm.
+    """Return True if the module's weight is an offset from 1; None if it is no RMSNorm.
 
-    Compared in float32 on random input and a random weight, in the place of the module's own.
+    Compared in float32 on random input and a random weight, instead of the module's own.
     """
     weight: torch.Tensor = module.weight  # type: ignore[assignment] - looked at before
     size = weight.shape[0]

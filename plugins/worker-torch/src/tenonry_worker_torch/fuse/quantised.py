@@ -1,6 +1,4 @@
-"""Matrices in few bits in the place of those of the lean layers: of a checkpoint that holds such, or made at load.
-Worker process.
-"""
+"""Quantised matrices instead of those of the fused layers: from a checkpoint, or quantised at load. Worker process."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ class PlainPacking:
 
 
 class QuantisedPacking:
-    """Of one model. `num_layers` and `num_bytes`: what was made of few bits, and what it takes."""
+    """Packing of one model. `num_layers` and `num_bytes`: number and size of the quantised matrices."""
 
     def __init__(
         self,
@@ -120,7 +118,7 @@ class QuantisedPacking:
 
     @property
     def text(self) -> str:
-        """What was made, for the log."""
+        """Summary for the log."""
         left = f", {self.num_left} others as floats" if self.num_left else ""
         return f"{self.num_layers} matrices in {self.num_bytes / 1e9:.3g} GB{left}"
 

@@ -1,7 +1,7 @@
 """Rotary position embedding (arXiv:2104.09864) from a table, in three operations. Worker process, any device.
 
-The table holds what the model's own module computes, so every variant is covered: where tables depend
-on the sequence length, a token's own is looked up, or made.
+The table holds results of the model's own module, so every variant is covered: if tables depend on the sequence length,
+a token's own is looked up, or made.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, out: torch.Ten
 def rope_table(
     rotary: nn.Module, layer_type: str, num_positions: int, dtype: torch.dtype
 ) -> RopeTable | None:
-    """The table for positions 0 … num_positions − 1; None if it would be too long, the module
-    does not know the type, or what it makes is not plain (cos, sin).
+    """Table for positions 0 … num_positions − 1; None if it would be too long, the module does not know the type, or
+    its result is not plain (cos, sin).
     """
     if num_positions > MAX_TABLE_POSITIONS:
         return None
@@ -175,7 +175,7 @@ def _table_by_length(
 def _table(
     make: Callable[[torch.Tensor], Any], num_positions: int, device: torch.device
 ) -> RopeTable | None:
-    """Of what `make` gives for positions [1, T]."""
+    """Table of the results of `make` for positions [1, T]."""
     tables: list[torch.Tensor] = []
     for begin in range(0, num_positions, PIECE):
         end = min(begin + PIECE, num_positions)
@@ -199,7 +199,7 @@ def _negated(sin: torch.Tensor) -> torch.Tensor:
 
 
 def _is_plain(made: object, num_positions: int) -> bool:
-    """Whether a module made cos and sin [1, positions, size], both with two equal halves."""
+    """Return True if a module returned cos and sin [1, positions, size], both with two equal halves."""
     if not (isinstance(made, tuple) and len(made) == 2):
         return False
     cos, sin = made
@@ -211,6 +211,6 @@ def _is_plain(made: object, num_positions: int) -> bool:
 
 
 def _repeats(table: torch.Tensor) -> bool:
-    """Whether the two halves of [..., size] are equal."""
+    """Return True if the two halves of [..., size] are equal."""
     half = table.shape[-1] // 2
     return torch.equal(table[..., :half], table[..., half:])

@@ -1,9 +1,9 @@
 """A model with few of its decoder layers: the first, the last and one of each kind, for comparisons that would repeat
 themselves from layer to layer. Worker process.
 
-Layers of one kind have the same classes, shapes, settings and attention, so what is wrong with how one is called is
-wrong with all of them; the last one is there because it may go on with few tokens. That each has its own weights, and
-its own cache however many layers go by one plan, is compared at full depth.
+Layers of one kind have the same classes, shapes, settings and attention, so an error in calling one is an error in all
+of them; the last one is included because it may continue with few tokens. A comparison at full depth covers each
+layer's own weights, and its own cache if layers share a plan.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LLAMA_PARTS = {"embed_tokens", "layers", "norm", "rotary_emb"}
 
 
 class Passed(Skipped):
-    """Stands where a layer is left out, and gives its input back as the layers that stay give their output."""
+    """Replaces an omitted layer, and returns its input in the form of the remaining layers' output."""
 
     def __init__(self, layer: nn.Module, family: str, gives_tuples: list[bool]) -> None:
         super().__init__(layer, family)
@@ -51,7 +51,7 @@ class ShortStack:
 
     @contextmanager
     def cut(self) -> Iterator[None]:
-        """The other layers give back what they are given; afterwards everything is as it was."""
+        """Replace the other layers by identities in the block; afterwards everything is restored."""
         layers: nn.ModuleList = text_stack(self.model)[1].layers
         family = type(self.model).__name__
         gives_tuples: list[bool] = []  # of the layers that have run

@@ -63,7 +63,7 @@ def blocks_of(model: PreTrainedModel, layers: Iterable[AttentionLayer]) -> list[
 
 
 def _attention_of(module: nn.Module, known: Mapping[int, AttentionLayer]) -> AttentionLayer | None:
-    """The layer of attention inside a decoder layer, by what the attention module holds; None if there is not one."""
+    """The attention layer inside a decoder layer, by the module's attribute; None unless there is exactly one."""
     held = [vars(part).get(LAYER_ATTRIBUTE) for part in module.modules()]
     found = [known[id(layer)] for layer in held if id(layer) in known]
     return found[0] if len(found) == 1 else None
@@ -83,7 +83,7 @@ def kind_of(block: Block) -> tuple[object, ...]:
 
 
 def _settings_of(module: nn.Module) -> tuple[tuple[str, object], ...]:
-    """The plain attributes of a module: what its code may look at."""
+    """Plain attributes of a module, which its code may read."""
     held = vars(module)
     public = [name for name in held if name[0] != "_" and name not in PLACES]
     return tuple((name, held[name]) for name in sorted(public) if isinstance(held[name], PLAIN))

@@ -1,6 +1,4 @@
-"""What the comparisons of parts with their modules have in common: random weights, and how near is near. Worker
-process.
-"""
+"""Common parts of comparisons of fused layers with their modules: random weights and tolerances. Worker process."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ STORE = 524_287  # random numbers
 
 
 def is_small(module: nn.Module) -> bool:
-    """Whether the module is worth copying."""
+    """Return True if the module is worth copying."""
     return sum(weight.numel() for weight in module.parameters()) <= MAX_PARAMETERS
 
 
@@ -26,8 +24,8 @@ def is_same(got: torch.Tensor, wanted: torch.Tensor, tolerance: float = TOLERANC
 
 
 def random_copy(module: nn.Module) -> nn.Module:
-    """The module in float32, on its device, with random weights in the place of its own, which are not read. It shares
-    the module's configuration.
+    """Copy of the module in float32, on its device, with random weights; its own are not read. It shares the module's
+    configuration.
     """
     kept: dict[int, object] = {
         id(weight): nn.Parameter(
@@ -64,7 +62,7 @@ def randomise(module: nn.Module) -> None:
 
 
 def _fill(weight: torch.Tensor, store: torch.Tensor, place: int, scale: float) -> None:
-    """`weight` [N] becomes what follows in `store` from `place` on, again and again, times `scale`."""
+    """Fill `weight` [N] with the values of `store` from `place` on, cyclically, times `scale`."""
     done = 0
     while done < len(weight):
         count = min(len(store) - place, len(weight) - done)

@@ -139,7 +139,7 @@ class WidenedPacking:
 def packing_for(
     dtype: torch.dtype, device: torch.device, kernels: StepKernels | None
 ) -> Packing | None:
-    """How weights are laid out here; None: as they are. `kernels`: what may multiply with them."""
+    """Weight layout for this device; None: unchanged. `kernels`: kernels that may multiply with them."""
     if can_pack(dtype, device):
         return OneDnnPacking()
     if not is_half_on_host(dtype, device):

@@ -47,5 +47,5 @@ class EncodedImages:
 
 
 def _size(embeddings: torch.Tensor) -> int:
-    """How many there are, of tokens and layers."""
+    """Number of embeddings, over tokens and layers."""
     return embeddings.numel() // embeddings.shape[-1]

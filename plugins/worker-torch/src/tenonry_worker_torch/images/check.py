@@ -86,9 +86,9 @@ class ImageCheck:
     def require(
         self, own_forward: Forward, run: PackedRun, family: str, max_model_len: int
     ) -> None:
-        """Raises ModelError naming the architecture when chunks of the prompt give other logits than the whole.
+        """Raise ModelError naming the architecture when chunks of the prompt yield other logits than the whole.
 
-        Of a prompt longer than `max_model_len`, what comes before that is looked at: there are no positions after it.
+        A prompt longer than `max_model_len` is compared up to that length: there are no positions after it.
         """
         if self._given is None or self._logits is None:
             return
@@ -161,7 +161,7 @@ class _Placed:
 
 
 def processed_images(path: str) -> list[dict[str, np.ndarray]]:
-    """What the model's image processor makes of two pictures. Raises ModelError without Pillow."""
+    """Output of the model's image processor for two pictures. Raises ModelError without Pillow."""
     # from where it is: at the top of transformers 5.17 it wants torchvision, which it does not need
     from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
@@ -206,7 +206,7 @@ def _prompt(model: PreTrainedModel, made: list[torch.Tensor]) -> tuple[torch.Ten
 
 
 def _joined(arrays: list[np.ndarray]) -> np.ndarray:
-    """What was made of the images, one after another; zeros fill up the one that was cut into fewer tiles."""
+    """Processed images, one after another; an image with fewer tiles is padded with zeros."""
     most = (
         np.max([array.shape[1:] for array in arrays], axis=0).tolist() if arrays[0].ndim > 1 else []
     )

@@ -1,8 +1,8 @@
 """Images that are also added to the hidden states of the first layers. Worker process.
 
 The text part of such a model takes `deepstack_visual_embeds` [layers, tokens of images, H], and adds those of layer i
-to what layer i makes (DeepStack, https://arxiv.org/abs/2406.04334). Its wrapper takes none from outside, so hooks of
-the layers do the same over the tokens of a step.
+to the output of layer i (DeepStack, https://arxiv.org/abs/2406.04334). Its wrapper does not accept them from outside,
+so hooks of the layers do the same over the tokens of a step.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Deepstack:
             layer.register_forward_hook(_Adder(self, number))
 
     def take(self, seen: torch.Tensor, tokens: torch.Tensor, num_tokens: int) -> torch.Tensor:
-        """Note what is seen of an image, [n, 1 + layers, H], in `tokens` i64[n] of the step's `num_tokens`.
+        """Record an image's encoding, [n, 1 + layers, H], for `tokens` i64[n] of the step's `num_tokens`.
 
-        Returns the embeddings [n, H] that stand in place of those of the tokens.
+        Returns the embeddings [n, H] that replace those of the tokens.
         """
         if self.added is None:
             self.added = seen.new_zeros(self._num_layers, num_tokens, seen.shape[-1])

@@ -1,4 +1,4 @@
-"""The part of a model that sees: from what an image processor made of one image to embeddings; and the positions of a
+"""Vision encoder of a model: from an image processor's output for one image to embeddings; and the positions of a
 prompt with images. Worker process.
 """
 
@@ -51,16 +51,16 @@ class ImageEncoder:
 
     @property
     def has_rope_index(self) -> bool:
-        """Whether tokens of an image have positions of several dimensions (M-RoPE)."""
+        """True if tokens of an image have positions of several dimensions (M-RoPE)."""
         return self._rope_index is not None
 
     @property
     def needs_own_layers(self) -> bool:
-        """Whether lean layers cannot stand in for the model's own: their rotary tables are of one dimension."""
+        """True if fused layers cannot replace the model's own: their rotary tables are of one dimension."""
         return self.has_rope_index or self.deepstack is not None
 
     def takes(self, name: str) -> bool:
-        """Whether the model reads what an image processor made under this name."""
+        """Return True if the model reads the image processor's output of this name."""
         return name in self._takes
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
@@ -94,7 +94,7 @@ class ImageEncoder:
     def place(
         self, embeddings: torch.Tensor, tokens: NDArray[np.int64], seen: torch.Tensor
     ) -> None:
-        """Write a part of what `encode` gave into a step's embeddings [T, H], in place of those of `tokens` i64[n]."""
+        """Write a part of the result of `encode` into a step's embeddings [T, H], for the tokens `tokens` i64[n]."""
         where = torch.from_numpy(tokens).to(embeddings.device)
         if self.deepstack is not None:
             seen = self.deepstack.take(seen, where, len(embeddings))
@@ -111,7 +111,7 @@ class ImageEncoder:
         spans: Sequence[Span],
         inputs: Sequence[Mapping[str, np.ndarray]],
     ) -> tuple[NDArray[np.int64], int]:
-        """Positions i64[3, P] of a prompt i32[P], and what to add to the index of a token after it for its own."""
+        """Positions i64[3, P] of a prompt i32[P], and the offset between index and position of later tokens."""
         kinds = np.zeros(len(token_ids), np.int32)
         for begin, end in spans:
             kinds[begin:end] = IMAGE

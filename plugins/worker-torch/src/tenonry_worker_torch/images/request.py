@@ -73,7 +73,7 @@ class RequestImages:
         return [(low, high) for low, high in found if low < end and high > begin]
 
     def count(self, number: int) -> int:
-        """How many embeddings an image has."""
+        """Number of embeddings of an image."""
         begin, stop = self.spans[number]
         places = self.places[number]
         return stop - begin if places is None else len(places)

@@ -1,4 +1,4 @@
-"""The images of running rows: what a step's forward pass is given where prompts hold any. Worker process."""
+"""Images of running rows: inputs of a step's forward pass if prompts hold any. Worker process."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ logger = logging.getLogger("tenonry.worker")
 
 class ImageRows:
     """Columns over rows (S): prompt i64[S], tokens of the prompts that hold images, 0 for other rows; shift i64[S],
-    what to add to the index of a later token for its position. `failed` bool[S]: rows whose images the model does not
-    take.
+    offset between index and position of later tokens. `failed` bool[S]: rows whose images the model does not accept.
     """
 
     def __init__(self, encoder: ImageEncoder, max_num_seqs: int) -> None:
@@ -62,7 +61,7 @@ class ImageRows:
         self._prompt[row] = self._shift[row] = 0
 
     def last_seen(self, step: StepInputs) -> NDArray[np.int64] | None:
-        """What `AttentionBatch.last_seen` says of the step, where the tokens of an image see one another.
+        """`AttentionBatch.last_seen` of the step, if the tokens of an image see one another.
 
         Raises RuntimeError for a step that ends in an image.
         """
@@ -88,8 +87,8 @@ class ImageRows:
     def inputs(
         self, step: StepInputs, token_ids: torch.Tensor
     ) -> tuple[torch.Tensor, NDArray[np.int64]]:
-        """What the model is given: token ids i64[T], or embeddings [T, H] where a prompt's image is in the step; and
-        positions i64[T], or i64[3, T] where they have several dimensions there.
+        """Inputs of the model: token ids i64[T], or embeddings [T, H] if a prompt's image is in the step; and positions
+        i64[T], or i64[3, T] if they have several dimensions there.
         """
         positions = step.positions.astype(np.int64)
         self.encoder.begin_step()
@@ -121,7 +120,7 @@ class ImageRows:
     def _place(
         self, row: int, number: int, embeddings: torch.Tensor, first: int, chunk: Span
     ) -> None:
-        """Write what is seen of an image in a chunk of its row, whose first token is at `first` in the step's."""
+        """Write the embeddings of an image in a chunk of its row, whose first token is at `first` in the step's."""
         images = self._requests[row]
         made = images.embeddings[number]
         if made is None:

@@ -1,4 +1,4 @@
-"""Which layers of a model are given something of an image besides its embeddings. Worker process."""
+"""Layers of a model that receive further image features besides its embeddings. Worker process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ARGUMENT = "deepstack_visual_embeds"
 
 
 def has_deepstack(model: PreTrainedModel) -> bool:
-    """Whether images are for several layers of the model."""
+    """Return True if image features are added at several layers of the model."""
     return any(_takes_several(module) for module in model.modules())
 
 
 def deep_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """The layers after which something of an image is added; none where that is not said as in Qwen3-VL."""
+    """Layers after which image features are added; none unless declared as in Qwen3-VL."""
     tower = getattr(model.config, "vision_config", None)
     count = len(getattr(tower, "deepstack_visual_indexes", None) or ())
     stacks = [module for module in model.modules() if _takes_several(module)]

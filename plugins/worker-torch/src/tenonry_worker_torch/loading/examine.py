@@ -1,6 +1,6 @@
-"""What a model needs and what can be done with it, from config.json and headers; no weight is read. Worker process.
+"""Requirements and capabilities of a model, from config.json and headers; no weight is read. Worker process.
 
-The model is built without storage and run once on the `meta` device: its own code says how each layer calls attention.
+The model is built without storage and run once on the `meta` device: its own code shows how each layer calls attention.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def examine(
     *,
     window_groups: bool = False,
 ) -> WorkerFacts:
-    """The facts of a model that was looked at and not refused. Raises ModelError or ConfigError as loading would."""
+    """Facts of a supported model. Raises ModelError or ConfigError as loading would."""
     known = known_facts(found, config, device)
     dtype = choose_dtype(config.dtype, found.whole.config, device)
     whole = found.whole
@@ -83,7 +83,7 @@ def examine(
 
 
 def _latent_notes(text: Any, groups: Sequence[KVCacheGroup], dtype: torch.dtype) -> Iterator[str]:
-    """What multi-head latent attention (arXiv:2405.04434, section 2.1) takes here, and what its latents would."""
+    """Size of multi-head latent attention (arXiv:2405.04434, section 2.1) here, and of its latents."""
     rank = getattr(text, "kv_lora_rank", None)
     kept = sum(group.bytes_per_token for group in groups)
     if not rank or not kept:
@@ -97,7 +97,7 @@ def _latent_notes(text: Any, groups: Sequence[KVCacheGroup], dtype: torch.dtype)
 
 
 def known_facts(found: Look, config: EngineConfig, device: torch.device) -> WorkerFacts:
-    """What is known without running the model: all but its KV groups and the ranks that it can be cut for."""
+    """Facts known without running the model: all except its KV groups and the supported numbers of ranks."""
     dtype = choose_dtype(config.dtype, found.whole.config, device)
     num_parameters = sum(weight.numel() for weight in found.whole.parameters())
     checkpoint = found.checkpoint
@@ -145,7 +145,7 @@ def _groups(
     window_groups: bool,
     is_shown_images: bool,
 ) -> list[KVCacheGroup]:
-    """The KV groups; none if the model's code needs values to run, so that only loading can say."""
+    """The KV groups; none if the model's code needs values to run, so that they are known only after loading."""
     model = copy.deepcopy(whole).to(dtype).eval()
     model.set_experts_implementation("batched_mm")  # the one that does not read which were chosen
     vocab_size = int(model.config.get_text_config().vocab_size)

@@ -1,7 +1,7 @@
-"""What the tokens of an image see, read off the masks that the model's own code makes. Worker process.
+"""Visibility between tokens of an image, read off the masks that the model's own code makes. Worker process.
 
-In most families they see what came before them, as all tokens do. In others they also see the later ones of their
-image (Gemma 3, arXiv:2503.19786). Such a model asks which tokens are of an image.
+In most families they see what came before them, as all tokens do. In others they also see the later ones of their image
+(Gemma 3, arXiv:2503.19786). Such a model has an input for the kinds of tokens.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ EXAMPLE = (0, 0, 1, 1, 1, 0, 1, 1, 0, 0)
 
 
 def asks_for_kinds(model: PreTrainedModel) -> bool:
-    """Whether the model is told which tokens are of images, and not in order to give them positions."""
+    """Return True if the model has an input for token kinds that is not for positions."""
     accepted = inspect.signature(type(model).forward).parameters
     has_positions = hasattr(model.base_model, "get_rope_index")
     return KINDS in accepted or ("mm_token_type_ids" in accepted and not has_positions)
 
 
 def sees_spans(model: PreTrainedModel) -> bool:
-    """Whether its tokens see what comes before them, within the window of their layer, and those of an image also what
-    comes behind them in it: this, and nothing else. False where its code does not say.
+    """Return True if tokens see earlier ones within the window of their layer, and those of an image also later ones of
+    the image: this, and nothing else. False if its code does not make such masks.
     """
     masks = _own_masks(model)
     return bool(masks) and all(
@@ -86,7 +86,7 @@ def _wanted(window: int) -> torch.Tensor:
 
 
 def mark_spans(model: PreTrainedModel, layers: Iterable[LayerSpec]) -> None:
-    """Note in the layers of a model that is shown images what their backend then has to know."""
+    """Mark the layers of a model with image input for their backend."""
     has_spans = sees_spans(model)
     for layer in layers:
         layer.spans = has_spans

@@ -38,11 +38,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A model that this worker does not refuse. `whole` has no storage, and stays as it is.
+    """A model that this worker supports. `whole` has no storage, and stays unchanged.
 
-    `checkpoint` is what its files hold for it; None with random weights, where each rank has files of its own, which
-    `is_sharded` says, and where there are none and it cannot be loaded, which `is_bare` says. `is_invariant`: no
-    token's bits shall depend on what runs beside it.
+    `checkpoint`: its stored tensors; None with random weights, with `is_sharded` (each rank has files of its own), and
+    with `is_bare` (there are none, and it cannot be loaded). `is_invariant`: served with batch invariance.
     """
 
     architecture: str
@@ -62,8 +61,8 @@ def look(
     quantization: str | None = None,
     is_bare: bool = False,
 ) -> Look:
-    """The model in a folder before a weight is read; `towers`: with what sees in it. `quantization`: the setting.
-    `is_bare`: there are no weights, and none are asked for.
+    """The model in a folder before a weight is read; `towers`: with its vision encoder. `quantization`: the setting.
+    `is_bare`: there are no weights, and none are needed.
 
     Raises ModelError with the layer that cannot be served, or the file and the tensor that do not fit.
     """
@@ -110,7 +109,7 @@ def load_model(
     parallel: Parallel | None = None,
     found: Look | None = None,
 ) -> PreTrainedModel:
-    """This rank's part of the model on `device`, in evaluation mode. `found`: what `look` said, if it was asked.
+    """This rank's part of the model on `device`, in evaluation mode. `found`: result of `look`, if available.
 
     Raises ModelError, before any weight is read where possible.
     """

@@ -29,7 +29,7 @@ BLOCK_SIZE = 16
 
 
 class PackedRun:
-    """Runs prompts as one batch. A prompt is what the stage is given: token ids, or hidden states [length, hidden].
+    """Runs prompts as one batch. A prompt is the stage's input: token ids, or hidden states [length, hidden].
 
     `is_last`: the stage makes logits, and only of the tokens that are kept; another makes hidden states of all tokens.
     """
@@ -68,13 +68,13 @@ class PackedRun:
         keeps_all: bool = False,
         first: Forward | None = None,
     ) -> list[list[torch.Tensor]]:
-        """Compute `steps[s][p]` further tokens of prompt p in step s. Of each prompt, what the model makes of the last
+        """Compute `steps[s][p]` further tokens of prompt p in step s. Returns, for each prompt, the output for the last
         token of each step in which it takes part: logits [vocabulary], or hidden states that a stage sends on; with
-        `keeps_all`, of every token.
+        `keeps_all`, for every token.
 
-        `cache_size`: the cache is so many times as large as it must be. `last_seen`: of each prompt, the last position
-        that each of its tokens sees, where that may be a later one of the same step. `first`: computes the first step
-        in the place of `forward`, and nothing of it is kept.
+        `cache_size`: the cache is so many times as large as necessary. `last_seen`: for each prompt, the last position
+        that each of its tokens sees, if that may be a later one of the same step. `first`: computes the first step
+        instead of `forward`, and its output is dropped.
         """
         lengths = [len(prompt) for prompt in prompts]
         blocks = [-(-length // self.block_size) for length in lengths]
@@ -130,7 +130,7 @@ class PackedRun:
         last_seen: NDArray[np.int64] | None,
         keeps_all: bool,
     ) -> torch.Tensor:
-        """What is made of each row's last token, or of all tokens."""
+        """Output for each row's last token, or for all tokens."""
         self.buffers.begin_step()
         ends = torch.as_tensor(inputs.query_start_loc[1:].astype(np.int64) - 1, device=given.device)
         # Where rows only decode, every token is kept, as the runner does it.
@@ -157,7 +157,7 @@ class PackedRun:
 
 
 def _new_rows(lengths: list[int], blocks: list[int], num_groups: int) -> list[NewRow]:
-    """Which tokens they are does not matter here."""
+    """Rows with arbitrary token ids, which do not matter here."""
     ends = np.cumsum([1, *blocks])  # block 0 is left out
     later = sum(blocks) * np.arange(num_groups, dtype=np.int32)
     return [

@@ -1,7 +1,6 @@
 """The first run of a model: one short prompt, attention in plain torch. Worker process.
 
-It learns from the model itself what every attention layer is called with (heads, sizes, scaling, soft cap) and what its
-mask lets a query see.
+It records the arguments of every attention layer (heads, sizes, scaling, soft cap) and the visible keys of its mask.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ class ProbeResult:
     """Layers in order of their index, and the module of each; a module that attends several times has several.
 
     `given` and `made`: the run itself, tokens or hidden states [length, hidden], and the logits of its last position,
-    or the hidden states of all. `end`: what the text model returned. `attended`: what each layer was called with, by
-    its name. `rank_heads`: this rank's heads of each layer whose module hands over those of all ranks. `sinks`
-    [num_heads] of each layer, where it has any.
+    or the hidden states of all. `end`: what the text model returned. `attended`: arguments of each layer, by its name.
+    `rank_heads`: this rank's heads of each layer whose module passes those of all ranks. `sinks` [num_heads] of each
+    layer, if it has any.
     """
 
     __slots__ = (
@@ -110,7 +109,7 @@ class ProbeResult:
 
 @contextmanager
 def blaming(damage: NotFiniteError | None) -> Iterator[None]:
-    """Raise `damage` at the end, or in place of what a check of the damaged model says."""
+    """Raise `damage` at the end, or instead of the error of a check of the damaged model."""
     try:
         yield
     except ModelError:
@@ -177,7 +176,7 @@ def _fill_in_order(result: ProbeResult, recorder: Probe) -> None:
 
 @contextmanager
 def named_failure(model: PreTrainedModel, num_ranks: int = 1) -> Iterator[None]:
-    """What the model's code raises when it runs on this worker becomes a ModelError that names the model."""
+    """Convert exceptions of the model's code on this worker to a ModelError that names the model."""
     architecture = type(model).__name__
     try:
         yield
@@ -208,8 +207,8 @@ def run_alone(
 ) -> torch.Tensor:
     """Logits [length, vocabulary] of one prompt, through the attention function that is set.
 
-    The model is not told positions, since some do not begin at 0, and look them up otherwise; `as_served`: it is, and
-    asked for the last one's logits alone.
+    Positions are not passed, since those of some models do not begin at 0, and are looked up otherwise; `as_served`:
+    they are passed, and only the last one's logits are requested.
     """
     positions = torch.arange(len(prompt), device=prompt.device) if as_served else None
     keep = None if positions is None else positions[-1:]

@@ -1,6 +1,4 @@
-"""The prompts of the self check: what they hold, how long they are, and in which pieces they are computed. Pure; worker
-process.
-"""
+"""Prompts of the self check: contents, lengths, and chunks. Pure; worker process."""
 
 from __future__ import annotations
 
@@ -35,8 +33,8 @@ def prompt_lengths(config: Any, max_model_len: int) -> list[int]:
 
 
 def steps_of(lengths: list[int]) -> list[list[int]]:
-    """How many tokens each prompt computes in each step: the first one in two chunks and two tokens by themselves, the
-    second one beside them, and the third one, which enters last, with the first one's decoded tokens.
+    """Number of tokens that each prompt computes in each step: the first one in two chunks and two single tokens, the
+    second one alongside, and the third one, which enters last, with the first one's decoded tokens.
     """
     first, second, third = lengths
     chunk = first // 2 + 1

@@ -1,4 +1,4 @@
-"""Which quantisation a model is run with: the settings' own, at load, or that of its checkpoint. Worker process."""
+"""Quantisation of a model: the configured one, at load, or that of its checkpoint. Worker process."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class FoundQuantisation(NamedTuple):
 
     @property
     def is_at_load(self) -> bool:
-        """Whether the checkpoint holds floats."""
+        """True if the checkpoint holds floats."""
         return self.quantisation.config is None
 
 
 def find_quantisation(
     asked: str | None, raw: dict[str, Any], path: str, load_format: str
 ) -> FoundQuantisation | None:
-    """None for a model of floats that is to stay so. `raw`: its config.json; `asked`: the setting.
+    """Quantisation of a model; None for floats without the setting. `raw`: its config.json; `asked`: the setting.
 
-    Raises ModelError for a format that is not known, with those that are, ConfigError for a setting that does not go
+    Raises ModelError for an unknown format, with the supported ones, ConfigError for a setting that is incompatible
     with the model, PluginError for a name that is not installed.
     """
     config = declared_quantisation(Path(path), raw)
@@ -116,7 +116,7 @@ def computes(
 
 
 def attach(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
-    """Hand what was read in few bits to the linear layers whose weights it is, dequantised."""
+    """Attach quantised matrices to the linear layers that hold their dequantised weights."""
     matrices = checkpoint.matrices
     if matrices is None:
         return

@@ -1,7 +1,7 @@
-"""Loading only what a rank holds: its stage's layers, and of each layer its piece. Worker process.
+"""Loads a rank's part only: its stage's layers, and its piece of each layer. Worker process.
 
-transformers does the loading, so that renamed and stacked checkpoint tensors work as ever: it is given a model class
-that cuts itself down when it is built, and slices of files that read only the piece.
+transformers does the loading, so that renamed and stacked checkpoint tensors work as usual: it receives a model class
+that shards itself when it is built, and slices of files that read only the piece.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HARMLESS_STEPS = {"MergeModulelist", "Concatenate"}
 
 
 class RankModel:
-    """The model class of one rank, and what its parameters are cut from. `whole` is the model without storage."""
+    """Model class of one rank, and the sources of its parameters. `whole` is the model without storage."""
 
     def __init__(
         self, whole: PreTrainedModel, config: PretrainedConfig, parallel: Parallel
@@ -50,7 +50,7 @@ class RankModel:
         self.names = set(part.state_dict())
 
     def parts(self, checkpoint: Checkpoint) -> dict[str, int | None]:
-        """Checkpoint name → in how many parts a tensor that is converted on loading is cut, if not as its shard says.
+        """Checkpoint name → number of parts of a tensor that is converted on loading, if not that of its shard.
 
         Raises ModelError when one cannot be cut.
         """
@@ -133,7 +133,7 @@ def rank_model_class(
 
 
 def parts_of_source(key: str, converter: Any, shard: Shard | None) -> int | None:
-    """In how many parts the tensor `key` is cut, if that is not as the shard says.
+    """Number of parts of the tensor `key`, if not that of its shard.
 
     Raises ModelError when its rows and columns are rearranged on loading, so that a rank cannot read its piece alone.
     """

@@ -1,7 +1,8 @@
-"""Models that would answer wrongly in a packed batch, refused by name before their weights load. Worker process.
+"""Rejects models that would compute wrong answers in a packed batch, by name, before their weights load. Worker
+process.
 
-The batch is one flattened row of tokens of many requests, and only attention knows which belong together. A layer that
-mixes neighbouring tokens in any other way would mix requests.
+The batch is one flattened row of tokens of many requests, and only attention separates them. A layer that mixes
+neighbouring tokens in any other way would mix requests.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def refuse_unsupported(model: PreTrainedModel, architecture: str) -> None:
 
 
 def refuse_encoder_decoder(config: Any, architecture: str) -> None:
-    """Raises CannotRun for a model whose decoder reads what an encoder made of the prompt."""
+    """Raise CannotRun for a model whose decoder reads an encoder's output for the prompt."""
     if getattr(config, "is_encoder_decoder", False):
         raise CannotRun(
             f"{architecture} is an encoder-decoder model; worker 'torch' runs causal language models"
@@ -64,11 +65,11 @@ def refuse_encoder_decoder(config: Any, architecture: str) -> None:
 
 
 def refuse_blind(model: PreTrainedModel, architecture: str) -> None:
-    """Raises CannotRun for a model with its towers that cannot encode an image apart from a prompt, or whose text part
-    does more with an image than read embeddings in the place of its tokens, add some after the first layers, and let
-    its tokens see one another.
+    """Raise CannotRun for a model with its towers that cannot encode an image apart from a prompt, or whose text part
+    uses an image in other ways than as embeddings of its tokens, additions after the first layers, and tokens that see
+    one another.
 
-    What transformers' code takes says so: kinds of tokens that no positions are made of are for a mask.
+    The arguments of transformers' code show this: kinds of tokens that are not used for positions are for a mask.
     """
     for reason in _image_reasons(model):
         raise CannotRun(
@@ -115,7 +116,7 @@ def _module_reasons(model: PreTrainedModel, mixers: tuple[str, ...]) -> Iterator
 
 
 def _belongs_to(name: str, mixers: tuple[str, ...]) -> bool:
-    """Whether a module is one of those that keep state by row, stands inside one, or holds one."""
+    """Return True if a module is one of those that keep state by row, is inside one, or holds one."""
     return any(
         f"{mixer}.".startswith(f"{name}." if name else "") or name.startswith(f"{mixer}.")
         for mixer in mixers

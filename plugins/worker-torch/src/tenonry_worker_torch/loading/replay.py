@@ -1,8 +1,7 @@
-"""Attention alone, in all layers: what each was called with in the probe run, given to its cache in pieces. Worker
-process.
+"""Attention alone, in all layers: arguments recorded in the probe run, passed to its cache in pieces. Worker process.
 
 No weight takes part, so all layers of a deep model cost little. It shows that each layer writes and reads a place of
-its own, by the block table of its own group, as its own spec says.
+its own, by the block table of its own group and its own spec.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class LayerError(NamedTuple):
 
 class Replay:
     """A Forward (see `tenonry_worker_torch.forward`) without weights: token i of a row is token i of the probe's
-    prompt, and what is made of it are the outputs of all layers' attention, side by side.
+    prompt, and its output is the concatenated attention output of all layers.
     """
 
     can_prune = False

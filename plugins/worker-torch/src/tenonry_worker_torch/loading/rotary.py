@@ -29,6 +29,6 @@ def call_rotary(
 
 
 def device_of(rotary: nn.Module) -> torch.device:
-    """Where the module computes; the CPU if it keeps no frequencies."""
+    """Device of the module; the CPU if it has no frequencies."""
     devices = [buffer.device for buffer in rotary.buffers()]
     return devices[0] if devices else torch.device("cpu")

@@ -60,7 +60,7 @@ class RotaryByLength:
         return made
 
     def grows(self, kind: str) -> bool:
-        """Whether each longer length has a table of its own."""
+        """Return True if each longer length has a table of its own."""
         return DYNAMIC in self._types[kind]
 
     def tables_of(self, lengths: torch.Tensor, kind: str) -> torch.Tensor:
@@ -73,7 +73,7 @@ class RotaryByLength:
     def _from_table(
         self, table: int, x: torch.Tensor, positions: torch.Tensor, *rest: Any, **named: Any
     ) -> Any:
-        """What the module makes of `positions` [..., T] of a sequence of length `table`."""
+        """Output of the module for `positions` [..., T] of a sequence of length `table`."""
         last = positions.new_full((*positions.shape[:-1], 1), table - 1)
         made = self._alone(x, torch.cat([positions, last], -1), *rest, **named)
         return _each(made, lambda part: part[:, :-1])
@@ -112,9 +112,9 @@ def _placed(made: Any, part: Any, places: torch.Tensor, count: int) -> Any:
 def follow_lengths(
     model: PreTrainedModel, max_model_len: int
 ) -> tuple[StepLengths, LengthClasses] | None:
-    """Give each token its own table wherever the model would take that of the longest row; None where none differ.
+    """Use each token's own table instead of that of the longest row; None if tables do not differ.
 
-    Raises ModelError for a module that is put together in another way than those of transformers.
+    Raises ModelError for a module with another structure than those of transformers.
     """
     step = StepLengths()
     found: list[tuple[int, str]] = []
@@ -163,7 +163,7 @@ class _CacheOf:
 
 
 def _restarts(model: PreTrainedModel, original: int) -> bool:
-    """Whether `generate` recomputes a row that outgrows `original`, as the model prepares its inputs there."""
+    """Return True if `generate` recomputes a row that outgrows `original`, by the model's own preparation of inputs."""
     ids = torch.zeros(1, original + 1, dtype=torch.long, device=model.device)
     try:
         inputs = model.prepare_inputs_for_generation(
@@ -183,6 +183,6 @@ def _restarts(model: PreTrainedModel, original: int) -> bool:
 
 
 def by_length(rotary: nn.Module) -> RotaryByLength | None:
-    """What `follow_lengths` made of a rotary module, if it depends on the length."""
+    """The wrapper of `follow_lengths` around a rotary module, if it depends on the length."""
     found = vars(rotary).get("forward")
     return found if isinstance(found, RotaryByLength) else None

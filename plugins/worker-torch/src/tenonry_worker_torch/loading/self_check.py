@@ -1,12 +1,12 @@
-"""The self check at start: prompts that share a batch must give the logits that the model's own code gives for each of
-them alone. Each pipeline stage checks its own layers, with the hidden states that it was sent for the prompts. Worker
+"""The self check at start: prompts that share a batch must yield the logits of the model's own code for each of them
+alone. Each pipeline stage checks its own layers, with the hidden states that it received for the prompts. Worker
 process.
 
 The reference is the model as transformers runs it: its own `eager` attention, masks and positions, no cache. Ours goes
-the way of serving: a prompt longer than the model's window in two chunks and two decoded tokens, others beside it, and
-only the last positions reach the output layer; once for each way of attending that the backend chooses by the size of
-its cache. It catches layers that mix tokens without attention, attention that is
-called in another way than we know, and any mistake in what was done to the model after loading.
+the way of serving: a prompt longer than the model's window in two chunks and two decoded tokens, together with others,
+and only the last positions reach the output layer; once for each attention algorithm that the backend chooses by the
+size of its cache. It detects layers that mix tokens without attention, unknown calls of attention, and any error in the
+transformations after loading.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ ONE_PROMPT = 2.5  # a single prompt's allowance in 16 bits, in tolerances
 
 @dataclass(slots=True)
 class Reference:
-    """What the model's own code makes of each prompt: `given`, the inputs of this stage, tokens or hidden states
-    [length, hidden]; `made`, its logits, or the hidden states that it sends on, at the positions that steps end with.
+    """Reference output of the model's own code for each prompt: `given`, the inputs of this stage, tokens or hidden
+    states [length, hidden]; `made`, its logits, or the hidden states that it sends on, at the positions that steps end
+    with.
 
     `keeps_all`: at all positions.
     """
@@ -95,8 +96,8 @@ def own_attention(
 
 
 def _count_groups_anew(probed: ProbeResult) -> None:
-    """`eager` attention repeats KV heads as often as an attribute says, which layers that are cut have from the whole
-    model: wrong where several ranks hold the same KV head.
+    """Correct the attribute by which `eager` attention repeats KV heads: sharded layers have it from the whole model,
+    which is wrong if several ranks hold the same KV head.
     """
     for module, spec, heads in zip(probed.modules, probed.specs, probed.rank_heads, strict=True):
         if heads is None and hasattr(module, "num_key_value_groups"):
@@ -131,9 +132,9 @@ def failure(architecture: str, what: str, error: float, allowed: float) -> Model
 
 
 class SelfCheck:
-    """Compares a forward pass with the reference. `first`: computes the first step in the place of what is compared.
+    """Compares a forward pass with the reference. `first`: computes the first step instead of the compared pass.
 
-    `allowed`: more than the rounding of the data type, where weights are in few bits.
+    `allowed`: tolerance beyond the rounding of the data type, for quantised weights.
     """
 
     def __init__(self, run: PackedRun, reference: Reference, first: Forward | None = None) -> None:
@@ -175,7 +176,7 @@ class SelfCheck:
         return self.reference.dtype == torch.float32 and not self.allowed
 
     def agrees(self, forward: Forward, cache_sizes: Sequence[int] = ()) -> bool:
-        """Whether all prompts are within the tolerance of their data type."""
+        """Return True if all prompts are within the tolerance of their data type."""
         return self._worst(self.errors(forward, cache_sizes)) is None
 
     @property
@@ -204,7 +205,7 @@ class SelfCheck:
     def require_same(
         self, got: torch.Tensor, wanted: torch.Tensor, architecture: str, what: str
     ) -> None:
-        """Raises ModelError that says `what` is wrong when [positions, elements] differ."""
+        """Raise ModelError that names `what` when [positions, elements] differ."""
         error = self._error(got, wanted)
         if error > self.tolerance:
             raise failure(architecture, what, error, self.tolerance)

@@ -1,5 +1,5 @@
-"""A folder in which each rank finds its own piece of the model (`load_format=sharded`): safetensors files under the
-checkpoint's names, and a small file per rank that says which they are and for which layout. Worker process.
+"""A folder with each rank's own piece of the model (`load_format=sharded`): safetensors files under the checkpoint's
+names, and a small file per rank that lists them and their layout. Worker process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_INDEX_BYTES = 16 << 20
 
 
 class ShardIndex(msgspec.Struct, frozen=True):
-    """What one rank wrote: `files`, name → bytes, for rank `rank` of a layout."""
+    """Files of one rank: `files`, name → bytes, for rank `rank` of a layout."""
 
     version: int
     rank: int

@@ -1,5 +1,5 @@
-"""Several ranks that run one model: layers cut across them (tensor parallel) and shared out among them (pipeline
-parallel), as the model's own plans say. Worker process.
+"""Several ranks that run one model: layers are sharded (tensor parallel) and distributed (pipeline parallel), by the
+model's own plans. Worker process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Engines that compute layers together say what they serve before a weight is read. Worker process, one rank of each.
+"""Consistency check of engines that compute layers together, before a weight is read. Worker process, one rank of each.
 
 They may have been started by people on several nodes, and tensors of two models can have one shape.
 """
@@ -21,7 +21,7 @@ SETTINGS = ("data_parallel_sync_steps", "load_format", "quantization", "tensor_p
 
 
 def served(context: WorkerContext) -> dict[str, str]:
-    """What must be alike in all engines: name → value."""
+    """Values that must be equal in all engines: name → value."""
     config = context.config
     model = context.model
     found = {name: str(getattr(config, name)) for name in SETTINGS}

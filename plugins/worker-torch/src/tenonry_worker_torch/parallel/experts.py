@@ -51,7 +51,7 @@ class SpreadExperts:
     def _own(
         self, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor
     ) -> torch.Tensor:
-        """What this rank's experts add to each token: the module's own code, for each pair of token and expert."""
+        """Output of this rank's experts for each token: the module's own code, for each pair of token and expert."""
         out = torch.zeros_like(hidden)
         count = len(self.module.down_proj)
         local = chosen - self.groups.everyone.rank * count
@@ -88,7 +88,7 @@ def exchanged(
 
 
 def spread_experts(model: nn.Module, groups: ExpertGroups) -> dict[str, Shard]:
-    """Leave this rank's experts in every layer; parameter name → what to take of the checkpoint. Raises ModelError."""
+    """Keep this rank's experts in every layer; parameter name → its part of the checkpoint. Raises ModelError."""
     shards: dict[str, Shard] = {}
     rank = groups.everyone.rank
     size = groups.everyone.size
@@ -120,12 +120,12 @@ def expert_of(key: str, shard: Shard | None) -> int | None:
 
 
 def holds(shard: Shard | None, expert: int, num_experts: int) -> bool:
-    """Whether `shard` has that expert of `num_experts`."""
+    """Return True if `shard` has that expert of `num_experts`."""
     return shard is not None and expert * shard.count // num_experts == shard.index
 
 
 def is_spread(shard: Shard | None) -> TypeGuard[Shard]:
-    """Whether a parameter is shared out by experts."""
+    """Return True if a parameter is distributed by experts."""
     return shard is not None and shard.dim == EXPERTS
 
 
@@ -152,7 +152,7 @@ def check_experts(whole: nn.Module, config: EngineConfig) -> None:
 
 
 def check_settings(config: EngineConfig) -> None:
-    """Raises ConfigError for one rank, and for what does not go together with experts that are shared out."""
+    """Raise ConfigError for one rank, and for settings that are incompatible with expert parallelism."""
     if config.data_parallel_size * config.tensor_parallel_size == 1:
         raise ConfigError(
             f"enable_expert_parallel with one rank: it has all experts anyway; raise data_parallel_size, or {REMEDY}"

@@ -73,7 +73,7 @@ class TensorGroup:
         return x
 
     def all_agree(self, is_true: bool) -> bool:
-        """Whether it is true on every rank."""
+        """Return True if it is true on every rank."""
         if self.size == 1:
             return is_true
         device = (
@@ -89,8 +89,8 @@ class TensorGroup:
 
 
 class Link:
-    """The pipeline stages before and after this one. Sending returns at once, so that a stage can go on with the next
-    step; what is under way is kept until it has arrived.
+    """The pipeline stages before and after this one. Sending does not block, so that a stage can continue with the next
+    step; tensors in flight are kept until they have arrived.
     """
 
     def __init__(self, stage: int = 0, num_stages: int = 1, group: Any = None) -> None:
@@ -109,7 +109,7 @@ class Link:
         return self.stage == self.num_stages - 1
 
     def carries(self, hidden_size: int, dtype: torch.dtype, device: torch.device) -> None:
-        """What one token is on its way between stages."""
+        """Set the form of one token between stages."""
         self._like = torch.empty(hidden_size, dtype=dtype, device=device)
 
     def blank(self, count: int) -> torch.Tensor:
@@ -119,7 +119,7 @@ class Link:
         return self._like.new_zeros(count, len(self._like))
 
     def inputs(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """What this stage reads for the tokens i64[T]: their ids, or what the stage before made of them."""
+        """Input of this stage for the tokens i64[T]: their ids, or the previous stage's output for them."""
         return (
             token_ids
             if self.is_first
@@ -260,7 +260,7 @@ class Rendezvous:
         return open_store(url.hostname, self.world_size, self._timeout_s, url.port)
 
     def all_agree(self, where: str, is_true: bool) -> bool:
-        """Whether it is true on every rank; returns when every rank said so. `where` is used once."""
+        """Return True if it is true on every rank; waits for all of them. `where` is used once."""
         self.store.set(f"{where}/says/{self.rank}", b"1" if is_true else b"0")
         self.wait_for_all(where)
         said = [self.store.get(f"{where}/says/{rank}") for rank in range(self.world_size)]
@@ -314,14 +314,14 @@ class Rendezvous:
         return Parallel(tensor, link, ExpertGroups(everyone, peers))
 
     def leave(self) -> None:
-        """Close what was opened."""
+        """Close the process group and the store."""
         if dist.is_initialized():
             dist.destroy_process_group()
         self.store = None
 
 
 def engines_together(config: EngineConfig) -> int:
-    """How many engines' ranks compute layers together."""
+    """Number of engines whose ranks compute layers together."""
     return config.data_parallel_size if config.enable_expert_parallel else 1
 
 

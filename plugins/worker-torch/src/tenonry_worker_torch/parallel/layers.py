@@ -42,7 +42,7 @@ class RowLinear(nn.Linear):
 
 
 class GatherLinear(nn.Linear):
-    """Holds some output features of a linear layer, and gives every rank all of them."""
+    """Holds some output features of a linear layer, and gathers all of them on every rank."""
 
     def __init__(self, whole: nn.Linear, group: TensorGroup) -> None:
         nn.Module.__init__(self)
@@ -76,7 +76,7 @@ class VocabularyLookup:
 
 
 class SumOutput:
-    """A forward hook: what a module returns is a partial sum."""
+    """A forward hook: sums a module's partial results over the ranks."""
 
     def __init__(self, group: TensorGroup) -> None:
         self.group = group

@@ -1,7 +1,7 @@
-"""What a model's own plans say: how each layer is cut, and how the stack is shared out. Worker process.
+"""A model's own plans: sharding of each layer, and distribution of the stack. Worker process.
 
-The plans are those of transformers: `base_model_tp_plan` and `base_model_pp_plan` of the configuration, and what the
-model class adds for its head.
+The plans are those of transformers: `base_model_tp_plan` and `base_model_pp_plan` of the configuration, and the model
+class's additions for its head.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which part of a parameter one rank holds, whether it is cut from a tensor or from a file. Pure; worker process."""
+"""A rank's part of a parameter, cut from a tensor or from a file. Pure; worker process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The part of a model's stack that one rank runs: the other layers are left out before any weight is read.
+"""The part of a model's stack that one rank runs: the other layers are removed before any weight is read.
 
-The model keeps its own forward pass. A layer that another stage runs is replaced by a module that passes on what it is
-given, and the last of those before this stage returns what the stage before sent, for any input. Worker process.
+The model keeps its own forward pass. A layer that another stage runs is replaced by an identity module, and the last of
+those before this stage returns the hidden states received from the previous stage, for any input. Worker process.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ EVERY_STAGE_HAS = frozenset(
 
 
 def stage_layers(count: int, stage: int, num_stages: int) -> range:
-    """The layers of one stage: neighbours, as even as possible; the first stages take what is left over, since the
-    last one also has the head.
+    """The layers of one stage: neighbours, as even as possible; the first stages take the remainder, since the last one
+    also has the head.
     """
     each, more = divmod(count, num_stages)
     begin = stage * each + min(stage, more)
@@ -74,7 +74,7 @@ class Skipped(nn.Module):
 
 
 class Entry(Skipped):
-    """The last layer before a stage: gives what the stage before sent."""
+    """The last layer before a stage: returns the hidden states received from the previous stage."""
 
     received: torch.Tensor | None = None
 
@@ -84,8 +84,8 @@ class Entry(Skipped):
 
 
 class Stage:
-    """How this rank's part of the model is run. `layers` are the numbers of its layers; None for all of them. `cache`
-    is what a model that asks its cache for more than keys and values is given, beside positions.
+    """Forward pass of this rank's part of the model. `layers` are the numbers of its layers; None for all of them.
+    `cache`: passed together with positions to a model that needs more of its cache than keys and values.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Stage:
 
 @functools.cache
 def keeps_logits(model_class: type[nn.Module]) -> bool:
-    """Whether its forward pass can be asked for the logits of some positions only."""
+    """Return True if its forward pass can compute the logits of some positions only."""
     return "logits_to_keep" in inspect.signature(model_class.forward).parameters
 
 
@@ -151,7 +151,7 @@ def stage_of(model: nn.Module) -> Stage:
 
 
 def keep_stage(model: PreTrainedModel, link: Link) -> None:
-    """Leave in `model` what this rank's stage runs. Raises ModelError: a family without a plan, or too few layers."""
+    """Reduce `model` to this rank's stage. Raises ModelError: a family without a plan, or too few layers."""
     before, name, after = pipeline_plan(model, link.num_stages)
     _, base = text_stack(model)
     family = type(model).__name__

@@ -1,4 +1,4 @@
-"""Cuts the layers of a model without weights into this rank's pieces, as its tensor parallel plan says. Worker process.
+"""Shards the layers of a model without weights for this rank, by its tensor parallel plan. Worker process.
 
 Styles follow transformers. A linear layer cut along its outputs stays an `nn.Linear`, only smaller; one cut along its
 inputs, or whose outputs are gathered, becomes a module that communicates with the other ranks.
@@ -40,8 +40,8 @@ STYLES = WHOLE | SUMMED | GATHERED | SPLIT_INPUT | STACKED | {"embedding_rowwise
 def shard_layers(
     model: PreTrainedModel, group: TensorGroup, done: frozenset[str] = frozenset()
 ) -> dict[str, Shard]:
-    """Make the model this rank's own; parameter name → what to cut from the checkpoint. `done`: parameters that are
-    shared out already, and whose modules are left alone.
+    """Shard the model for this rank; parameter name → its part of the checkpoint. `done`: parameters that are
+    distributed already, and whose modules stay unchanged.
 
     Raises ModelError for a family without a plan, a style that is not known, and sizes that do not divide.
     """
@@ -97,7 +97,7 @@ def layer_configs(config: Any) -> list[Any]:
 
 
 class Cutter:
-    """Applies styles to one model and keeps a record of what was cut."""
+    """Applies styles to one model and records the shards."""
 
     def __init__(
         self, model: PreTrainedModel, group: TensorGroup, done: frozenset[str] = frozenset()
@@ -113,7 +113,7 @@ class Cutter:
         self._tied: dict[str, str] = dict(model.all_tied_weights_keys)
 
     def apply(self, plan: dict[str, str]) -> None:
-        """Cut what the patterns of a plan match. One that matches nothing is of another stage or option."""
+        """Shard the modules that match a plan's patterns. One without a match belongs to another stage or option."""
         for pattern, style in plan.items():
             if style not in STYLES:
                 raise ModelError(

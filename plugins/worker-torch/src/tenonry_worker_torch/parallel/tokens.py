@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def shared(
     sampled: Sampled | None, count: int, group: TensorGroup, device: torch.device
 ) -> Sampled:
-    """What the first rank of the group sampled, on every rank: they can never take different tokens."""
+    """Samples of the group's first rank, on every rank: they can never use different tokens."""
     both = torch.empty(2, count, dtype=torch.long, device=device)
     if sampled is not None:
         columns = [sampled.token_ids, sampled.failure.long()]

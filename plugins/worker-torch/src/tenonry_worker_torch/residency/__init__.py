@@ -1,1 +1,1 @@
-"""Where the weights and the KV cache of a rank are: asleep and awake, and replaced while the engine runs."""
+"""Location of a rank's weights and KV cache: asleep and awake, and replaced while the engine runs."""

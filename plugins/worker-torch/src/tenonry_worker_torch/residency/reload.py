@@ -41,7 +41,7 @@ class RankReload:
         dtype: str,
         device: torch.device,
     ) -> PreTrainedModel:
-        """From `held`, what `kept` said, and from an update; `held` is empty afterwards. Raises ModelError."""
+        """Build the model from `held`, the result of `kept`, and an update; empties `held`. Raises ModelError."""
         weights: dict[str, Any] = dict(held)
         path = "memory" if update is None else update.source
         architecture = self._found.architecture
@@ -70,7 +70,7 @@ class RankReload:
         return frozenset(self._rank.tied).union(self._rank.tied.values())
 
     def kept(self, held: dict[str, torch.Tensor], new: set[str]) -> dict[str, torch.Tensor]:
-        """What stays, each weight once: a name that shares the weight of another follows it. Raises ModelError."""
+        """Remaining weights, each once: a name that shares the weight of another follows it. Raises ModelError."""
         followers = {
             name
             for name, source in self._rank.tied.items()

@@ -1,8 +1,8 @@
-"""Where the weights and the KV cache of one rank are. Worker process.
+"""Location of the weights and the KV cache of one rank. Worker process.
 
-Level 1 of sleep gives the KV cache back, and on a device takes the weights to main memory; on the CPU they are there
-already and stay. Level 2 gives both back, and weights are read from their files when they are needed again. Adapters
-stay in main memory. Nothing is computed until both are there: the engine sends no step meanwhile.
+Level 1 of sleep frees the KV cache, and on a device moves the weights to main memory; on the CPU they are there already
+and stay. Level 2 frees both, and weights are read from their files when they are needed again. Adapters stay in main
+memory. Nothing is computed until both are back: the engine sends no step during sleep.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Residency:
 
     @property
     def is_sleeping(self) -> bool:
-        """Whether anything is missing to compute."""
+        """True if weights or KV cache are missing."""
         return self._model is None or not self._has_cache
 
     def serve(self, runner: ModelRunner) -> None:
@@ -72,7 +72,7 @@ class Residency:
 
     # ------------------------------------------------------------------ sleep
     def sleep(self, level: int) -> None:
-        """Raises ConfigError for another level than 1 or 2. What sleeps already may sleep deeper."""
+        """Free the memory of level 1 or 2; a sleeping rank may sleep deeper. Raises ConfigError for another level."""
         if level not in LEVELS:
             raise ConfigError(
                 f"sleep level {level}: 1 keeps weights in main memory, 2 drops them; give 1 or 2"
@@ -93,7 +93,7 @@ class Residency:
         return_freed_memory()
 
     def wake_up(self, tags: Sequence[str] | None) -> None:
-        """Bring back what `tags` name, all without. Raises ConfigError for another tag, or a cache without weights."""
+        """Restore the memory named by `tags`, or all. Raises ConfigError for another tag, or a cache but no weights."""
         wanted = TAGS if tags is None else tags
         unknown = sorted(set(wanted).difference(TAGS))
         if unknown:
@@ -143,7 +143,7 @@ class Residency:
 
     # ------------------------------------------------------------------ new weights
     def check_update(self, source: str, names: Sequence[str] | None) -> None:
-        """Raises ModelError when an update would fail, as far as headers tell. Nothing changes."""
+        """Raise ModelError when an update would fail, as far as headers show. Nothing changes."""
         self._refuse_spread("weights cannot be replaced")
         self._refuse_quantised("weights cannot be replaced")
         update = WeightUpdate(source, names, self._found)

@@ -1,7 +1,8 @@
-"""Where new weights come from: a safetensors file, a folder of them, or POSIX shared memory that holds such a file.
-Worker process.
+"""Sources of new weights: a safetensors file, a folder of them, or POSIX shared memory that holds such a file. Worker
+process.
 
-Tensors are read, never mapped: a file that becomes shorter meanwhile is an error here, and not the end of the process.
+Tensors are read, never mapped: a file that is truncated during the read is an error here, and does not kill the
+process.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class WeightUpdate:
 
 
 def _is_passed_over(key: str, found: Look) -> bool:
-    """Whether the model's own files hold such a tensor, or may, that loading passes over."""
+    """Return True if the model's own files hold such a tensor, or may, and loading ignores it."""
     whole = found.whole
     patterns = whole._keys_to_ignore_on_load_unexpected or ()  # noqa: SLF001 - it has no public name
     if any(re.search(pattern, key) for pattern in patterns):

@@ -1,4 +1,4 @@
-"""What a layer is called with, cut by tokens, and what it returns, put together again. Worker process."""
+"""Arguments of a layer, split by tokens, and its outputs, joined again. Worker process."""
 
 from __future__ import annotations
 
@@ -52,9 +52,7 @@ def stacked(value: torch.Tensor, places: Places, length: int) -> torch.Tensor:
 
 
 class Assembled:
-    """What a layer returned for parts of a batch of T tokens, [1, L, …] each, becomes what it returns for all,
-    [1, T, …].
-    """
+    """Joins a layer's outputs for parts of a batch of T tokens, [1, L, …] each, to its output for all, [1, T, …]."""
 
     __slots__ = ("num_tokens", "parts")
 

@@ -44,7 +44,7 @@ class NoAttention(AttentionBackend):
 
 
 class StatefulBackend(AttentionBackend):
-    """Passes everything on to the backend of the attention layers, and tells the layers with state of each step."""
+    """Delegates to the backend of the attention layers, and passes each step to the layers with state."""
 
     name: ClassVar[str] = "state"
 

@@ -1,7 +1,7 @@
-"""Whether a layer that is given its prompt in pieces computes what it computes in one. Worker process.
+"""Tests whether a layer computes a prompt in pieces as in one. Worker process.
 
-Some families' code takes several tokens on top of a state, some only one, and would drop the state in silence. So
-each layer is tried in float32, with its own weights and what it was given in the first run.
+Some families' code accepts several tokens on top of a state, some only one, and would silently drop the state. So each
+layer is tried in float32, with its own weights and its inputs of the first run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MASK = "attention_mask"  # what a mixer calls the argument [rows, tokens] that i
 
 
 class Continuation(Enum):
-    """What a layer can compute on top of a state: any number of tokens, one, or none."""
+    """Capability of a layer on top of a state: any number of tokens, one, or none."""
 
     IN_PIECES = "in pieces"
     ONE_AT_A_TIME = "one at a time"
@@ -79,8 +79,8 @@ class Trial:
         return torch.cat(made)
 
     def fills_up(self) -> bool:
-        """Whether a new row that is filled up on the left, and masked there, is computed as it is alone: then rows of
-        several lengths can share a call. What stands in the place of no token must not matter.
+        """Return True if a new row that is padded on the left, and masked there, is computed as it is alone: then rows
+        of several lengths can share a call. Values in the padding must not matter.
         """
         shorter = self.length - self.length // 2
         if shorter == self.length:
@@ -98,7 +98,7 @@ class Trial:
     def _begun(
         self, change: Callable[[torch.Tensor], torch.Tensor], more: dict[str, Any] | None = None
     ) -> tuple[torch.Tensor, dict[StateKey, torch.Tensor]]:
-        """The outputs [rows, tokens, …] and states of what is given, changed, without a state before."""
+        """Outputs [rows, tokens, …] and states of the changed inputs, without a state before."""
         cache = self.state.empty()
         arguments, named = changed(self.given, change)
         made = self.argument.call(self.module.forward, arguments, named | (more or {}), cache)

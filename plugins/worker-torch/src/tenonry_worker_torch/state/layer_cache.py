@@ -36,7 +36,7 @@ class StateShape(NamedTuple):
 
 
 class LayerState:
-    """Which layer of the cache a mixer keeps its state in, and what it keeps there."""
+    """Cache layer in which a mixer keeps its state, and the keys of its state."""
 
     __slots__ = ("index", "keys", "number_of_states", "shapes")
 

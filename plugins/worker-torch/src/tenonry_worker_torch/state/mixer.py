@@ -1,5 +1,5 @@
 """One layer with state in a flattened batch: its own code, called with the tokens and the state of one row at a time,
-and with all decoding rows at once. Worker process.
+and with all decoding rows together. Worker process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RowPath(ABC):
     def over_rows(
         self, x: torch.Tensor, states: Mapping[StateKey, torch.Tensor], rows: torch.Tensor | None
     ) -> torch.Tensor:
-        """`states` are those of all rows; `rows` i64[R] says whose the tokens are, None that they are the first R."""
+        """`states` are those of all rows; `rows` i64[R]: the tokens' rows, None for the first R."""
 
 
 class PromptPath(Protocol):
@@ -66,9 +66,9 @@ class PromptPath(Protocol):
 
 
 class PackedMixer:
-    """Stands for a module's forward on the instance, takes what it takes and returns what it returns.
+    """Replaces a module's forward on the instance, with the same arguments and results.
 
-    Without a plan the module runs as it is. The first such run, over one prompt, shows which state it keeps.
+    Without a plan the module runs unchanged. The first such run, over one prompt, shows its state.
     """
 
     def __init__(
@@ -105,12 +105,12 @@ class PackedMixer:
 
     @property
     def is_known(self) -> bool:
-        """Whether a prompt has been through the layer."""
+        """True if a prompt has been through the layer."""
         return self._state is not None
 
     @property
     def state(self) -> LayerState:
-        """What the layer keeps; asking before the first run is a mistake of the caller."""
+        """State of the layer; reading it before the first run is an error of the caller."""
         if self._state is None:
             raise RuntimeError(
                 f"what {self.name} keeps is not known: a run over one prompt comes first"
@@ -118,7 +118,7 @@ class PackedMixer:
         return self._state
 
     def allocate(self, num_rows: int, device: torch.device) -> None:
-        """Room for the state of `num_rows` rows, beside those that are there; they keep theirs."""
+        """Allocate room for the state of `num_rows` rows in total; existing rows keep theirs."""
         for key, shape in self.state.shapes.items():
             pool = room_for(num_rows, key, shape, device)
             earlier = self.pools.get(key)
@@ -165,7 +165,7 @@ class PackedMixer:
         return made
 
     def _takes_a_mask(self, arguments: tuple[Any, ...]) -> bool:
-        """Whether a mask can be given by its name, and nothing else is given per token but hidden states."""
+        """Return True if a mask can be passed by its name, and the only other per-token input is hidden states."""
         parameters = list(inspect.signature(self.forward).parameters)
         return self.takes_hidden_only and MASK in parameters[len(arguments) :]
 
@@ -210,7 +210,7 @@ class PackedMixer:
         return made
 
     def over_step(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The step's tokens [T, H] → [T, H], for callers that have nothing else to give."""
+        """The step's tokens [T, H] → [T, H], for callers that have no other arguments."""
         plan = self.step.plan
         if plan is None:
             raise RuntimeError(f"{self.name} is called outside of a step")

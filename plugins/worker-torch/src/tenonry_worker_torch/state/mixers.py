@@ -1,6 +1,4 @@
-"""Which modules of a model keep state through the cache object of transformers. Looked at without weights. Worker
-process.
-"""
+"""Finds modules that keep state through the cache object of transformers, without weights. Worker process."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ def mixers_of(model: nn.Module) -> dict[str, nn.Module]:
 
 @lru_cache(maxsize=1024)  # a class is looked at once, not once per layer
 def keeps_state(kind: type) -> bool:
-    """Whether a method of the class calls one of `STATE_CALLS`."""
+    """Return True if a method of the class calls one of `STATE_CALLS`."""
     return any(
         not STATE_CALLS.isdisjoint(_names_used(method))
         for owner in kind.__mro__
@@ -92,7 +90,7 @@ def state_layers(config: PretrainedConfig) -> set[int]:
 
 
 def has_only_state(config: PretrainedConfig) -> bool:
-    """Whether no layer of the model's cache holds K/V, so that the model has no attention."""
+    """Return True if no layer of the model's cache holds K/V, so that the model has no attention."""
     from transformers.cache_utils import CacheLayerMixin
 
     layers = cache_layers(config)
@@ -100,7 +98,7 @@ def has_only_state(config: PretrainedConfig) -> bool:
 
 
 def state_layer_types() -> Iterator[str]:
-    """The words in `layer_types` for layers that have state, alone or beside K/V, and for those without a cache."""
+    """Values in `layer_types` of layers that have state, alone or together with K/V, and of those without a cache."""
     from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, LinearAttentionCacheLayerMixin
 
     yield from CACHELESS_TYPES

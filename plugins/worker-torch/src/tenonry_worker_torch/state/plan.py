@@ -1,6 +1,4 @@
-"""Which tokens of a step belong to which row's state: decoding rows together, and pieces of prompts of similar length.
-Worker process.
-"""
+"""Assignment of a step's tokens to rows' states: decoding rows together, prompt chunks by length. Worker process."""
 
 from __future__ import annotations
 
@@ -67,9 +65,9 @@ class StatePlan(NamedTuple):
 
 
 class StateStep:
-    """What all layers with state of one model share: the plan of the running step.
+    """Shared state of all layers with state of one model: the plan of the running step.
 
-    Without a plan a layer runs as it is, over one prompt.
+    Without a plan a layer runs unchanged, over one prompt.
     """
 
     __slots__ = ("plan",)
@@ -79,8 +77,8 @@ class StateStep:
 
 
 def continues(plan: StatePlan, last: AttentionBatch, batch: AttentionBatch) -> bool:
-    """Whether the plan of the step `last` is also that of `batch`: the same requests in the same rows, one token each,
-    each with a state.
+    """Return True if the plan of the step `last` is also that of `batch`: the same requests in the same rows, one token
+    each, each with a state.
     """
     if plan.pieces or len(last.row) != len(batch.row):
         return False
@@ -120,8 +118,8 @@ def plan_of(batch: AttentionBatch, spare_row: int, *, fills_up: bool = False) ->
 def _together(
     places: list[int], batch: AttentionBatch, total: int, *, fills_up: bool
 ) -> Iterator[list[int]]:
-    """Places in the batch of rows that share a call, which is never larger than `total` tokens when rows are filled up:
-    what the largest step needs was measured without.
+    """Places in the batch of rows that share a call, which is never larger than `total` tokens when rows are padded:
+    the largest step was measured without padding.
     """
     groups: dict[tuple[int, bool], list[int]] = {}
     for place in places:

@@ -55,9 +55,7 @@ def _copied(pool: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 
 def put_back(pools: Pools, rows: Places, states: Pools, before: Pools) -> None:
-    """Keep `states` as those of `rows`; `before` is what `held` gave, if they had any. What was changed in place is
-    there already.
-    """
+    """Store `states` as those of `rows`; `before`: result of `held`, if any, whose in-place changes are present."""
     for key, state in states.items():
         if not isinstance(rows, slice):
             pools[key].index_copy_(0, rows, state)

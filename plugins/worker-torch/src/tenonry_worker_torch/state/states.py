@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class States:
     """The layers with state, in the model's order.
 
-    Each layer has a tensor of states by row: those of running requests, one that takes what belongs to none, and then
+    Each layer has a tensor of states by row: those of running requests, a scratch row that belongs to none, and then
     the snapshots, by slot.
     """
 
@@ -49,7 +49,7 @@ class States:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the whole model has no attention."""
+        """True if the whole model has no attention."""
         return has_only_state(self.config)
 
     @property
@@ -82,7 +82,7 @@ class States:
             mixer.allocate(num_rows + 1 + num_slots, self.device)
 
     def restore(self, output: SchedulerOutput, group: int) -> None:
-        """Before a step: give rows that enter behind a shared prefix the snapshot that `block_ids[group]` names."""
+        """Before a step: copy the snapshot that `block_ids[group]` names to rows that enter behind a shared prefix."""
         rows = []
         slots = []
         for new in output.new:
@@ -99,7 +99,7 @@ class States:
         self._copy(self._slots(slots), rows)
 
     def save(self, output: SchedulerOutput, group: int) -> None:
-        """After a step: keep the state of `new_block_row` in the slots that the step gives to `group`."""
+        """After a step: copy the state of `new_block_row` to the slots that the step assigns to `group`."""
         if len(output.new_block_row):
             chosen = output.new_block_group == group
             rows = output.new_block_row[chosen].tolist()
@@ -117,7 +117,7 @@ class States:
                 mixer.copy_states(source_rows, target_rows)
 
     def release(self) -> None:
-        """Give the memory back; the layers run as they are until the next plan."""
+        """Release the memory; the layers run unchanged until the next plan."""
         self.num_rows = 0
         self._last = self.step.plan = None
         for mixer in self.mixers:

@@ -1,3 +1,1 @@
-"""Step kernels in the place of our own operations: found, made from the parts of layers, compared, timed. Worker
-process.
-"""
+"""Step kernels instead of our own operations: found, made from the parts of layers, compared, timed. Worker process."""

@@ -33,7 +33,7 @@ CACHE_SIZE = 6  # as large as its rows in trials: slabs take half of it at most,
 
 
 class KernelAttention:
-    """Is called as `FusedAttention` is. `own`: our operations, for all other steps; `layer`: what they attend in."""
+    """Called like `FusedAttention`. `own`: our operations, for all other steps; `layer`: their attention layer."""
 
     def __init__(self, own: FusedAttention, layer: AttentionLayer, kernel: AttentionKernel) -> None:
         self.own = own
@@ -63,7 +63,7 @@ class KernelAttention:
 
 
 def held_for(layer: AttentionLayer, count: int) -> HeldKeys | None:
-    """Where the keys of the step's `count` rows are, if a kernel may attend to so many."""
+    """Location of the keys of the step's `count` rows, if a kernel may attend to so many."""
     step = layer.step
     held = step.backend.held_keys(layer, step.plan)
     spec = layer.spec
@@ -73,9 +73,10 @@ def held_for(layer: AttentionLayer, count: int) -> HeldKeys | None:
 
 
 def attention_layer(own: FusedAttention, rope: RopeTable) -> AttentionLayer | None:
-    """What a kernel could attend in: a small layer that sees all keys of its rows, held by its backend; or None.
+    """The layer if a kernel could attend in it: a small layer that sees all keys of its rows, held by its backend; or
+    None.
 
-    A model whose rows cannot enter and then gain a token is left as it is.
+    A model whose rows cannot enter and then gain a token is left unchanged.
     """
     layer = own.attend
     if not isinstance(layer, AttentionLayer) or layer.rank_heads is not None:
@@ -119,9 +120,7 @@ class TrialStep:
         dtype: torch.dtype = torch.float32,
         kernels: Mapping[str, PagedKernel] | None = None,
     ) -> None:
-        """`longest`: so many tokens do rows have at most, between `SHORTEST` and `LONGEST`. `kernels`: what the backend
-        decodes with.
-        """
+        """`longest`: maximum tokens per row, from `SHORTEST` to `LONGEST`. `kernels`: decoding kernels."""
         drawn = torch.Generator().manual_seed(count)
         blocks = -(-LONGEST // BLOCK_SIZE)
         backend = CpuBackend([spec], dtype, torch.device("cpu"))
@@ -165,7 +164,7 @@ class TrialStep:
         return torch.from_numpy(start.astype(np.int64))
 
     def after_entering(self, rope: RopeTable) -> tuple[torch.Tensor, torch.Tensor]:
-        """Let all rows enter with a token, and plan their next one; returns its rotation."""
+        """Enter all rows with a token, and plan their next one; returns its rotation."""
         cos, sin = rope.at(self.plan(0))
         columns = attention_parts(self.own).columns
         entering = torch.ones(len(self.table), columns, dtype=self.step.backend.dtype)
@@ -173,7 +172,7 @@ class TrialStep:
         return rope.at(self.plan(1))
 
     def held(self) -> HeldKeys:
-        """Where keys are in a step after the first one."""
+        """Location of keys in a step after the first one."""
         found = self.step.backend.held_keys(self.layer, self.step.plan)
         if found is None:
             raise RuntimeError(f"rows of {self.layer.spec.name} are not held for kernels")

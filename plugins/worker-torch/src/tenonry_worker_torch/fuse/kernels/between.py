@@ -1,4 +1,4 @@
-"""Kernels for what stands between the products of a lean model in bfloat16, of any number of tokens. Worker process."""
+"""Kernels for operations between a fused model's products in bfloat16, for any number of tokens. Worker process."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class PackedNorm(RMSNorm):
 
 
 class Between:
-    """Which parts have such a kernel."""
+    """Parts of a model with such a kernel."""
 
     def __init__(self, kernels: StepKernels, verdict: Verdict) -> None:
         self._kernels = kernels
@@ -74,7 +74,7 @@ class Between:
             self._give_norm(forward.end, NORM)
 
     def take_back(self) -> None:
-        """Let the operations of torch compute everything again."""
+        """Restore the operations of torch everywhere."""
         for owner, place, own in self._places:
             setattr(owner, place, own)
         self._places.clear()
@@ -122,7 +122,7 @@ def norm_candidates(own: RMSNorm, kernel: PackedNorm) -> Candidates:
 
 
 def turn_candidates(own: FusedAttention, kernel: TurnKernel, rope: RopeTable) -> Candidates:
-    """Both over random heads, which are turned on and on, and what is not a head: values."""
+    """Both over random heads, which are rotated repeatedly, and values, which are not."""
     spec = own.spec
     columns = (spec.num_heads + 2 * spec.num_kv_heads) * spec.key_size
     first = torch.randn(TOKENS, columns).bfloat16()
@@ -143,7 +143,7 @@ def turn_candidates(own: FusedAttention, kernel: TurnKernel, rope: RopeTable) ->
 
 
 def gate_candidates(own: FusedMLP, kernel: Callable[[torch.Tensor], torch.Tensor]) -> Candidates:
-    """Both over random gates and what they are for."""
+    """Both over random gates and their inputs."""
     both = torch.randn(TOKENS, 2 * INNER).bfloat16()
     plain = copy.copy(own)
     plain.gate_kernel = None

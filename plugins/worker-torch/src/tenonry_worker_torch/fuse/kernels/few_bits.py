@@ -1,6 +1,6 @@
-"""Linear layers over matrices of few bits by a kernel, in the place of those of a quantisation. Worker process.
+"""Kernels of linear layers over quantised matrices, instead of those of a quantisation. Worker process.
 
-A kernel serves any number of rows, so nothing is held twice: the layer of the quantisation itself is made for a trial
+A kernel serves any number of rows, so nothing is stored twice: the layer of the quantisation itself is made for a trial
 only, of some outputs, once for each kind of matrix.
 """
 
@@ -75,7 +75,7 @@ class FewBitsKernels:
         return made
 
     def take_back(self, lean: LeanForward) -> None:
-        """Let the quantisation's own layers compute everything."""
+        """Restore the quantisation's own layers everywhere."""
         lean.pack(WithoutKernels(self.quantisation, self.dtype))
         self.left.update(self.counts)
         self.counts.clear()
@@ -96,7 +96,7 @@ class FewBitsKernels:
         return FewBitsLayer(blocks, kernel)
 
     def _is_better(self, weight: QuantisedWeight, bias: torch.Tensor | None) -> bool:
-        """Whether the kernel computes the product, and one row's quicker than the quantisation's own layer."""
+        """Return True if the kernel is correct, and faster for one row than the quantisation's own layer."""
         sample = replace(
             weight,
             values=weight.values[:SAMPLE],
@@ -119,7 +119,7 @@ class FewBitsKernels:
 
 
 class WithoutKernels:
-    """A packing that gives each matrix of few bits to its quantisation again, and leaves the rest."""
+    """A packing that returns each quantised matrix to its quantisation, and leaves the rest unchanged."""
 
     def __init__(self, quantisation: Quantisation, dtype: torch.dtype) -> None:
         self.quantisation = quantisation

@@ -26,7 +26,7 @@ class FoundKernels(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The name and what it says of itself."""
+        """Name and description of the kernels."""
         kernels = self.kernels
         return (
             f"'{kernels.name}' ({kernels.description})"
@@ -38,7 +38,8 @@ class FoundKernels(NamedTuple):
 def find_kernels(
     name: str | None, device: torch.device, resolved: dict[str, str]
 ) -> FoundKernels | None:
-    """None where torch alone computes; the log says why. `name`: None for those that are installed, "none" for none.
+    """Find step kernels; None if torch alone computes, with the reason in the log. `name`: None for installed ones,
+    "none" for none.
 
     Raises PluginError, or ConfigError, for named ones that cannot be used.
     """

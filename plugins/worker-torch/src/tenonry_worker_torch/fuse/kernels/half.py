@@ -55,7 +55,7 @@ class AttentionHalf(NamedTuple):
 
 
 def half_parts(layer: LeanLayer, projection: object, out: object) -> HalfParts | None:
-    """What is around the part of a layer; None where it is more than a norm, two matrices and the residual."""
+    """Operations around the part of a layer; None if there is more than a norm, two matrices and the residual."""
     norm = layer.before_attention
     if norm is None or norm.weight is None or layer.after_attention is not None:
         return None

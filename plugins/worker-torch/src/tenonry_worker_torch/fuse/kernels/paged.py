@@ -41,7 +41,7 @@ TOLERANCE = 3e-2  # relative error (L2): our operations round to 16 bits after e
 
 
 class WholeLayer(NamedTuple):
-    """A kernel in the place of a lean layer, for at most so many rows."""
+    """A kernel instead of a fused layer, for up to `most` rows."""
 
     layer: AttentionLayer
     kernel: Kernel
@@ -61,7 +61,7 @@ class WholeLayer(NamedTuple):
 
 
 class WholeStack(NamedTuple):
-    """A kernel in the place of all lean layers, for at most so many rows. `layers`: where each one's K/V are."""
+    """A kernel instead of all fused layers, for up to `most` rows. `layers`: locations of each one's K/V."""
 
     layers: tuple[AttentionLayer, ...]
     kernel: StackKernel
@@ -91,7 +91,7 @@ def cpu_backends(backend: AttentionBackend) -> list[CpuBackend]:
 
 
 def is_plain(layer: AttentionLayer) -> bool:
-    """Whether rows that decode see their last tokens, or all, and nothing else."""
+    """Return True if decoding rows see exactly their last tokens, or all."""
     spec = layer.spec
     is_other = spec.chunk or spec.softcap or spec.sinks or spec.indexed
     has_one_size = spec.key_size == spec.value_size
@@ -113,7 +113,7 @@ def paged_parts(spec: LayerSpec) -> AttentionParts:
 
 
 def layer_parts(layer: LeanLayer, rope: RopeTable | None) -> LayerParts | None:
-    """None where the layer has more, or another order, than kernels know."""
+    """Parts of a layer; None if it has more parts, or another order, than kernels support."""
     own = layer.attention
     mlp = layer.mlp
     if not isinstance(own, FusedAttention) or not isinstance(mlp, FusedMLP):
@@ -237,7 +237,7 @@ def trial_step(
 
 
 def paged_keys(step: TrialStep) -> PagedKeys:
-    """Where keys are in a step after the first one."""
+    """Location of keys in a step after the first one."""
     found = step.step.backend.paged_keys(step.layer, step.step.plan)
     if found is None:
         raise RuntimeError(f"rows of {step.layer.spec.name} are not in blocks for kernels")

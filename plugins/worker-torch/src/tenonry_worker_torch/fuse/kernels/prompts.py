@@ -29,7 +29,7 @@ HELD_TOKENS = (40, 0, 50)
 
 
 class WholePrompts(NamedTuple):
-    """A kernel in the place of lean layers. `layers`: where each one's K/V are."""
+    """A kernel instead of fused layers. `layers`: locations of each one's K/V."""
 
     layers: tuple[AttentionLayer, ...]
     kernel: PromptKernel

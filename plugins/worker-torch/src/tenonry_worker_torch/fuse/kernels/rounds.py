@@ -43,7 +43,7 @@ class WholeRounds(NamedTuple):
 def round_parts(
     forward: LeanForward, layers: Sequence[LayerKernel], rope: RopeTable
 ) -> RoundParts | None:
-    """None where there is more before or behind the layers than kernels know, or several tables of positions."""
+    """Parts of a model; None if kernels do not support its modules outside of the layers, or its rotary tables."""
     embed, end = forward.embed, forward.end
     if type(rope) is not RopeTable:
         return None

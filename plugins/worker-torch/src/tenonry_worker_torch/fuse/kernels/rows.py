@@ -26,7 +26,7 @@ ENOUGH_S = 0.004  # for the timings of both with one number of rows; each is tim
 
 
 class Budget:
-    """What is left of the time for trials."""
+    """Remaining time for trials."""
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self.left_s = limit_s
@@ -61,7 +61,7 @@ class Budget:
         return KERNEL_TOKENS if most == COUNTS[-1] else most
 
     def is_better(self, candidates_for: Callable[[], Candidates], *, is_timed: bool) -> bool:
-        """Whether a kernel that is for one number of rows, or for any, is right and, if timed, quicker."""
+        """Return True if a kernel, for one number of rows or for any, is correct and, if timed, faster."""
         begin = time.perf_counter()
         with seeded(0), torch.inference_mode():
             candidates = candidates_for()
@@ -71,7 +71,7 @@ class Budget:
 
 
 def _compared(candidates: Candidates, is_timed: bool, times: float) -> bool | None:
-    """Whether the kernel is quick enough, if that matters; None where it is wrong."""
+    """Return True if the kernel is fast enough, if that matters; None if it is wrong."""
     if not _agree(candidates):
         return None
     return not is_timed or _is_quicker(candidates, times)
@@ -84,9 +84,9 @@ def _agree(candidates: Candidates) -> bool:
 
 
 def _is_quicker(candidates: Candidates, times: float) -> bool:
-    """Whether the kernel takes less than so many times what our operations take.
+    """Return True if the kernel takes less than `times` the time of our operations.
 
-    By the shortest of runs in turns, so that both see the same machine.
+    By the shortest of interleaved runs, so that both see the same machine.
     """
     own = kernel = float("inf")
     end = time.perf_counter() + ENOUGH_S

@@ -1,5 +1,5 @@
-"""Kernels for all layers of a lean model in bfloat16 at once: of steps that decode, of steps with prompts, and of
-several steps. Worker process.
+"""Kernels for all layers of a fused model in bfloat16 in one call: for decoding steps, steps with prompts, and
+multi-token steps. Worker process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SOME_ROWS = 2
 
 
 class Stacks:
-    """Which of them a model has."""
+    """Such kernels of a model."""
 
     def __init__(self, kernels: StepKernels, verdict: Verdict) -> None:
         self._kernels = kernels
@@ -61,7 +61,7 @@ class Stacks:
             self._give_prompts(forward, whole, attends, chunks, rope)
 
     def give_rounds(self, forward: LeanForward, attends: Mapping[str, PagedKernel]) -> None:
-        """For several tokens at once; after `give`, and after the head has a kernel or has none."""
+        """Assign the kernel for several tokens; after `give`, and after the decision about the head's kernel."""
         if forward.stack is None:
             return
         whole = [layer.kernel for layer in forward.layers if isinstance(layer.kernel, WholeLayer)]
@@ -81,7 +81,7 @@ class Stacks:
             forward.rounds = WholeRounds(layers, made, most)
 
     def take_back(self) -> None:
-        """Let layers be called one after another again."""
+        """Restore calls of layers one after another."""
         if self._forward is not None:
             self._forward.stack = None
             self._forward.prompts = None

@@ -1,7 +1,7 @@
-"""Whether a kernel computes what our own operations do, and whether it is quicker. Worker process.
+"""Trial of a kernel: compares its results and its speed with our own operations. Worker process.
 
-Both are given the same random inputs, as many as a step of few rows has and as many as one of many rows has. Of several
-timings the shortest counts, since other processes only ever add to it.
+Both receive the same random inputs, as many as in a step of few rows and as in one of many rows. Of several timings the
+shortest counts, since other processes only ever add to it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ PAR = 1.2
 class Candidates(NamedTuple):
     """Functions without arguments that compute the same: each changes tensors of its own, and returns all results.
 
-    `tolerance`: relative error (L2) taken for rounding. `times`: the kernel must take less than so many times what our
-    operations take; above 1 where it makes the same calls as they do, in one.
+    `tolerance`: relative error (L2) accepted as rounding. `times`: maximum ratio of the kernel's time to that of our
+    operations; above 1 if it makes the same calls in one.
     """
 
     own: Run
@@ -42,7 +42,7 @@ class Candidates(NamedTuple):
 
 
 def tried(kernels: str, part: str, trial: Callable[[], int]) -> int:
-    """What the trial of a part finds; False, with a warning, where a kernel of the plugin raises."""
+    """Result of the trial of a part; False, with a warning, if a kernel of the plugin raises."""
     try:
         return trial()
     except Exception as error:  # noqa: BLE001 - of a plugin; the model runs without this kernel
@@ -69,7 +69,7 @@ def prefers_kernel(candidates_for: Callable[[int], Candidates], *, is_timed: boo
 
 
 def _agree(candidates: Candidates) -> bool:
-    """Twice, since states that the first call leaves are what the second one reads."""
+    """Compares twice, since the second call reads the states of the first."""
     for _ in range(2):
         pairs = zip(candidates.kernel(), candidates.own(), strict=True)
         if not all(is_same(got, wanted, candidates.tolerance) for got, wanted in pairs):

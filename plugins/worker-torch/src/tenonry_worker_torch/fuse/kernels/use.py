@@ -38,7 +38,7 @@ NORMS_OF_A_LAYER = ("before_attention", "after_attention", "before_mlp", "after_
 
 
 class UsedKernels:
-    """What a model computes with kernels. Layers of one kind are tried once."""
+    """Kernels of a model. Layers of one kind are tried once."""
 
     def __init__(self, found: FoundKernels) -> None:
         self.found = found
@@ -58,11 +58,10 @@ class UsedKernels:
         has_adapters: bool = False,
         reads_cache: bool = True,
     ) -> None:
-        """Kernels to all parts of a model in float32 that have one and are quicker with it.
+        """Assign kernels to all parts of a model in float32 that have one and are faster with it.
 
-        Where adapters add to linear layers, a kernel must call these: those of experts and of first
-        halves compute them themselves. `reads_cache`: they can read what will be in the KV cache; otherwise attention
-        has none.
+        If adapters add to linear layers, a kernel must call these: those of experts and of first halves compute them
+        themselves. `reads_cache`: they can read what will be in the KV cache; otherwise attention has none.
         """
         for each in mixers:
             self._give_mixer(each)
@@ -83,7 +82,7 @@ class UsedKernels:
                 self._give_norm(forward.end, NORM)
 
     def take_back(self) -> None:
-        """Let the operations of torch compute everything again."""
+        """Restore the operations of torch everywhere."""
         for each, path in self._mixers:
             each.path = path
         for layer in self._layers:
@@ -213,7 +212,7 @@ class UsedKernels:
 
 
 def _kind_of(parts: AttentionParts | DeltaRuleParts) -> tuple[object, ...]:
-    """What is equal for parts that are alike but for their weights."""
+    """Key that is equal for parts that differ in their weights only."""
     kind = []
     for field in fields(parts):
         value = getattr(parts, field.name)

@@ -1,10 +1,10 @@
-"""Kernels for a lean model in bfloat16 with packed weights: which parts get one, and how all of them are taken back.
-Worker process.
+"""Kernels for a fused model in bfloat16 with packed weights: assignment to parts, and removal of all of them. Worker
+process.
 
-Linear layers have one where they are quicker with it, up to so many rows; the kernel reads the weights where oneDNN put
-them. Attention of rows that decode has one for all layers or for none, since with it K/V are read from their blocks,
-and there are no slabs. Where it has, whole layers may have one, and so may attention of chunks of prompts. What stands
-between the products may have one for any number of rows.
+Linear layers have one if they are faster with it, up to a number of rows; the kernel reads the weights in oneDNN's
+layout. Attention of rows that decode has one for all layers or for none, since with it K/V are read from their blocks,
+and there are no slabs. With it, whole layers may have one, and so may attention of prompt chunks. Operations between
+the products may have one for any number of rows.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ANY_ROWS = sys.maxsize
 
 
 class UsedPacked:
-    """What a model computes with kernels. Parts of one kind are tried once."""
+    """Kernels of a model. Parts of one kind are tried once."""
 
     def __init__(self, found: FoundKernels) -> None:
         self.found = found
@@ -67,7 +67,7 @@ class UsedPacked:
     def give(
         self, forward: Forward, backend: AttentionBackend, *, reads_cache: bool = True
     ) -> None:
-        """Kernels to all parts of a model that have one and are quicker with it.
+        """Assign kernels to all parts of a model that have one and are faster with it.
 
         `reads_cache`: they can read what will be in the KV cache; otherwise attention has none, and no whole layer.
         """
@@ -99,7 +99,7 @@ class UsedPacked:
         self._between.give(forward)  # for prompts: whole layers have theirs by now
 
     def take_back(self) -> None:
-        """Let the operations of torch compute everything again."""
+        """Restore the operations of torch everywhere."""
         for owner, place, own in self._places:
             setattr(owner, place, own)
         for layer in self._layers:
@@ -160,7 +160,7 @@ class UsedPacked:
     def _sample(
         self, own: PackedLinear | BlockedLinear, made: LinearKernel
     ) -> tuple[PackedLinear | BlockedLinear, LinearKernel]:
-        """What is compared: some outputs, of weights that can be had in parts."""
+        """Compared outputs: some of them, if weights are available in parts."""
         if isinstance(own, PackedLinear):
             return own, made
         some = own.sample(SAMPLE)
@@ -238,7 +238,7 @@ class UsedPacked:
         return self._verdict(kind, most)
 
     def _is_better(self, kind: tuple[object, ...], compared: Callable[[], Candidates]) -> bool:
-        """Whether the kernel is used, for whatever number of rows."""
+        """Return True if the kernel is used, for any number of rows."""
         better = partial(self._budget.is_better, compared, is_timed=self._is_timed)
         return bool(self._verdict(kind, better))
 
@@ -247,7 +247,7 @@ class UsedPacked:
         return not self.found.is_asked_for
 
     def _verdict(self, kind: tuple[object, ...], trial: Callable[[], int]) -> int:
-        """What the trial of one part of a kind, the first, says; 0 or False: the kernel is not used."""
+        """Result of the trial of the first part of a kind; 0 or False: the kernel is not used."""
         part = str(kind[0])
         if kind not in self._verdicts:
             self._verdicts[kind] = int(tried(self.found.text, part, trial))
@@ -257,6 +257,6 @@ class UsedPacked:
 
 
 def _shape(spec: LayerSpec) -> tuple[object, ...]:
-    """What kernels of attention differ by."""
+    """Key of the differences between attention kernels."""
     parts = paged.paged_parts(spec)
     return (parts.heads, parts.kv_heads, parts.size, parts.scaling, parts.window)

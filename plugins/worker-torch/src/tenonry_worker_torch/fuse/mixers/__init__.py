@@ -21,10 +21,10 @@ logger = logging.getLogger("tenonry.worker")
 
 
 def use_paths(mixers: Iterable[PackedMixer], all_agree: Callable[[bool], bool] = bool) -> bool:
-    """Give each mixer of a known mechanism a path that was verified to compute the same; whether one got one.
+    """Assign a verified path to each mixer of a known mechanism; returns whether any has one.
 
-    One mixer of each kind is compared. Ranks that share layers must decide alike: `all_agree` is true where all of
-    them say yes.
+    One mixer of each kind is compared. Ranks that share layers must decide alike: `all_agree` is true if it is true on
+    all of them.
     """
     verdicts: dict[tuple[object, ...], bool] = {}
     for mixer in mixers:
@@ -37,7 +37,7 @@ def use_paths(mixers: Iterable[PackedMixer], all_agree: Callable[[bool], bool] =
 
 
 def drop_paths(mixers: Iterable[PackedMixer]) -> None:
-    """Let the modules' own code compute the decoding rows, because the whole model computes otherwise with paths."""
+    """Use the modules' own code for decoding rows, because the whole model's results differ with paths."""
     for mixer in mixers:
         if mixer.path is not None:
             logger.info(

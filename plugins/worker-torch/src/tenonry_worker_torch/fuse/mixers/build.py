@@ -1,4 +1,4 @@
-"""Which mechanism a mixer is, by the names of its parts. Worker process."""
+"""Detection of a mixer's mechanism, by the names of its parts. Worker process."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class DeltaRule:
         self.scale = self._lengths().to(self.decay_rate)
 
     def _lengths(self) -> torch.Tensor:
-        """What makes vectors of length √key, as rms_norm leaves them, 1/√key long for queries and 1 for keys."""
+        """Factors that scale vectors of length √key, as left by rms_norm, to 1/√key for queries and 1 for keys."""
         lengths = torch.tensor([[1.0 / self.key_size], [self.key_size**-0.5]])
         return lengths.repeat_interleave(self.num_key_heads, 0)
 
@@ -99,7 +99,7 @@ class DeltaRule:
     def over_prompts(
         self, x: torch.Tensor, states: Mapping[StateKey, torch.Tensor] | None
     ) -> tuple[torch.Tensor, dict[StateKey, torch.Tensor]]:
-        """See `PromptPath`. What is between tokens of one chunk is computed by the function of transformers."""
+        """See `PromptPath`. Interactions within one chunk are computed by the function of transformers."""
         count, length, _ = x.shape
         mixed, gate, rate, decay = self._projected(x.flatten(0, 1))
         mixed, window = self.window.over_prompts(
@@ -129,7 +129,7 @@ class DeltaRule:
         return heads if repeats == 1 else heads.repeat_interleave(repeats, 2)
 
     def _projected(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """`x` [N, hidden] → what goes into the convolution, gate, rate and decay."""
+        """`x` [N, hidden] → input of the convolution, gate, rate and decay."""
         projected = self.projection(x)
         if self.order is not None:
             projected = projected.index_select(1, self.order)
@@ -216,7 +216,7 @@ def delta_rule(module: Any) -> DeltaRule | None:
 
 
 def _by_kind(module: Any) -> torch.Tensor:
-    """Where Qwen3-Next's columns are, which are grouped by key head, in the order by kind: i64[columns]."""
+    """Permutation of Qwen3-Next's columns from the order by key head to the order by kind: i64[columns]."""
     num_groups = module.num_k_heads
     per_group = module.num_v_heads // num_groups
     key_size = module.head_k_dim

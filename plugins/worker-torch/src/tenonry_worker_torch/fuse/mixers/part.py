@@ -1,4 +1,4 @@
-"""A layer with state in the place of attention in a lean layer. Worker process."""
+"""A layer with state instead of attention in a fused layer. Worker process."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class FusedMixer:
         _sin: torch.Tensor | None,
         keep: torch.Tensor | None,
     ) -> torch.Tensor:
-        """`x` [T, hidden] → [Q, hidden], with the output projection; `keep` i64[Q] picks the tokens that go on."""
+        """`x` [T, hidden] → [Q, hidden], with the output projection; `keep` i64[Q] selects the continuing tokens."""
         made = self.over_step(x)
         return made if keep is None else made.index_select(0, keep)
 
     def pack(self, _packing: object) -> None:
-        """Give the module's weights to oneDNN; its path reads them from there."""
+        """Pack the module's weights with oneDNN; its path reads them from there."""
         if pack_linears(self.mixer.module) and self.mixer.path is not None:
             set_path(self.mixer)
 

@@ -59,7 +59,7 @@ class GatedNorm:
 class SelectiveScan:
     """A path (see `tenonry_worker_torch.state.mixer.DecodePath`) from the parameters of a module.
 
-    `scale` [columns]: what the projected columns are multiplied with, None for 1.
+    `scale` [columns]: factors of the projected columns, None for 1.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class SelectiveScan:
 
 
 def _groups_of(norm: Any) -> int:
-    """How many groups a gated norm says that it normalises apart; one where it says nothing."""
+    """Number of groups that a gated norm normalises separately; one if it declares none."""
     if hasattr(norm, "group_size"):
         return len(norm.weight) // int(norm.group_size)
     return int(getattr(norm, "n_groups", 1))

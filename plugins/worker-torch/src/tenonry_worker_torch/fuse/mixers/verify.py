@@ -1,7 +1,7 @@
-"""Is a path the same function as the mixer it was made from? Tried in float32 on random weights. Worker process.
+"""Compares a path with the mixer that it was made from, in float32 on random weights. Worker process.
 
-A copy of the mixer is given a prompt, and then, row by row, further tokens; the path goes on from the same states. Both
-outputs and states are compared, after each token.
+A copy of the mixer receives a prompt, and then, row by row, further tokens; the path continues from the same states.
+Both outputs and states are compared, after each token.
 """
 
 from __future__ import annotations

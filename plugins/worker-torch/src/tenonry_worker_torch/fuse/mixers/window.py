@@ -82,7 +82,7 @@ def window_of(convolution: nn.Module | None, activation: str | None) -> Window |
 
 
 def activation_of(name: str) -> Activation | None:
-    """The function that transformers means by this name; None for a name that it does not know."""
+    """Activation function of transformers by its name; None for an unknown name."""
     from transformers.activations import ACT2FN
 
     if name in ("silu", "swish"):
