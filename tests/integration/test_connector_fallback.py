@@ -32,7 +32,7 @@ def answers(server):
     ("call", "fallback", "flags"),
     [
         ("build_metadata", "off", ()),
-        ("load", "off", ("--tensor-parallel-size", "2")),
+        pytest.param("load", "off", ("--tensor-parallel-size", "2"), marks=pytest.mark.nightly),
         ("load", "host", ()),
     ],
     ids=["in the engine", "in two ranks", "another takes over"],

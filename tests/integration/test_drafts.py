@@ -173,10 +173,9 @@ def both(plain, ngram, parrot):
 
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 class TestTokens:
-    @pytest.mark.parametrize("count", [1, 2, 9, 33, 40])
+    @pytest.mark.parametrize("count", [9, 33])
     def test_alone(self, both, sampling, count):
-        if count > 2:
-            both([{**sampling, "max_tokens": count}])
+        both([{**sampling, "max_tokens": count}])
 
     def test_beside_others(self, both, sampling):
         both([{**sampling, "max_tokens": count} for count in (40, 23, 31, 12)])
@@ -251,7 +250,7 @@ def test_drafts_are_counted(parrot, ngram):
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     words=st.lists(

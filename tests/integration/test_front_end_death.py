@@ -19,6 +19,8 @@ import psutil
 import pytest
 from server_process import eventually
 
+from tenonry_testkit.tiers import nightly_unless
+
 PROGRAM = textwrap.dedent(
     """
     import asyncio, json, sys
@@ -46,6 +48,7 @@ PROGRAM = textwrap.dedent(
     """
 )
 MP = {"executor": "mp"}
+USUAL = {"both", "with a coordinator", "with standbys"}  # each holds one of the others
 LAYOUTS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "one engine": ({}, ["engine 0"]),
     "tensor parallel": (
@@ -105,7 +108,7 @@ def program(
             running.kill()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", nightly_unless(lambda name: name in USUAL, LAYOUTS))
 def test_nothing_survives_a_killed_front_end(weightless_model, short_folder, layout):
     """Q6: the parent cannot run any clean-up."""
     with program(weightless_model, short_folder, layout) as (running, children):

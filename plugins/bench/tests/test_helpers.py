@@ -5,10 +5,14 @@ from __future__ import annotations
 import base64
 import io
 import json
+import subprocess
+from types import SimpleNamespace
 
 import pytest
 
+from tenonry_bench import own_server
 from tenonry_bench.helper_mixes import LIGHT_EDGE, images, schemas, texts
+from tenonry_testkit.kernel.forked import ForkedCommand
 
 WORDS = (
     "--runs 1 --schemas 2 --properties 5 --images 2 --megapixels 1 --image-bytes 9000 --texts 2 "
@@ -16,9 +20,17 @@ WORDS = (
 )
 
 
+@pytest.fixture
+def forked_server(monkeypatch):
+    """The server is a fork of this process, and so are its helpers: nothing is imported again."""
+    forking = SimpleNamespace(**{**vars(subprocess), "Popen": ForkedCommand})
+    monkeypatch.setattr(own_server, "subprocess", forking)
+    monkeypatch.setattr(own_server, "tenonry_command", lambda: list(ForkedCommand.beginning))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_report(bench):
+def test_report(bench, forked_server):
     report, printed = bench("helpers", *WORDS.split())
     mixes = {result["mix"]: result for result in report["results"]}
     assert list(mixes) == ["schemas", "images", "texts"]

@@ -24,13 +24,13 @@ POLICIES = "tenonry_scheduler_batching.policies"
 class TestFcfs(SchedulerContract):
     scheduler = BatchingScheduler
     policy = f"{POLICIES}:FcfsPolicy"
-    effort = 0.35
+    effort = 0.2
 
 
 class TestPriority(SchedulerContract):
     scheduler = BatchingScheduler
     policy = f"{POLICIES}:PriorityPolicy"
-    effort = 0.15
+    effort = 0.1
 
 
 @pytest.mark.nightly
@@ -50,7 +50,7 @@ class TestSmallShares(SchedulerContract):
     options: ClassVar = {
         "long_prefill_token_threshold": 3, "watermark": 0.3, "state_snapshot_interval": 1,
     }  # fmt: skip
-    effort = 0.15
+    effort = 0.1
 
 
 def test_names_lead_to_the_same_classes():

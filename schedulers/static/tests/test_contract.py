@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tenonry_scheduler_static import StaticScheduler
 from tenonry_testkit.scheduler import SchedulerContract
 from tenonry_testkit.targets import resolve_target
@@ -9,7 +11,12 @@ from tenonry_testkit.targets import resolve_target
 
 class TestStatic(SchedulerContract):
     scheduler = StaticScheduler
-    effort = 0.35
+    effort = 0.15
+
+
+@pytest.mark.nightly
+class TestStaticAtFullEffort(SchedulerContract):
+    scheduler = StaticScheduler
 
 
 def test_the_name_leads_to_the_class():
