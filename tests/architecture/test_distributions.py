@@ -19,7 +19,6 @@ LIBRARIES = {
     "tenonry_helper_pool",
     "tenonry_hf_hub",
     "tenonry_images",
-    "tenonry_kv_stores",
     "tenonry_kvcache",
     "tenonry_output_parsers",
     "tenonry_scheduling",

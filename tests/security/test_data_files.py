@@ -30,8 +30,8 @@ import worker_families
 from tenonry.errors import ModelError
 from tenonry_hf_hub.headers import read_header
 from tenonry_io_text.loading import load_codec
-from tenonry_kv_connector_disk.block_file import BlockFormat
-from tenonry_kv_connector_disk.store import read_block
+from tenonry_kv_connectors.disk.block_file import BlockFormat
+from tenonry_kv_connectors.disk.store import read_block
 from tenonry_quantisations.awq import Awq
 from tenonry_quantisations.gptq import Gptq
 from tenonry_testkit import gguf_files

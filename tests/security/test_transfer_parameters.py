@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tenonry.transport.keys import CurveKeys
-from tenonry_kv_connector_peer.offer import Offer, Sealer
+from tenonry_kv_connectors.peer.offer import Offer, Sealer
 
 OFFER = Offer(
     engine_id="engine 0",
