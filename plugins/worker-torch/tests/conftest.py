@@ -9,7 +9,7 @@ import torch
 
 
 def _load(name):
-    """The helpers beside the tests, importable by their bare names whatever the import mode."""
+    """Load a helper next to the tests by its bare name, whatever the import mode."""
     spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

@@ -1,4 +1,4 @@
-"""What K and V in 8 bits are, from the formulas alone: numpy, and a table of the numbers that a byte of E4M3 has."""
+"""K and V in 8 bits, from the formulas alone: numpy, and a table of the numbers of a byte of E4M3."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def nearest_e4m3(numbers):
 
 
 def rounded(vectors, kind):
-    """What is kept of float32 vectors [..., size], f64; the quotient is that of float32."""
+    """Stored values of float32 vectors [..., size], f64; the quotient is that of float32."""
     if kind == "auto":
         return vectors.astype(np.float64)
     scale = scales(vectors, kind)

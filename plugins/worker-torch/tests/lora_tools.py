@@ -100,7 +100,7 @@ def runner(
 
 
 def loaded(adapters, name):
-    """What a request says of an adapter that is loaded."""
+    """A request's reference to a loaded adapter."""
     for text in adapters.names():
         if text.rpartition("@")[0] == name:
             return Adapter(*text.rsplit("@", 1))

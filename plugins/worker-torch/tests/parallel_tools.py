@@ -80,7 +80,7 @@ def places(tp, pp):
 
 
 class Ranks:
-    """All ranks of a model, loaded from a folder; `answer` is what a Driver calls."""
+    """All ranks of a model, loaded from a folder; `answer` is called by a Driver."""
 
     def __init__(
         self,
@@ -133,12 +133,12 @@ class Ranks:
         ]
 
     def all(self, work):
-        """`work(rank)` on every rank at once; the results in order of rank."""
+        """`work(rank)` on every rank concurrently; the results in order of rank."""
         futures = [self._threads.submit(work, rank) for rank in range(self.tp * self.pp)]
         return [future.result(TIMEOUT_S) for future in futures]
 
     def answer(self, output):
-        """One step on all ranks. Of a pipeline, stages are told the tokens of decoding rows, as a scheduler does."""
+        """One step on all ranks. In a pipeline, stages receive the tokens of decoding rows, as from a scheduler."""
         if self.pp > 1:
             for new in output.new:
                 self._last.pop(new.row, None)

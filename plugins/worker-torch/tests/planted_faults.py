@@ -1,4 +1,4 @@
-"""Mistakes to plant in a lean model before it is checked: name → (family, what plants it)."""
+"""Errors to plant in a fused model before it is checked: name → (family, function that plants it)."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def one_cache_for_two(monkeypatch):
 
 
 def forgotten(monkeypatch):
-    """What a layer wrote is gone after the step."""
+    """A layer's writes are lost after the step."""
     original = AttentionLayer.__call__
 
     def call(layer, *arguments):

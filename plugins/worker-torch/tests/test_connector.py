@@ -100,7 +100,7 @@ def test_tensors_are_looked_at_in_each_call():
 
 @pytest.mark.parametrize("kept", ["int8", "fp8"])
 def test_blocks_in_8_bits_carry_their_scales(kept):
-    """What is read of a block of another cache is what was written, to the bit."""
+    """A block read into another cache equals the written one, to the bit."""
     spec = LayerSpec(
         name="a", index=0, num_heads=2, num_kv_heads=2, key_size=6, value_size=6, scaling=1.0
     )

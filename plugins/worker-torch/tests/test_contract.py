@@ -55,7 +55,7 @@ class TestTorchReference(TestTorch):
 
 @pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")
 class TestTorchInvariant(TestTorch):
-    """What a request gets depends on nothing beside it (WK-14)."""
+    """A request's results do not depend on the rest of the batch (WK-14)."""
 
     config: ClassVar[dict[str, object]] = {
         "device": "cpu",

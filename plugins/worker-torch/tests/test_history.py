@@ -1,4 +1,4 @@
-"""The device's own copy of the tokens, exercised on the CPU: what a step samples feeds the next without the host."""
+"""The device's own copy of the tokens, exercised on the CPU: a step's samples feed the next without the host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tenonry_torch_base.history import History
     "way", [{}, {"budget": 7}, {"depth": 3}, {"budget": 9, "depth": 2, "preempt_every": 4}]
 )
 def test_a_history_of_its_own_gives_the_same_tokens(way, monkeypatch):
-    """As on CUDA: the batch state on the host never learns what was sampled."""
+    """As on CUDA: the batch state on the host never receives the samples."""
     monkeypatch.setattr(History, "shares", staticmethod(lambda _device: False))
     runner = worker_tools.runner(worker_tools.loaded(worker_families.build("llama")))
     assert not runner.history.is_shared

@@ -30,7 +30,7 @@ LENGTH = 10
 
 
 class Seen:
-    """A family: its folder and model, two prompts with the same pictures in either order, and what `generate` makes."""
+    """A family: its folder and model, two prompts with the same pictures in either order, and `generate`'s answers."""
 
     def __init__(self, folder, family):
         self.folder = folder
@@ -53,7 +53,7 @@ class Seen:
         return (*worker_images.prompt_of([[5, 6, 7], None, [8, 9], None, [12]], counts), inputs)
 
     def whole(self, pieces):
-        """Where no step may end, for a family whose image tokens see one another."""
+        """Pieces that no step may split, for a family whose image tokens see one another."""
         return pieces if self.family == "gemma3" else None
 
     def requests(self):

@@ -1,4 +1,4 @@
-"""What `batch_invariant` does not go together with is refused by name, before a weight is read."""
+"""Settings incompatible with `batch_invariant` are rejected by name, before a weight is read."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_without_kernels_the_error_says_what_to_install():
 
 
 def looked_at(folder, **settings):
-    """Whether the model would be served so."""
+    """Return True if the model would be served with batch invariance."""
     found, _ = looked(worker_tools.context(folder, **settings))
     return found.is_invariant
 
@@ -129,7 +129,7 @@ def loaded(folder, **settings):
 
 @pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")
 def test_model_that_proves_to_be_another_is_loaded_again_without_it(folder, monkeypatch, caplog):
-    """Unless it was asked for: then it is refused."""
+    """Unless it was configured: then the model is rejected."""
     assert loaded(folder).is_invariant
     assert not loaded(folder, batch_invariant=False).is_invariant
     monkeypatch.setattr(Invariant, "layer", lambda self, parts: None)

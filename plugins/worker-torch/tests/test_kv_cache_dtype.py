@@ -1,4 +1,4 @@
-"""Models whose K and V are kept in 8 bits: what a request gets does not depend on its steps or on others, a block is
+"""Models whose K and V are stored in 8 bits: a request's results do not depend on its steps or on others, a block is
 smaller, and logits stay near.
 """
 
@@ -133,7 +133,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(("dtype", "at_least"), [("float32", 3.5), ("bfloat16", 1.75)])
 @pytest.mark.parametrize("kind", FEW)
 def test_as_many_times_more_tokens_fit(folder, kind, dtype, at_least, caplog):
-    """Heads of 16 numbers: 18 bytes of 64, or of 32. Before and after loading, the same is said."""
+    """Heads of 16 numbers: 18 bytes of 64, or of 32. The same is reported before and after loading."""
 
     def planned(kind):
         context = worker_tools.context(
@@ -169,7 +169,7 @@ def test_the_cpu_alone_keeps_them_so():
 
 
 class Forgets(Int8):
-    """Reads half of what was written."""
+    """Reads half of the written values."""
 
     def unpacked(self, kept, out):
         return super().unpacked(kept, out).mul_(0.5)

@@ -1,4 +1,4 @@
-"""What is compared of a deep model: few layers with long prompts, and all of them with a few tokens."""
+"""Comparisons of a deep model: few layers with long prompts, and all of them with a few tokens."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def build(name, **options):
 
 
 def layers_run(model, monkeypatch):
-    """How often each layer's own code runs, while the model is loaded."""
+    """Number of runs of each layer's own code while the model is loaded."""
     runs = [0] * len(model.model.layers)
 
     def count(number):
@@ -162,7 +162,7 @@ def test_random_weights_of_large_matrices_repeat_no_row(monkeypatch):
     "name", ["layers.4.self_attn.q_proj", "layers.7.mlp.down_proj", "norm", "lm_head"]
 )
 def test_a_weight_with_nan_is_named(name, caplog):
-    """Whatever else was asked for: without the name, batch invariance was blamed."""
+    """For any settings: without the name, the error would be attributed to batch invariance."""
     model = build("llama")
     owner = model if name == "lm_head" else model.model
     weight = owner.get_submodule(name).weight

@@ -67,7 +67,7 @@ def test_the_parts_of_a_step_are_named_for_profilers(llama, monkeypatch):
 
 
 def test_threads_have_places_while_the_model_computes_and_no_longer(llama, monkeypatch):
-    """What starts between, as threads that compile grammars, would inherit the place of a step."""
+    """Threads started in between, such as those that compile grammars, would inherit the affinity of a step."""
     runner = worker_tools.runner(llama)
     seen = []
 
@@ -145,7 +145,7 @@ def test_prompt_logprobs_cover_every_prompt_token_but_the_first(llama, way):
 
 @pytest.mark.parametrize("fuse", [True, False])
 def test_prompt_logprobs_of_two_tokens_do_not_change_what_is_sampled(fuse):
-    """As many positions are asked for as there are tokens, but in another order."""
+    """There are as many requested positions as tokens, but in another order."""
     model = worker_tools.loaded(worker_families.build("qwen3"), fuse=fuse)
     plain = serve(model, [request(1, [3, 10], temperature=0.0)])[0].output
     assert (
@@ -206,7 +206,7 @@ def entering(number, row, tokens, num_computed, blocks, gone=(), *, samples=True
 
 
 def decoding(number, row, token, blocks=()):
-    """A step in which a row that is there goes on with one token."""
+    """A step in which an existing row continues with one token."""
     from tenonry.step import SchedulerOutput
 
     count = len(blocks)
@@ -219,7 +219,7 @@ def decoding(number, row, token, blocks=()):
 
 
 def test_a_failed_row_leaves_the_prefix_that_others_share_as_it_was():
-    """Its first blocks came from the prefix cache: others read them, now and later, and what they hold is sound."""
+    """Its first blocks came from the prefix cache: others read them, now and later, and their contents are sound."""
     model, poison, prompt, wanted = poisoned()
     runner = worker_tools.runner(model)
     first = runner.answer(entering(0, 3, prompt, 0, range(20, 30))).result()
@@ -232,7 +232,7 @@ def test_a_failed_row_leaves_the_prefix_that_others_share_as_it_was():
 
 @pytest.mark.parametrize("backend", worker_tools.BACKENDS)
 def test_the_nan_of_an_aborted_prompt_does_not_count(backend):
-    """Its first chunk samples nothing; whoever gets its blocks reads what is left of them behind a mask."""
+    """Its first chunk samples nothing; the next owner of its blocks reads their remaining contents behind a mask."""
     model, poison, prompt, wanted = poisoned(backend)
     runner = worker_tools.runner(model)
     chunk = entering(0, 1, [poison, *prompt[:15]], 0, range(20, 30), samples=False)
@@ -250,7 +250,7 @@ def test_the_nan_of_an_aborted_prompt_does_not_count(backend):
 
 
 def test_who_shares_blocks_with_a_failed_row_fails_too():
-    """It was scheduled before anybody knew: what it finds must not be something else than its prompt says."""
+    """It was scheduled before the failure was known: its cached prefix must match its prompt."""
     model, poison, prompt, _ = poisoned()
     runner = worker_tools.runner(model)
     bad = runner.answer(entering(0, 1, [poison, *prompt[:15]], 0, range(20, 24))).result()

@@ -24,7 +24,7 @@ def deep_models(monkeypatch):
 
 
 def verdict(family, dtype):
-    """What becomes of a model: how it is served, or why it is not."""
+    """Outcome for a model: how it is served, or why it is not."""
     try:
         loaded = build(
             worker_families.build(family, seed=0, dtype=dtype),

@@ -69,7 +69,7 @@ def test_failed_rows_are_taken_out():
 
 
 def test_futures_of_two_steps_in_flight_give_the_same_tokens(monkeypatch):
-    """As on CUDA: a launch returns a future, and the next step is launched before it is asked."""
+    """As on CUDA: a launch returns a future, and the next step is launched before its result is read."""
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(
         ModelRunner, "execute", lambda self, output: DeviceFuture(self._run(output))
@@ -85,7 +85,7 @@ def test_futures_of_two_steps_in_flight_give_the_same_tokens(monkeypatch):
 
 
 def test_the_largest_step_is_run_in_sequences_that_the_model_can_take():
-    """What sizes the cache on a device: many prompts at once, logits of the last positions only."""
+    """The run that sizes the cache on a device: many prompts together, logits of the last positions only."""
     model = worker_tools.loaded(worker_families.build("llama"))
     prompts = [torch.tensor(prompt) for prompt in worker_tools.prompts()]
     run = PackedRun(model.backend, model.layers, model.buffers)

@@ -39,7 +39,7 @@ def requests():
 
 
 def short_of_memory(runner, most, *, is_late):
-    """A runner that computes at most so many tokens at once. `is_late`: it notices when all K/V are written."""
+    """A runner that computes at most `most` tokens per pass. `is_late`: it fails after all K/V are written."""
     forward = runner._forward
     sizes = []
 
@@ -89,7 +89,7 @@ def test_a_token_that_does_not_fit_ends_the_step(llama):
 
 
 def test_rows_that_are_computed_again_are_others_to_the_backend(llama, monkeypatch):
-    """It may keep something of a row beside its blocks, by the row's generation, and the pass that failed spoilt it."""
+    """It may keep state of a row besides its blocks, by the row's generation, and the failed pass corrupted it."""
     runner = worker_tools.runner(llama)
     short_of_memory(runner, 1, is_late=True)
     plan = llama.backend.plan
@@ -162,7 +162,7 @@ def test_rows_are_cut_where_they_may_be():
 
 
 def test_a_row_that_reads_what_a_later_one_fills_is_not_computed_before_it():
-    """A scheduler may give a row blocks that another fills in the same step."""
+    """A scheduler may assign a row blocks that another fills in the same step."""
     filling = ([1, 2], 0, 8, True)
     reading = ([1, 2, 3], 8, 2, True)
     assert is_in_order(*step(filling, reading))

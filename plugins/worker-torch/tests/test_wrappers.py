@@ -1,4 +1,4 @@
-"""The text part of models that also see or hear: greedy tokens equal the wrapper's own generate, in float32."""
+"""The text part of multimodal models: greedy tokens equal the wrapper's own generate, in float32."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_random_weights_do_not_depend_on_the_layout(checkpoint, wrapper):
 
 @pytest.mark.parametrize("wrapper", ["gemma3", "phi4_multimodal", "qwen2_audio"])
 def test_towers_are_neither_built_nor_read(checkpoint, wrapper, monkeypatch):
-    """Of the file, only what the text part holds is read; no parameter of a tower exists."""
+    """Only tensors of the text part are read from the file; no parameter of a tower exists."""
     read = read_tensors(monkeypatch)
     folder = checkpoint(wrapper)
     module = load_model(str(folder), load_format="auto", dtype="float32", device=CPU, seed=0)
@@ -140,7 +140,9 @@ def test_towers_are_neither_built_nor_read(checkpoint, wrapper, monkeypatch):
 
 @pytest.mark.parametrize("wrapper", ["gemma3", "llava", "qwen2_vl"])
 def test_newer_names_of_tensors_load_as_well(checkpoint, served, wrapper, tmp_path):
-    """`model.language_model.…`, as modules are called, beside the `language_model.model.…` of older checkpoints."""
+    """`model.language_model.…`, as modules are called, in addition to the `language_model.model.…` of older
+    checkpoints.
+    """
     shutil.copy(checkpoint(wrapper) / "config.json", tmp_path)
     whole = worker_wrappers.build(wrapper)
     tensors = {name: weight.clone() for name, weight in whole.state_dict().items()}

@@ -1,5 +1,5 @@
 """A hand-made scheduler: it cuts prompts into chunks, scatters blocks, mixes prefill and decode, and keeps several
-steps in flight. Only what the worker's tests need.
+steps in flight. Limited to the needs of the worker's tests.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def build(family: str, *, seed: int | None = None, dtype: torch.dtype = torch.fl
 
 
 def has_tensor_plan(family: str) -> bool:
-    """Whether the installed transformers says how the family's layers are cut."""
+    """Return True if the installed transformers has a tensor parallel plan for the family."""
     from transformers import CONFIG_MAPPING
 
     name, _ = (FAMILIES | OTHERS)[family]
@@ -187,7 +187,9 @@ def has_tensor_plan(family: str) -> bool:
 
 
 def fill(key: str, weight: torch.Tensor) -> None:
-    """Norms and biases away from what they start as; matrices so strong that the context decides the next token."""
+    """Move norms and biases away from their initial values, and make matrices so large that the context decides the
+    next token.
+    """
     if weight.dim() == 1:
         offset = float(
             weight.float().mean() > 0.5

@@ -39,7 +39,7 @@ PROCESSORS = {
 
 
 def write_folder(folder, family):
-    """What the worker reads besides weights."""
+    """Write the worker's input files besides weights."""
     kind = family.removesuffix("_siglip").removesuffix("_moe")
     (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSORS[kind]))
     return ImageCheck(str(folder))
@@ -102,7 +102,7 @@ def media_of(spans, inputs, whole=None):
 
 
 def generated(model, ids, spans, inputs, count):
-    """What `generate` of transformers makes of the prompt and its images."""
+    """Answer of transformers' `generate` to the prompt and its images."""
     given = {
         name: torch.from_numpy(np.concatenate([each[name] for each in inputs]))
         for name in inputs[0]
@@ -123,5 +123,5 @@ def generated(model, ids, spans, inputs, count):
 
 
 def build(family):
-    """Gemma 3 scales what it embeds: tied, a small one says the last token again and again."""
+    """Gemma 3 scales its embeddings: tied, a small one repeats the last token."""
     return worker_wrappers.build(family, is_tied=False if family == "gemma3" else None)

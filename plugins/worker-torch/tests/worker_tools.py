@@ -34,7 +34,7 @@ def prompts(lengths=PROMPT_LENGTHS, seed=0, vocab_size=96):
 
 @functools.cache
 def generated(family):
-    """What transformers' generate makes of the prompts, one at a time, greedily, in float32."""
+    """Answers of transformers' generate to the prompts, one at a time, greedily, in float32."""
     model = worker_families.build(family)
     return [greedy(model, prompt) for prompt in prompts()]
 
@@ -107,7 +107,7 @@ def serve(model, **way):
 
 
 def lost(reference, request):
-    """How far below the best logit those of a request's tokens are, in shares of the logits' spread: the largest."""
+    """Largest distance between a request's token and the best logit, in shares of the logits' spread."""
     tokens = request.prompt + request.output
     with torch.inference_mode():
         logits = reference(torch.tensor([tokens])).logits[0].float()

@@ -1,4 +1,4 @@
-"""Small random models whose text part stands inside a wrapper that also sees or hears."""
+"""Small random models whose text part is inside a multimodal wrapper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused of an adapter's folder, by one sentence each, before anything changes (issue 10, bad input)."""
+"""Rejected adapter folders, one sentence each, before anything changes (issue 10, bad input)."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ NUM_BLOCKS = 512  # room for every row in a slab
 
 
 class Wrong(StepKernels):
-    """Adds half of what it should, in the second of several layers."""
+    """Adds half of the correct addend, in the second of several layers."""
 
     name = "wrong"
 

@@ -1,4 +1,4 @@
-"""What peft itself saves with less common options: equal tokens, or a refusal that names the option or the tensor."""
+"""Adapters saved by peft itself with less common options: equal tokens, or an error naming option or tensor."""
 
 from __future__ import annotations
 

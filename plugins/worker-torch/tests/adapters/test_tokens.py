@@ -88,7 +88,7 @@ def test_on_two_ranks(family, peft, wanted, fuse, tmp_path):
 
 @pytest.mark.parametrize("name", ["qwen3", "phi3", "qwen2_moe", "gemma2"])
 def test_other_families(name, tmp_path):
-    """Merged projections in the model itself, norms of heads, experts beside linear layers."""
+    """Merged projections in the model itself, norms of heads, experts in addition to linear layers."""
     module = worker_families.build(name)
     merged = name == "phi3"
     layers = ["qkv_proj", "gate_up_proj"] if merged else ["q_proj", "k_proj", "v_proj", "o_proj"]

@@ -67,9 +67,7 @@ SHAPES = {
 
 
 class BackendDriver:
-    """A backend with two layers, and the K/V of every row kept in the plain way beside it: as attention has to see
-    them, rounded where `kept` rounds.
-    """
+    """A backend with two layers, and a plain copy of every row's K/V as visible to attention: rounded by `kept`."""
 
     def __init__(self, backend, shape, seed, dtype=torch.float32, kept="auto"):
         self.random = np.random.default_rng(seed)
@@ -104,7 +102,7 @@ class BackendDriver:
         return torch.from_numpy(chosen)
 
     def _last_seen(self, num, start):
-        """What each token sees at most: its own position, or the end of a piece of its chunk, where there are such."""
+        """Last position visible to each token: its own, or the end of a piece of its chunk, if there are any."""
         found = []
         for count, begin in zip(num.tolist(), start.tolist(), strict=True):
             last = np.arange(begin, begin + count)
@@ -128,7 +126,7 @@ class BackendDriver:
         return len(self.known[row][0][0])
 
     def run(self, counts, pruned=None):
-        """`counts`: row → tokens now. `pruned`: rows whose last token goes on in the last layer (None: no pruning)."""
+        """`counts`: row → tokens now. `pruned`: rows whose last token runs in the last layer (None: no pruning)."""
         rows = np.array(list(counts), np.int32)
         num = np.array(list(counts.values()), np.int32)
         start = np.array([self.length(row) for row in counts], np.int32)
@@ -168,7 +166,7 @@ class BackendDriver:
         )  # fmt: skip
 
     def _seen(self, vectors):
-        """What attention must see of them, in float32."""
+        """Values visible to attention, in float32."""
         rounded = kept_vectors.rounded(vectors.float().numpy(), self.kept)
         return torch.from_numpy(rounded).to(self.dtype).float()
 
@@ -216,13 +214,13 @@ class BackendDriver:
 
 
 def leave_behind(cache):
-    """NaN everywhere: what an earlier owner left must never count, not even times zero."""
+    """NaN everywhere: contents of an earlier owner must never count, not even times zero."""
     for tensor in (cache.key, cache.value):
         tensor.fill_(0xFF if tensor.dtype == torch.uint8 else float("nan"))
 
 
 def keys_seen(layer, queries, positions, length, last):
-    """Which of a row's keys its queries at `positions` see, the `queries`-th of the step: [queries, keys]."""
+    """Visibility of a row's keys to its queries at `positions`, the `queries`-th of the step: [queries, keys]."""
     spec = layer.spec
     keys, positions = torch.arange(length), torch.from_numpy(positions)[:, None]
     seen = keys <= torch.from_numpy(last)[:, None]
@@ -236,7 +234,7 @@ def keys_seen(layer, queries, positions, length, last):
 
 
 def by_hand(layer, queries, keys, values, seen):
-    """A row's queries with what they see: [Q, H, D] with [L, K, D] → [Q, H, V]."""
+    """A row's queries with their visible keys: [Q, H, D] with [L, K, D] → [Q, H, V]."""
     spec = layer.spec
     shared = torch.arange(spec.num_heads) // spec.group_size
     scores = torch.einsum("qhd,lhd->qhl", queries, keys[:, shared]) * spec.scaling
@@ -350,7 +348,7 @@ class OfTheFirstDays(AttentionBackend):
 
 
 class Changed(SdpaBackend):
-    """Reads K/V in another way, and does not say what that covers."""
+    """Reads K/V differently, without declaring its features."""
 
     name = "changed"
 
@@ -411,7 +409,7 @@ def test_nan_that_a_row_left_behind_does_not_count(backend, kept, dtype):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("softcap", [0.0, 30.0])
 def test_scores_beyond_the_range_of_16_bits_are_scaled_in_time(dtype, softcap):
-    """Qwen 2 has such keys; the fused kernel adds up in 32 bits, so a row would fail only beside many others."""
+    """Qwen 2 has such keys; the fused kernel adds up in 32 bits, so a row would fail only in large batches."""
     from tenonry_worker_torch.attention.cpu import _products
     from tenonry_worker_torch.attention.math import scored_attention
 

@@ -1,4 +1,4 @@
-"""Which layers share block tables, and that blocks given back are never read: whatever stands in them."""
+"""Layers that share block tables, and released blocks, which are never read, whatever their contents."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class TestGrouping:
 
     def test_so_they_do_where_the_backend_or_the_settings_want_it(self):
         class Old(CpuBackend):
-            """Says nothing of groups."""
+            """Declares no support for groups."""
 
             name = "old"
 
@@ -93,7 +93,7 @@ class TestGrouping:
 
 
 class Rows:
-    """Rows of a grouped backend beside one of whole histories: the same queries, keys and values to both."""
+    """Rows of a grouped backend compared with one of whole histories: the same queries, keys and values for both."""
 
     def __init__(self, kind, windows, num_rows, length, kept="auto"):
         self.specs = [spec(index, window) for index, window in enumerate(windows)]
@@ -126,7 +126,7 @@ class Rows:
             cache.both[self.last_block] = float("nan") if kept == "auto" else 0xFF
 
     def give_back(self):
-        """Blocks before what the next token of each row sees now belong to others, and so do places of the tables."""
+        """Release blocks before the window of each row's next token, and their places in the tables."""
         for table, window in zip(self.tables, self.windows, strict=True):
             if not window:
                 continue
@@ -135,7 +135,7 @@ class Rows:
                 table[row, :first] = self.last_block
 
     def step(self, counts):
-        """`counts[i]` tokens of row i; what differs between the two is at most rounding."""
+        """`counts[i]` tokens of row i; the difference between the two is at most rounding."""
         self.give_back()
         rows = np.flatnonzero(counts).astype(np.int32)
         num_tokens = np.array(counts, np.int32)[rows]
@@ -189,7 +189,7 @@ class Rows:
     ],
 )
 def test_blocks_that_were_given_back_are_not_read(kind, windows, kept):
-    """Prompts, chunks and some two hundred decoded tokens, in and out of slabs, with NaN in what was given back."""
+    """Prompts, chunks and some two hundred decoded tokens, in and out of slabs, with NaN in released blocks."""
     rows = Rows(kind, windows, num_rows=3, length=240, kept=kept)
     rows.step([7, 1, 20])
     rows.step([5, 1, 1])

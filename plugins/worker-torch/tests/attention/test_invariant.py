@@ -1,4 +1,4 @@
-"""What a step is for kernels of batch invariance: where K/V go, and what each query sees."""
+"""Plan of a step for kernels of batch invariance: destination of K/V, and visible keys of each query."""
 
 from __future__ import annotations
 

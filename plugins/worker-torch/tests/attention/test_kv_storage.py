@@ -130,7 +130,7 @@ def test_bytes_of_a_token():
 
 
 class Changed(SdpaBackend):
-    """Reads K/V in another way, and does not say what that covers."""
+    """Reads K/V differently, without declaring its features."""
 
     name = "changed"
 

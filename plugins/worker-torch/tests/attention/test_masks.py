@@ -1,4 +1,4 @@
-"""What a mask function lets a query see is read off it, and only rules that are known are taken for one."""
+"""Visible keys are read off a mask function, and only known rules are accepted."""
 
 from __future__ import annotations
 

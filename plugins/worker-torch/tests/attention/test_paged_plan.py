@@ -1,4 +1,4 @@
-"""What a step is for kernels over blocks: which rows decode, which have several queries, and where their keys are."""
+"""Plan of a step for kernels over blocks: rows that decode, rows with several queries, and locations of their keys."""
 
 from __future__ import annotations
 

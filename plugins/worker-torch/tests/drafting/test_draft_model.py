@@ -1,7 +1,7 @@
 """A draft model over K/V of its own against the model's own code, which computes each history from its beginning.
 
-Histories do what those of an engine do: they grow by one or many tokens, lose guesses at their end, go on differently,
-and leave; rows are asked about together, in any order.
+Histories change as those of an engine: they grow by one or many tokens, lose drafts at their end, continue differently,
+and leave; rows are queried together, in any order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def make(family="llama", dtype=torch.float32, *, max_len=MAX_LEN, vocab_size=VOC
 
 
 def plainly(family, history):
-    """Logits [vocabulary] of what follows."""
+    """Logits [vocabulary] of the next token."""
     module = worker_families.build(family)
     with torch.inference_mode():
         return module(torch.tensor([history])).logits[0, -1]
@@ -54,7 +54,7 @@ class Histories:
         return [self.draw.randrange(3, VOCAB_SIZE) for _ in range(self.draw.randrange(1, most))]
 
     def change(self, row, guessed):
-        """What a row may be after it was guessed for; `guessed` is right half of the time."""
+        """Possible changes of a row after a draft; `guessed` is correct half of the time."""
         tokens = self.rows[row]
         kind = self.draw.randrange(8)
         if kind < 4:

@@ -1,4 +1,4 @@
-"""How many tokens are drafted, over passes whose times are made up."""
+"""Number of draft tokens, over passes with made-up times."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class TestBounds:
         assert max(map(sum, wanted)) == MAX_TOKENS - MAX_ROWS
 
     def test_the_first_pass_of_so_many_rows_is_plain(self):
-        """What others take is measured by it."""
+        """It is the baseline for others."""
         run = Run(2)
         assert run.step(is_right=True) == [0, 0]
         assert min(run.step(is_right=True)) > 0

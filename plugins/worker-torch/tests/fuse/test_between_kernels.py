@@ -1,4 +1,4 @@
-"""Models in bfloat16 whose norms, rotation and gates are kernels: which parts have one, and what is left to torch."""
+"""Models in bfloat16 whose norms, rotation and gates are kernels: parts that have one, and parts left to torch."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_kernel_that_computes_something_else_is_left_to_torch(kernels, wanted)
 
 
 def test_all_are_taken_back_where_the_whole_model_differs(monkeypatch):
-    """As where the comparison of parts does not find what is wrong."""
+    """For errors that the comparison of parts misses."""
     monkeypatch.setattr(Budget, "is_better", lambda *_, **__: True)
     model = model_of("qwen3", WrongNorm())
     assert used(model) == (0, 0, 0)
@@ -132,7 +132,7 @@ def test_all_are_taken_back_where_the_whole_model_differs(monkeypatch):
 @pytest.mark.parametrize("way", [{}, {"budget": 7}, {"depth": 3, "budget": 20}])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tokens_are_the_best_ones_of_the_models_own_code(family, way):
-    """But for rounding: prompts whole and in chunks, beside rows that decode."""
+    """Except for rounding: prompts whole and in chunks, together with decoding rows."""
     model = model_of(family, OnlyBetween())
     reference = module_of(family).float()
     assert all(lost(reference, request) < LOST for request in serve(model, **way))

@@ -1,4 +1,4 @@
-"""Small experts are computed all at once, where that is the module's function, and only for few tokens."""
+"""Small experts are computed in one operation, if that is the module's function, and only for few tokens."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Models with matrices of few bits and step kernels: which layers get one, what they compute, how they are taken
-back.
-"""
+"""Models with quantised matrices and step kernels: layers with kernels, their results, and their removal."""
 
 from __future__ import annotations
 
@@ -100,7 +98,7 @@ def places(model):
 
 
 def all_near(model):
-    """Whether greedy tokens are the best ones of the model's own code, but for rounding."""
+    """Return True if greedy tokens are the best ones of the model's own code, except for rounding."""
     runner = worker_tools.runner(model, num_blocks=NUM_BLOCKS)
     driver = Driver(runner.answer, max_num_seqs=6, num_blocks=NUM_BLOCKS, block_size=4)
     requests = [
@@ -157,7 +155,7 @@ def test_kernels_that_are_wrong_or_fail_leave_matrices_to_the_quantisation(kerne
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_kernels_are_taken_back_where_the_whole_model_differs(dtype, monkeypatch, caplog):
-    """As where a comparison of parts does not find what is wrong."""
+    """For errors that a comparison of parts misses."""
     monkeypatch.setattr(Budget, "most_rows", lambda *_, **__: KERNEL_TOKENS)
     model = model_of(dtype, FoundKernels(Wrong(), True))
     assert all(isinstance(place, FloatProduct) for place in places(model))

@@ -1,4 +1,4 @@
-"""What is done for speed computes the same, and what would not is left alone."""
+"""Optimisations compute the same, and are skipped if they would not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch invariance: every bit of what a request gets is the same alone and in any company (WK-14)."""
+"""Batch invariance: every bit of a request's results is the same alone and in any batch (WK-14)."""
 
 from __future__ import annotations
 

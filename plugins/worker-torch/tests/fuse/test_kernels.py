@@ -1,4 +1,4 @@
-"""Step kernels are used where they are right, and give the tokens that torch gives; without them torch computes."""
+"""Step kernels are used if they are correct, and yield the tokens of torch; without them torch computes."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ OTHERS = {"output": other_output, "state": other_state}
 
 
 def test_paths_of_a_model_that_fails_the_self_check_are_dropped(monkeypatch, caplog):
-    """What the comparison of one layer did not show, that of the whole model does."""
+    """The comparison of the whole model detects an error that the one of a layer misses."""
     monkeypatch.setattr(SelectiveScan, "__call__", lambda _, x, states: x * 2)
     monkeypatch.setattr("tenonry_worker_torch.fuse.mixers.path_agrees", lambda mixer: True)
     with caplog.at_level(logging.INFO, "tenonry.worker"):
@@ -283,7 +283,7 @@ def test_each_kind_of_layer_of_a_hybrid_is_compared(family):
 
 
 def test_the_pruned_last_layer_leaves_states_to_the_whole_step():
-    """The last layer of the family is a mixer: it computes all tokens, and only those that sample go on."""
+    """The last layer of the family is a mixer: it computes all tokens, and only sampling ones continue."""
     model = loaded("qwen3_next")
     assert model.forward.can_prune
     runner = worker_tools.runner(model, groups=GroupLayout(2))

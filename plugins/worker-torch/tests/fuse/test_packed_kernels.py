@@ -1,5 +1,5 @@
-"""Models in bfloat16 with step kernels: linear layers, attention over blocks and whole layers compute what the model's
-own code computes, but for rounding; what is wrong or slower is left to torch.
+"""Models in bfloat16 with step kernels: linear layers, attention over blocks and whole layers compute the results of
+the model's own code, except for rounding; parts with wrong or slower kernels are left to torch.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def module_of(family):
 
 @functools.cache
 def model_of(family, kept="auto", layout=""):
-    """`layout`: "" for what is here."""
+    """`layout`: "" for this machine's own."""
     kernels = FoundKernels(CpuKernels(), True)
     with pytest.MonkeyPatch.context() as patch:
         if layout == "blocks":
@@ -147,7 +147,7 @@ def test_what_was_chosen_is_said_by_shape_and_number_of_rows(monkeypatch, layout
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tokens_are_the_best_ones_of_the_models_own_code(family, way, layout):
-    """But for rounding: prompts and decoded tokens together and apart, rows of other lengths beside them."""
+    """Except for rounding: prompts and decoded tokens together and apart, with rows of other lengths."""
     served = serve(model_of(family, layout=layout), **WAYS[way])
     reference = module_of(family).float()
     for request in served:
@@ -220,7 +220,7 @@ def test_kernel_that_is_wrong_for_later_chunks_of_a_prompt_is_left_to_torch():
 
 
 def test_all_kernels_are_taken_back_where_the_whole_model_differs(monkeypatch, caplog):
-    """As where a comparison of parts does not find what is wrong."""
+    """For errors that a comparison of parts misses."""
     monkeypatch.setattr(Budget, "most_rows", lambda *_, **__: KERNEL_TOKENS)
     monkeypatch.setattr(Budget, "is_better", lambda *_, **__: True)
     model = worker_tools.loaded(module_of("qwen3"), kernels=FoundKernels(Wrong(), True))
@@ -322,7 +322,7 @@ class TestRows:
         assert not asked
 
     def test_kernel_beside_which_torch_is_slow_is_tried_once_when_the_time_is_used_up(self):
-        """And then used for as many rows as it is said, unless it is wrong or slower."""
+        """And then used for the declared number of rows, unless it is wrong or slower."""
         asked = []
 
         def candidates(count, error=0.0, turns=1):

@@ -1,4 +1,4 @@
-"""Matrices in few bits in the place of linear layers: side by side, with biases, or left to floats."""
+"""Quantised matrices instead of linear layers: merged, with biases, or left to floats."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IN = 8
 
 
 class FloatProduct(QuantisedLinear):
-    """Exact, so that what is tested is only which matrices and biases it was given."""
+    """Exact, so that only the assigned matrices and biases are tested."""
 
     def __init__(self, weight, bias):
         self.weight = weight.dequantised()

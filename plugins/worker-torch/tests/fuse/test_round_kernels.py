@@ -195,7 +195,7 @@ def test_row_whose_logits_are_no_numbers_fails_alone():
 
 
 def test_rows_that_fail_in_the_middle_of_a_round_lose_its_tokens(monkeypatch):
-    """As where passes are run one by one: what the kernel made before stays out of the answer."""
+    """As with passes that run one by one: earlier tokens of the kernel are not returned."""
     model = model_of("qwen3")
     _, runner, _ = served(model, [entering()], is_one_by_one=False)
     whole = model.forward.rounds

@@ -1,4 +1,4 @@
-"""Which decoder layers a model has, and what attends in each."""
+"""Decoder layers of a model, and the attention in each."""
 
 from __future__ import annotations
 

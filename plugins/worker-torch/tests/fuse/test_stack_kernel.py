@@ -31,7 +31,7 @@ class Reversed(CpuKernels):
 
 
 class OthersKeys(CpuKernels):
-    """What layers write goes to the K/V of others."""
+    """Layers write to the K/V of others."""
 
     def stack(self, layers):
         kernel = super().stack(layers)

@@ -141,7 +141,7 @@ def lies(draw):
 )  # fmt: skip
 @given(config=lies())
 def test_any_lie_is_refused_in_our_words_or_builds(tmp_path, config):
-    """And a model of what was built runs with random weights, or is refused as well."""
+    """A model that was built also runs with random weights, or is rejected."""
     folder = write(tmp_path, config)
     with contextlib.suppress(ModelError, ConfigError):
         found = look(folder, load_format="dummy")

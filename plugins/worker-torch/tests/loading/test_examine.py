@@ -1,4 +1,4 @@
-"""What is said of a model without reading a weight is what loading finds."""
+"""Facts reported without reading a weight equal those of loading."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_facts_of_a_wrapper_are_those_of_its_text_part(wrapper, tmp_path):
 
 @pytest.mark.parametrize("family", ["llama", "mixtral"])
 def test_a_model_that_was_examined_loads_as_one_that_was_not(family, tmp_path):
-    """What `examine` keeps for `load` is not what it ran on: no setting of its run is left."""
+    """The state that `examine` keeps for `load` has no setting of its run left."""
     worker_families.save(family, tmp_path)
     modules = []
     for looks in (0, 2):

@@ -1,4 +1,4 @@
-"""What tokens of an image see is read off the masks of the model's own code, before weights are read."""
+"""Visibility between image tokens is read off the masks of the model's own code, before weights are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank reads of a checkpoint, and the devices that ranks ask for."""
+"""Checkpoint parts that a rank reads, and the devices of ranks."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_head_of_the_last_stage_may_be_the_embedding_of_the_first(tmp_path, 
 
 
 def test_random_weights_are_those_of_the_architecture(tmp_path):
-    """Norms start at one, biases at zero, the rest around zero; the same seed gives the same."""
+    """Norms start at one, biases at zero, the rest around zero; equal seeds yield equal weights."""
     worker_families.save("llama-biased", tmp_path)
     state = torch.random.get_rng_state()
     model, again = load(tmp_path, load_format="dummy"), load(tmp_path, load_format="dummy")

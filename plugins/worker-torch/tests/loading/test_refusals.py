@@ -1,4 +1,4 @@
-"""Models that a packed batch would answer wrongly for are refused by name, before their weights load."""
+"""Models with wrong answers in a packed batch are rejected by name, before their weights load."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ MIXERS = {
 
 @pytest.mark.parametrize("name", MIXERS)
 def test_a_model_that_mixes_tokens_without_attention_is_refused_before_loading(name, tmp_path):
-    """The folder has no weights at all, so whatever is said was said before they were looked for."""
+    """The folder has no weights at all, so any error precedes the search for them."""
     from transformers import CONFIG_MAPPING
 
     values, reason = MIXERS[name]
@@ -70,7 +70,7 @@ def test_a_model_that_mixes_tokens_without_attention_is_refused_before_loading(n
 
 @pytest.mark.parametrize("kind", ["indexed_attention", "deepseek_sparse_attention"])
 def test_layers_with_an_indexer_are_known_by_both_names(kind):
-    """The second is what transformers 5.17 calls them."""
+    """The second is the name in transformers 5.17."""
     config = SimpleNamespace(layer_types=[kind])
     assert not list(_layer_type_reasons(config, ()))
     config.layer_types.append("heavily_compressed_attention")
@@ -192,7 +192,7 @@ SEES = {
 
 @pytest.mark.parametrize("family", SEES)
 def test_what_a_model_does_with_images_is_looked_at_before_its_weights(family, tmp_path):
-    """None: nothing in its code says that it does more than read embeddings; the self check at the start decides."""
+    """None: its code shows no more than reading embeddings; the self check at the start decides."""
     from transformers import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 

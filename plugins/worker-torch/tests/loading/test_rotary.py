@@ -50,7 +50,7 @@ def changed(kind, monkeypatch):
 
 
 def generated(family, prompt):
-    """By a module that has seen no other prompt: `dynamic` keeps what the longest one made it choose."""
+    """By a module that has seen no other prompt: `dynamic` keeps the table of the longest one."""
     made = worker_families.build(family).generate(
         torch.tensor([prompt]),
         max_new_tokens=NUM_TOKENS,
@@ -140,7 +140,7 @@ def test_tables_are_those_of_a_fresh_module(changed, kind, table):
 
 
 class Rotary(torch.nn.Module):
-    """Gives back the positions that it is given."""
+    """Returns its positions."""
 
     def __init__(self, sections):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The self check compares what is served with the model's own attention: each of these models was once served wrongly,
+"""The self check compares served logits with the model's own attention: each of these models was once served wrongly,
 and passed.
 """
 
@@ -201,7 +201,7 @@ def test_infinite_and_undefined_logits_count_as_wrong():
 
 
 def test_layers_that_share_an_index_have_a_cache_each():
-    """Row BF-5 asks for one order: by index, and then by the order in which they run."""
+    """Row BF-5 requires one order: by index, and then by the order in which they run."""
     model = worker_families.build("llama")
     wanted = worker_tools.loaded(worker_families.build("llama"), fuse=False)
     model.model.layers[2].self_attn.layer_idx = 1

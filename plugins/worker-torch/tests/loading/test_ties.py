@@ -1,5 +1,5 @@
-"""Which weights a model has, on one rank and on several: embedding and head that are tied or not, and which files of a
-folder count. transformers on one rank decides.
+"""Weights of a model, on one rank and on several: embedding and head that are tied or not, and the files of a folder
+that count. transformers on one rank decides.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CASES = {
 
 
 def model(folder, *, tied, change=lambda weights: None, family="llama"):
-    """A folder whose config.json and weights say different things."""
+    """A folder whose config.json contradicts its weights."""
     worker_families.save(family, folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": tied}))

@@ -1,4 +1,4 @@
-"""Engines that compute layers together find out what differs before they load; in threads, over a store in memory."""
+"""Engines that compute layers together detect differences before they load; in threads, over a store in memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def save(folder, **entries):
 
 
 def compare(*engines):
-    """What each engine raises, or None."""
+    """Error of each engine, or None."""
     store = dist.HashStore()
 
     def one(index):

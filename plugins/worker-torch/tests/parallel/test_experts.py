@@ -1,4 +1,4 @@
-"""Experts that span engines give the tokens of one engine: each engine with its own requests, or none."""
+"""Experts that span engines yield the tokens of one engine: each engine with its own requests, or none."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def shared(size):
 
 
 class Engines:
-    """Engines of `tp` ranks each, as threads. A wave of dummy steps goes on until no engine has a request."""
+    """Engines of `tp` ranks each, as threads. A wave of dummy steps lasts until no engine has a request."""
 
     def __init__(self, folder, engines, tp=1, *, fuse=True, load_format="auto"):
         self.tp = tp
@@ -191,7 +191,7 @@ def test_random_weights_are_those_of_one_engine(folders):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_tokens_of_all_engines_come_in_order_and_unchanged(dtype):
-    """One engine has none; another one's go through as bytes, weights and numbers of experts beside them."""
+    """One engine has none; another one's pass as bytes, with weights and numbers of experts."""
     counts, group = [3, 0, 2], shared(3)
     given = [
         [

@@ -1,4 +1,4 @@
-"""Ranks together compute what one process computes: greedy tokens equal `generate` for every family with plans."""
+"""Ranks together compute the results of one process: greedy tokens equal `generate` for every family with plans."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ WAYS = ({}, {"budget": 11, "depth": 2, "preempt_every": 5})
 
 
 class Folder:
-    """A family's folder, two prompts with pictures, and what `generate` makes of them."""
+    """A family's folder, two prompts with pictures, and the answers of `generate`."""
 
     def __init__(self, path, family):
         self.path = path

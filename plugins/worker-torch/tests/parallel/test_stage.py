@@ -1,4 +1,4 @@
-"""How the stack is shared out, and what a stage refuses to do without."""
+"""Distribution of the stack, and the requirements of a stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a model without weights is cut, style by style."""
+"""Sharding of a model without weights, style by style."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_plan_that_fits_nothing_is_refused():
 
 
 def test_a_summed_module_must_be_cut_all_through():
-    """What is whole on every rank would be added once per rank."""
+    """An unsharded part would be added once per rank."""
     model = skeleton("mixtral")
     plan = {"layers.*.self_attn.q_proj": "colwise", "layers.*.mlp.experts": "moe_tp_experts"}
     model.config.base_model_tp_plan = plan

@@ -1,5 +1,5 @@
-"""What is saved per rank loads into the same tokens, also of layers that were fused, cut and converted (SV-1); new
-weights are cut as those of the start were. Oracle: `generate` of transformers.
+"""Weights saved per rank load into the same tokens, also of layers that were fused, sharded and converted (SV-1); new
+weights are sharded like those of the start. Oracle: `generate` of transformers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which tokens of a step are computed together, and that rows which are filled up are computed as they are alone."""
+"""Tokens of a step that are computed together; padded rows are computed as they are alone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def numbers(places):
 
 
 def test_a_layer_that_only_has_experts_is_none_with_state(monkeypatch):
-    """transformers 5.17 gives it a layer of state in the cache, which stays empty."""
+    """transformers 5.17 adds a layer of state to the cache, which stays empty."""
     from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 
     config = SimpleNamespace(layer_types=["linear_attention", "moe", "full_attention", "mlp"])

@@ -1,4 +1,4 @@
-"""Memory of states by row: zeros that take pages as rows are used, and a line that says what they may take."""
+"""Memory of states by row: zeros that occupy pages as rows are used, and a log line with their maximum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A row that enters behind a shared prefix goes on from a snapshot of another row's state."""
+"""A row that enters behind a shared prefix continues from a snapshot of another row's state."""
 
 from __future__ import annotations
 
