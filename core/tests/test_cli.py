@@ -76,7 +76,7 @@ def acts(site: Site) -> Site:
 
 
 def sh(*command: str, site: Site) -> subprocess.CompletedProcess[str]:
-    """Run a command that finds what is installed in `site`."""
+    """Run a command with the distributions installed in `site`."""
     environment = {**os.environ, "PYTHONPATH": str(site.folder)}
     return subprocess.run(
         command, capture_output=True, text=True, env=environment, timeout=25, check=False
@@ -130,7 +130,7 @@ class TestHelp:
 
 
 class TestGarbage:
-    """What the verb's imports made lives until the process ends."""
+    """Objects of the verb's imports live until the process ends."""
 
     CODE = """
 import gc, sys

@@ -1,4 +1,4 @@
-"""What an exception says to the author of a plugin."""
+"""Text of an exception for the author of a plugin."""
 
 from __future__ import annotations
 

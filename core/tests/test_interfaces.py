@@ -1,4 +1,4 @@
-"""What every interface does by itself, so that an author writes only what matters."""
+"""Default behaviour of every interface, so that an author writes only the essential methods."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class TestIOProcessor:
 
 
 class TestKVConnector:
-    """KV-1: an author overrides what matters; the rest does nothing, correctly."""
+    """KV-1: an author overrides the essential methods; the rest are no-ops."""
 
     def test_every_method_has_a_default_that_does_nothing(self):
         context = KVConnectorContext(CONFIG, MODEL, KVConnectorRole.SCHEDULER, engine_id="x_dp0")

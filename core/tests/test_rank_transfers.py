@@ -1,4 +1,4 @@
-"""KV transfers of several ranks: one outcome for what each of them said."""
+"""KV transfers of several ranks: one outcome for all their reports."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_such_a_load_that_fails_on_two_ranks_is_reported_once():
 
 
 def test_a_load_that_fails_while_its_row_leaves_in_the_next_step_is_reported():
-    """Steps are begun in the order of their answers; what fails in the step that leaves is another transfer."""
+    """Steps begin in the order of their answers; a failure in the step that leaves is another transfer."""
     transfers = RankTransfers(2)
     transfers.begin(enter(3))
     transfers.add(0, [], [])

@@ -1,4 +1,4 @@
-"""BatchState: what a SchedulerOutput does to columns, against plain lists that are obviously right."""
+"""BatchState: effects of a SchedulerOutput on columns, compared with plain lists that are obviously right."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class TestTurns:
 
     @staticmethod
     async def flood(admission: Admission, count: int, num_chars: int = 0) -> list[int]:
-        """How many requests of `count` that arrive at once are let through in each turn of the loop."""
+        """Number of requests admitted in each iteration of the loop, of `count` that arrive together."""
         let_through: list[int] = []
         turns: list[int] = []
 

@@ -230,7 +230,7 @@ class TestEnding:
         served.run(main())
 
     def test_one_failed_completion_takes_its_siblings_along(self, served, monkeypatch):
-        """AF-8: the engine does not go on for a caller who has left."""
+        """AF-8: the engine does not continue for a caller who has left."""
         absorb = served.engine._outputs.absorb
 
         def failing(outputs: Any) -> None:

@@ -1,4 +1,4 @@
-"""How an AsyncLLM ends: shutdown and collection; nothing is left (AF-4, AF-21)."""
+"""Ends of an AsyncLLM: shutdown and collection; nothing is left (AF-4, AF-21)."""
 
 from __future__ import annotations
 

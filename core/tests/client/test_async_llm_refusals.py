@@ -1,4 +1,4 @@
-"""Requests that AsyncLLM refuses: each alone, with the field or a hint; the others go on (AF-8, AF-9)."""
+"""Requests that AsyncLLM rejects: each alone, with the field or a hint; the others continue (AF-8, AF-9)."""
 
 from __future__ import annotations
 

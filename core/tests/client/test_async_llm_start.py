@@ -1,4 +1,4 @@
-"""How an AsyncLLM starts, and what a start that fails says and leaves (AF-4, PM-7)."""
+"""Starts of an AsyncLLM, and the errors and leftovers of a failed one (AF-4, PM-7)."""
 
 from __future__ import annotations
 

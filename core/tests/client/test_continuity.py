@@ -1,4 +1,4 @@
-"""Engines that die and are started again: every stream goes on where it was, token for token (AF-24)."""
+"""Engines that die and restart: every stream resumes where it was, token for token (AF-24)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class TestOneEngine:
     # Twelve tokens take as many steps without rounds; the long prompt takes four in any case.
     @pytest.mark.parametrize(("round_tokens", "least"), [(1, 12), (8, 4)])
     def test_again_and_again_at_any_step(self, round_tokens, least, serve, tmp_path, monkeypatch):
-        """The engine kills itself in the step that the file counts down to; what is delivered is never repeated."""
+        """The engine kills itself in the step that the file counts down to; delivered tokens are never repeated."""
         monkeypatch.setattr(budget, "MAX_RESTARTS", 1000)
         fuse = tmp_path / "fuse"
         served = serve(
@@ -412,7 +412,7 @@ class TestPoison:
 
     @staticmethod
     def run_with_poison(served: Served) -> None:
-        """It ends with an error that says so; no other is lost, and no crash follows."""
+        """It ends with an explicit error; no other is lost, and no crash follows."""
         prompts = [[number, 5] for number in range(10, 16)]
         wanted = [tokens(prompt, HARMLESS) for prompt in prompts]
 

@@ -40,7 +40,7 @@ def test_ports_of_tcp_stay_and_files_are_for_one_start():
 
 
 def test_frames_that_no_engine_sent_are_dropped_and_counted(serve):
-    """What arrives on the output socket from any other sender is dropped and counted (fault 21)."""
+    """Frames from any other sender on the output socket are dropped and counted (fault 21)."""
     served = serve()
     client = served.engine._client
     frames = [[b""], [b"\xc1"], [b"x"] * 5, [client._encoder.encode([1, 2])[0]]]

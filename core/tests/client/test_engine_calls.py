@@ -1,4 +1,4 @@
-"""Calls of engines by name, and what is known of them (AF-15, AF-17, AF-20, AF-22, AF-23)."""
+"""Calls of engines by name, and facts about them (AF-15, AF-17, AF-20, AF-22, AF-23)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AsyncLLM.check_health: asks the executor of every engine, once for all probes, within a deadline (AF-20)."""
+"""AsyncLLM.check_health: queries the executor of every engine, once for all probes, within a deadline (AF-20)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller gives becomes requests: ids, seeds, stop ids, handles, limits (AF-6, AF-9, IP-1)."""
+"""Conversion of a caller's input to requests: ids, seeds, stop ids, handles, limits (AF-6, AF-9, IP-1)."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ class TestFields:
 
 
 class TestSeeds:
-    """A request without a seed gets one here: what it samples never depends on where it runs."""
+    """A request without a seed gets one here: its samples never depend on where it runs."""
 
     def test_a_given_seed_is_kept_and_counted_up_over_completions(self):
         _, requests = processor().process("x", SamplingParams(n=3, seed=7), "r")
@@ -288,7 +288,7 @@ class TestSeeds:
 
 
 class TestHandles:
-    """AF-6: one per completion; engine and wire know only those."""
+    """AF-6: one per completion; engine and wire use only those."""
 
     def test_they_count_up_from_the_clients_base(self):
         made = processor(client=3)

@@ -1,4 +1,4 @@
-"""How an LLM starts and ends, in this process, without children or signal handlers; and its calls (AF-3)."""
+"""Start and end of an LLM, in this process, without children or signal handlers; and its calls (AF-3)."""
 
 from __future__ import annotations
 

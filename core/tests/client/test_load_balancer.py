@@ -1,4 +1,4 @@
-"""Which engine gets a request: a load balancer is asked where there is a choice, and named when it fails."""
+"""Choice of the engine of a request: a load balancer is called if there is a choice, and named when it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How streams end: stop strings, aborts, errors of the engine, faults of the IO processor (AF-5, AF-11)."""
+"""Ends of streams: stop strings, aborts, errors of the engine, faults of the IO processor (AF-5, AF-11)."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class TestAbort:
         assert front.outputs.flush() == []
 
     def test_a_stop_string_that_was_there_already_wins(self):
-        """Two endings would be one too many: the stream could never end."""
+        """With two endings the stream could never end."""
         front = EnginelessFrontEnd()
         stream = front.open(stop="END")
         front.outputs.absorb(frame({1: "abEND"}))
@@ -196,7 +196,7 @@ class BrokenIO(ByteIOProcessor):
 
 
 class TestFaultsOfTheIOProcessor:
-    """An IO processor that raises fails the one request; the plugin is named; the others go on."""
+    """An IO processor that raises fails the one request; the plugin is named; the others continue."""
 
     def front(self, fails: str, error: BaseException | None = None) -> EnginelessFrontEnd:
         io = BrokenIO(IO_CONTEXT)

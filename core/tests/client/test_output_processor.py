@@ -140,7 +140,7 @@ class TestKinds:
 
 
 class TestStreamInterval:
-    """`stream_interval`: the first token and the end at once, tokens between them in groups."""
+    """`stream_interval`: the first token and the end immediately, tokens between them in groups."""
 
     def test_later_tokens_are_delivered_in_groups(self):
         front = EnginelessFrontEnd(stream_interval=3)

@@ -1,4 +1,4 @@
-"""Requests that wait while AsyncLLM is paused, and are refused while it drains (AF-12, AF-13)."""
+"""Requests that wait while AsyncLLM is paused, and are rejected while it drains (AF-12, AF-13)."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class TestDrain:
         served.run(main())
 
     def test_what_is_still_being_read_is_finished_too(self, served, threads, monkeypatch):
-        """A long text becomes tokens in a thread; meanwhile no stream is open."""
+        """A long text is tokenised in a thread, while no stream is open."""
         process = served.engine._inputs.process
         text = "a text"
 

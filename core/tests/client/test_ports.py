@@ -32,7 +32,7 @@ class Broken(ReferenceScheduler):
 
 @pytest.fixture
 def no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many restarts as a test wants, and standbys at once."""
+    """No limit on restarts, and standbys without delay."""
     monkeypatch.setattr(budget, "MAX_RESTARTS", 1000)
     monkeypatch.setattr(standbys, "DELAY_S", 0.0)
     monkeypatch.setattr(standbys, "POLL_S", 0.01)
@@ -70,7 +70,7 @@ async def standby_is_ready(served: Served) -> None:
 
 
 async def settled(work: Awaitable[None], wanted: int) -> None:
-    """After the work there are as many open files as wanted, once sockets that were closed are gone."""
+    """Wait for the work, and until `wanted` files are open, once closed sockets are gone."""
     await work
     for _ in range(500):
         if num_files() == wanted:

@@ -1,4 +1,4 @@
-"""With `log_requests`, one line says that a request was added, and one how it ended."""
+"""With `log_requests`, one line reports that a request was added, and one its outcome."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ async def busy(served: Served) -> asyncio.Task[list[int]]:
 
 @contextlib.contextmanager
 def stopped(served: Served, index: int) -> Iterator[None]:
-    """Meanwhile an engine finishes nothing."""
+    """An engine is suspended, and finishes nothing."""
     pid = served.engine.engine_pids[f"engine {index}"]
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -133,7 +133,7 @@ class TestScale:
         assert sorted(served.engine.engine_pids) == ["engine 0", "engine 1", "engine 2"]
 
     def test_an_engine_that_joins_learns_how_many_they_are(self, serve):
-        """HS-8: the handshake says so, whatever the configuration was at the start."""
+        """HS-8: the handshake contains the number, whatever the configuration was at the start."""
         served = serve()
         served.run(served.engine.scale(3))
         assert served.run(served.engine.collective_rpc("data_parallel_size")) == [1, 3, 3]
@@ -215,7 +215,7 @@ class TestScale:
         assert served.engine.engine_pids == before
 
     def test_one_that_died_comes_back_with_its_number_and_another_epoch(self, serve):
-        """So that late frames of its predecessor are known for what they are."""
+        """So that late frames of its predecessor are recognised."""
         served = serve(data_parallel_size=2)
         client = served.engine._client
         before = {index: link.epoch for index, link in client.engines.items()}

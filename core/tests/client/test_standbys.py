@@ -1,4 +1,4 @@
-"""Engines that stand by take the place of one that died at once; no stream notices more than a pause (AF-28)."""
+"""Standby engines replace a dead one immediately; no stream notices more than a pause (AF-28)."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class TestTakingOver:
         assert step >= 3
 
     def test_two_engines_and_one_that_stands_by(self, serve):
-        """One is back at once; the other one is started, or gets the next that stands by."""
+        """One is replaced immediately; the other one restarts, or gets the next standby."""
         logger = RecordingStatLogger(StatLoggerContext(served_config()))
         served = serve(
             worker=SLOW, data_parallel_size=2, standby_engines=1, observers={"recorder": logger}
@@ -169,7 +169,7 @@ class TestTakingOver:
 
     @pytest.mark.parametrize("rank", [0, 1])
     def test_it_has_the_rank_of_the_one_that_died(self, serve, rank):
-        """Requests that are pinned to that rank go on there, and new ones are served."""
+        """Requests that are pinned to that rank continue there, and new ones are served."""
         served = serve(worker=SLOW, data_parallel_size=2, standby_engines=1)
 
         async def main() -> list[list[int]]:
@@ -233,7 +233,7 @@ class TestTakingOver:
         assert promoted == [FIRST_STANDBY + 1, FIRST_STANDBY + 2]
 
     def test_one_that_is_stopped_is_left_out(self, serve, monkeypatch):
-        """SIGSTOP: it cannot answer, and nobody knew."""
+        """SIGSTOP: it cannot answer, and its state was unknown."""
         monkeypatch.setattr(standbys, "ANSWER_TIMEOUT_S", 0.5)
         monkeypatch.setattr(restarts, "RETRY_S", 0.0)
         served = serve(worker=SLOW, standby_engines=1)

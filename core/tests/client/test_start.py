@@ -1,4 +1,4 @@
-"""What front ends learn alike once engines are ready, and the record of the configuration in use (US-1)."""
+"""Common facts of front ends once engines are ready, and the record of the configuration in use (US-1)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_facts_of_several_engines():
 
 
 def test_the_record_says_what_is_in_use():
-    """US-1: what differs from the defaults is there, and what `auto` became."""
+    """US-1: the record contains non-default values, and the resolved value of `auto`."""
     usual = msgspec.structs.asdict(info().usage)
     assert usual["dtype"] == usual["kv_cache_dtype"] == "bfloat16"
     assert info(kv_cache_dtype="int8").usage.kv_cache_dtype == "int8"

@@ -30,7 +30,7 @@ INFO = EngineInfo(
 
 
 class ActingStatLogger(RecordingStatLogger):
-    """Does in `record` what the test says."""
+    """Runs an action of the test in `record`."""
 
     def __init__(self, act: Any = None) -> None:
         super().__init__(CONTEXT)
@@ -239,7 +239,7 @@ class TestSlowLoggers:
 
 
 class TestHangingLoggers:
-    """One that blocks is named and left behind; the others see everything at once, also while no request comes."""
+    """One that blocks is named and skipped; the others receive everything immediately, also while no request comes."""
 
     @pytest.fixture
     def hang(self, monkeypatch) -> Iterator[Any]:
@@ -281,7 +281,7 @@ class TestHangingLoggers:
         assert hanging.calls == ["log_engine_initialized", "record"]
 
     def test_what_waits_for_it_goes_on_without_it(self, manage, hang, caplog):
-        """A request for metrics, say."""
+        """A request for metrics, for example."""
         manager = manage(hanging=ActingStatLogger(hang), good=ActingStatLogger())
         manager.record(record())
         seen = threading.Event()
@@ -340,7 +340,7 @@ class TestPlan:
         assert len(observer.records) == 1
 
     def test_one_that_cannot_be_built_stops_the_start_by_name(self, site):
-        """And closes what those before it hold."""
+        """And closes the resources of those before it."""
         site.install("acme", version="3", modules={"acme_bad.py": (
             "from tenonry.interfaces.stat_logger import StatLogger\n"
             "class Good(StatLogger):\n"

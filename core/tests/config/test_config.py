@@ -1,4 +1,4 @@
-"""The one configuration: bounds, sources and their precedence, and errors that say what to type instead."""
+"""The configuration: bounds, sources and their precedence, and errors that name the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where settings come from: precedence, variables, the YAML file, and what is wrong with them."""
+"""Sources of settings: precedence, variables, the YAML file, and their errors."""
 
 from __future__ import annotations
 

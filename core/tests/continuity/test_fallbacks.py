@@ -1,4 +1,4 @@
-"""What takes the place of plugins that ended engines (AF-26)."""
+"""Replacements of plugins that ended engines (AF-26)."""
 
 from __future__ import annotations
 

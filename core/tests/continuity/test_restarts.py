@@ -1,4 +1,4 @@
-"""Which engines are started again together, and what a start that fails means for the others."""
+"""Engines that restart together, and the effect of a failed start on the others."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_engines_that_step_together_are_started_together_and_given_up_together(m
 
 
 def test_an_engine_that_was_given_up_may_come_back(monkeypatch):
-    """Its node was started again: what was tried before counts no more."""
+    """Its node restarted: earlier attempts no longer count."""
     monkeypatch.setattr(restarts, "RETRY_S", 0.0)
     served = FakeServed()
     is_there = False

@@ -1,4 +1,4 @@
-"""Building an engine from the plan: order, checks, and who is to blame (EC-1 to EC-5, EC-10, KV-1)."""
+"""Building an engine from the plan: order, checks, and attribution of errors (EC-1 to EC-5, EC-10, KV-1)."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class TestStep:
         assert set(core.step()[0]) == {0, 3}
 
     def test_delivered_tokens_are_continued(self):
-        """What lets a stream move: tokens that were delivered elsewhere count as output."""
+        """Required to move a stream: tokens that were delivered elsewhere count as output."""
         core = make_core()
         source = request(1, max_tokens=8)
         whole = expected(core, source)
@@ -113,7 +113,7 @@ class TestStep:
 
 
 class TestAddRequest:
-    """EC-6: what cannot run ends at once, alone; the engine lives."""
+    """EC-6: a request that cannot run ends immediately, alone; the engine lives."""
 
     def test_a_request_that_fits_waits(self):
         core = make_core()
@@ -263,7 +263,7 @@ class TestHeldNews:
         assert inbox.finished[1].reason is FinishReason.LENGTH
 
     def test_a_fault_while_draining_is_not_forgotten(self):
-        """The step is lost, so the engine cannot go on: the next step says so."""
+        """The step is lost, so the engine cannot continue: the next step raises."""
         core = make_core(**deep(2), **faulty(worker={"fail": "execute_model"}))
         core.add_request(request(1))
         core.step()
@@ -275,7 +275,7 @@ class TestHeldNews:
 
 
 class TestStats:
-    """Client 0 hears the scheduler's numbers a few times a second, and when work ends."""
+    """Client 0 receives the scheduler's numbers a few times a second, and when work ends."""
 
     def test_not_more_often_than_the_interval(self):
         clock = VirtualClock()

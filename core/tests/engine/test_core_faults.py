@@ -1,4 +1,4 @@
-"""What an engine core does when its executor, worker or scheduler fails, stalls or cannot be shut down."""
+"""Reactions of an engine core when its executor, worker or scheduler fails, stalls or cannot be shut down."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class TestWorkerFaults:
 
     @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(0), GeneratorExit()])
     def test_what_ends_processes_is_a_fault_of_the_plugin(self, error, monkeypatch):
-        """Where Ctrl-C is not raised, as in an engine's process, a plugin raised it."""
+        """In an engine's process Ctrl-C does not raise, so the plugin raised it."""
         monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_IGN)
         core = failing_with(error, monkeypatch)
         with pytest.raises(PluginFault, match=f"execute_model: {type(error).__name__}"):
@@ -163,7 +163,7 @@ class TestSchedulerFaults:
         assert caught.value.rule
 
     def test_the_validator_goes_by_what_the_scheduler_was_told(self):
-        """Not by what the scheduler made of it."""
+        """Not by the scheduler's own copy."""
         part = {"name": "tenonry_testkit.kernel.faulty:RenamedScheduler", "options": {"rows": 3}}
         core = make_core(scheduler=part)
         core.add_request(request(1))
@@ -261,7 +261,7 @@ class TestStall:
         assert caplog.text.count(text) == 1
 
     def test_blocks_that_a_connector_never_gives_back_are_one(self, caplog):
-        """Every request has ended, and yet there is work: for ever, if the connector forgets to say that it is done."""
+        """Every request has ended, and yet work remains, without end if the connector never reports completion."""
         clock = VirtualClock()
         core = make_core(
             clock=clock,

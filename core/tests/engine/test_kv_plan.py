@@ -219,7 +219,7 @@ class TestStates:
         assert planned.num_state_slots == 5
 
     def test_an_opaque_group_has_no_snapshots(self):
-        """Its worker keeps whole sequences; what it needs for each is set aside."""
+        """Its worker keeps whole sequences; memory for each is set aside."""
         opaque = group(kind="opaque", state_bytes=2 * KIB)
         planned = self.plan(groups=[opaque])
         assert planned.num_state_slots == 0

@@ -1,4 +1,4 @@
-"""An engine's sockets to its front ends: what is sent arrives, also at the engine's end (IO-3, IO-5, IO-7, IO-12)."""
+"""An engine's sockets to its front ends: sent messages arrive, also at the engine's end (IO-3, IO-5, IO-7, IO-12)."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def ends() -> Iterator[Ends]:
 
 
 def test_the_first_words_are_the_engines(ends):
-    """IO-3: without one the client could not address it, nor know by which of its addresses the engine came."""
+    """IO-3: without one the client could not address it, nor identify the engine's address."""
     ends.ports.attach(0, *ends.addresses)
     assert ends.receive(ends.input) == [IDENTITY, ends.addresses[0].encode()]
     assert ends.receive(ends.output) == [IDENTITY]
 
 
 def test_another_engine_is_known_by_its_first_name_to_those_who_heard_it(ends):
-    """One that takes the place of another: later clients hear of the place."""
+    """A replacement engine: later clients receive the index that it took over."""
     ends.ports.attach(0, *ends.addresses)
     ends.ports.take_place(5, 7)
     ends.ports.attach(1, *ends.addresses)

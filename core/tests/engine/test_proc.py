@@ -146,7 +146,7 @@ def test_an_engine_whose_requests_all_wait_does_not_spin(start):
 
 
 class TestGarbage:
-    """Fault 21: counted, answered if a handle says whom, or dropped; the engine lives."""
+    """Fault 21: counted, answered if a handle identifies the request, or dropped; the engine lives."""
 
     @pytest.mark.parametrize(
         "frames",
@@ -187,7 +187,7 @@ class TestGarbage:
         assert "a frame cannot be decoded" in str(finished.error)
 
     def test_parameters_out_of_bounds_are_answered_by_handle(self, engine):
-        """The engine checks again, whatever the front end let through."""
+        """The engine checks again, whatever the front end accepted."""
         handle = next(HANDLES)
         body = msgspec.msgpack.encode(
             [handle, "r", ["<i4", b"\x01\x00\x00\x00"], {"temperature": -1.0}]

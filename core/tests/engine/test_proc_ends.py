@@ -1,4 +1,4 @@
-"""How an engine process ends: by a signal, by a fault, with its parts released."""
+"""Ends of an engine process: by a signal, by a fault, with its parts released."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_its_parts_are_released_however_it_ends(start, tmp_path, token):
 
 
 def until_it_refuses(peer: Peer) -> list[EngineCoreOutputs]:
-    """Send requests until the engine has noticed that it is to end; returns what it sent meanwhile."""
+    """Send requests until the engine rejects them; returns its messages up to then."""
     seen = []
     for late in itertools.count(2):
         peer.add(request(late, max_tokens=1))
@@ -48,7 +48,7 @@ def until_it_refuses(peer: Peer) -> list[EngineCoreOutputs]:
 
 
 class TestSignals:
-    """IO-13, Q15: its parent's first STOP_SIGNAL drains, the second aborts, and clients are told."""
+    """IO-13, Q15: its parent's first STOP_SIGNAL drains, the second aborts, and clients are notified."""
 
     def test_an_idle_engine_ends_at_once(self, start):
         peer = start()
@@ -128,7 +128,7 @@ class TestSignals:
 
 @forked
 class TestDeath:
-    """IO-11, IO-12: every client hears that the engine dies, and why."""
+    """IO-11, IO-12: every client receives the engine's death, and the reason."""
 
     def test_of_an_exception_in_a_step(self, start, capfd):
         peer = start(

@@ -1,4 +1,4 @@
-"""What a request may ask for: checked in the front end, and in the engine again (AF-6, faults 18 and 23)."""
+"""Checks of a request's parameters: in the front end, and in the engine again (AF-6, faults 18 and 23)."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ class TestRequest:
         assert [str(reason) for reason in FinishReason] == ["stop", "length", "abort", "error"]
 
     def test_delivered_tokens_are_output(self):
-        """A stream that moves here counts what it had: the limit is on prompt and all output together."""
+        """A stream that moves here includes its earlier output: the limit is on prompt and all output together."""
         made = Request(
             request([1, 2], output_token_ids=[3, 4], **sampling(max_tokens=3)), 0, 0.0, 50
         )

@@ -152,7 +152,7 @@ class TestArguments:
 
 
 class TestFailures:
-    """IO-9, Q9: the caller gets a text; the engine goes on; what must stop the process is not swallowed."""
+    """IO-9, Q9: the caller gets a text; the engine continues; exceptions that must stop the process do so."""
 
     def test_an_exception_becomes_a_text(self, core):
         assert call(core, "collective_rpc", "raises").failure == "ValueError: worker says no"

@@ -45,7 +45,7 @@ def new_row(
 
 
 class RowsAsAdded(StepValidator):
-    """Handles 1 to 9 exist; the first row of each is what its request asked for."""
+    """Handles 1 to 9 exist; the first row of each matches its request."""
 
     def __init__(self, context: SchedulerContext) -> None:
         super().__init__(context)
@@ -330,7 +330,7 @@ class TestSharedBlocks:
 
 
 class TestWindows:
-    """A sliding group of window 3 over blocks of four tokens: what lies before the window is not held."""
+    """A sliding group of window 3 over blocks of four tokens: blocks before the window are not held."""
 
     @pytest.fixture
     def started(self) -> StepValidator:
@@ -381,7 +381,7 @@ def test_an_empty_step_breaks_nothing(validator):
 
 @pytest.mark.parametrize("forget", ["added", "ended"])
 def test_the_validator_is_told_by_the_engine_only(forget: str):
-    """Handles are known through `added` and `ended`, not through what the scheduler says."""
+    """Handles are known through `added` and `ended`, not from the scheduler."""
     calls: dict[str, Callable[[StepValidator], None]] = {
         "added": lambda v: None,
         "ended": lambda v: v.ended(50),
@@ -414,7 +414,7 @@ FIELDS: dict[str, dict[str, object]] = {
 
 
 class TestFieldsOfARequest:
-    """A row that lacks something of its request would be answered as if it had not been asked for."""
+    """A row that lacks a field of its request would be answered as if it had not been set."""
 
     def request(self) -> NewRow:
         """A prompt of four and a delivered token."""
@@ -459,7 +459,7 @@ class TestFieldsOfARequest:
         expect(asked, REQUEST, step(2, new=[wrong]))
 
     def test_what_the_scheduler_empties_is_noticed(self):
-        """The request that it was given is its own to change; what workers are told is not."""
+        """The scheduler may change its own copy of the request; the workers' copy must match."""
         source = EngineCoreRequest(
             handle=50,
             request_id="50",

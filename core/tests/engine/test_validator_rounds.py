@@ -145,7 +145,7 @@ class TestSteps:
         expect(DECODES, started(), decoding(1, new=[new]))
 
     def test_a_grammar(self):
-        """It may: the worker knows each token before the next one."""
+        """Allowed: the worker has each token before the next one."""
         started(structured_output=StructuredOutput(json="{}")).check(decoding(1))
 
     def test_beyond_max_tokens(self):

@@ -1,4 +1,4 @@
-"""Which GPUs an engine gets: a share of those this process sees, in order (DP-2)."""
+"""GPUs of an engine: a share of those visible to this process, in order (DP-2)."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class TestRealEngine:
         assert ready.resolved == {"fake": "tokens"}
 
     def test_an_engine_that_cannot_be_built_says_why_and_ends(self, make_peer, capfd):
-        """HS-9: no READY; HS-13: the exit code is not 0; IO-13: the log tells it from a death."""
+        """HS-9: no READY; HS-13: the exit code is not 0; IO-13: the log distinguishes it from a death."""
         peer = make_peer(
             worker={
                 "name": "tenonry_testkit.fakes:FakeWorker",

@@ -1,4 +1,4 @@
-"""What the owner of several engines checks and hands out; their lives are in `client/test_data_parallel.py` (EC-5,
+"""Checks and assignments by the owner of several engines; their lives are in `client/test_data_parallel.py` (EC-5,
 HS-16, PM-6, PM-7).
 """
 
@@ -140,7 +140,7 @@ def _alone(site, monkeypatch):
 
 @pytest.mark.usefixtures("_alone")
 class TestWithoutScaleOut:
-    """What an instance of several engines needs is named with its command; one engine needs none of it."""
+    """Settings that need several engines name the command that installs scale-out; one engine needs none of it."""
 
     @pytest.mark.parametrize(
         "values",

@@ -104,7 +104,7 @@ else:
                 fork.kill()
 
     def test_a_fork_of_the_parent_that_ends_leaves_the_children_alone(self, file):
-        """Fault 30: what user code forks runs our finalizers when it ends, and the children are not its own."""
+        """Fault 30: a fork made by user code runs our finalizers when it ends, and the children are not its own."""
         then = "fork = os.fork() or sys.exit()\nprint(os.waitpid(fork, 0)[1], flush=True)\ntime.sleep(600)"
         with self.parent(
             file,

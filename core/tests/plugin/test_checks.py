@@ -1,4 +1,4 @@
-"""What a plugin class must be is checked before anything starts, with its file, its line and what to write."""
+"""Requirements on a plugin class, checked before anything starts; errors name its file, its line and the remedy."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ class TestOpenedPoints:
 
 
 class TestSettings:
-    """A setting that the chosen worker would ignore is refused by name at the start (WK-15)."""
+    """A setting that the chosen worker would ignore is rejected by name at the start (WK-15)."""
 
     VALUES: ClassVar = {
         "attention_backend": "sdpa",

@@ -1,4 +1,4 @@
-"""What is installed, from metadata alone: real metadata of throw-away distributions, nothing imported."""
+"""Installed plugins, from metadata alone: real metadata of temporary distributions, nothing imported."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class TestRequirements:
         check_requirements("odd")
 
     def test_each_is_read_once_while_nothing_is_installed(self, site, monkeypatch):
-        """A start asks for every plugin it builds."""
+        """A start queries it for every plugin that it builds."""
         read = []
 
         def requires(distribution):

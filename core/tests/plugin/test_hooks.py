@@ -1,4 +1,4 @@
-"""Hook modules: which are active, what their answers mean, and who is named when one fails."""
+"""Hook modules: selection of active ones, meaning of their answers, and attribution of failures."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class TestFaults:
 
 
 class TestHookModules:
-    """Installed hook modules are active unless `plugins.allow` or `plugins.disable` says otherwise."""
+    """Installed hook modules are active unless `plugins.allow` or `plugins.disable` excludes them."""
 
     @pytest.fixture
     def hooks(self, acme: Site) -> Site:

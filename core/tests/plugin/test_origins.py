@@ -1,4 +1,4 @@
-"""Each process imports a plugin, and what it needs, from the same files."""
+"""Each process imports a plugin, and its dependencies, from the same files."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TestNames:
 
     @pytest.mark.parametrize("name", ["queue:Mine", "turtle:Mine", "__main__:Mine"])
     def test_a_name_of_the_standard_library_is_refused(self, acme, name):
-        """Which module a process gets would depend on what it has imported."""
+        """The module that a process gets would depend on its earlier imports."""
         (acme.folder / f"{name.partition(':')[0]}.py").write_text(STAT_LOGGER, "utf-8")
         with pytest.raises(PluginError, match=r"cannot be imported by other .* path\.py:Mine"):
             resolve(name)
@@ -112,7 +112,7 @@ class TestCopies:
 class TestAnswers:
     @pytest.mark.parametrize("answer", ["nowhere_at_all:Mine", "acme:Stranger", "acme"])
     def test_a_hook_that_answers_for_any_name_is_named(self, acme, answer):
-        """Nobody finds out otherwise why a name that is installed is not found."""
+        """Otherwise the reason why an installed name is not found would stay unknown."""
         module = HOOKS.format(answer=answer, name="good")
         acme.install("eager", version="3.1", modules={"eager.py": module})
         manager = PluginManager(discover=False)

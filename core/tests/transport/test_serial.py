@@ -1,4 +1,4 @@
-"""Frames: what is encoded comes back, and nothing else than WireError comes of anything else (IO-4, IO-7, fault 21)."""
+"""Frames: encoded values round-trip, and any other input raises WireError only (IO-4, IO-7, fault 21)."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class TestRoundTrip:
                 assert same(array, back.features[name]), name
 
     def test_arrays_beyond_the_most_frames_travel_inline(self):
-        """A step may start many requests with features at once."""
+        """A step may start many requests with features together."""
         array = np.arange(3)
         with mock.patch.object(serial, "INLINE_BYTES", 0):
             frames = Encoder().encode(Letter(array, [array] * MAX_FRAMES))

@@ -67,7 +67,7 @@ class TestIdentity:
         assert engine_index_of(identity) == index
 
     def test_that_of_ports_is_another_one_in_the_next_epoch(self):
-        """IO-3: it has four bytes; epochs may go on for ever."""
+        """IO-3: it has four bytes; epochs are unbounded."""
         assert port_identity(258, 513) == b"\x02\x01\x01\x02"
         assert port_identity(1, 65536) == b"\x01\0\0\0"
 
@@ -123,7 +123,7 @@ class TestRunDirectory:
 
     @pytest.mark.parametrize("end", ["pass", "run.close()", "del run"])
     def test_it_outlives_a_fork_of_the_process_that_made_it(self, end):
-        """A user's program may fork, by `multiprocessing` say, and its children end before it does."""
+        """A user's program may fork, through `multiprocessing` for example, and its children end before it does."""
         program = textwrap.dedent(f"""
             import os, sys
             from tenonry.transport.folder import RunDirectory
