@@ -1,4 +1,4 @@
-"""The buffers `cuda`: what was put in arrives, stays while its step may run, and costs the host no wait."""
+"""The buffers `cuda`: inputs arrive, stay while their step may run, and cost the host no wait."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_growing_in_inference_mode_leaves_memory_that_others_can_write(buffers):
 
 @pytest.mark.gpu
 class TestOverlap:
-    """Copies run beside the computing of the step before; what is read is right all the same."""
+    """Copies overlap with the previous step's computation; the values read are correct all the same."""
 
     cuda = torch.device("cuda")
 
@@ -120,7 +120,7 @@ class TestOverlap:
         assert int((tensor * 2).sum()) == 6 << 14
 
     def test_inputs_are_not_overwritten_before_they_are_read(self):
-        """The host runs ahead of the device by more steps than it said it would."""
+        """The host runs ahead of the device by more steps than declared."""
         buffers = CudaBuffers(self.cuda, 2)
         read = []
         for step in range(8):

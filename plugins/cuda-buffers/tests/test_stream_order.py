@@ -1,4 +1,4 @@
-"""The order of copies and kernels, without a device: streams that remember what surely ran before their next work."""
+"""The order of copies and kernels, without a device: streams that record the work that precedes their next one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Device:
 
 
 class Recorder(StreamOrder):
-    """Notes each copy, what ran before it, and what the host knew when it wrote the memory that is copied."""
+    """Records each copy, the work before it, and the host's knowledge when it wrote the copied memory."""
 
     def __init__(self, device, lanes, cuda):
         super().__init__(device, lanes)

@@ -1,7 +1,7 @@
 """A tensor on the CPU, its counterpart on a device, and the copies between them. Worker process.
 
-All copies are launched without waiting. From pinned memory such a copy runs beside the host; from pageable memory, and
-between CPU tensors, it is done on return.
+All copies are launched without waiting. From pinned memory such a copy overlaps with the host; from pageable memory,
+and between CPU tensors, it is done on return.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CpuGpuBuffer:
     def copy_to_gpu(self, n: int | None = None) -> torch.Tensor:
         """Start copying all, or the first `n` along dimension 0; returns the destination.
 
-        What the current stream runs next sees the copy; `cpu` may be written again only once the copy has run.
+        Later work of the current stream sees the copy; `cpu` may be written again only once the copy has run.
         """
         return _copy(self.cpu, self.gpu, n)
 

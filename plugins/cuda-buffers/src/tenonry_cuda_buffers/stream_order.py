@@ -22,18 +22,18 @@ class InOrder:
         """All kernels that read the memory of `lane` were launched."""
 
     def copying(self) -> AbstractContextManager[object]:
-        """Where copies are launched from."""
+        """Context in which copies are launched."""
         return nullcontext()
 
     def copied(self) -> None:
-        """A copy was launched; a kernel that reads what it brings comes next."""
+        """Called after the launch of a copy; a kernel that reads it comes next."""
 
     def allocated(self) -> None:
         """Device memory was allocated and zeroed by a kernel; copies into it come next."""
 
 
 class StreamOrder(InOrder):
-    """One stream for copies beside the current one. `lanes`: how many sets of memory take turns."""
+    """One stream for copies in addition to the current one. `lanes`: number of memory sets, used in rotation."""
 
     def __init__(self, device: torch.device, lanes: int) -> None:
         self._device = device
