@@ -43,7 +43,7 @@ def shared(tmp_path: Path) -> Path:
 
 
 def run(main: Callable[[], None], faults: str, shared: Path | None = None) -> None:
-    """Run in a fork with these faults in its environment; what it raises is in the captured errors."""
+    """Run in a fork with these faults in its environment; its exception is in the captured errors."""
 
     def run_in_fork() -> int:
         os.environ["TENONRY_FAILPOINTS"] = faults
@@ -58,7 +58,7 @@ def run(main: Callable[[], None], faults: str, shared: Path | None = None) -> No
 
 
 def answers(**values: Any) -> list[list[int]]:
-    """What an engine answers to all prompts at once."""
+    """Answers of an engine to all prompts concurrently."""
     engine = AsyncLLM(served_config(plugins=HOOKS, **values))
 
     async def ask() -> list[list[int]]:

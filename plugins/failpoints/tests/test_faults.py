@@ -1,4 +1,4 @@
-"""Faults as text: what is read, and what is refused in which words."""
+"""Faults as text: accepted forms, and error messages of rejected ones."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Armed:
 
 
 def count_together(file: Path, process: str) -> Iterator[int]:
-    """How many times all processes have come to a point, this one included: its records in a file."""
+    """Number of times that all processes have reached a point, this one included: its records in a file."""
     record = process.encode()[: RECORD_BYTES - 1].ljust(RECORD_BYTES - 1) + b"\n"
     while True:
         with file.open("ab", buffering=0) as counter:
@@ -68,7 +68,7 @@ _armed = Armed((), "", None)
 
 
 def arm(process: str) -> None:
-    """Set what the environment says. Raises ConfigError."""
+    """Arm the faults of the environment. Raises ConfigError."""
     global _armed  # noqa: PLW0603 - one for the process, as what it wraps
     faults = parse(os.environ.get(VARIABLE, ""))
     _armed = Armed(faults, process, _folder())
@@ -92,7 +92,7 @@ def _folder() -> Path | None:
 
 
 def wrap(owner: type, border: Border) -> None:
-    """Let faults happen around a method of a class. Once for each class."""
+    """Inject faults around a method of a class. Once for each class."""
     plain = getattr(owner, border.method)
     if hasattr(plain, MARK):
         return

@@ -31,7 +31,9 @@ MAX_STATUS = 255
 
 
 class Fault(NamedTuple):
-    """One fault. `process`: only there, "" for any. `hit`: at which time, 0 for each. `text` is what was written."""
+    """One fault. `process`: only there, "" for any. `hit`: number of the hit, 0 for each. `text`: as written by the
+    user.
+    """
 
     name: str
     process: str

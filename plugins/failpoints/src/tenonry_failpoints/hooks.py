@@ -17,7 +17,7 @@ def is_idle() -> bool:
 
 @hookimpl
 def tenonry_configured() -> None:
-    """Refuse faults that cannot be read; set the others, here and in all processes that start from here."""
+    """Reject faults that cannot be parsed; arm the others, here and in all processes that start from here."""
     from tenonry_failpoints.arm import arm
 
     arm(FRONT_END)
