@@ -298,7 +298,7 @@ def install(*, is_first: bool) -> None:
 
 
 def is_complete() -> bool:
-    """Whether the pinned versions and what the two lists have are installed, with all that the second one needs."""
+    """Return True if the pinned versions and both lists are installed, with all dependencies of the second one."""
     listed = [(VENV / name).read_text(encoding="utf-8") for name in (NO_DEPS, "requirements.txt")]
     alone = "\n".join([*pinned(), listed[0]])
     command = [str(PYTHON), "-c", IS_INSTALLED, alone, listed[1]]

@@ -172,7 +172,7 @@ def _kinds_table() -> str:
 
 
 def records_page() -> str:
-    """What plugins are given and give back: fields with types and defaults, methods with signatures."""
+    """Records of plugins: fields with types and defaults, methods with signatures."""
     parts = [
         "# Records\n",
         NOTICE,
@@ -224,7 +224,7 @@ def _plain(value: Any) -> Any:
 
 
 def _members(cls: type) -> list[str]:
-    """Properties and methods of its own, with the first line of what is said of them."""
+    """Properties and methods of its own, with the first line of their docstrings."""
     lines = []
     for name, member in vars(cls).items():
         if name.startswith("_") or not (inspect.isfunction(member) or isinstance(member, property)):
@@ -416,7 +416,7 @@ PAGES = {
 
 
 def outdated() -> list[str]:
-    """Pages whose file differs from what the code says."""
+    """Pages whose file differs from the code."""
     return [
         name
         for name, make in PAGES.items()

@@ -1,7 +1,7 @@
-"""What the tree consists of, read from its files: the distributions, their metadata, their sources.
+"""Contents of the tree, read from its files: the distributions, their metadata, their sources.
 
-Used by the tests in this folder and by `declared_imports.py`; imports nothing of tenonry, so that it can
-speak about a tree that does not work.
+Used by the tests in this folder and by `declared_imports.py`; imports nothing of tenonry, so that it can speak about a
+tree that does not work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The import contracts of the root `pyproject.toml` cover every package, and refuse what they are there to refuse.
+"""The import contracts of the root `pyproject.toml` cover every package, and detect violations.
 
 `dev.py check layers` holds the tree to them. Here faults are planted in copies of the sources.
 """

@@ -1,4 +1,4 @@
-"""Imports are a subset of what a distribution declares; and the checker that says so finds what it should."""
+"""Imports are a subset of a distribution's declared ones; and the checker detects violations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dev.py` knows when to install and which distributions are meant, and says why it cannot go on."""
+"""`dev.py`: when it installs, which distributions it selects, and its error messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def dev() -> ModuleType:
 
 @pytest.fixture
 def copy(dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A tree with what an installation follows from, in place of the real one."""
+    """A tree with the files that determine an installation, instead of the real one."""
     for dist in distributions():
         target = tmp_path / dist.folder.relative_to(ROOT)
         target.mkdir(parents=True)
@@ -46,7 +46,7 @@ def copy(dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 @pytest.fixture
 def pips(dev: ModuleType, copy: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """What pip was asked for, instead of pip; environments are made of one file."""
+    """Arguments of pip, which is not run; environments are made of one file."""
     calls: list[tuple[str, ...]] = []
 
     def make_venv(folder: Path) -> None:
@@ -345,7 +345,7 @@ ERROR = "ERROR: No matching distribution found for package-1"
 
 @pytest.fixture
 def talking_python(copy: Path, dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A pip that prints much; it fails when it is asked for requirements and `fail` is there."""
+    """A pip with much output; it fails on requirements if the file `fail` exists."""
     output = copy / "output"
     output.write_text("\n".join(NOISE))
 
@@ -506,7 +506,7 @@ def test_what_comes_without_dependencies_does_so_in_an_isolated_environment(dev:
 def test_all_tests_run_and_each_failure_counts(
     other_status, ray_status, status, dev, tmp_path, monkeypatch, capfd
 ):
-    """Ray's are alone in a process, which it may end; what they say comes last."""
+    """Ray's are alone in a process, which it may end; their output comes last."""
     end = "exit 0" if not ray_status else "kill -9 $$"
     python = tmp_path / "python"
     python.write_text(

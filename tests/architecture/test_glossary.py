@@ -53,5 +53,5 @@ def test_pages_name_who_is_meant():
 
 
 def written_by_hand(text: str) -> str:
-    """The part before the comment that says that the rest is generated."""
+    """The part before the comment that marks the rest as generated."""
     return re.split(r"<!-- .*generated", text, maxsplit=1, flags=re.IGNORECASE)[0]

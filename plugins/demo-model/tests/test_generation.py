@@ -1,4 +1,4 @@
-"""What the model says, greedily, in float32 on the CPU, as transformers compute it: the reference for every engine."""
+"""Greedy output of the model in float32 on the CPU, as computed by transformers: the reference for every engine."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ ENDINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Who is in the story and where: the slots that the plots use, and whether the hero is an animal."""
+    """Persons and places of the story: the slots that the plots use, and `animal` if the hero is one."""
 
     slots: dict[str, str]
     animal: str | None

@@ -1,4 +1,4 @@
-"""Reads `tenonry.txt`, what the demo model is taught about tenonry. For the training script only."""
+"""Reads `tenonry.txt`, the training text about tenonry. For the training script only."""
 
 from __future__ import annotations
 

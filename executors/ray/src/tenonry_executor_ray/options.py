@@ -10,7 +10,7 @@ GROUP_VARIABLE = "TENONRY_RAY_PLACEMENT_GROUP"  # set by the launcher for the en
 
 
 class RayOptions(PluginOptions):
-    """Which cluster. `address`: `host:port` of the head or `auto`."""
+    """Ray cluster. `address`: `host:port` of the head or `auto`."""
 
     address: str | None = Field(None, max_length=512)
     namespace: str | None = Field(None, min_length=1, max_length=512)

@@ -84,7 +84,7 @@ class GrammarStore:
 
 
 def is_spent(future: Future[Grammar]) -> bool:
-    """Whether rows that come get the grammar compiled anew."""
+    """Return True if new rows need the grammar recompiled."""
     return future.done() and not future.exception() and future.result().is_spent
 
 

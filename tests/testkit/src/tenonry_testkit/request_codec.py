@@ -36,7 +36,7 @@ HANDLES = itertools.count(1)
 
 
 class Link:
-    """What a front end knows of an engine."""
+    """A front end's view of an engine."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -78,7 +78,7 @@ def content(request: EngineCoreRequest) -> list[bytes]:
 
 
 def events() -> st.SearchStrategy[tuple[str, int, int, list[int]]]:
-    """What happens, to which front end and engine, with media of which kinds."""
+    """Events, with the front end, the engine, and the kinds of media concerned."""
     names = ("send", "send", "send", "lose", "cannot", "engine", "front end", "reset", "detach")
     kinds = st.lists(st.integers(0, NUM_KINDS - 1), max_size=4)
     return st.tuples(st.sampled_from(names), st.integers(0, 1), st.integers(0, 1), kinds)
