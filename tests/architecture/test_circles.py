@@ -15,6 +15,8 @@ import grimp
 import pytest
 from house import ROOT, distributions
 
+from tenonry_testkit.import_contract import PUBLIC
+
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
 PACKAGES = sorted(dist.import_name for dist in distributions())
 NO_CIRCLES = next(
@@ -109,3 +111,25 @@ def test_a_circle_of_folders_is_refused_by_name(tree: Path):
     assert done.returncode == 1
     assert "No cycles are allowed in tenonry_worker_torch." in done.stdout
     assert ".parallel -> .fuse" in done.stdout or ".fuse -> .parallel" in done.stdout
+
+
+@pytest.mark.parametrize("for_types", [False, True], ids=["at run time", "for type checking"])
+def test_an_import_of_an_inner_module_of_the_kernel_is_refused_by_name(tree: Path, for_types: bool):
+    plant(tree, "tenonry_batch.new", "tenonry.client.core_client", for_types=for_types)
+    plant(tree, "tenonry_batch.fine", "tenonry.interfaces.scheduler", for_types=for_types)
+    done = lint(tree)
+    assert done.returncode == 1
+    assert "which the testkit lists BROKEN" in done.stdout
+    assert "tenonry_batch.new -> tenonry.client.core_client is not public" in done.stdout
+    assert "tenonry_batch.fine" not in done.stdout
+
+
+def test_a_new_module_of_the_kernel_is_not_public(tree: Path):
+    plant(tree, "tenonry.engine.new", "json")
+    plant(tree, "tenonry_batch.new", "tenonry.engine.new")
+    assert "tenonry_batch.new -> tenonry.engine.new is not public" in lint(tree).stdout
+
+
+def test_every_public_module_exists():
+    modules = grimp.build_graph("tenonry", cache_dir=None).modules
+    assert [name for name in PUBLIC if name.removesuffix(".*") not in modules] == []
