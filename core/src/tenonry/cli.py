@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import gc
 import os
 import sys
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _guarded(verb: str, words: list[str], *, owns_process: bool) -> int:
-    """Run a verb; a TenonryError becomes one line; an interrupt or a closed pipe ends it without a traceback."""
+    """Run a verb; a TenonryError becomes one line. An interrupt, a closed pipe and a full disk show no traceback."""
     from tenonry.errors import TenonryError
 
     try:
@@ -76,7 +77,12 @@ def _guarded(verb: str, words: list[str], *, owns_process: bool) -> int:
         return 1
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # `tenonry plugins list | head`; what is still buffered goes nowhere
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            sys.stderr.write(f"tenonry: error: {error}\n")
+        elif error.errno != errno.EPIPE:  # as of `tenonry plugins list | head`
+            raise
+        # What is still buffered goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
@@ -128,8 +134,7 @@ def _flags(parser: argparse.ArgumentParser) -> set[str]:
     """Its flags and those of its verbs: argparse reports an unknown flag at the top."""
     known = set(parser._option_string_actions)  # noqa: SLF001 - argparse offers no other way
     for action in parser._actions:  # noqa: SLF001
-        choices = action.choices if isinstance(action.choices, dict) else {}
-        for verb in choices.values():
+        for verb in getattr(action.choices, "values", list)():
             if isinstance(verb, argparse.ArgumentParser):  # and no value of a flag
                 known |= _flags(verb)
     return known
@@ -152,12 +157,11 @@ def help_text() -> str:
 
     from tenonry.plugin.discovery import installed
 
-    lines = [USAGE, "", "A plugin-first inference engine for language models.", "", "verbs:"]
+    verbs = ""
     for entry in installed(COMMANDS):
         summary = SUMMARIES.get(entry.name) or metadata(entry.distribution).json.get("summary", "")
-        lines.append(f"  {entry.name:<12} {summary} ({entry.distribution} {entry.version})")
-    lines += [
-        "",
-        "`tenonry VERB --help` explains a verb; `tenonry plugins list` shows what is installed.",
-    ]
-    return "\n".join(lines) + "\n"
+        verbs += f"  {entry.name:<12} {summary} ({entry.distribution} {entry.version})\n"
+    return (
+        f"{USAGE}\n\nA plugin-first inference engine for language models.\n\nverbs:\n{verbs}\n"
+        "`tenonry VERB --help` explains a verb; `tenonry plugins list` shows what is installed.\n"
+    )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -255,3 +257,12 @@ class TestShowWhatIsNotInstalled:
         begin, _, rest = STAT_LOGGER.partition('    """')
         site.distribution("silent", modules={"silent": begin + rest.partition('"""')[2]})
         assert "about" not in tenonry(capsys, "show", "silent:Mine")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_full_disk_is_one_sentence():
+    with Path("/dev/full").open("w") as full:
+        words = [sys.executable, "-m", "tenonry", "plugins", "list"]
+        found = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert found.returncode == 1
+    assert found.stderr == "tenonry: error: [Errno 28] No space left on device\n"
