@@ -6,6 +6,7 @@ comes back with other content finds no K/V of the former one.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import re
@@ -21,8 +22,8 @@ import pytest
 import torch
 from server_process import ForkedServer
 
-from tenonry import LLM, SamplingParams
-from tenonry.errors import ConfigError
+from tenonry import LLM, AsyncLLM, EngineConfig, LoRARequest, SamplingParams
+from tenonry.errors import ConfigError, RequestError
 from tenonry.step import Adapter
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -328,6 +329,62 @@ def test_offline_with_a_prefix_cache(folder, peft, way, tmp_path):
         (failed,) = llm.generate([{"prompt_token_ids": shared}], GREEDY, adapter=adapter)
         assert failed.outputs[0].finish_reason == "error"
         assert "is not loaded" in failed.error
+
+
+def test_requests_name_adapters_as_those_of_vllm(folder, peft):
+    """`lora_request` loads on first use, then does what `adapter` does; a name in use has one folder."""
+    prompt = prompt_of(31)
+    given = [{"prompt_token_ids": prompt}]
+    one = LoRARequest("style", 1, peft.path("a2"))
+    with LLM(
+        model=str(folder), max_loras=2, lora_modules=(f"first={peft.path('a3')}",), **SETTINGS
+    ) as llm:
+
+        def tokens(request):
+            return llm.generate(given, GREEDY, lora_request=request)[0].outputs[0].token_ids
+
+        assert tokens(one) == tokens(one) == peft.generate("a2", prompt)
+        assert tokens(LoRARequest("first", 7)) == peft.generate("a3", prompt)
+        assert tokens(None) == peft.generate(None, prompt)
+        assert [each.name for each in llm.list_loras()] == ["first", "style"]
+        for name, loaded_from in (("style", "a2"), ("first", "a3")):
+            with pytest.raises(RequestError, match=f"was loaded from .*{loaded_from}"):
+                tokens(LoRARequest(name, 1, peft.path("a16")))
+        with pytest.raises(RequestError, match="no adapter is called 'none'; loaded: first, style"):
+            tokens(LoRARequest("none", 2))
+        replaced = LoRARequest("style", 1, peft.path("a16"), load_inplace=True)
+        assert tokens(replaced) == peft.generate("a16", prompt)
+        llm.remove_lora("style")
+        assert tokens(one) == peft.generate("a2", prompt)
+
+
+def test_streams_name_adapters_as_those_of_vllm(folder, peft):
+    prompt = prompt_of(32)
+
+    async def main():
+        config = EngineConfig(model=str(folder), max_loras=2, **SETTINGS)
+        engine = AsyncLLM.from_config(config)
+
+        async def tokens(number, request):
+            given = {"prompt_token_ids": prompt}
+            async for output in engine.generate(given, GREEDY, str(number), lora_request=request):
+                last = output
+            return last.outputs[0].token_ids
+
+        try:
+            one = LoRARequest("style", 1, peft.path("a2"))
+            first = await asyncio.gather(*(tokens(number, one) for number in range(3)))
+            assert len(await engine.list_loras()) == 1
+            with pytest.raises(RequestError, match="give another name, or load_inplace=True"):
+                await tokens(4, LoRARequest("style", 1, peft.path("a16")))
+            await engine.remove_lora("style")
+            return [*first, await tokens(5, one), await tokens(6, None)]
+        finally:
+            engine.shutdown()
+
+    *adapted, plain = asyncio.run(main())
+    assert adapted == [peft.generate("a2", prompt)] * 4
+    assert plain == peft.generate(None, prompt)
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,12 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from tenonry.errors import RequestError
 from tenonry.step import Adapter
 from tenonry_operations.adapters import Adapters, BlockingAdapters, EngineAdapters
+from tenonry_operations.lora_request import LoRARequest
 
 
 class Engines:
@@ -67,6 +71,29 @@ def test_one_engine_that_says_no_is_enough():
     engines = Engines()
     engines.answers = [True, False]
     assert asyncio.run(Adapters(engines).pin_lora("a")) is False
+
+
+@pytest.mark.parametrize("fields", [("a", "1", "/a"), ("a", 1, None), (5, 1, "/a")])
+def test_request_with_a_value_of_another_type(fields):
+    with pytest.raises(RequestError, match="has the wrong type: Expected"):
+        LoRARequest(*fields)
+
+
+@pytest.mark.parametrize("request_", [[LoRARequest("a", 1, "/a")], "a", Adapter("a", "d")])
+def test_other_requests_are_refused(request_):
+    adapters = BlockingAdapters(EngineAdapters(Worker()))
+    with pytest.raises(RequestError, match="must be a LoRARequest"):
+        adapters.requested(request_)
+
+
+def test_adapters_of_the_start_have_their_folder():
+    modules = ("a=/a", '{"name": "b", "path": "/b"}')
+    worker = Worker()
+    worker.names = ["a@1", "b@2"]
+    adapters = BlockingAdapters(EngineAdapters(worker), modules)
+    assert adapters.requested(LoRARequest("a", 1, "/x/../a")) == Adapter("a", "1")
+    with pytest.raises(RequestError, match="'b' was loaded from /b, not /a"):
+        adapters.requested(LoRARequest("b", 1, "/a"))
 
 
 class Worker:

@@ -117,8 +117,9 @@ class AsyncLLM(Delegations):
         """Yield outputs as they come, until the last, whose `finished` is true.
 
         `fields`: priority, tags, cache_salt, data_parallel_rank, trace_headers, kv_transfer_params, add_special_tokens,
-        tokenization_kwargs (further fields of the prompt, such as truncate_prompt_tokens), adapter, prompt_text (where
-        the prompt is an EngineCoreRequest), arrival_time (seconds since 1970, for statistics and policy `priority`).
+        tokenization_kwargs (further fields of the prompt, such as truncate_prompt_tokens), adapter or lora_request,
+        prompt_text (where the prompt is an EngineCoreRequest), arrival_time (seconds since 1970, for statistics and
+        policy `priority`).
         Raises TypeError (no such field), RequestError (invalid), QueueFullError (try later), EngineGenerateError (this
         request failed) or EngineDeadError. Cancelling or closing aborts the request.
         """
@@ -154,6 +155,8 @@ class AsyncLLM(Delegations):
         check_call(params, request_id)
         self._client.check_alive()
         self._handler.listen()
+        if (lora := fields.pop("lora_request", None)) is not None:
+            fields["adapter"] = await self.calls["adapters"].requested(lora)
         num_chars = num_text_chars(prompt, params)
         with self._admission.holding(params.n):
             await self._admission.turn(num_chars)

@@ -119,6 +119,8 @@ class LLM(BlockingDelegations):
                 raise EngineDeadError(f"the engine is gone: {self._dead}")
             if held := self.engine_core.held:
                 raise EngineGenerateError(f"the engine does not step: {held}")
+            if (lora := fields.pop("lora_request", None)) is not None:
+                fields["adapter"] = self.calls["adapters"].requested(lora)
             if isinstance(prompts, str | dict) or (
                 isinstance(prompts, list) and prompts and isinstance(prompts[0], int)
             ):
@@ -159,7 +161,7 @@ class LLM(BlockingDelegations):
         """
         if self.io_processor is None:
             raise ConfigError("chat needs an IO processor, and none is loaded")
-        names = kwargs.keys() & {*CALLER_FIELDS, "use_tqdm"}
+        names = kwargs.keys() & {*CALLER_FIELDS, "lora_request", "use_tqdm"}
         options = {name: kwargs.pop(name) for name in names}
         chats = [messages] if messages and isinstance(messages[0], dict) else messages
         prompts = [self.io_processor.render_chat(chat, **kwargs) for chat in chats]

@@ -9,6 +9,7 @@ from typing import Any
 from tenonry.interfaces.call_set import CallSet, Engine, EngineCalls, FrontEnd, FrontEndHalf
 from tenonry.step import Adapter
 from tenonry_operations.engine import call_optional
+from tenonry_operations.lora_request import LoRARequest, must_load, start_paths
 
 
 class AdapterCalls(CallSet):
@@ -20,10 +21,10 @@ class AdapterCalls(CallSet):
         return EngineAdapters(engine)
 
     def front_end_half(self, front_end: FrontEnd) -> Adapters:
-        return Adapters(front_end.calls)
+        return Adapters(front_end.calls, self.context.config.lora_modules)
 
     def blocking_half(self, llm: Any, engine: Engine) -> BlockingAdapters:
-        return BlockingAdapters(EngineAdapters(engine))
+        return BlockingAdapters(EngineAdapters(engine), self.context.config.lora_modules)
 
 
 class EngineAdapters:
@@ -48,14 +49,19 @@ class EngineAdapters:
 class Adapters(FrontEndHalf):
     """Each call reaches every engine. Raises EngineGenerateError with an engine's message, or EngineDeadError."""
 
-    def __init__(self, engines: EngineCalls) -> None:
+    def __init__(self, engines: EngineCalls, modules: Sequence[str] = ()) -> None:
+        """`modules`: the setting `lora_modules`."""
         self._engines = engines
+        self._start_paths = start_paths(modules)
         self._paths: dict[str, str] = {}
         self._changes = asyncio.Lock()  # so that no engine joins in the middle of one
+        self._requests = asyncio.Lock()
+        self._known: dict[str, Adapter] = {}  # of earlier requests
 
     async def add_lora(self, name: str, path: str) -> bool:
         """Load it into every engine, and into those that join later."""
         async with self._changes:
+            self._known.pop(name, None)
             done = all(await self._engines.change("add_lora", name, path))
             self._paths[name] = path
             return done
@@ -64,6 +70,8 @@ class Adapters(FrontEndHalf):
         """Unload it."""
         async with self._changes:
             self._paths.pop(name, None)
+            self._start_paths.pop(name, None)
+            self._known.pop(name, None)
             return all(await self._engines.change("remove_lora", name))
 
     async def list_loras(self) -> list[str]:
@@ -74,6 +82,16 @@ class Adapters(FrontEndHalf):
     async def pin_lora(self, name: str) -> bool:
         """Keep it among those that are ready for a step."""
         return all(await self._engines.change("pin_lora", name))
+
+    async def requested(self, request: LoRARequest) -> Adapter:
+        """The adapter of a request, loaded if it is not. Concurrent first requests load it once."""
+        async with self._requests:
+            if getattr(request, "lora_name", None) not in self._known:
+                self._known |= _by_name(await self.list_loras())
+            if must_load(request, self._start_paths | self._paths, self._known):
+                await self.add_lora(request.lora_name, request.lora_path)
+                self._known |= _by_name(await self.list_loras())
+            return self._known[request.lora_name]
 
     async def on_join(self, engines: Sequence[int]) -> None:
         """Load what the others have."""
@@ -86,20 +104,37 @@ class Adapters(FrontEndHalf):
 class BlockingAdapters:
     """Adapters of the engine in this process, as values of `adapter` in `LLM.generate`."""
 
-    def __init__(self, engine: EngineAdapters) -> None:
+    def __init__(self, engine: EngineAdapters, modules: Sequence[str] = ()) -> None:
         self._engine = engine
+        self._paths = start_paths(modules)
 
     def add_lora(self, name: str, path: str) -> Adapter:
         """Load it."""
         self._engine.add_lora(name, path)
-        loaded = {adapter.name: adapter for adapter in self.list_loras()}
-        return loaded[name]
+        self._paths[name] = path
+        return self._loaded()[name]
 
     def remove_lora(self, name: str) -> None:
         """Unload it."""
+        self._paths.pop(name, None)
         self._engine.remove_lora(name)
 
     def list_loras(self) -> list[Adapter]:
         """All that are loaded."""
-        pairs = [text.rpartition("@") for text in self._engine.list_loras()]
-        return [Adapter(name, digest) for name, _, digest in pairs]
+        return [*self._loaded().values()]
+
+    def requested(self, request: LoRARequest) -> Adapter:
+        """The adapter of a request, loaded if it is not."""
+        loaded = self._loaded()
+        if must_load(request, self._paths, loaded):
+            return self.add_lora(request.lora_name, request.lora_path)
+        return loaded[request.lora_name]
+
+    def _loaded(self) -> dict[str, Adapter]:
+        return _by_name(self._engine.list_loras())
+
+
+def _by_name(texts: Sequence[str]) -> dict[str, Adapter]:
+    """Adapters of `name@digest`; a name may hold an @."""
+    pairs = [text.rpartition("@") for text in texts]
+    return {name: Adapter(name, digest) for name, _, digest in pairs}
