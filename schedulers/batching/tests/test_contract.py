@@ -35,7 +35,7 @@ class TestPriority(SchedulerContract):
 
 @pytest.mark.nightly
 class TestShortFirst(SchedulerContract):
-    """The policy of the tutorial, whose order brings long prompts and their cached beginnings together differently.
+    """The policy of the tutorial, whose order combines long prompts and their cached prefixes differently.
 
     As the tutorial runs it: at full effort.
     """

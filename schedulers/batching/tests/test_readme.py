@@ -1,4 +1,4 @@
-"""The policy in the README works as it stands there."""
+"""The README's policy works as printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduler in the README works as it stands there."""
+"""The README's scheduler works as printed."""
 
 from __future__ import annotations
 

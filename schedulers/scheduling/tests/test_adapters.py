@@ -1,4 +1,4 @@
-"""At most `max_loras` adapters have rows (EC-13), and a request that waits for one is not passed for ever."""
+"""At most `max_loras` adapters have rows (EC-13), and a request that waits for one does not starve."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ class AdmissionState(NamedTuple):
 class SchedulingPolicy:
     """Optional base class: any object with one of the three methods is a policy. Defaults to first come, first served.
 
-    `starvation_free`: a request waits at most for those ahead of it when it arrived, plus `max_num_seqs`; an order that
-    lets later requests pass without bound must set False. `options` is the user's options, validated by `Options`.
+    `starvation_free`: a request waits at most for those ahead of it when it arrived, plus `max_num_seqs`; an order with
+    unbounded overtaking by later requests must set False. `options` is the user's options, validated by `Options`.
     """
 
     starvation_free: ClassVar[bool] = True
@@ -59,7 +59,7 @@ class SchedulingPolicy:
     def order(self, request: Request) -> Any:
         """Sort key of the request in the queue: smallest first, ties by arrival. Called once, when it enters the queue.
 
-        For ageing, use arrival time minus a weight as the key: then no request is passed for ever.
+        For ageing, use arrival time minus a weight as the key: then no request starves.
         """
         return request.arrival
 
@@ -73,7 +73,7 @@ class SchedulingPolicy:
 
 
 class Policy(NamedTuple):
-    """A policy as the scheduler uses it: bound methods, None where the default is meant."""
+    """Bound methods of a policy for the scheduler, None for defaults."""
 
     order: Callable[[Request], Any]
     admit: Callable[[Request, AdmissionState], bool] | None

@@ -1,4 +1,4 @@
-"""Chained block hashes: a digest stands for a block's tokens and for everything before them. Engine process.
+"""Chained block hashes: a digest identifies a block's tokens and everything before them. Engine process.
 
 digest(0) = H(seed, tokens of block 0), digest(i) = H(digest(i−1), tokens of block i), with H = SHA-256 and the seed
 made of everything but tokens that K/V depend on, and of the tenant that may share it. A block in which images begin has

@@ -1,13 +1,12 @@
-"""Snapshots of recurrent states: which state slot holds which prefix, and at which tokens one is taken. Engine process.
+"""Snapshots of recurrent states: their state slots, prefixes, and positions. Engine process.
 
 The state of a recurrent layer after a prefix is one value, and unlike K/V it has no parts: a row can start only where a
 snapshot was taken. So prompts are computed in chunks that end on *boundaries*: multiples of an interval, the last full
-block before a prompt's last token, and the end of the blocks that a row found in the cache without a snapshot: there
-two prompts went different ways, and a third may do so, too. After such a chunk the worker copies the row's state into a
-slot.
+block before a prompt's last token, and the end of the blocks that a row found in the cache without a snapshot: two
+prompts diverged there, and a third may do so, too. After such a chunk the worker copies the row's state into a slot.
 
 A step's copies are made at its end, and starting rows read their slot before it: a slot that a row starts from may be
-filled anew in the same step, but one that is filled in a step can be found only by later ones.
+filled anew in the same step, but later steps only can find it.
 """
 
 from __future__ import annotations
@@ -138,7 +137,7 @@ class StateSnapshots:
         return saved, slots
 
     def _save_row(self, row: int, end: int) -> int:
-        """The slot for the row's state after `end` tokens; NO_SLOT if it is there already, or no slot is left."""
+        """Slot for the row's state after `end` tokens; NO_SLOT if it is cached already, or no slot is left."""
         digest = None
         if end <= self._num_known(row):
             digest = self._digest(row, end)

@@ -276,7 +276,7 @@ class WindowTables:
         return np.concatenate(parts)
 
     def forget(self, chain: Chain) -> None:
-        """Blocks of these prefixes can no longer be found, in use or given back."""
+        """Blocks of these prefixes can no longer be found, in use or released."""
         for table in self._tables:
             found = [self._pool.find(digest + table.mark) for digest in chain]
             blocks = [block for block in found if block is not None]

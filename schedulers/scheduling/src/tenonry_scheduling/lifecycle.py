@@ -46,7 +46,7 @@ class Lifecycle:
     to the workers. `grammars`: requests outside the queue whose grammar is being compiled. `first_runs`: requests that
     ran for the first time since the result reader last sent them. `num_preemptions`: preemptions so far. `adapters`:
     limit on the adapters of rows; None if the engine serves none. `encoder`: the images that rows have yet to encode;
-    None where there are none. `whole`: parts of prompts that no step may split.
+    None without images. `whole`: parts of prompts that no step may split.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Lifecycle:
         self.waiting.add(request)
 
     def end(self, request: Request, reason: FinishReason, *, drop: bool = False) -> FinishedOutput:
-        """Terminal outcome: everything the request held is given back. `drop`: its cached blocks are not trusted."""
+        """Terminal outcome: release everything the request held. `drop`: its cached blocks are not trusted."""
         request.finish_reason = reason
         request.status = RequestStatus.FINISHED
         self.waiting.discard(request)

@@ -104,7 +104,7 @@ class ResultReader:
         return outputs_by_client
 
     def _append_round(self, row: Index, ragged: Ragged) -> list[FinishedOutput]:
-        """Each row stands behind the tokens that it got; end the requests that are complete."""
+        """Advance each row by its tokens; end the requests that are complete."""
         columns = self._rows
         token = ragged.token_ids
         first = columns.num_tokens[row] - columns.pending[row]
@@ -170,7 +170,7 @@ class ResultReader:
         return finished
 
     def _end(self, row: int, length: int, stop_token_id: int | None) -> list[FinishedOutput]:
-        """End the request, or, where it only outgrew the tokens that it was computed for, compute it again."""
+        """End the request, or recompute it if it only outgrew the tokens that it was computed for."""
         columns = self._rows
         columns.num_tokens[row] = length
         columns.pending[row] = 0  # tokens sampled behind the last one are dropped
@@ -305,7 +305,7 @@ def _split(handle: np.ndarray, token: I32, count: I32 | None = None) -> OutputsB
 
 
 def _offsets(count: I32 | None) -> I32:
-    """Start and end offsets of each request's tokens; empty where each has one."""
+    """Start and end offsets of each request's tokens; empty if each has one."""
     if count is None:
         return NO_ROWS
     offsets = np.zeros(len(count) + 1, np.int32)

@@ -118,7 +118,7 @@ class Rows:
         self._running = None
 
     def save(self, row: int) -> None:
-        """Bring the request up to date: all token ids known so far."""
+        """Update the request with all token ids known so far."""
         request = self.request(row)
         num_tokens = int(self.num_tokens[row])
         num_pending = int(self.pending[row])

@@ -118,13 +118,12 @@ class StepBuilder:
     def run(self, request: Request, num_tokens: int | None = None) -> bool:
         """Schedule `num_tokens` (by default all, or what the budget allows) of a running or waiting request.
 
-        A waiting request reserves the blocks of all its tokens. Fewer than `num_tokens` run where a prompt may be
-        split: at the end of the budget, and of the share of prompts with log-probabilities
-        (`prompt_logprob_tokens_left`), where a snapshot of the row's state is taken, and before an image that this step
-        does not encode. False, and nothing changed, if budget, rows or blocks do not suffice (`full` is set), and also
-        if it runs in this step already, is at its length limit, waits for the token it sampled last or for its K/V,
-        nothing is left of that share or of the images' one, or the rows have `max_loras` other adapters: later ones may
-        still run.
+        A waiting request reserves the blocks of all its tokens. Fewer than `num_tokens` run if a prompt may be split:
+        at the end of the budget, and of the share of prompts with log-probabilities (`prompt_logprob_tokens_left`), at
+        a snapshot of the row's state, and before an image that this step does not encode. False, and nothing changed,
+        if budget, rows or blocks do not suffice (`full` is set), and also if it runs in this step already, is at its
+        length limit, waits for the token it sampled last or for its K/V, that share or the images' one is used up, or
+        the rows have `max_loras` other adapters: later ones may still run.
         """
         row = request.row
         if row < 0:

@@ -72,8 +72,8 @@ class WholePieces:
 
 
 def uncut(pieces: Sequence[Piece], start: int, count: int, left: int) -> int:
-    """`count` tokens from `start` on, or fewer, up to the piece in which they would end; all of that piece where they
-    begin with it, or in it, if `left` tokens suffice, else none.
+    """`count` tokens from `start` on, or fewer, up to the piece in which they would end; all of that piece if they
+    begin with it, or in it, and `left` tokens suffice, else none.
     """
     end = start + count
     for begin, stop in pieces:
