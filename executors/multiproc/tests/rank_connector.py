@@ -1,4 +1,4 @@
-"""The testkit's connector in memory, for ranks in processes of their own, where each rank has a store of its own."""
+"""The testkit's connector in memory, for ranks in processes of their own, with one store per rank."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def one_cluster():
 def cluster():
     """One node with eight CPUs and two GPUs that exist only in Ray's books; `address` is where it listens.
 
-    It lives as long as the tests of a file, so that nothing of it is there when tests of other folders follow.
+    It lives as long as the tests of a file, so that nothing of it is left for tests of other folders.
     """
     with ExitStack() as stack:
         with ray_settings():

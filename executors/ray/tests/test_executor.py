@@ -158,7 +158,7 @@ def test_a_fault_of_a_rank_that_answers_nothing_is_heard(make):
 
 
 def test_a_hanging_rank_meets_the_deadline(connection, make):
-    """`--step-timeout`; the group is the user's, and is there afterwards."""
+    """`--step-timeout`; the group is the user's, and still exists afterwards."""
     from ray.util import get_placement_group, placement_group, remove_placement_group
 
     group = placement_group([{"CPU": 1}], name="ranks")

@@ -210,7 +210,7 @@ def test_engines_get_the_gpus_of_their_bundles(launcher, tmp_path, wait_for):
 
 # ------------------------------------------------------------------ groups and room
 def test_given_groups_are_used_and_kept(connection, launcher):
-    """RA-2: the user's groups hold the engines, and are there afterwards."""
+    """RA-2: the user's groups hold the engines, and still exist afterwards."""
     from ray.util import placement_group, remove_placement_group
 
     group = placement_group([{"CPU": 1}, {"CPU": 1}], name="mine")

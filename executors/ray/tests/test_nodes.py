@@ -96,7 +96,7 @@ def test_a_lost_node_is_reported_with_its_engine(cluster, second_node, caplog):
 
 @pytest.mark.timeout(120)
 def test_ranks_on_two_nodes_meet_at_a_port_of_the_first(cluster, second_node, connect):
-    """A group spreads where one node has no room; each rank is the first on its node."""
+    """A group spreads if one node has no room; each rank is the first on its node."""
     ray = connect(cluster.address)
     config = EngineConfig(model="m", device="cpu", executor="ray", tensor_parallel_size=2)
     context = ExecutorContext(

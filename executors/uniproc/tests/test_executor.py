@@ -100,7 +100,7 @@ def test_async_scheduling_decides_how_many_steps_are_in_flight(enabled, depth):
 
 
 def test_calls_reach_only_the_allow_list():
-    """EC-13: a name of the worker's list, or a clear refusal."""
+    """EC-13: a name of the worker's list, or a clear error."""
     executor = make()
     executor.start()
     assert executor.call("double", [21]) == [42]

@@ -41,7 +41,7 @@ class Broadcast(Protocol):
         ...
 
     def behind(self) -> list[int]:
-        """Ranks that have not finished all packets; all, where that is not known."""
+        """Ranks that have not finished all packets; all, if that is unknown."""
         ...
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ THREADS_VARIABLE = "OMP_NUM_THREADS"
 def threads_per_rank(config: EngineConfig) -> int | None:
     """Threads for each rank, so that all ranks of all engines of this node together use each core once.
 
-    None where there is nothing to decide: a single rank, or OMP_NUM_THREADS is set.
+    None if there is nothing to decide: a single rank, or OMP_NUM_THREADS is set.
     """
     if config.world_size == 1 or os.environ.get(THREADS_VARIABLE):
         return None

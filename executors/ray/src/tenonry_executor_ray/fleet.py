@@ -80,7 +80,7 @@ class Fleet:
 
     # ------------------------------------------------------------------ start
     def start(self, specs: Sequence[EngineSpec]) -> None:
-        """Start engines: every actor is there and has the right versions before any engine starts (RA-4)."""
+        """Start engines, once every actor exists with the right versions (RA-4)."""
         if not self._session.alive:
             raise LaunchError(f"no engine can be started: {self._session.lost or DISCONNECTED}")
         names = [f"engine {spec.engine_index}" for spec in specs]

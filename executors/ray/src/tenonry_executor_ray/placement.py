@@ -180,7 +180,7 @@ def remove_group(group: PlacementGroup) -> None:
 
 
 def address_of(group: PlacementGroup, bundle: int) -> str:
-    """The node that holds a bundle of a group, for people."""
+    """Display name of the node that holds a bundle of a group."""
     node_id = ray.util.placement_group_table(group).get("bundles_to_node_id", {}).get(bundle)
     found = (node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == node_id)
     return next(found, "an unknown address")
