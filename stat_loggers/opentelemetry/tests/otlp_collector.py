@@ -86,7 +86,7 @@ class Collector:
                     ]
 
     def wait(self, count: int = 1) -> list[Received]:
-        """The spans, once there are so many."""
+        """Wait for `count` spans, and return them."""
         for _ in range(1500):
             if len(self.spans) >= count:
                 return self.spans

@@ -175,7 +175,7 @@ class TestNumbers:
         assert found.value("tenonry:request_max_num_generation_tokens_count") == 0  # n = 2
 
     def test_time_per_token_of_several_samples(self, make_logger, scrape):
-        """Two samples of five tokens each, side by side for two seconds: half a second per token, as for one."""
+        """Two concurrent samples of five tokens each in two seconds: half a second per token, as for one."""
         logger = make_logger()
         logger.record(finished(msgspec.structs.replace(FINISHED, n=2, num_generation_tokens=10)))
         assert scrape(logger).value("tenonry:request_time_per_output_token_seconds_sum") == 0.5

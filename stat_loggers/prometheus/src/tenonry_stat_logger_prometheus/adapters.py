@@ -1,6 +1,6 @@
 """The requests of each adapter (LoRA) of one engine. Observer thread.
 
-A series is there while its adapter has requests, so that a server with many adapters shows those that matter.
+A series exists while its adapter has requests, so that a server with many adapters shows those that matter.
 """
 
 from __future__ import annotations

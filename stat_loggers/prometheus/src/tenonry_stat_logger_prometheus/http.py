@@ -1,5 +1,5 @@
-"""Answers scrapes on a port of its own, where no server of ours has a /metrics route: offline use, or a supervisor of
-several API servers. One daemon thread of the process that owns the stat logger.
+"""Answers scrapes on a separate port, for processes without a server with a /metrics route: offline use, or a
+supervisor of several API servers. One daemon thread of the process that owns the stat logger.
 """
 
 from __future__ import annotations
