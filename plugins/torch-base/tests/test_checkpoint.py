@@ -64,7 +64,7 @@ def check(folder, model):
 
 @pytest.mark.parametrize("kind", ["llama", "mixtral", "gpt2", "opt"])
 def test_what_was_saved_fits(saved, kind):
-    """Experts are stored one by one, and joined; GPT-2 leaves out the prefix, and its head is tied."""
+    """Experts are stored one by one, and joined; GPT-2 omits the prefix, and its head is tied."""
     from transformers import CONFIG_MAPPING
 
     changes = {} if kind in ("llama", "mixtral") else CONFIG_MAPPING[kind]().to_dict() | {
@@ -154,7 +154,7 @@ def test_a_shard_that_is_cut_short_is_named(saved, tmp_path):
 
 
 def test_an_index_is_believed_about_files_and_not_about_their_tensors(saved, tmp_path):
-    """As in transformers: a tensor is where it is, and one that is nowhere is missed if the model has it."""
+    """As in transformers: a tensor is read from wherever it is, and an absent one is reported if the model has it."""
     for path in saved("llama").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     index = tmp_path / "model.safetensors.index.json"

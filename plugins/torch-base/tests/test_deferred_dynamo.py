@@ -45,7 +45,7 @@ assert "torch._inductor" not in sys.modules
 @pytest.mark.timeout(120)
 @pytest.mark.slow
 def test_generate_of_transformers_is_what_it_is_without_us(run):
-    """Masks take the context manager that stands in for the real one; the oracle is a plain import."""
+    """Masks use the placeholder of the context manager; the oracle is a plain import."""
     program = """
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM

@@ -22,7 +22,7 @@ LOSS = "transformers.loss.loss_for_object_detection"
 
 @pytest.fixture
 def finder():
-    """The finder that is there within `importing`."""
+    """The finder installed within `importing`."""
     with importing():
         found = sys.meta_path[0]
     assert found not in sys.meta_path

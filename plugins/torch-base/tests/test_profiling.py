@@ -21,7 +21,7 @@ from tenonry_torch_base.profiling import (
 
 
 class Scope(nullcontext[None]):
-    """Stands for a library's context manager."""
+    """Fake of a library's context manager."""
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__()

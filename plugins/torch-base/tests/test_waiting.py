@@ -1,4 +1,4 @@
-"""Torch's threads wait for each other briefly, unless the model is large or the environment says otherwise."""
+"""Torch's threads spin briefly for each other, unless the model is large or the environment overrides it."""
 
 from __future__ import annotations
 

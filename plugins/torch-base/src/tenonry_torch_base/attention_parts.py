@@ -15,7 +15,7 @@ class AttentionParts:
 
     A projected row holds `heads` queries, `kv_heads` keys and as many values of `size` elements each; with `is_gated`,
     each query is followed by a gate of its output. A key head serves heads / kv_heads query heads, which are
-    neighbours. `norm_weight` [heads + kv_heads, size]: of queries and keys, before rotation; None where there is none.
+    neighbours. `norm_weight` [heads + kv_heads, size]: of queries and keys, before rotation; None without a norm.
     `window`: number of a row's last tokens that are visible, 0 for all; nonzero for kernels over `PagedKeys` only.
     """
 

@@ -54,7 +54,7 @@ class _State(DeferredModule):
         self._given: list[_Given] = []
 
     def attribute(self, name: str, frame: Any) -> Any:
-        """A stand-in for a function, and for the error where a module binds it; all else is the real one."""
+        """A placeholder for a function, and for the error that a module binds; the real object for all else."""
         if not self.stands_in:
             return self.real(name)
         binds = frame.f_locals is frame.f_globals  # a function would keep the stand-in

@@ -22,12 +22,12 @@ class FewBitsWeight:
 
     `blocks` uint8[⌈outputs / 64⌉, lines, 64, 4] holds value + 2^(bits − 1), without sign. With 8 bits a line has four
     inputs: blocks[b, k, r, e] is that of weight[64 · b + r, 4 · k + e]. With 4 bits it has eight, the first four in the
-    low halves of the bytes. Where the weight has no such element, it may be anything.
+    low halves of the bytes. Elements outside of the weight may be anything.
 
-    `scales` [⌈outputs / 64⌉, groups, 64], in bfloat16 where that holds them exactly, else in float32: each is of as
-    many neighbouring inputs, a multiple of 32 where there are several groups. `zeros` of that shape in bfloat16, plus
-    2^(bits − 1) as the values; None where all are 0. `bias` [outputs] in float32, or None. `order` i64[inputs]: which
-    columns of the matrix the inputs are; None where they are in order.
+    `scales` [⌈outputs / 64⌉, groups, 64], in bfloat16 where that holds them exactly, else in float32: each for an equal
+    number of adjacent inputs, a multiple of 32 if there are several groups. `zeros` of that shape in bfloat16, plus
+    2^(bits − 1) as the values; None if all are 0. `bias` [outputs] in float32, or None. `order` i64[inputs]: columns of
+    the matrix of the inputs; None if they are in order.
     """
 
     bits: int

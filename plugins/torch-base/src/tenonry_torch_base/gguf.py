@@ -93,8 +93,8 @@ def _read(tensor: GgufTensor) -> np.ndarray:
 
 
 def in_halves(values: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rows of query and key as transformers has them: of each head the first numbers of all pairs that are rotated
-    together, and then the second ones. In the file, pairs stand together.
+    """Rows of query and key in transformers' order: for each head the first numbers of all rotated pairs, and then the
+    second ones. In the file, pairs are adjacent.
     """
     if not heads:
         return values

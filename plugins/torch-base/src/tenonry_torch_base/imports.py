@@ -2,7 +2,7 @@
 
 Half a million objects are created, so garbage collection during the import takes a fifth of the time and finds nothing.
 Three other costs are those of transformers: it reads the source of all its models twice, since its cache of exports is
-smaller than their number, and looks at each line for a name that stands in the last ones; it imports scipy for losses,
+smaller than their number, and searches every line for a name that is in the last ones; it imports scipy for losses,
 which serving does not compute, and a compiler for marks that only the compiler reads. And torch imports an algebra
 system for queries about sizes that are numbers.
 """
@@ -117,7 +117,7 @@ class _Scanner(SourceFileLoader):
 
 
 def _last_exports(text: str) -> str:
-    """From the last line on that begins with `__all__`, which is the one that counts; all where there is none."""
+    """Text from the last line that begins with `__all__`, which is the one that counts; all of it if there is none."""
     return text[text.rfind("\n__all__") + 1 :]
 
 

@@ -23,7 +23,7 @@ class StepKeys(NamedTuple):
     """Destination of the keys and values of a step's T tokens, and tokens visible to its Q queries. All are contiguous.
 
     `blocks` [N, 2 · kv_heads, block_size, size], in float32 or bfloat16, keys before values; `slots` i64[T] is block ·
-    block_size + place of each token. Query q stands at `positions` i64[Q] of its sequence. Queries of one sequence are
+    block_size + place of each token. Query q is at `positions` i64[Q] of its sequence. Queries of one sequence are
     neighbours, in order of their positions; group g is `counts` i64[G] of them from `begins` i64[G] on, and its
     sequence has token t in place t % block_size of the block `table`[`lines`[g], t // block_size], i32[R, width]. A
     query sees the tokens up to its own. What lies behind them is not defined, and may be NaN; entries of the table that
@@ -43,7 +43,7 @@ class InvariantLinear(Protocol):
     """A linear layer, of any number of rows."""
 
     def __call__(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
-        """`x` f32[N, inputs] → f32[N, outputs], plus `other` of that shape where there is one; all contiguous."""
+        """`x` f32[N, inputs] → f32[N, outputs], plus `other` of that shape if given; all contiguous."""
         ...
 
     def weight(self) -> torch.Tensor:
@@ -130,4 +130,4 @@ class InvariantKernels(ABC):
 
     @abstractmethod
     def layer(self, parts: InvariantLayerParts) -> InvariantLayer | None:
-        """None where there is no kernel for these shapes."""
+        """None if there is no kernel for these shapes."""

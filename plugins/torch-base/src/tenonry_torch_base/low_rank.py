@@ -15,8 +15,8 @@ class LowRankParts:
 
     `down` [slots, inputs, width], and for each layer one of `ups` [slots, rank, outputs] and the column of the merged
     output in which its own `begins`. Layer n has the columns of `down` from n · rank on; width is a multiple of 16, and
-    columns that no layer has are zero. All are contiguous and of one type, float32 or bfloat16. Their values change
-    between calls, where they lie.
+    columns that no layer has are zero. All are contiguous and of one type, float32 or bfloat16. Their values change in
+    place between calls.
     """
 
     down: torch.Tensor
@@ -27,7 +27,7 @@ class LowRankParts:
 class SlotTokens(NamedTuple):
     """`order` i64[n]: the tokens with an adapter, those of slot 0 first; `ends` i64[slots]: where each slot's end.
 
-    Slots behind the last one that has tokens are left out.
+    Slots after the last one with tokens are omitted.
     """
 
     order: torch.Tensor

@@ -15,8 +15,9 @@ TEAM = ctypes.CFUNCTYPE(None, MEMBER, ctypes.c_void_p, ctypes.c_uint, ctypes.c_u
 def team() -> int | None:
     """Address of the function that runs a task on torch's threads; None if they are not available.
 
-    It is `GOMP_parallel`, which the OpenMP libraries of GNU, LLVM and Intel have. It is looked for in what torch itself
-    was linked with: other packages, scikit-learn among them, bring OpenMP libraries with threads of their own.
+    It is `GOMP_parallel`, which the OpenMP libraries of GNU, LLVM and Intel have. It is looked up in the library that
+    torch itself is linked with: other packages, scikit-learn among them, contain OpenMP libraries with threads of their
+    own.
     """
     maps = Path("/proc/self/maps")
     if not maps.exists():
@@ -30,9 +31,9 @@ def team() -> int | None:
 
 
 def thread_ids(num_threads: int) -> list[int]:
-    """The system's numbers of the threads that compute for the calling one, which is among them; sorted.
+    """Thread ids of the system for the threads that compute for the calling one, itself included; sorted.
 
-    Those that sleep are woken. Empty where they cannot be had.
+    Sleeping ones are woken. Empty if not available.
     """
     address = team()
     if address is None:

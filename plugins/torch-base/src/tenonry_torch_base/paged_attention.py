@@ -56,7 +56,7 @@ class ChunkKernel(Protocol):
     def __call__(
         self, query: torch.Tensor, chunks: Chunks, keys: PagedKeys, out: torch.Tensor
     ) -> None:
-        """`query` [T, heads, size], normed and rotated → `out`, which keeps its values where no row has a query.
+        """`query` [T, heads, size], normed and rotated → `out`, which keeps its values for tokens without a query.
 
         Both are contiguous, in bfloat16. The query of a token sees the row's tokens up to its own.
         """

@@ -25,8 +25,8 @@ LOOK_S = 1.0  # OpenMP ends threads and makes new ones when it wants other numbe
 
 
 class Places:
-    """`with places:` around the model, in the thread that computes steps; does nothing before `take`, nor where that
-    found no reason.
+    """`with places:` around the model, in the thread that computes steps; does nothing before `take`, or if that found
+    no reason.
     """
 
     def __init__(self) -> None:

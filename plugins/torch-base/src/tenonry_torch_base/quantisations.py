@@ -28,7 +28,7 @@ class QuantisedWeight:
 
     `values` int8[out, in], of `bits` bits, or float8_e4m3fn[out, in] without zeros. `scales` float32 [out, groups]:
     each for an equal number of adjacent columns, or for those assigned by `group_of` i64[in]. `zeros` int8[out,
-    groups]; None where all are 0.
+    groups]; None if all are 0.
     """
 
     bits: int
@@ -67,7 +67,7 @@ class QuantisedWeight:
 
     @classmethod
     def side_by_side(cls, weights: Sequence[Self]) -> Self | None:
-        """Of layers that read the same input, their outputs one behind the other; None where they are too different."""
+        """Concatenated outputs of layers that read the same input; None if they are too different."""
         first = weights[0]
         if len(weights) == 1:
             return first
@@ -111,7 +111,7 @@ class Quantisation(ABC):
 
     `tolerance`: the largest relative error (L2) of a model's hidden states and logits that is accepted as rounding,
     compared with the original weights passed to `quantise`, or with dequantised ones. `parts`: the endings of the
-    tensors that a checkpoint holds for a matrix `NAME.weight`, such as "qweight"; none where it reads no checkpoints.
+    tensors that a checkpoint holds for a matrix `NAME.weight`, such as "qweight"; none if it reads no checkpoints.
     """
 
     name: ClassVar[str]

@@ -122,7 +122,7 @@ class Progress:
         self._lock = threading.Lock()
 
     def add(self, count: int) -> None:
-        """`count` more bytes are there."""
+        """Count `count` more bytes."""
         with self._lock:
             self._done += count
             now = time.monotonic()

@@ -104,7 +104,7 @@ class DeviceFuture:
 
     @staticmethod
     def _start_copies(result: StepResult) -> None:
-        """Begin moving everything to the host, behind this step and before the next, so that it is there in time."""
+        """Start copies of all tensors to the host, after this step and before the next, to hide their latency."""
         sampled = result.sampled
         if sampled is not None:
             sampled.token_ids = sampled.token_ids.to("cpu", non_blocking=True)

@@ -23,8 +23,8 @@ class RoundEnds(NamedTuple):
 
 
 class RoundTokens(NamedTuple):
-    """`token_ids` i32[R, most], of which the first `counts` i64[R] of each row are there; `failed` u8[R]: the next one
-    would have been chosen among logits that are none.
+    """`token_ids` i32[R, most], of which the first `counts` i64[R] of each row are valid; `failed` u8[R]: the next one
+    would have been chosen among logits that are not finite.
     """
 
     token_ids: torch.Tensor

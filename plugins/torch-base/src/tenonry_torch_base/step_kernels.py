@@ -30,9 +30,9 @@ class DeltaRuleParts:
     """A gated delta rule (arXiv:2412.06464) between the projections of its layer. All tensors are float32, contiguous.
 
     A projected row holds query and key [key_heads · key_size each], value and gate [heads · value_size each], rate and
-    decay [heads each], in this order after `order` i64[columns] chose its columns (None: they stand so). Query, key and
-    value are the `channels` of a causal convolution with SiLU, `window_weight` [taps, channels] and `window_bias`
-    [channels] or None. A key head serves heads / key_heads value heads, which are neighbours.
+    decay [heads each], in this order after its columns were permuted by `order` i64[columns] (None: no permutation).
+    Query, key and value are the `channels` of a causal convolution with SiLU, `window_weight` [taps, channels] and
+    `window_bias` [channels] or None. A key head serves heads / key_heads value heads, which are neighbours.
     """
 
     key_heads: int
@@ -82,10 +82,10 @@ class DeltaRuleKernel(Protocol):
 class HeldKeys(NamedTuple):
     """Both locations of the keys and values of R rows, and of those of the new tokens.
 
-    `slab` [2, slots, kv_heads, capacity, size] has all of a row one behind the other; `column` i64[R] is slot ·
-    capacity + place of its new token, so that many come before. `blocks` [N, 2 · kv_heads, block_size, size], keys
-    before values; `places` i64[R] is block · block_size + place of the new token. Both are contiguous, in float32.
-    `longest`: the keys of the longest row, its new one included.
+    `slab` [2, slots, kv_heads, capacity, size] has all of a row contiguously; `column` i64[R] is slot · capacity +
+    place of its new token, so that many come before. `blocks` [N, 2 · kv_heads, block_size, size], keys before values;
+    `places` i64[R] is block · block_size + place of the new token. Both are contiguous, in float32. `longest`: the keys
+    of the longest row, its new one included.
     """
 
     slab: torch.Tensor
@@ -118,7 +118,7 @@ class ExpertParts:
     Scores are softmax over `router` [experts, hidden]; the `chosen` largest are kept and, with `is_normalised`, made to
     sum to 1. `gate_up` [experts, 2 · inner, hidden], `down` [experts, hidden, inner]. A shared expert, `shared_gate_up`
     [2 · shared, hidden] and `shared_down` [hidden, shared], is multiplied with the sigmoid of `shared_gate` [hidden];
-    None where there is none. `norm_weight` [hidden] multiplies the normalised input, an offset included.
+    None without a shared expert. `norm_weight` [hidden] multiplies the normalised input, an offset included.
     """
 
     norm_weight: torch.Tensor
@@ -153,11 +153,12 @@ class BestAllowedKernel(Protocol):
     def __call__(
         self, logits: torch.Tensor, masks: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The place of the first largest allowed logit of each row, i64[N], and that logit, f32[N]; `logits` stay.
+        """Index of the first largest allowed logit of each row, i64[N], and that logit, f32[N]; `logits` stay
+        unchanged.
 
         `logits` [N, V] in float32 or bfloat16, V a multiple of 32; `masks` i32[N, V / 32], bit i % 32 of word i // 32
-        for token i. Both are contiguous. The logit is −∞ where a row allows none that is larger, and NaN where the row
-        holds one, allowed or not; in both cases the place is any of the row.
+        for token i. Both are contiguous. The logit is −∞ if a row allows none that is larger, and NaN if the row holds
+        one, allowed or not; in both cases the index is any of the row.
         """
         ...
 
@@ -167,8 +168,8 @@ class BlockedWeight:
     """A weight [outputs, inputs] in bfloat16 as oneDNN lays it out: blocks of 64 outputs, pairs of inputs.
 
     `blocks` [⌈outputs / 64⌉, 16 · ⌈inputs / 32⌉, 64, 2]: blocks[b, k, r, e] is weight[64 · b + r, 2 · k + e], and zero
-    where the weight has no such element. `bias` [outputs] in float32, or None. The memory is oneDNN's: who holds
-    `blocks` need not hold anything else.
+    outside of the weight. `bias` [outputs] in float32, or None. The memory is oneDNN's: a reference to `blocks` keeps
+    it alive.
     """
 
     outputs: int
@@ -181,8 +182,8 @@ class LinearKernel(Protocol):
     """A linear layer of few rows, or of none."""
 
     def __call__(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
-        """`x` [N, inputs] → [N, outputs], plus `other` of that shape where there is one; all contiguous bfloat16. Sums
-        are in float32 and are rounded once.
+        """`x` [N, inputs] → [N, outputs], plus `other` of that shape if given; all contiguous bfloat16. Sums are in
+        float32 and are rounded once.
         """
         ...
 
@@ -307,7 +308,7 @@ class StepKernels(ABC):
         return None
 
     def gate(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """Silu(gate) · up of a contiguous bfloat16 [N, 2 · inner], one behind the other in a row, → [N, inner]."""
+        """Silu(gate) · up of a contiguous bfloat16 [N, 2 · inner], concatenated in each row, → [N, inner]."""
         return None
 
     def delta_rule(self, parts: DeltaRuleParts) -> DeltaRuleKernel | None:

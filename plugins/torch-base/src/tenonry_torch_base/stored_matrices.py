@@ -23,7 +23,9 @@ PLAIN = "weight"
 
 
 class StoredMatrices:
-    """Of one checkpoint. `parts`: checkpoint name "X.weight" → ending → where that is. `read`: those read so far."""
+    """Quantised matrices of one checkpoint. `parts`: checkpoint name "X.weight" → ending → location. `read`: those read
+    so far.
+    """
 
     def __init__(self, quantisation: Quantisation) -> None:
         self.quantisation = quantisation

@@ -28,7 +28,7 @@ LAYERS_TO_RUN = 2
 
 
 class LeftOut(nn.Module):
-    """Stands where a tower was: keeps its plain attributes, which wrappers look at, and cannot be run."""
+    """Placeholder for a removed tower: keeps its plain attributes, which wrappers read, and cannot be run."""
 
     place: torch.Tensor
 
@@ -92,7 +92,7 @@ def set_attention(model: PreTrainedModel, name: str) -> None:
 
 
 def text_class(model_class: type[PreTrainedModel], towers: Iterable[str]) -> type[PreTrainedModel]:
-    """Subclass of `model_class` whose objects leave out the `towers`. It has the same name and module."""
+    """Subclass of `model_class` whose objects omit the `towers`. It has the same name and module."""
 
     def build(self: Any, config: PretrainedConfig, *arguments: Any, **options: Any) -> None:
         model_class.__init__(self, config, *arguments, **options)

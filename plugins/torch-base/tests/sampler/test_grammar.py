@@ -159,7 +159,7 @@ def test_no_thread_is_set_beside_a_model_that_computes_on_every_processor(
 
 @pytest.mark.parametrize("is_beside", [False, True])
 def test_masks_are_ready_before_a_model_that_needs_every_processor(model, monkeypatch, is_beside):
-    """A few rows; where a processor is free, the sampler fills them when the model is done."""
+    """A few rows; if a processor is free, the sampler fills them when the model is done."""
     monkeypatch.setattr(grammar_module, "leaves_a_processor", lambda device: is_beside)
     filled = []
     original = LLGuidance.fill_masks
@@ -460,7 +460,7 @@ def test_a_tokenizer_that_the_backend_cannot_read_is_told_with_a_request(model):
 
 
 class TestCompiling:
-    """Requests wait outside the queue until their grammar is there (EC-6)."""
+    """Requests wait outside the queue until their grammar is ready (EC-6)."""
 
     def ask(self, driver, asked, num_rows=0):
         output = SchedulerOutput(step_id=0, row=np.zeros(num_rows, np.int32), prepare=asked)

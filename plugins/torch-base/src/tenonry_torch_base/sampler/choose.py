@@ -89,7 +89,7 @@ def _keep(weights: torch.Tensor, limit: torch.Tensor) -> None:
 def largest(values: torch.Tensor, count: int) -> torch.Tensor:
     """The `count` largest of each row of [N, V], falling.
 
-    Where that is few of many, they are looked for in the chunks with the largest maxima, which must hold them.
+    If that is few of many, only the chunks with the largest maxima are searched, which must hold them.
     """
     rows, width = values.shape
     if 4 * count * NARROW > width:

@@ -62,7 +62,7 @@ class GrammarMasks(LogitsProcessor):
         store: GrammarStore,
         kernel: BestAllowedKernel | None = None,
     ) -> None:
-        """`kernel`: looks for the best allowed tokens on the host, where there is one."""
+        """`kernel`: searches the best allowed tokens on the host, if available."""
         super().__init__(context)
         self._store = store
         self._kernel = kernel
@@ -178,7 +178,7 @@ class GrammarMasks(LogitsProcessor):
         self._stuck.clear()
 
     def fitting(self, row: int, length: int, token_ids: NDArray[np.int32]) -> int:
-        """Up to where the grammar allows them; the matcher stands where it stood."""
+        """Number of tokens that the grammar allows; the matcher's position is restored."""
         self._finish()
         each = self._rows[row]
         if self._made[row] != length:
@@ -216,7 +216,7 @@ class GrammarMasks(LogitsProcessor):
             return [False] * len(matchers)
 
     def _catch_up(self, rows: list[GrammarRow], lengths: list[int]) -> None:
-        """Bring the matchers up to the tokens that the host has."""
+        """Advance the matchers to the tokens that the host has."""
         for row, length in zip(rows, lengths, strict=True):
             if not row.failure:
                 self._advance(row, length)

@@ -1,4 +1,5 @@
-"""Things that change logits before a token is chosen; the extension point `tenonry.logits_processors`. Worker process.
+"""Processors that change logits before a token is chosen; the extension point `tenonry.logits_processors`. Worker
+process.
 
 A processor keeps the state of its rows itself: it is called when a row enters, when it leaves and when its tokens were
 chosen, and otherwise only in steps where one of its rows samples: before the model runs, and with its logits.
@@ -94,7 +95,7 @@ class LogitsProcessor(ABC):
     ) -> Iterable[int]:
         """Start the preparation that these requests, by handle, need before they may start; returns the ready ones.
 
-        `patience`: seconds that may pass if none is; 0 where a step would wait for it.
+        `patience`: seconds to wait if none is; 0 if a step would wait for it.
         """
         return asked
 

@@ -54,7 +54,7 @@ class Sampled:
 class Sampler:
     """Order of calls: `enter` and `leave` as rows come and go, `sample` once per step that samples.
 
-    `prepare`, with the same rows, may come before the model runs; `sample` calls it where it did not.
+    `prepare`, with the same rows, may come before the model runs; otherwise `sample` calls it.
     """
 
     def __init__(

@@ -37,10 +37,11 @@ def forbid_on_host(logits: torch.Tensor, masks: I32) -> None:
 
 
 def best_on_host(logits: torch.Tensor, masks: I32) -> tuple[torch.Tensor, torch.Tensor]:
-    """The place of the first largest allowed logit of each row, i64[N], and that logit, f32[N]; `logits` [N, V] stay.
+    """Index of the first largest allowed logit of each row, i64[N], and that logit, f32[N]; `logits` [N, V] stay
+    unchanged.
 
-    V is a multiple of `WORD_BITS`. The logit is −∞ where a row allows none that is larger, and NaN where the row holds
-    one. A row whose first largest logit is allowed needs no search of its own.
+    V is a multiple of `WORD_BITS`. The logit is −∞ if a row allows none that is larger, and NaN if the row holds one. A
+    row whose first largest logit is allowed needs no search of its own.
     """
     ids, is_nan = greedy(logits)
     best = logits.gather(1, ids[:, None])[:, 0].float()
@@ -91,7 +92,7 @@ def _best_of_few(
 
 
 def _limits(masks: I32) -> NDArray[np.float32]:
-    """The largest logit that each token may have, eight tokens per line: looked up, which is quicker than filling."""
+    """The largest logit that each token may have, eight tokens per line: looked up, which is faster than filling."""
     return LIMITS.take(masks.reshape(-1).view(np.uint8), axis=0)
 
 
