@@ -173,7 +173,7 @@ def test_architecture():
 
 
 def test_remote_code_is_never_run_and_said_so_when_the_architecture_is_unknown():
-    """Class K: `auto_map` is not followed; it is only mentioned where nothing else can work."""
+    """Class K: `auto_map` is not followed; it is only mentioned if the model cannot be served otherwise."""
     config = {"model_type": "odd", "auto_map": {"AutoModel": "modeling_odd.OddModel"}}
     with pytest.raises(ModelError, match=r"modeling_odd\.OddModel.*never run"):
         facts.architecture(config, Path("config.json"))

@@ -26,7 +26,7 @@ def registered_names() -> list[str]:
 
 
 def nearest(name: str) -> str:
-    """The end of a "not found" error: the registered name that was probably meant, or the ones there are."""
+    """End of a "not found" error: the registered name that was probably meant, or all registered ones."""
     names = registered_names()
     near = difflib.get_close_matches(name, names, n=1)
     package = MODELS.provider.get(name)

@@ -51,7 +51,7 @@ def default_sampling(
     end_ids: Collection[int] = (),
     own_rules: bool = False,
 ) -> dict[str, Any]:
-    """Fields of SamplingParams that generation_config.json recommends; logs the fields that are left out.
+    """Fields of SamplingParams that generation_config.json recommends; logs the ignored fields.
 
     An explicit `do_sample: false` is greedy decoding. Suppressed tokens and bad words of one token become logit biases.
     `end_ids` end a generation. `own_rules`: the worker runs the rules of an encoder-decoder model itself.
@@ -86,7 +86,7 @@ class Bans:
         self._vocab_size = vocab_size
 
     def entries(self, generation: dict[str, Any], key: str) -> list[Any]:
-        """The list of `key`; empty where it is absent or no list."""
+        """The list of `key`; empty if absent or no list."""
         entries = generation.get(key)
         if isinstance(entries, list):
             return entries

@@ -129,7 +129,7 @@ def dtype_of(header: Header) -> str:
 
 
 def places(config: dict[str, Any], family: Family) -> Iterator[tuple[str, Place]]:
-    """Each tensor that such a model has, by its name in the file, and where it goes."""
+    """Destination of each tensor of such a model, by its name in the file."""
     hidden = config["hidden_size"]
     vocab = config["vocab_size"]
     yield EMBEDDING, Place("model.embed_tokens.weight", (vocab, hidden))

@@ -1,4 +1,4 @@
-"""The folder that stands for a GGUF file: JSON files as transformers writes them, and a link to the file. Front end.
+"""Folder made from a GGUF file: JSON files as transformers writes them, and a link to the file. Front end.
 
 It is made once, in the user's cache. Its name has a digest of the file's place and header, so a file that is replaced
 by another gets another folder; weights are never copied.

@@ -128,7 +128,7 @@ class _Reader:
         return found
 
     def expect(self, count: int, size: int, what: str) -> None:
-        """Raises ModelError where so many elements of at least `size` bytes do not fit."""
+        """Raise ModelError unless `count` elements of at least `size` bytes fit."""
         if count * size <= len(self.data) - self.at:
             return
         if len(self.data) < self.there:

@@ -1,4 +1,4 @@
-"""The weights of a GGUF file under the names of transformers: where each is, and how it is stored. Any process."""
+"""Weights of a GGUF file under the names of transformers: location and storage of each. Any process."""
 
 from __future__ import annotations
 
