@@ -1,4 +1,4 @@
-"""Chat templates of the kinds that models bring, and chats for them."""
+"""Typical chat templates of models, and chats for them."""
 
 from __future__ import annotations
 

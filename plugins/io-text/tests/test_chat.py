@@ -38,7 +38,7 @@ def oracle(tokenizer_folders):
 )
 @pytest.mark.parametrize("prompt", [True, False])
 def test_same_text_as_transformers(chat, oracle, template, messages, prompt):
-    """Fields that are null are left out for both: older releases of transformers print them as "None"."""
+    """Fields that are null are omitted for both: older releases of transformers print them as "None"."""
     messages = [
         {key: value for key, value in message.items() if value is not None} for message in messages
     ]

@@ -71,7 +71,7 @@ def test_a_token_that_every_prompt_gets_needs_a_row(tokenizer_folders, make_proc
 
 
 def test_added_tokens_inside_the_vocabulary_do_not_hide_plain_ones(tokenizer_folders):
-    """SPECIALS stand at the front of the vocabulary and among the added tokens."""
+    """SPECIALS are at the front of the vocabulary and among the added tokens."""
     codec = load_codec(tokenizer_folders["byte_level"])
     plain = codec.plain_tokens_from(0)
     assert "<s>" not in plain.values()

@@ -1,4 +1,4 @@
-"""Images of a chat: where each stands, and how much of its detail the model is to see."""
+"""Images of a chat: their positions, and their requested detail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processor as the kernel uses it: prompts in, text out, errors for people. Rows IP-1 and AF-3."""
+"""The processor as used by the kernel: prompts in, text out, readable errors. Rows IP-1 and AF-3."""
 
 from __future__ import annotations
 

@@ -11,11 +11,11 @@ from tenonry_io_text.codec import Codec
 def bad_word_ids(
     words: Sequence[str] | str, codec: Codec, vocab_size: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Each word as it is written at the start of a text, and as it is written after a space if that is another token.
+    """Token ids of each word at the start of a text, and after a space if they differ.
 
     A word that starts a text and one inside a sentence are often different tokens; both are banned. The form after a
     space counts only if it is as long and begins differently: otherwise the space is a token of its own, and the first
-    form stands after it. Raises RequestError for a word without tokens, or with one that the model lacks.
+    form follows it. Raises RequestError for a word without tokens, or with one that the model lacks.
     """
     found: dict[tuple[int, ...], None] = {}
     for word in [words] if isinstance(words, str) else words:

@@ -95,7 +95,7 @@ class ChatRenderer:
 
     @property
     def source(self) -> str | None:
-        """The template of chats with tools; None where there is no template."""
+        """Template of chats with tools; None if there is no template."""
         return self._sources.get(TOOL_USE) or self._sources.get(DEFAULT)
 
     def render(

@@ -1,4 +1,4 @@
-"""Brings chat messages into the forms that a template reads, as plain data. Front end."""
+"""Converts chat messages to the forms that a template reads, as plain data. Front end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Message = dict[str, Any]
 
 
 class ChatImage(NamedTuple):
-    """One image of a chat: the field that it stands in, its URL, and how much of its detail the model is to see."""
+    """One image of a chat: its field, its URL, and its requested detail."""
 
     where: str
     url: str
@@ -27,9 +27,7 @@ class ChatImage(NamedTuple):
 
 
 class ChatImages:
-    """The images of one chat, in order, as `found`. `most` of them may be there; `token` is the text that stands for
-    each.
-    """
+    """The images of one chat, in order, as `found`. `most`: maximum number; `token`: placeholder text of each."""
 
     def __init__(self, most: int, token: str) -> None:
         self.token = token

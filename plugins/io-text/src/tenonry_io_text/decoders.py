@@ -1,9 +1,9 @@
 """Text of single tokens, for decoders where it is well defined. Front end.
 
 A tokenizer's decoder turns a list of tokens into text. For nearly all models each token contributes the same
-characters, or the same bytes of UTF-8, wherever it stands, except perhaps at the very start of a text. Such decoders
-are recognised here by their serialised form; a token's piece is worked out once, and every later use is one look-up.
-Any other decoder is run over a small window of tokens instead (`tenonry_io_text.window`).
+characters, or the same bytes of UTF-8, at any position, except perhaps at the very start of a text. Such decoders are
+recognised here by their serialised form; a token's piece is worked out once, and every later use is one look-up. Any
+other decoder is run over a small window of tokens instead (`tenonry_io_text.window`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Rule(Protocol):
 
 
 def _printable_bytes() -> dict[str, int]:
-    """Character → byte of byte-level BPE: printable Latin-1 stands for itself, the other 68 bytes follow from U+0100.
+    """Character → byte of byte-level BPE: printable Latin-1 represents itself, the other 68 bytes follow from U+0100.
 
     Source: `bytes_to_unicode` of GPT-2, https://github.com/openai/gpt-2/blob/master/src/encoder.py.
     """
@@ -49,7 +49,7 @@ def _printable_bytes() -> dict[str, int]:
 
 
 class ByteLevelRule:
-    """Byte-level BPE (GPT-2, Llama 3, Qwen, …): every character of a token stands for one byte."""
+    """Byte-level BPE (GPT-2, Llama 3, Qwen, …): every character of a token represents one byte."""
 
     first_differs = False
     each_byte = False
@@ -73,7 +73,7 @@ class ProbedRule:
     """Decoders that treat tokens independently, except for the first: a piece is the text that the decoder adds after
     an anchor.
 
-    `byte_tokens`: tokens such as <0xE2> stand for one byte each.
+    `byte_tokens`: tokens such as <0xE2> represent one byte each.
     """
 
     first_differs = True

@@ -96,7 +96,7 @@ class GrammarCheck:
 
 
 def _check_min_tokens(min_tokens: int, spec: StructuredOutput) -> None:
-    """Raises RequestError where no text of the specification has as many tokens: each stands for a byte at least."""
+    """Raise RequestError if no text of the specification has as many tokens: each is at least one byte."""
     from tenonry_grammars.lengths import longest_text
 
     if min_tokens and not spec.start_after:

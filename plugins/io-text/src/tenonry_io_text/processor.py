@@ -255,8 +255,8 @@ class TextIOProcessor(IOProcessor):
     # --------------------------------------------------------------------------------------------------- chats
 
     def render_chat(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> dict[str, Any]:
-        """A chat as a prompt for `process_prompt`: {"prompt": text, "add_special_tokens": False}, and "images" where it
-        holds some, which are read and decoded here: call it where that may take seconds.
+        """A chat as a prompt for `process_prompt`: {"prompt": text, "add_special_tokens": False}, and "images" if it
+        holds some, which are read and decoded here: call it in a thread that may block for seconds.
 
         Keyword arguments: `tools` and `documents` (lists of objects), `add_generation_prompt` (default: unless the last
         message is to be continued), `continue_final_message`, `chat_template_kwargs` (values for names that the

@@ -47,7 +47,7 @@ class WindowStream:
         return new
 
     def _add_silent(self) -> None:
-        """Keep the token, because it may begin a character, but not for ever: most are skipped special tokens."""
+        """Keep the token, because it may begin a character, but within a bound: most are skipped special tokens."""
         self._silent += 1
         if self._silent > MAX_HELD:
             del self._ids[self._context]
