@@ -32,7 +32,7 @@ TOOLS = (Tool("add"), Tool("say.it"))
 
 
 def vocabulary() -> Path | None:
-    """The file, where a package or the environment has it."""
+    """The file, from a package or the environment."""
     given_folder = os.environ.get(FOLDER)
     if given_folder:
         return Path(given_folder) / VOCABULARY

@@ -37,7 +37,7 @@ class ParserContext:
         return next((tool for tool in self.tools if tool.name == name), None)
 
     def schema(self, name: str, argument: str) -> object:
-        """The JSON schema of an argument of that tool; None where there is none."""
+        """The JSON schema of an argument of that tool; None if there is none."""
         tool = self.tool(name)
         properties = tool.parameters.get("properties") if tool is not None else None
         return properties.get(argument) if isinstance(properties, dict) else None
@@ -46,7 +46,7 @@ class ParserContext:
 class OutputParser(ABC):
     """Reads one completion: reasoning, text, and calls of tools.
 
-    - The events, with neighbours put together, depend on the text alone: not on how it was split.
+    - The events, with neighbours merged, depend on the text alone: not on how it was split.
     - Every call that starts ends, at the latest in `close`; calls do not overlap.
     - Text that is no markup of the format is passed on; nothing that looks like an answer is dropped.
     - No text makes it raise, hold more than a bounded part of the answer, or take more than linear time.

@@ -1,7 +1,7 @@
 """Grammars, in Lark's notation, of calls in a model's own format. Front end.
 
-Markup of a format stands in them as literals. Where a tokenizer has it as a special token, which is no text,
-`with_tokens` puts the token in its place.
+Markup of a format is included as literals. If a tokenizer has it as a special token, which is no text, `with_tokens`
+substitutes the token.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def json_rule(name: str, schema: Mapping[str, Any]) -> str:
 def with_tokens(grammar: str, tokens: Mapping[str, int]) -> str | None:
     """The same grammar with special tokens, by their markup, instead of its literals.
 
-    A rule with such a token is no single lexeme any more, and need not be: no text contains the token. None where
-    markup stands in an expression, or behind other text that ends a lazy lexeme.
+    A rule with such a token is no single lexeme any more, and need not be: no text contains the token. None if markup
+    is in an expression, or behind other text that ends a lazy lexeme.
     """
     if not tokens:
         return grammar
@@ -112,8 +112,8 @@ def arguments_of(tools: Sequence[Tool]) -> list[str]:
 class CallFormat:
     """JSON objects with a name and arguments: `begin`, an object, `end`, and `between` two calls.
 
-    `mark`: the beginning of a call that no text has, "" where a format has none. `begin` and `end` stand around each
-    call, or around all of them where the format `is_list`. `name` and `arguments` are the keys of the object.
+    `mark`: the beginning of a call that no text has, "" if a format has none. `begin` and `end` enclose each call, or
+    all of them if the format `is_list`. `name` and `arguments` are the keys of the object.
     """
 
     mark: str
@@ -125,7 +125,7 @@ class CallFormat:
     is_list: bool = False
 
     def demanded(self, tools: Sequence[Tool], *, parallel: bool) -> StructuredOutput:
-        """A call of one of the tools, or several where they may be parallel. Raises RequestError for too much text."""
+        """A call of one of the tools, or several if they may be parallel. Raises RequestError for too much text."""
         more = f"({literal(self.between)} call)*" if parallel else ""
         begin, end = literal(self.begin), literal(self.end)
         rules = [f"start: call {more}", f"call: {begin} one {end}"]

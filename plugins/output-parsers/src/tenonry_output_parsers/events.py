@@ -44,7 +44,7 @@ DELTAS = (ReasoningDelta, TextDelta, CallArguments)
 
 
 def joined(events: Iterable[Event]) -> list[Event]:
-    """The same events with neighbours of one kind put together and empty ones left out."""
+    """The same events with neighbours of one kind merged and empty ones removed."""
     pieces: list[tuple[type[Event], list[str]]] = []
     result: list[Event] = []
 

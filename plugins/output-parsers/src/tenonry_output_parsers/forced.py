@@ -18,7 +18,7 @@ ANY_OBJECT: dict[str, Any] = {"type": "object"}
 def forced_calls(
     tools: Sequence[Tool], *, parallel: bool, start_after: tuple[int, ...] = ()
 ) -> StructuredOutput:
-    """One call of one of the tools, or several where they may be parallel; `BareCalls` reads it.
+    """One call of one of the tools, or several if they may be parallel; `BareCalls` reads it.
 
     Raises RequestError for schemas that are too large together.
     """
@@ -61,7 +61,7 @@ def has_references(schema: Any) -> bool:
 
 
 def moved(schema: Any, place: str) -> Any:
-    """A schema whose references to itself hold where it stands at `place`, a JSON pointer with `#`."""
+    """A schema with its references adjusted to its new place `place`, a JSON pointer with `#`."""
     if isinstance(schema, list):
         return [moved(entry, place) for entry in schema]
     if not isinstance(schema, dict):

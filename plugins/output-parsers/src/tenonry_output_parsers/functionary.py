@@ -89,7 +89,7 @@ class FunctionaryRecipients(ScanningParser):
             lead = yield from self.source.until((RECIPIENT,), self.text)
 
     def _message(self, lead: str) -> Steps[None]:
-        """Read the name of a recipient, and arguments where it is a function's."""
+        """Read the name of a recipient, and arguments if it is a function."""
         source = self.source
         source.limit(MAX_KEY)
         try:

@@ -127,7 +127,7 @@ class Gemma(ScanningParser):
         self.arguments(": ")
 
     def _pass_text(self) -> Steps[None]:
-        """A text between two marks that stand for quotes."""
+        """A text between two marks that represent quotes."""
         source = self.source
         if not (yield from source.accept(self.quote)):
             raise Malformed("markup")

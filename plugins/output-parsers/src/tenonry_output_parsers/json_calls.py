@@ -17,7 +17,7 @@ SEPARATORS = (",", ";")
 class JsonCalls(ScanningParser):
     """Objects such as `{"name": …, "arguments": {…}}`, or lists of them, between two marks.
 
-    `starts`: the marks before calls; `end`: the mark behind them, "" where a format has none. `is_bare`: an answer may
+    `starts`: the marks before calls; `end`: the mark behind them, "" if a format has none. `is_bare`: an answer may
     begin with calls without a mark. Then an object is a call only if it names a function that the request offers.
     """
 

@@ -24,7 +24,7 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 
 
 def pass_value(source: TextInput, emit: Emit) -> Steps[None]:
-    """Pass one value on. Raises Malformed if none begins here, or markup stands in it, or the text ends."""
+    """Pass one value on. Raises Malformed if none begins here, markup interrupts it, or the text ends."""
     first = yield from source.need()
     if first in "{[":
         yield from _pass_container(source, emit)
@@ -113,7 +113,7 @@ def numbered_character(source: TextInput) -> Steps[str]:
 
 
 def hex_digits(source: TextInput, number: int) -> Steps[str]:
-    """So many hexadecimal digits. Raises Malformed."""
+    """Read `number` hexadecimal digits. Raises Malformed."""
     digits = ""
     while len(digits) < number:
         character = yield from source.need()
@@ -136,7 +136,7 @@ def short_string(source: TextInput) -> Steps[str]:
 
 
 def pass_arguments(source: TextInput, emit: Emit) -> Steps[None]:
-    """Pass arguments on as JSON: an object as it stands, a string with JSON in it decoded, nothing as `{}`."""
+    """Pass arguments on as JSON: an object unchanged, a string with JSON in it decoded, nothing as `{}`."""
     first = yield from source.need()
     if first == '"':
         is_empty = True

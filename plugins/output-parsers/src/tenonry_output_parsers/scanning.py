@@ -63,7 +63,7 @@ class Trimmed:
             self._spaces = self._spaces[excess:]
 
     def cut(self) -> None:
-        """Here stands markup: white space before it and after it goes."""
+        """Mark the position of markup: white space around it is dropped."""
         self._spaces = ""
         self._is_at_start = True
 
@@ -177,7 +177,7 @@ class ScanningParser(OutputParser):
         return True
 
     def skip_to(self, *marks: str) -> Steps[str]:
-        """Read up to and with one of these marks if it stands near; else nothing is skipped. Returns it, or ""."""
+        """Read up to and including one of these marks if it is near; else skip nothing. Returns it, or ""."""
         self.source.limit(MAX_BETWEEN)
         held: list[str] = []
         try:
@@ -243,7 +243,7 @@ class ScanningParser(OutputParser):
 
 
 class ArgumentWriter:
-    """Arguments that stand in markup one by one, written as one JSON object."""
+    """Arguments with markup of their own, written as one JSON object."""
 
     __slots__ = ("_emit", "_is_empty")
 

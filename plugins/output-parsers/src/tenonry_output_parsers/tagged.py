@@ -1,4 +1,4 @@
-"""Calls whose arguments stand in tags one by one, each as plain text. Front end.
+"""Calls with one tag per argument, each as plain text. Front end.
 
 The type of an argument follows from the schema of the function: strings are passed on while they arrive, other values
 once they are complete.
@@ -102,7 +102,7 @@ class TaggedParser(ScanningParser):
 class QwenCoder(TaggedParser):
     """`<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`: Qwen3-Coder, Qwen 3.5.
 
-    Models leave out the outer tags now and then, and end tags of parameters, too.
+    Models sometimes omit the outer tags, and end tags of parameters, too.
     """
 
     tool: ClassVar[str] = TOOL

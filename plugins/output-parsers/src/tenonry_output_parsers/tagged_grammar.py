@@ -50,14 +50,14 @@ class TaggedFormat:
     others: str = ""
 
     def demanded(self, tools: Sequence[Tool], *, parallel: bool) -> StructuredOutput | None:
-        """A call of one of the tools, or several; None where a schema cannot be held in this format."""
+        """A call of one of the tools, or several; None if this format cannot enforce a schema."""
         if not all(map(_is_held, tools)):
             return None
         more = '("\\n" call)*' if parallel else ""
         return lark(f"start: call {more}", f"call: {literal(self.mark)} one", *self._calls(tools))
 
     def allowed(self, tools: Sequence[Tool]) -> StructuredOutput | None:
-        """Text, and calls in it, whatever their arguments where a tool is not strict; None as `demanded`."""
+        """Text, and calls in it, with any arguments for tools that are not strict; None as `demanded`."""
         if not all(_is_held(tool) for tool in tools if tool.strict):
             return None
         end = literal(self.end)

@@ -172,7 +172,7 @@ class TextInput:
             yield
 
     def _find(self, marks: tuple[str, ...]) -> tuple[int, str]:
-        """(where the first mark begins, the mark); (up to where there is none, "")."""
+        """(start of the first mark, the mark); (end of the text that is free of marks, "") without one."""
         text = self._text
         pattern, beginnings, longest = _search(marks)
         found = pattern.search(text, self._at)

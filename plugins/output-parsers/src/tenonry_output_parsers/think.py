@@ -12,8 +12,8 @@ from tenonry_output_parsers.text_input import Malformed, Steps
 class Think(ScanningParser):
     """`<think>…</think>` at the start of the answer: DeepSeek, Qwen, GLM and many others.
 
-    The start tag may stand at the end of the prompt, where some chat templates put it. A tag later in the answer is
-    text: a model may well write about tags.
+    The start tag may be at the end of the prompt, as with some chat templates. A tag later in the answer is text: a
+    model may well write about tags.
     """
 
     start: ClassVar[str] = "<think>"
