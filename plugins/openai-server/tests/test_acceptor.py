@@ -55,6 +55,6 @@ def test_servers_that_share_a_socket_get_equal_parts_of_a_burst(api, num_servers
 
 
 def test_one_server_accepts_many_in_a_turn(api):
-    """The second one stands for a turn that has passed."""
+    """The second one represents a later iteration."""
     total = MAX_ACCEPTED_PER_TURN
     assert counts_after_burst(api, 2, total, is_shared=False) == [total, 0]

@@ -85,7 +85,7 @@ def test_open_paths_are_exact(path, make_api):
 
 
 def test_host_header_does_not_choose_the_path(make_api):
-    """CVE-2026-48710: a check of an URL put together from the Host header could be led astray."""
+    """CVE-2026-48710: a check of an URL assembled from the Host header could be misled."""
     api = make_api(api_key=("one",))
     response = api.get("/v1/models", headers={"host": "127.0.0.1/health?"})
     assert response.status_code == 401

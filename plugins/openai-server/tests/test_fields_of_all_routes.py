@@ -1,4 +1,4 @@
-"""Fields of the routes that come in packages are judged by the server's rules, at every level."""
+"""Fields of the packaged routes are checked by the server's rules, at every level."""
 
 from __future__ import annotations
 

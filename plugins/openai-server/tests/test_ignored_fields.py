@@ -334,7 +334,7 @@ def test_requests_without_a_schema_are_not_relaxed(make_api):
 
 @pytest.mark.parametrize("detail", [None, "auto", "low", "high"])
 def test_detail_of_an_image_is_honoured(detail, api):
-    """By the IO processor; nothing of it is left out."""
+    """By the IO processor; no value is ignored."""
     url = {"url": "data:image/png;base64,aGk=", "detail": detail}
     content = [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": url}]
     response = post(api, {"messages": [{"role": "user", "content": content}]})

@@ -195,7 +195,7 @@ def test_head_is_bounded(extra, live, connect):
 
 
 def test_header_without_an_end_is_bounded(live, connect):
-    """The parser collects a value until it ends; it must not grow for ever."""
+    """The parser collects a value until it ends; it must not grow without bound."""
     raw = connect(live).send(b"GET /health HTTP/1.1\r\nx: ")
     for _ in range(20):
         raw.send(b"a" * 10_000)
@@ -257,7 +257,7 @@ def test_http_1_0_gets_no_chunks(live, connect):
 
 @pytest.mark.parametrize("late", [b"x", b"x" * 10])
 def test_body_after_its_answer_does_not_keep_the_connection(late, make_live, connect):
-    """Idle connections are closed; one that brought a body late, or a part of it, stayed for ever."""
+    """Idle connections are closed; one with a late or partial body stayed open indefinitely."""
     raw = connect(make_live(keep_alive_timeout=1))
     raw.send(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n").until(
         b"unknown_url"

@@ -123,7 +123,7 @@ def test_text_offsets_count_broken_characters(pieces, expected):
 
 @pytest.mark.parametrize("bounds", [(), (1,), (1, 2, 3, 4)])
 def test_bytes_of_all_tokens_decode_to_the_text(make_context, bounds):
-    """OpenAI's clients join them where a character is made of several tokens."""
+    """OpenAI's clients join them if a character consists of several tokens."""
     text = "€é"
     token_ids = list(text.encode())
     context = make_context(num_logprobs=1)

@@ -58,7 +58,7 @@ def ask(api, **fields):
 
 
 def streamed(api, **fields):
-    """(message, finish reason) per choice, put together as clients do it."""
+    """(message, finish reason) per choice, assembled as clients do it."""
     body = {"messages": MESSAGES, "tools": [ADD, SAY], "max_tokens": 1000, **fields}
     found: dict[int, tuple[dict, list]] = {}
     for event in api.stream(PATH, body)[:-1]:

@@ -1,8 +1,8 @@
 """Access control: plain ASGI, deny by default, in front of every route, plugins' included. Front end.
 
-Decisions look at `scope["path"]`, never at an URL put together from headers. Without API keys there is nothing to
-check, except that a server on a local address answers only to local host names: otherwise any web page could reach it
-by pointing a name of its own at 127.0.0.1.
+Decisions use `scope["path"]`, never an URL assembled from headers. Without API keys there is nothing to check, except
+that a server on a local address answers only to local host names: otherwise any web page could reach it by pointing a
+name of its own at 127.0.0.1.
 """
 
 from __future__ import annotations

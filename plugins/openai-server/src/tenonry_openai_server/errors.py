@@ -1,7 +1,7 @@
 """The answer to a client when something fails: OpenAI's error shape, everywhere. Front end only.
 
-Errors that are meant for the client (`RequestError`, `APIError`) keep their text. Of anything else the client gets a
-fixed sentence and the request id, and the log gets the cause: texts of unexpected exceptions may hold addresses.
+Errors for the client (`RequestError`, `APIError`) keep their text. For all others the client gets a fixed sentence and
+the request id, and the log the cause: texts of unexpected exceptions may hold addresses.
 """
 
 from __future__ import annotations

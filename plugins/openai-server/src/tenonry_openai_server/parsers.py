@@ -33,7 +33,7 @@ Found = tuple[type[OutputParser], PluginRecord]
 
 
 def find_parsers(setting: str) -> list[Found]:
-    """The classes that names joined by `+` stand for. Raises PluginError, and ConfigError for too many."""
+    """Classes for names joined by `+`. Raises PluginError, and ConfigError for too many."""
     names = [setting] if ":" in setting else setting.split("+")
     if len(names) > MOST_PARSERS:
         raise ConfigError(
@@ -169,7 +169,7 @@ class OutputParsers:
         return replace(grammar, grammar=text) if text is not None else None
 
     def start_after(self, prompt: object) -> tuple[int, ...]:
-        """The tokens that end the reasoning where this prompt has begun it: its form holds then."""
+        """Tokens that end the reasoning if this prompt has begun it: the answer's form applies after them."""
         context = ParserContext((), self._end_of_prompt(prompt))
         for cls, _ in self._found:
             if cls.ends_reasoning and cls(context).begins_in_reasoning:

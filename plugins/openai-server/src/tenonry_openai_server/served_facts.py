@@ -35,7 +35,7 @@ class CardFacts(msgspec.Struct, frozen=True):
 
 
 class ServedFacts:
-    """The answer of the workers, kept once it is there. Workers without `model_facts` have none."""
+    """The workers' answer, cached once received. Workers without `model_facts` have none."""
 
     def __init__(self) -> None:
         self._asking: asyncio.Task[None] | None = None

@@ -1,7 +1,7 @@
 """The server's own settings, in addition to `EngineConfig`: one frozen model for flags, environment and YAML. Light;
 front end.
 
-The YAML file of `--config` holds the engine's and the server's settings side by side; each model takes its own keys.
+The YAML file of `--config` holds the engine's and the server's settings together; each model reads its own keys.
 """
 
 from __future__ import annotations

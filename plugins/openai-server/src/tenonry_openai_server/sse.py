@@ -1,7 +1,7 @@
 """Sends a stream of outputs as server-sent events, in raw bytes, to one client. Front end, event loop.
 
 The generator is pulled: while a client does not read, nothing is taken from the engine's stream, whose deltas are then
-joined, so a slow reader costs neither other requests nor memory. Headers wait for the first output, so that a refused
+joined, so a slow reader costs neither other requests nor memory. Headers wait for the first output, so that a rejected
 request gets its own status, but no longer than HEAD_START_S.
 """
 
@@ -78,7 +78,7 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def _write(self, output: RequestOutput) -> bytes:
-        """The events of an output that may bring many log-probabilities."""
+        """Write the events of an output, off the loop if it has many log-probabilities."""
         return await off_loop(logprobs_size([output]), lambda: self.write(output))
 
     async def _fail(self, scope: Scope, error: Exception, watch: DisconnectWatch) -> None:

@@ -110,7 +110,7 @@ class ServerState:
 
     @property
     def engine(self) -> AsyncLLM:
-        """The engine, for requests that need no tokens from it. Raises APIError 503 before it is there."""
+        """The engine, for requests that need no tokens from it. Raises APIError 503 before it is ready."""
         if self._engine is None:
             raise self._refusal(Phase.STARTING if self.phase is Phase.READY else self.phase)
         return self._engine

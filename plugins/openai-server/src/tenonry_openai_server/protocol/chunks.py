@@ -85,7 +85,7 @@ class ChunkWriter(ABC):
         self._heads: dict[int, bytes] = {}  # of the completions that have begun
 
     def __call__(self, output: RequestOutput) -> bytes:
-        """The events for one output; nothing, where it brings no text yet. Raises EngineGenerateError."""
+        """Events for one output; none if it has no new text. Raises EngineGenerateError."""
         prompt = self._prompts.get(output.request_id) or self._begin(output)
         events = []
         if output.weight_version:
@@ -138,7 +138,7 @@ class ChunkWriter(ABC):
         )
 
     def _usage(self, prompt: _Prompt, generated: int) -> bytes:
-        """The field `usage` of a chunk, after so many generated tokens."""
+        """Field `usage` of a chunk, after `generated` tokens."""
         if not self.context.options.continuous_usage:
             return self._no_usage
         return b',"usage":' + _encode(Usage.of(prompt.tokens, generated, prompt.cached))

@@ -122,7 +122,7 @@ def _chat_choice(
 
 
 def _parsed_message(reader: CompletionReader, completion: CompletionOutput) -> ChatMessage:
-    """The whole answer as the parser reads it. Its content is null where there are calls and no text."""
+    """The whole answer as read by the parser. Its content is null if there are calls and no text."""
     texts: list[str] = []
     reasoning: list[str] = []
     calls: list[ChatToolCall] = []

@@ -1,8 +1,8 @@
 """Bytes of a body to a checked request model, or a 400 that names the field, the value and the bound. Front end.
 
-A body is cut into its top-level fields first, without making objects of them: names and sizes are checked on the raw
-fields, so that millions of fields, or of tiny lists in a field that holds a few numbers, are never built. A model
-brings its own decoders for the fields that may be large. Names that the model lacks are judged by `names.py`.
+A body is split into its top-level fields first, without making objects of them: names and sizes are checked on the raw
+fields, so that millions of fields, or of tiny lists in a field that holds a few numbers, are never built. A model has
+its own decoders for the fields that may be large. Names that the model lacks are checked by `names.py`.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _decode(model: type[Body], fields: Mapping[str, msgspec.Raw]) -> dict[str, A
 
 
 def _decode_small(name: str, raw: msgspec.Raw) -> Any:
-    """The value; an integer also where it is written as 3.0, which is the same number in JSON."""
+    """Decode the value; an integer may also be written as 3.0, which is the same number in JSON."""
     try:
         value = msgspec.json.decode(raw)
     except msgspec.ValidationError:  # the syntax is right, but a number is beyond 64 bits

@@ -117,10 +117,10 @@ class CompletionReader:
 
 
 class HiddenTexts:
-    """Leaves the texts of hidden special tokens out of a stream's text, where those tokens stand in it.
+    """Removes the texts of hidden special tokens from a stream's text.
 
-    The text of a token may come later than its id, where a stop string could begin; ordinary tokens may spell it, too.
-    So a text is looked for only while a hidden token has arrived whose text has not.
+    The text of a token may come later than its id, if a stop string could begin; ordinary tokens may spell it, too. So
+    a text is looked for only while a hidden token has arrived whose text has not.
     """
 
     __slots__ = ("_expected", "_held", "_text_of")

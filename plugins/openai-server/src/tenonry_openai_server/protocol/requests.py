@@ -174,7 +174,7 @@ class ChatRequest(ChatPrompt, SamplingBody):
 
     @property
     def shown_tools(self) -> list[ToolFunction]:
-        """None where the request forbids calls; those of `allowed_tools` where it names some."""
+        """Tools in the prompt: none if the request forbids calls; those of `allowed_tools` if it names some."""
         if self.tool_choice == "none":
             return []
         tools = super().shown_tools

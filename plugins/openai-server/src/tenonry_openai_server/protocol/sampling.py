@@ -49,7 +49,7 @@ def at_most(count: int) -> BeforeValidator:
 
 
 def _names(value: Any) -> dict[str, Any]:
-    """A mapping of few names. Raises ValueError for anything else."""
+    """A mapping of few names. Raises ValueError for other values."""
     if not isinstance(value, dict) or len(value) > MAX_EXTRA_ARGS:
         raise ValueError(f"must be a mapping of at most {MAX_EXTRA_ARGS} names")
     if any(len(name) > MAX_EXTRA_NAME_CHARS for name in value):

@@ -41,7 +41,7 @@ class CompletionView:
         self._begun = False
 
     def show(self, output: RequestOutput, completion: CompletionOutput) -> ShownTokens:
-        """The next part. The first one brings the prompt, if it is echoed."""
+        """The next part. The first one includes the prompt, if it is echoed."""
         options = self._context.options
         echoed = output if options.echo and not self._begun else None
         self._begun = True

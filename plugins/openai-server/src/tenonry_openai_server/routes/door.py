@@ -36,7 +36,7 @@ from tenonry_output_parsers.events import Event, TextDelta
 class ChatPart(NamedTuple):
     """Next part of a chat's answer. Tokens are counted from the beginning.
 
-    `finish_reason` stands in the last part: "stop", "length", "tool_calls" or "abort"; `stop_reason` is the stop string
+    `finish_reason` is set in the last part: "stop", "length", "tool_calls" or "abort"; `stop_reason` is the stop string
     that ended the answer. `weight_version`: of the weights that made the newest tokens, "" for those at the start.
     `logprobs`: an entry of /v1/chat/completions per new token, if the chat requested them.
     """
@@ -154,7 +154,7 @@ class ChatDoor:
         return DisconnectWatch(request.receive)
 
     async def chat(self, request: Request, fields: Mapping[str, Any]) -> ChatAnswer:
-        """Begin the answer to a chat, whose fields are those of /v1/chat/completions but for `n` and `stream`.
+        """Begin the answer to a chat, whose fields are those of /v1/chat/completions except `n` and `stream`.
 
         Raises errors that the server answers with 4xx or 503.
         """

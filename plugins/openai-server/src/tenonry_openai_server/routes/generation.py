@@ -167,7 +167,7 @@ class Generation:
         self._params = msgspec.structs.replace(self._params, structured_output=bounded)
 
     async def relax(self, report: Ignored) -> None:
-        """Leave out keywords of the schema that cannot be enforced, and report them. Raises RequestError."""
+        """Drop keywords of the schema that cannot be enforced, and report them. Raises RequestError."""
         wanted = self._params.structured_output
         relaxed_output = getattr(self._engine.io_processor, "relaxed_output", None)
         if wanted is None or wanted.json is None or relaxed_output is None:

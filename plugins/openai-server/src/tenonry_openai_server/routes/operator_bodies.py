@@ -37,7 +37,7 @@ async def read_operation(request: Request, model: type[BodyType]) -> BodyType:
 
 
 def _merged(model: type[ControlBody], raw: bytes, given: dict[str, Any]) -> bytes:
-    """The body with the fields of the query; a faulty body stays as it is. Raises APIError 400 where they differ."""
+    """The body with the fields of the query; a faulty body stays unchanged. Raises APIError 400 if they differ."""
     try:
         fields = dict(top_fields(raw, rules_of_body(model)))
         for name, value in given.items():

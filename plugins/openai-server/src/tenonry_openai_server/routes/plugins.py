@@ -1,8 +1,8 @@
 """The extension point `tenonry.routes`: third-party routes under /plugins/<name>, behind the same checks. Front end.
 
 An entry point names a callable: it gets a RouteContext and returns an ASGI application, such as a FastAPI or Starlette
-router. It is called before the model loads; the engine is there once the server is ready. With the attribute `at_root`
-the callable returns an APIRouter, whose routes stand at their own paths, such as /v1/responses.
+router. It is called before the model loads; the engine is available once the server is ready. With the attribute
+`at_root` the callable returns an APIRouter, whose routes have their own paths, such as /v1/responses.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ async def tokenize(request: Request) -> Response:
 
 @router.post("/detokenize", **describe("Text of token ids", DetokenizeRequest, DetokenizeResponse))
 async def detokenize(request: Request) -> Response:
-    """The text that token ids stand for."""
+    """Convert token ids to text."""
     state = server_state(request)
     engine = state.engine
     body = await read_body(request, DetokenizeRequest)

@@ -2,7 +2,7 @@
 loop, with the HTTP server, lives in a thread of its own and answers from the first moment, while the model loads.
 
 So engines are started and stopped by the thread that stays (a child may be tied to the life of the thread that made
-it), a signal during a long start interrupts it where it stands, and probes never hang.
+it), a signal interrupts a long start at any point, and probes never hang.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def _why(error: OSError, host: str, port: int) -> str:
 
 
 def owner_of(port: int) -> str:
-    """The part of a message that names the process listening on a TCP port; empty where that cannot be seen."""
+    """Part of a message that names the process listening on a TCP port; empty if unknown."""
     import psutil
 
     try:
