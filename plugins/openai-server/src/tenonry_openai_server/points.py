@@ -6,13 +6,7 @@ from tenonry.plugin import Point
 
 # A name stands for a function of a RouteContext, that returns an ASGI application.
 ROUTES = Point(
-    "tenonry.routes",
-    None,
-    {
-        "responses": "tenonry-route-responses",
-        "messages": "tenonry-route-messages",
-        "pooling": "tenonry-route-pooling",
-    },
+    "tenonry.routes", None, dict.fromkeys(("messages", "pooling", "responses"), "tenonry-routes")
 )
 
 FIRST_PARTY_PARSERS = (
