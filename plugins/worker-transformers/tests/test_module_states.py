@@ -73,7 +73,7 @@ def test_two_requests_in_turns_see_their_own():
 
 
 def test_a_new_request_begins_where_no_run_has_been():
-    """Also where a module writes into the tensor that it began with."""
+    """Also if a module writes into its initial tensor."""
     model, states = found()
     for _ in range(2):
         states.put(None)

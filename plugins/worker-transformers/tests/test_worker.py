@@ -133,7 +133,7 @@ def test_facts_come_without_weights(load_format):
 
 @pytest.mark.parametrize("family", ["gemma3", "bart"])
 def test_a_shard_that_the_model_does_not_need_may_be_absent(tmp_path, family):
-    """As of a wrapper's towers. The generation config is read as ever."""
+    """For example of a wrapper's towers. The generation config is read as usual."""
     folder = families.folder(family)
     for name in ("config.json", "generation_config.json"):
         (tmp_path / name).write_bytes((families.path(family) / name).read_bytes())

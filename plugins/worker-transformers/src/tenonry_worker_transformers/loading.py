@@ -1,4 +1,4 @@
-"""From a folder to a model that `generate` can run: which class it is, refusals, weights. Worker process."""
+"""From a folder to a model that `generate` can run: its class, rejections, weights. Worker process."""
 
 from __future__ import annotations
 

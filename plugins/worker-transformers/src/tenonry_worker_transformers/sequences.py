@@ -101,8 +101,8 @@ class Sequences:
     ) -> Iterator[torch.Tensor]:
         """Compute `row` up to position `end` of its `tokens` i64[1, …], which hold the whole prompt.
 
-        Logits [K, V] of each call, those of the last position at the end; nothing while tokens are collected: where a
-        prompt cannot be cut, it is computed when its last chunk is there. `most`: tokens of a call, where it can.
+        Logits [K, V] of each call, those of the last position at the end; nothing while tokens are collected: a prompt
+        that cannot be split is computed when its last chunk has arrived. `most`: maximum tokens of a call, if it can.
         """
         request = self._requests[row]
         cut = self._chunks and not self._calls.is_encoder_decoder

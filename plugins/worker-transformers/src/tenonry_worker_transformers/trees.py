@@ -130,8 +130,8 @@ class RowDimensions:
     def joined(self, trees: Sequence[Any], shifts: Sequence[int]) -> Any:
         """One tree for the rows of all; `shifts[i]` places on the left of tree i are padding.
 
-        Where a tensor is longer in some trees than in others, the shorter ones get zeros on the left. Numbers must be
-        equal, or lengths that differ by the padding. Raises NotBatchable.
+        Tensors of different lengths are padded with zeros on the left. Numbers must be equal, or lengths that differ by
+        the padding. Raises NotBatchable.
         """
 
         def leaf(path: Path, leaves: Leaves) -> Any:
