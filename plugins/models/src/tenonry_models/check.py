@@ -47,9 +47,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(config: EngineConfig, memory: int | None = None) -> Report:
-    """The report on `config.model` with these settings; `memory`: free bytes to judge for, else those of this machine.
+    """The report on `config.model` with these settings; `memory`: free bytes to assume, else those of this machine.
 
-    Raises ModelError or ConfigError when there is no model to report on, or a setting is wrong whatever the model.
+    Raises ModelError or ConfigError when there is no model to report on, or a setting is invalid for any model.
     """
     manager = PluginManager(config.plugins)
     worker = manager.resolve("worker", config.worker, config)
@@ -117,7 +117,7 @@ def _check_ranks(facts: WorkerFacts, config: EngineConfig) -> None:
 
 
 def _check_tokenizer(manager: PluginManager, config: EngineConfig, model: ModelInfo) -> None:
-    """Raises ModelError when the tokenizer that is there does not fit the model, as a front end would."""
+    """Raise ModelError when the tokenizer does not fit the model, as a front end would."""
     folder = Path(model.tokenizer_path or model.path)
     if config.skip_tokenizer_init or not (folder / "tokenizer.json").exists():
         return

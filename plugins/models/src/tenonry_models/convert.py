@@ -86,7 +86,7 @@ def _text(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def pickle_files(folder: Path) -> list[Path]:
-    """The files with the weights, in a fixed order. Raises ModelError: none, safetensors are there, or some missing."""
+    """Files with the weights, in a fixed order. Raises ModelError: none found, safetensors exist, or some missing."""
     if any(folder.glob("*.safetensors")):
         raise ModelError(f"{folder} has *.safetensors already; nothing needs to be converted")
     if (folder / INDEX).exists():
