@@ -91,7 +91,7 @@ class DeltaRule:
 
 
 def runs_of(order: torch.Tensor | None, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The order as pieces of neighbouring columns: where each begins and how long it is, i64[runs] each."""
+    """The order as runs of neighbouring columns: start and length of each, i64[runs]."""
     if order is None:
         return torch.zeros(1, dtype=torch.int64), torch.full((1,), columns)
     is_first = torch.ones_like(order, dtype=torch.bool)

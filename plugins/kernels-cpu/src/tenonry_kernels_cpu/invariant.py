@@ -70,7 +70,7 @@ class _LayerAdapters(ctypes.Structure):
 
 
 def in_panels(weight: torch.Tensor) -> torch.Tensor:
-    """`weight` [outputs, inputs] → [⌈outputs / PANEL⌉, inputs, PANEL], zeros where there is no output."""
+    """`weight` [outputs, inputs] → [⌈outputs / PANEL⌉, inputs, PANEL], padded with zeros."""
     missing = -len(weight) % PANEL
     filled = functional.pad(weight, (0, 0, 0, missing))
     return filled.view(-1, PANEL, weight.shape[1]).transpose(1, 2).contiguous()

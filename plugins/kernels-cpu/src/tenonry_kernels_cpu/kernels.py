@@ -64,7 +64,7 @@ class CpuKernels(StepKernels):
         return None
 
     def __init__(self, instruction_set: str | None = None) -> None:
-        """`instruction_set`: another than the best. Raises LibraryError where it, or the library, cannot be used."""
+        """`instruction_set`: another than the best. Raises LibraryError if it, or the library, cannot be used."""
         known = instruction_sets()
         if instruction_set is not None and instruction_set not in known:
             raise LibraryError(
