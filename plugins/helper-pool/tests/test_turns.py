@@ -1,4 +1,4 @@
-"""Slots: at most so many, one of them for short jobs; bounded per client; everything is given back."""
+"""Slots: bounded in number, one of them for short jobs; bounded per client; all are released."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ class Background:
 
     Work that takes longer than `QUICK_S` continues with the priority `nice` (up to 19, the lowest) while the next
     begins; so quick work does not queue behind it. Threads that share locks with others, such as the interpreter's,
-    must not be lowered far: a lock that one of them holds is held for longer. `stack_bytes`: of these threads, 0 for
-    the usual.
+    must not be lowered far: a lock that one of them holds is held for longer. `stack_bytes`: stack size of these
+    threads, 0 for the default.
     """
 
     def __init__(self, name: str, stack_bytes: int, nice: int) -> None:

@@ -16,7 +16,7 @@ _NUMBERS = itertools.count(1)
 
 
 def current_client() -> str:
-    """Name of the client; a new one for each call where none is set, so that each request is its own client."""
+    """Name of the client; a new one for each call if none is set, so that each request is its own client."""
     return _CLIENT.get() or f"request {next(_NUMBERS)}"
 
 

@@ -1,4 +1,4 @@
-"""Frames between the owner of a pool and its helper processes: a length, and so many bytes. Both processes."""
+"""Frames between the owner of a pool and its helper processes: a length, followed by its bytes. Both processes."""
 
 from __future__ import annotations
 

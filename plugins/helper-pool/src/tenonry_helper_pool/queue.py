@@ -89,7 +89,7 @@ class FairQueue(Generic[JobType]):
         return job
 
     def done(self, job: JobType, seconds: float) -> None:
-        """A job that was taken has ended after so many seconds."""
+        """Record the end of a started job, and its duration."""
         client = self._clients[job.client]
         client.used_s += seconds - job.charged_s
         client.num_running -= 1

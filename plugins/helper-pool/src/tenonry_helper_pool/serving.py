@@ -61,7 +61,7 @@ def serve(payload: Mapping[str, str]) -> int:
 
 
 def _built(target: str, channel: socket.socket) -> Handler | None:
-    """The handler, built at a low priority; None where that failed, of which the owner was informed."""
+    """The handler, built at a low priority; None if that failed, which was reported to the owner."""
     setup = bytes(receive(channel))
     found: list[Handler | str] = []
     thread = threading.Thread(target=_build, args=(target, setup, found), name="helper-build")
