@@ -64,7 +64,7 @@ def _kind_of(values: np.ndarray, name: str, kind: Kind) -> Kind:
 
 
 def blocks(values: np.ndarray, kind: Kind) -> np.ndarray:
-    """In blocks, by the library where it can, else by llama.cpp."""
+    """Quantise to blocks, by the library if it can, else by llama.cpp."""
     if not kind.name.endswith("_K"):
         return gguf.quantize(values, kind)
     ggml = ctypes.CDLL(os.environ[GGML])

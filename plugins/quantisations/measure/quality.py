@@ -42,7 +42,7 @@ FLOATS = "float32"
 
 
 def weights_4(size: int) -> dict[str, Any]:
-    """4 bits by groups of so many columns."""
+    """Settings for 4 bits in groups of columns."""
     return {
         "num_bits": 4,
         "type": "int",

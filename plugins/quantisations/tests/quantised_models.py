@@ -139,7 +139,7 @@ def write_floats(folder: Path, block: list[int] | None) -> LlamaForCausalLM:
 
 
 def split(weight: torch.Tensor, config: dict, method: str):
-    """The tensors of one matrix, and the floats that they stand for; with `desc_act`, groups are any columns."""
+    """The tensors of one matrix, and their dequantised floats; with `desc_act`, groups are any columns."""
     rows, columns = weight.shape
     bits = config["bits"]
     size = config["group_size"] if config["group_size"] > 0 else columns

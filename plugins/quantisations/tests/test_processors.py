@@ -85,7 +85,7 @@ def test_int8_runs_on_processors_that_do_not_multiply_bytes(tmp_path):
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_torch_multiplies_floats_where_it_cannot_multiply_bytes(bits, monkeypatch):
-    """As over several ranks, and where there are no step kernels."""
+    """As over several ranks, and without step kernels."""
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     matrix = torch.randn(48, 96, generator=torch.Generator().manual_seed(3))
     weight = (rounded4 if bits == 4 else rounded)(matrix)

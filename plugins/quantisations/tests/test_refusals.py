@@ -329,7 +329,7 @@ def test_other_formats_of_modelopt_are_refused_by_name(tmp_path):
 
 
 def test_a_text_model_may_declare_it_by_itself(tmp_path):
-    """In a model that also sees, the entry stands in text_config."""
+    """In a multimodal model, the entry is in text_config."""
     from pathlib import Path
 
     from tenonry_torch_base.folder import declared_quantisation

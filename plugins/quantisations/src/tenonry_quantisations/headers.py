@@ -54,7 +54,7 @@ class Parts:
             )
 
     def num_groups(self, columns: int, group_size: int) -> int:
-        """Of so many columns; −1 is one group."""
+        """Number of groups for a group size; −1 is one group."""
         if group_size == -1:
             return 1
         if group_size < 1 or columns % group_size:

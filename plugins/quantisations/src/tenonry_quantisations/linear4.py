@@ -42,7 +42,7 @@ def linear4(
 
 
 def _in_order(weight: QuantisedWeight) -> tuple[torch.Tensor | None, QuantisedWeight] | None:
-    """With the columns of each group side by side, and which columns these were; None if groups differ in size."""
+    """The weight with the columns of each group adjacent, and their original indices; None if groups differ in size."""
     if weight.group_of is None:
         return None, weight
     counts = weight.group_of.bincount(minlength=weight.num_groups)
@@ -53,7 +53,7 @@ def _in_order(weight: QuantisedWeight) -> tuple[torch.Tensor | None, QuantisedWe
 
 
 def _cut(weight: QuantisedWeight, times: int) -> QuantisedWeight:
-    """The same with each group in so many."""
+    """The same with each group split into equal parts."""
     if times == 1:
         return weight
     zeros = weight.zeros
@@ -65,7 +65,7 @@ def _cut(weight: QuantisedWeight, times: int) -> QuantisedWeight:
 
 
 class Linear4(QuantisedLinear):
-    """`order`: the input's columns in the order of the groups; None where they are in it."""
+    """`order`: the input's columns in the order of the groups; None if they are in it."""
 
     __slots__ = ("bias", "many", "order", "pairs", "size", "weight")
 

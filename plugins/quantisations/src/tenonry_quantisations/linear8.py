@@ -48,14 +48,14 @@ def multiplies_bytes() -> bool:
 def linear8(
     weight: QuantisedWeight, bias: torch.Tensor | None, dtype: torch.dtype
 ) -> QuantisedLinear | None:
-    """None where a matrix has other scales than one per output."""
+    """Linear layer of a matrix; None if it has other scales than one per output."""
     if weight.num_groups != 1 or weight.zeros is not None:
         return None
     return Linear8(weight, bias, dtype) if multiplies_bytes() else FloatLinear(weight, bias, dtype)
 
 
 class FloatLinear(QuantisedLinear):
-    """The floats that a matrix stands for."""
+    """Linear layer over the dequantised floats of a matrix."""
 
     __slots__ = ("bias", "weight")
 

@@ -1,8 +1,7 @@
 """Floats to 4 bits with one scale per 32 neighbours of a row. Worker process.
 
-The 16 values reach from −8 to 7, so a group's largest element becomes −8, by a negative scale where it is positive.
-Then the scale becomes the one with the least squared error for these values, and the group is rounded
-with it once more.
+The 16 values reach from −8 to 7, so a group's largest element becomes −8, by a negative scale if it is positive. Then
+the scale becomes the one with the least squared error for these values, and the group is rounded with it once more.
 """
 
 from __future__ import annotations
