@@ -2,7 +2,7 @@
 process.
 
 Light: the worker implements it, and a drafter handles tokens alone. The worker decides which K/V are kept, and where
-they are truncated: the next token is a function of the passed history, and of nothing else.
+they are truncated: the next token is a function of the passed history alone.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class DraftModels(Protocol):
     """Opens draft models."""
 
     def open(self, name: str, kv_cache_bytes: int) -> DraftModel:
-        """The model of a folder, a registered name or a hub id, loaded. `kv_cache_bytes`: at most so many for its K/V.
+        """The model of a folder, a registered name or a hub id, loaded. `kv_cache_bytes`: bound of its K/V.
 
         Raises ModelError or ConfigError for one that cannot be run, or whose vocabulary is another.
         """

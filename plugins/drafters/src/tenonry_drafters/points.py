@@ -28,7 +28,7 @@ def find_drafter(choice: PluginChoice) -> tuple[type[Drafter], PluginRecord]:
 
 
 def build_drafter(found: type[Drafter], record: PluginRecord, context: DrafterContext) -> Drafter:
-    """An instance with its options. Raises PluginError, or ConfigError where it cannot work."""
+    """An instance with its options. Raises PluginError, or ConfigError if it cannot work."""
     context.options = load_options(record, found)
     with blamed(record, "its constructor"):
         return found(context)
