@@ -43,7 +43,9 @@ PROJECTION = re.compile(r"(.+\.(?:q|k|v|o|gate|up|down)_proj)\.weight")
 
 
 class AdaptersReport(msgspec.Struct, kw_only=True):
-    """Spreads over runs: a decoding step of `rows` rows, without adapters and with so many of them, and the ratio."""
+    """Spreads over runs: a decoding step of `rows` rows, without adapters and with the given numbers of them, and the
+    ratio.
+    """
 
     bench: str = "adapters"
     runs: int
@@ -186,7 +188,7 @@ def _elapsed(
 
 
 def describe(report: AdaptersReport) -> str:
-    """A few lines for people."""
+    """A few lines of readable text."""
     return "\n".join(
         [
             f"{report.runs} runs of {report.rows} rows; median (min–max)",

@@ -50,7 +50,7 @@ class AffinityResult(msgspec.Struct, kw_only=True):
 
 
 class AffinityReport(msgspec.Struct, kw_only=True):
-    """`sizes` are tokens but for the counts and the pause; `results` begin with the single engine."""
+    """`sizes` are tokens, except the counts and the pause; `results` begin with the single engine."""
 
     bench: str = "affinity"
     sizes: dict[str, float]

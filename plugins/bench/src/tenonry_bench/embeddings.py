@@ -114,7 +114,7 @@ def random_texts(count: int) -> list[str]:
 
 
 def sentence_transformers(model: str, dtype: str, batch: int) -> Vectors:
-    """Its `encode`. Raises ConfigError where it is not installed."""
+    """Its `encode`. Raises ConfigError if it is not installed."""
     try:
         from sentence_transformers import SentenceTransformer
     except ModuleNotFoundError as error:
@@ -139,7 +139,7 @@ def vectors_of(llm: LLM) -> Vectors:
 
 
 def compared(sides: dict[str, Vectors], texts: Sequence[str]) -> float:
-    """The greatest difference, which also warms both up. Raises ConfigError where they are not the same vectors."""
+    """The greatest difference; also warms both up. Raises ConfigError if the vectors differ."""
     ours, theirs = (vectors(texts) for vectors in sides.values())
     if ours.shape != theirs.shape or not abs(ours - theirs).max() <= ROUNDING:
         raise ConfigError(

@@ -39,7 +39,7 @@ class EngineReport(msgspec.Struct, kw_only=True):
     """Spreads are over runs; `ttft_ms` and `tpot_ms` of the runs' medians. CPU times are user and system together.
 
     `chunks` counts outputs that streams delivered. A worker that computes nothing runs ahead of the consumer, so an
-    output brings several tokens; with `step_ms` above the consumer's time per step it brings one, and that costs more.
+    output has several tokens; with `step_ms` above the consumer's time per step it has one, and that costs more.
     """
 
     bench: str = "engine"

@@ -109,7 +109,7 @@ def _scanlines(edge: int) -> bytes:
 
 
 def _png(edge: int, pixels: bytes, rest: bytes) -> bytes:
-    """A PNG file; `rest` stands in a private chunk that decoders skip."""
+    """A PNG file; `rest` is in a private chunk that decoders skip."""
     header = struct.pack(">IIBBBBB", edge, edge, 8, 2, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"teNo", rest), (b"IDAT", pixels), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(

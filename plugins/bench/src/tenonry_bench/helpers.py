@@ -36,7 +36,7 @@ LEAST_LIGHT = 3  # per run, also where the heavy requests end early
 class MixResult(msgspec.Struct, kw_only=True):
     """One mix over all runs. `median_s` and `max_s`: latency of the `num_light` light requests that were sent alongside
     the heavy ones, one after another; `alone_s`: median of such requests before. `heavy_s`: longest run; `statuses`:
-    answers to heavy requests by HTTP status, 400 where one exceeded a limit.
+    answers to heavy requests by HTTP status, 400 if one exceeded a limit.
     """
 
     mix: str
@@ -141,7 +141,7 @@ class _Clients:
         self._numbers = itertools.count(1)
 
     async def measure(self, mix: Mix, runs: int) -> MixResult:
-        """Raises TenonryError where a light request fails."""
+        """Run both clients. Raises TenonryError if a light request fails."""
         await self._light(mix)  # starts the helper
         alone = [await self._light(mix) for _ in range(LEAST_LIGHT)]
         beside: list[float] = []

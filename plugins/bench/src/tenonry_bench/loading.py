@@ -49,9 +49,9 @@ class Times(msgspec.Struct, frozen=True):
 
 
 class LoadingReport(msgspec.Struct, kw_only=True):
-    """`read`: the files into memory that is there already. `mapped`: the files mapped, every page touched, which a
-    worker that maps its weights does later. `phases`: of the worker's load. `ratio_cpu` and `ratio_wall`, run by run:
-    phases that bring the model in, and `mapped`, over `read`. `first`: the first load, with the imports of libraries.
+    """`read`: the files into allocated memory. `mapped`: the files mapped, every page touched, which a worker that maps
+    its weights does later. `phases`: of the worker's load. `ratio_cpu` and `ratio_wall`, run by run: loading phases and
+    `mapped`, over `read`. `first`: the first load, with the imports of libraries.
     """
 
     bench: str = "loading"

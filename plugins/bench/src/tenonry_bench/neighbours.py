@@ -146,7 +146,7 @@ async def measure(client: StreamClient, args: argparse.Namespace) -> dict[Case, 
 
 @contextlib.contextmanager
 def busy(number: int) -> Iterator[None]:
-    """So many processes of this session that compute without a pause; none is left afterwards."""
+    """Processes of this session that compute without a pause; none is left afterwards."""
     with contextlib.ExitStack() as stack:
         for _ in range(number):
             process = stack.enter_context(subprocess.Popen([sys.executable, "-S", "-c", BUSY]))

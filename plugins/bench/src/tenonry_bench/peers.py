@@ -45,7 +45,7 @@ MORE_IS_BETTER = ("tok_s", "throughput", "hit_rate")
 
 
 class PeerFigure(NamedTuple):
-    """One figure of a peer, and where it comes from."""
+    """One figure of a peer, and its source."""
 
     value: float
     source: str
@@ -57,7 +57,7 @@ def more_is_better(key: str) -> bool:
 
 
 def peer_figures(files: list[str]) -> dict[str, PeerFigure]:
-    """The published figures, each replaced by the best that `files` measured, where they did. Raises ConfigError."""
+    """Published figures, replaced by the best ones measured in `files`, if any. Raises ConfigError."""
     measured: dict[str, PeerFigure] = {}
     for name in files:
         for key, value in read_peer(name).items():
@@ -102,9 +102,9 @@ def figures_of(data: dict[str, Any]) -> dict[str, float]:
 
 
 def engine_figures(results: list[dict[str, Any]], step_ms: float) -> dict[str, float]:
-    """Of the null engine: one entry per number of streams, and perhaps one for round trips.
+    """Figures of the null engine: one entry per number of streams, and perhaps one for round trips.
 
-    Where a step sleeps for `step_ms`, only the time per token is a figure: the rest follows from it.
+    If a step sleeps for `step_ms`, only the time per token is a figure: the rest follows from it.
     """
     found = {}
     for result in results:

@@ -40,7 +40,7 @@ PAUSE_S = 0.2
 class RestoreReport(msgspec.Struct, kw_only=True):
     """Spreads over runs: milliseconds to the first token of a prompt of `tokens` tokens and one more, and their ratio.
 
-    `restored`: tokens that the connector brought, in every run.
+    `restored`: tokens that the connector restored, in every run.
     """
 
     bench: str = "restore"

@@ -52,7 +52,7 @@ def add_count_flags(parser: argparse.ArgumentParser, *flags: tuple[str, int, str
 def engine_config(args: argparse.Namespace, **defaults: Any) -> tuple[EngineConfig, ModelInfo]:
     """Configuration from the flags over `defaults`, and the model's facts.
 
-    Sequences are as long as the model and 2048 tokens allow, unless `--max-model-len` says otherwise.
+    Sequences are as long as the model and 2048 tokens allow, unless `--max-model-len` is set.
     """
     for name, value in {"model": "demo", "log_stats": False, **defaults}.items():
         if getattr(args, name, None) is None:

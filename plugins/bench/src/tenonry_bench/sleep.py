@@ -92,7 +92,7 @@ def tokens(llm: LLM) -> list[int]:
 
 
 def turn(llm: LLM, level: int) -> tuple[float, float, float, list[int]]:
-    """(seconds to sleep, seconds to wake up, MiB given back, tokens afterwards)."""
+    """(seconds to sleep, seconds to wake up, MiB freed, tokens afterwards)."""
     process = psutil.Process()
     before = process.memory_info().rss
     began = time.perf_counter()

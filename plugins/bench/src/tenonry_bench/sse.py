@@ -33,7 +33,7 @@ class Usage(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct):
-    """One event of a streamed completion. `error` stands where a server reports a failure within a stream."""
+    """One event of a streamed completion. `error`: failure reported by a server within a stream."""
 
     choices: list[msgspec.Raw] = []
     usage: Usage | None = None
@@ -68,7 +68,7 @@ class Endpoint(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """Host and port as the header Host has them: IPv6 addresses stand in brackets."""
+        """Host and port as the header Host has them: IPv6 addresses in brackets."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
@@ -232,7 +232,7 @@ class EventSplitter:
         self._buffer = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Data of the events that are complete now; comments and other fields are left out."""
+        """Data of the events that are complete now; comments and other fields are skipped."""
         text = (self._buffer + data).replace(b"\r\n", b"\n")
         *events, self._buffer = text.split(b"\n\n")
         found = [event_data(event) for event in events]

@@ -139,7 +139,7 @@ def find_models(folder: str | None) -> dict[str, str]:
 def plan(
     parts: list[str], models: dict[str, str], *, quick: bool, runs: int | None
 ) -> dict[str, list[str]]:
-    """Title to words of `tenonry bench`. The control plane and the start are measured on `tiny`, where there is one."""
+    """Title to words of `tenonry bench`. The control plane and the start are measured on `tiny`, if available."""
     small = models.get("tiny") or next(iter(models.values()))
     repeat = ["--runs", str(runs)] if runs else []
     once = ["--runs", "1"] if quick else []

@@ -33,7 +33,7 @@ class StartResult(msgspec.Struct):
 
 class StartReport(msgspec.Struct, kw_only=True):
     """`results`: one per number of engines, in the order of the flags. `imports`: the same for plain interpreters that
-    import an engine's modules, and do nothing else: the machine's part of the ratio.
+    only import an engine's modules: the machine's part of the ratio.
     """
 
     bench: str = "start-engines"
@@ -107,7 +107,7 @@ class Starter:
         _, self._plan, _ = resolve_front_end(config, launcher=True)
 
     def seconds(self, engines: int) -> float:
-        """Start so many, and stop them again. Raises LaunchError if one ends by itself."""
+        """Start this many engines, and stop them again. Raises LaunchError if one ends by itself."""
         from tenonry.client.engines import OwnedEngines
 
         deaths: list[str] = []
@@ -124,7 +124,7 @@ class Starter:
         return took
 
     def import_seconds(self, processes: int) -> float:
-        """Until so many interpreters have imported an engine's modules and ended."""
+        """Seconds until all interpreters have imported an engine's modules and exited."""
         parts = [self._plan.get(kind) for kind in ("executor", "scheduler", "worker")]
         modules = [part.target.partition(":")[0] for part in parts if not part.path]
         program = f"import {', '.join(['tenonry.engine.proc', *modules])}"

@@ -122,7 +122,7 @@ class StructuredBench(Command):
 
 
 def wide_schema(properties: int, tag: str) -> StructuredOutput:
-    """An object of so many properties, all of them required, whose names begin with `tag`."""
+    """An object with many properties, all of them required, whose names begin with `tag`."""
     names = [f"{tag}{place:x}" for place in range(properties)]
     schema = {
         "type": "object",

@@ -59,7 +59,7 @@ class WorkloadResult(msgspec.Struct, kw_only=True):
 
 
 class ThroughputReport(msgspec.Struct, kw_only=True):
-    """`peer` and `args` stand where the peers' harness has them, so that its tables can be made of this file, too."""
+    """`peer` and `args` follow the format of the peers' harness, so that its tables can include this file."""
 
     bench: str = "throughput"
     peer: str = "tenonry"

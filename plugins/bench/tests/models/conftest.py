@@ -68,7 +68,7 @@ def workload_file(tmp_path):
 
 @pytest.fixture
 def peers(tmp_path, monkeypatch):
-    """Programs of peers that stand in a folder of their own: `steady` and `broken`; `absent` is not installed."""
+    """Programs of peers in a folder of their own: `steady` and `broken`; `absent` is not installed."""
     folder = tmp_path / "programs"
     folder.mkdir()
     (folder / "steady_peer.py").write_text(PEER)

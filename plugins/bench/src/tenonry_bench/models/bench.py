@@ -29,7 +29,7 @@ MODELS = "tiny,small"
 
 class ModelsReport(msgspec.Struct, kw_only=True):
     """`engines`: name to version; `memory_gib`: model to engine to its memory after the offline runs, pages that many
-    processes share counted once; `notes`: peers that are left out, and why; `pace_after`: `machine` has that before.
+    processes share counted once; `notes`: skipped peers and reasons; `pace_after`: `machine` has that before.
     """
 
     bench: str = "models"

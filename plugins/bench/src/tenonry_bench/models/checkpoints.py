@@ -1,6 +1,6 @@
-"""The models that every engine can load: two shapes of Qwen3 with random weights in bfloat16. The measuring process.
+"""Models that every engine can load: two shapes of Qwen3 with random weights in bfloat16. The measuring process.
 
-They are written once: `tiny`, where a step is mostly overhead, and `small`, which has the shape of Qwen3-0.6B. The
+They are written once: `tiny`, whose steps are mostly overhead, and `small`, which has the shape of Qwen3-0.6B. The
 tokenizer splits the words of Python's own library, so that nothing is downloaded.
 """
 
@@ -154,7 +154,7 @@ def as_bfloat16(values: Any) -> Any:
 
 
 def write_tokenizer(folder: Path) -> None:
-    """Byte-level pieces, learnt from the sources of Python's library."""
+    """Write a byte-level tokenizer trained on the sources of Python's library."""
     try:
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     except ModuleNotFoundError as error:
@@ -178,7 +178,7 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def sources(limit: int) -> Iterator[str]:
-    """Texts of about so many bytes."""
+    """Texts of about the given number of bytes."""
     root = Path(sysconfig.get_paths()["stdlib"])
     left = limit
     for path in sorted(root.glob("*.py")):

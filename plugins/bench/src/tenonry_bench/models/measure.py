@@ -69,7 +69,7 @@ class ModelBench:
 
     @contextlib.contextmanager
     def _dropping(self, engine: Engine) -> Iterator[None]:
-        """A peer that fails is left out from here on; tenonry's own failure ends the benchmark."""
+        """Skip a peer from here on if it fails; tenonry's own failure ends the benchmark."""
         try:
             yield
         except (TenonryError, OSError) as error:

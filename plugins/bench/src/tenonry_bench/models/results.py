@@ -14,7 +14,7 @@ PREFILL = (
 
 
 class Run(msgspec.Struct, kw_only=True):
-    """One run in seconds; `ready_s`: how long its server took to start, where there is one, the same in all runs."""
+    """One run in seconds; `ready_s`: start time of its server, if there is one, the same in all runs."""
 
     wall: float
     ttft: list[float] = []

@@ -1,1 +1,1 @@
-"""Modules for interpreters of other environments: this folder is on their path, and nothing else of tenonry is."""
+"""Modules for interpreters of other environments: this folder is on their path, without the rest of tenonry."""

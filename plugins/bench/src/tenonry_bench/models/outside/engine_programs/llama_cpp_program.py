@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
 
 class Decoder:
-    """One context of llama.cpp for so many sequences of such a length."""
+    """One context of llama.cpp of a given `Shape`."""
 
     def __init__(self, api: Any, model: Any, threads: int, shape: Shape) -> None:
         params = api.llama_context_default_params()
@@ -172,7 +172,7 @@ def pieces(entries: list[Entry]) -> list[list[Entry]]:
 
 
 def shared_tokens(prompts: Prompts) -> int:
-    """With how many tokens all prompts begin, less than the shortest; 0 where it is not worth it."""
+    """Length of the common prefix of all prompts, less than the shortest; 0 if sharing is not worth it."""
     if len(prompts) == 1:
         return 0
     shortest = min(map(len, prompts))

@@ -14,7 +14,7 @@ MARK = "TENONRY_BENCH_PRELOADED"
 
 
 def preload() -> None:
-    """Load tcmalloc and Intel's OpenMP, where both are there and nothing else is preloaded."""
+    """Load tcmalloc and Intel's OpenMP, if both exist and nothing is preloaded."""
     allocator = Path("/usr/lib").glob("*/libtcmalloc_minimal.so.4")
     openmp = Path(sys.prefix).glob("lib/libiomp5.so")
     found = [*allocator, *openmp]
