@@ -265,7 +265,7 @@ class _Translate(argparse.Action):
 
 
 def check_translations(given: Mapping[str, Any]) -> None:
-    """Raises ConfigError where a later flag set something else than a translated one."""
+    """Raise ConfigError if a later flag overrides a translated one."""
     for field, (flag, value) in (given.get(TRANSLATIONS) or {}).items():
         if given[field] != value:
             raise ConfigError(_twice(flag, field, value))

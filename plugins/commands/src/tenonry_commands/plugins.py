@@ -74,7 +74,7 @@ class PluginsCommand(Command):
 def points() -> list[Point]:
     """Every point: the kernel's kinds, those that installed distributions open, and hook modules.
 
-    A point that cannot be read is left out; `plugins` lists it as broken.
+    A point that cannot be read is skipped; `plugins` lists it as broken.
     """
     opened = []
     for record in installed(POINTS):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def setting_texts(owner: type) -> dict[str, str]:
-    """By the name of a setting, the text under it. Settings without one are left out."""
+    """Text under each setting, by name. Settings without one are omitted."""
     source = Path(inspect.getfile(owner)).read_text(encoding="utf-8")
     module = ast.parse(source)
     body = next(
