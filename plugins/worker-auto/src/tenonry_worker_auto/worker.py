@@ -271,7 +271,7 @@ class AutoWorker(Worker):
 
 
 def _installed(names: Sequence[str]) -> Iterator[tuple[type[Worker], PluginRecord]]:
-    """The classes of the candidates that are there."""
+    """The classes of the installed candidates."""
     for name in names:
         try:
             yield resolve_point(KINDS["worker"], name)
