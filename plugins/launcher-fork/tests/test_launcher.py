@@ -1,4 +1,4 @@
-"""The launcher `fork`: engines as forks of one process, or fresh where a fork would differ (PM-4, PM-6 to PM-8)."""
+"""The launcher `fork`: engines as forks of one process, or fresh if a fork would differ (PM-4, PM-6 to PM-8)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_collected_launcher_takes_its_engines_along(monkeypatch):
 
 @pytest.mark.skipif(not IS_SUPPORTED, reason="needs Linux")
 class TestForks:
-    """Engines whose worker names imports are forks of a process with these imports, and nothing else."""
+    """Engines whose worker names imports are forks of a process with only these imports."""
 
     def start(
         self, launcher: ForkLauncher, tmp_path: Path, *indexes: int, **plugins: str

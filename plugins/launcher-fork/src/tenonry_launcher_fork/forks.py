@@ -1,7 +1,7 @@
 """Child processes that are forks of one which has imported their modules. The parent's process, on Linux.
 
-Imports take most of an engine's start. A process that has done them, and nothing else, is forked for each engine of an
-instance: all but the first start without imports, and they share the memory of the imported modules.
+Imports take most of an engine's start. A process that has only done them is forked for each engine of an instance: all
+but the first start without imports, and they share the memory of the imported modules.
 
 A fork becomes a child of this process like any other: its exit code can be waited for, and the kernel ends it with this
 process, not with the one that was forked. For that, a second fork is re-parented: Linux assigns a process whose parent
@@ -192,7 +192,7 @@ class ForkServer:
         return self.process.poll() == 0
 
     def start(self, start: Start) -> LaterProcess:
-        """Return a child that begins as a fork, or in a fresh interpreter where that fails."""
+        """Return a child that begins as a fork, or in a fresh interpreter if that fails."""
         return LaterProcess((partial(self._fork, start), partial(start_fresh, start)), start.close)
 
     def _fork(self, start: Start) -> Process:

@@ -1,4 +1,4 @@
-"""Hook module `fork`: the launcher `process` forks its engines where this distribution is installed. Front end."""
+"""Hook module `fork`: the launcher `process` forks its engines if this distribution is installed. Front end."""
 
 from __future__ import annotations
 
