@@ -86,9 +86,9 @@ class CacheBlocks:
             tensor[places.to(tensor.device)] = contents.to(tensor.device)
 
     def _lines(self) -> list[NDArray[np.uint8]] | None:
-        """Each tensor as its bytes, [blocks, bytes of a block], where all lie in main memory, block by block.
+        """Each tensor as its bytes, [blocks, bytes of a block], if all are in main memory, block by block.
 
-        numpy copies them without the threads of torch, which the step under way needs.
+        numpy copies them without the threads of torch, which the running step needs.
         """
         tensors = self.tensors.values()
         if not all(tensor.is_cpu and tensor.is_contiguous() for tensor in tensors):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ForwardPlans:
-    """The attention plans of a step: `full` for every layer, `last` for the last one if only kept rows go on there.
+    """The attention plans of a step: `full` for every layer, `last` for the last one if only kept rows continue there.
 
     `lengths` i64[T]: sequence length of each token, if rotary tables depend on it.
     """
@@ -48,8 +48,8 @@ class Forward(Protocol):
         """`inputs`, `positions` i64[T] → logits [S, vocabulary] of the tokens `keep` i64[S], in that order.
 
         None keeps every token. The K/V of all T tokens are written. `inputs` are token ids, or embeddings [T, hidden]
-        where a prompt holds images (`positions` then may be i64[3, T]), or, after the first pipeline stage, hidden
-        states [T, hidden]; a stage that is not the last returns those of all tokens.
+        if a prompt holds images (`positions` then may be i64[3, T]), or, after the first pipeline stage, hidden states
+        [T, hidden]; a stage that is not the last returns those of all tokens.
         """
         ...
 

@@ -83,7 +83,7 @@ def _reasons(
 
 
 def require_kernels(found: FoundKernels | None) -> None:
-    """Raises ConfigError where there are no step kernels."""
+    """Raise ConfigError if there are no step kernels."""
     if found is None:
         raise ConfigError(
             f"{PROMISE}, and only step kernels keep that: pip install "

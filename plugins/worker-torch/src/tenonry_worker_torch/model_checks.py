@@ -167,9 +167,9 @@ class ModelChecks:
     def _replay(
         self, forward: LeanForward, architecture: str, tolerance: float = 0.0
     ) -> Replay | None:
-        """Attention of all layers, which was compared with the probe run; None where that did not see it all.
+        """Attention of all layers, which was compared with the probe run; None if that did not cover all of it.
 
-        `tolerance`: more than the rounding of the data type, where K and V are rounded.
+        `tolerance`: allowance beyond the rounding of the data type, if K and V are rounded.
         """
         layers = self.run.layers
         attended = self.probed.attended

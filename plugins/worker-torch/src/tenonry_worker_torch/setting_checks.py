@@ -44,7 +44,7 @@ def check_kv_cache_dtype(config: EngineConfig, device: torch.device) -> None:
 
 
 def check_adapters(found: Look, config: EngineConfig, max_cpu_loras: int | None) -> None:
-    """Raises ConfigError where no adapter could be served."""
+    """Raise ConfigError if no adapter could be served."""
     if max_cpu_loras is not None and max_cpu_loras < config.max_loras:
         raise ConfigError(
             f"--worker-option max_cpu_loras={max_cpu_loras} is less than max_loras={config.max_loras}: a step cannot "

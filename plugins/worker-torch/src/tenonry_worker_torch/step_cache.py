@@ -39,7 +39,7 @@ class StepCache:
         return 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        """Number of keys, and where they begin."""
+        """Number of keys, and their offset."""
         return query_length, 0
 
     def update(

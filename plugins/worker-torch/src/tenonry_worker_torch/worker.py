@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 class TorchWorker(Worker):
     """Causal language models of transformers over K/V in blocks. One step is in flight on the CPU, two on CUDA.
 
-    Which kernels compute a model is measured when it is loaded, for each shape of matrix and up to how many rows. It
-    then stands in the log (`Step kernels …`), and `collective_rpc("chosen_kernels")` of a running engine returns it.
+    The kernels of a model are chosen by measurements when it is loaded, for each matrix shape, with a maximum number of
+    rows. The choice is logged (`Step kernels …`), and `collective_rpc("chosen_kernels")` of a running engine returns
+    it.
     """
 
     Options = TorchOptions

@@ -60,7 +60,7 @@ class Seats:
         self._open &= set(self._adapters.places.by_name)
 
     def wrap(self, lean: LeanForward) -> None:
-        """The projections of lean layers."""
+        """Wrap the projections of fused layers."""
         self._own_code = []
         for layer in lean.layers:
             self._wrap_layer(layer)
@@ -95,7 +95,7 @@ class Seats:
         return linear if low_rank is None else adapted(linear, low_rank, self._adapters.step)
 
     def _low_rank_of(self, linear: Linear) -> LowRank | None:
-        """None where no adapter may add to it."""
+        """Adapter layer of a linear layer; None if no adapter may add to it."""
         parts = []
         begin = 0
         for module in sources_of(linear):

@@ -33,9 +33,9 @@ class Segment(NamedTuple):
 class AdapterBatch:
     """The tokens of one step that run through an adapter; `slots` i32[T], on the host, −1 for those that do not.
 
-    Where the adapters have about the same number of tokens, `padded` lays them side by side: [slots, longest]
-    tokens from `gather`, results at `back` [tokens with an adapter] go to `rows` (None: to all, in order). Else there
-    are `segments`, one per slot. `sorted`: for a kernel, where the tokens are few.
+    If the adapters have about the same number of tokens, `padded` arranges them in rows: [slots, longest] tokens from
+    `gather`, results at `back` [tokens with an adapter] go to `rows` (None: to all, in order). Else there are
+    `segments`, one per slot. `sorted`: for a kernel, if the tokens are few.
     """
 
     def __init__(self, slots: NDArray[np.int32], put: Put, label: str) -> None:

@@ -142,7 +142,7 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def _check_end(weights: Path, stored: Mapping[str, StoredTensor]) -> None:
-    """Raises ModelError where a file is longer than its tensors: all of it would be read into memory."""
+    """Raise ModelError if a file is longer than its tensors: all of it would be read into memory."""
     end = max((tensor.end for tensor in stored.values()), default=0)
     there = weights.stat().st_size
     if stored and there > end:

@@ -83,7 +83,9 @@ class AllLowRank:
         self._num_used = 0
 
     def give(self, layer: LowRank, in_features: int) -> None:
-        """Raises NotInvariantError where there is none for such a layer, with adapters of the largest rank."""
+        """Assign a kernel. Raises NotInvariantError if there is none for such a layer, with adapters of the largest
+        rank.
+        """
         layer.make_kernel = self._made
         one = LowRank(layer.parts, 1, layer.dtype, torch.device("cpu"))
         one.make_kernel = self._made

@@ -2,7 +2,7 @@
 
 y = W x + s · B (A x), where A [rank, in] and B [out, rank] are the adapter's of the row
 (https://arxiv.org/abs/2106.09685). The adapters of a step are in slots: A of all slots is one tensor, and B is one for
-each part of a merged layer. s is in B already.
+each part of a merged layer. s is included in B.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class LowRank:
 
 
 class AdaptedLinear:
-    """A `Linear` of the lean layers with adapters. A layer that is cut along its inputs is wrapped inside its sum."""
+    """A `Linear` of the fused layers with adapters. A layer sharded along its inputs is wrapped inside its sum."""
 
     __slots__ = ("inner", "low_rank", "step")
 
@@ -247,7 +247,7 @@ class AddAfter:
 
 
 def sources_of(linear: Linear) -> Sequence[nn.Linear]:
-    """The modules that a lean layer was made of, in the order of their outputs."""
+    """The modules that a fused layer was made of, in the order of their outputs."""
     if isinstance(linear, SummedLinear):
         return sources_of(linear.piece)
     return linear.sources if isinstance(linear, DenseLinear | PartedLinear) else ()

@@ -33,10 +33,10 @@ class LayerSpec:
 
     Features that a backend must support to attend correctly, and declares in `AttentionBackend.features`: `chunk` is
     the number of positions of a chunk, beyond whose start a query does not see (0: no chunks; Llama 4). With `sinks`,
-    each head has a logit that takes part in the softmax and in nothing else (gpt-oss); they are `CachedLayer.sinks`. A
-    layer that is `indexed` sees only the positions that its model chose, `CachedLayer.chosen` (DeepSeek V3.2); the keys
-    by which a model chooses are a layer of their own, with values of no size. With `spans`, a query may see later keys,
-    up to `AttentionBatch.last_seen` (the tokens of an image in Gemma 3).
+    each head has a logit that takes part only in the softmax (gpt-oss); they are `CachedLayer.sinks`. A layer that is
+    `indexed` sees only the positions that its model chose, `CachedLayer.chosen` (DeepSeek V3.2); the keys by which a
+    model chooses are a layer of their own, with values of no size. With `spans`, a query may see later keys, up to
+    `AttentionBatch.last_seen` (the tokens of an image in Gemma 3).
     """
 
     name: str
@@ -79,7 +79,7 @@ class LayerSpec:
 class LayerCache:
     """The K and V tensors of one layer, in the layout that the backend chose, as its storage keeps them.
 
-    `both` is the tensor that holds them together, where a backend keeps them so; `key` and `value` are its parts.
+    `both` is the tensor that holds both, if a backend stores them so; `key` and `value` are its parts.
     """
 
     __slots__ = ("both", "key", "value")
@@ -133,10 +133,10 @@ class AttentionBatch:
     For the last layer of a model the queries are only those that are sampled from, while all T tokens are still
     written: then every row has one query token, and `full_plan` is the plan of the other layers.
 
-    `groups`: the tables of each group of layers, where there are several; `block_table` is that of the first.
+    `groups`: the tables of each group of layers, if there are several; `block_table` is that of the first.
 
-    `last_seen` i64[Q]: the last position that each query sees, its own or a later one of the same step; None where that
-    is its own for all. A window limits the positions before a query, not those after it.
+    `last_seen` i64[Q]: the last position that each query sees, its own or a later one of the same step; None if that is
+    its own for all. A window limits the positions before a query, not those after it.
 
     `is_dependent`: each row has one token, and rows may be tokens of one sequence that follow each other (see
     `AttentionBackend.splits_rows`).

@@ -8,8 +8,8 @@ import torch
 def selection(
     chosen: torch.Tensor, num_keys: int, dtype: torch.dtype, first_key: int = 0
 ) -> torch.Tensor:
-    """Additive mask [..., num_keys] that hides all keys but the `chosen` positions i64[..., K]; key 0 stands at
-    position `first_key`.
+    """Additive mask [..., num_keys] that hides all keys but the `chosen` positions i64[..., K]; key 0 is at position
+    `first_key`.
     """
     at = chosen - first_key
     at = at.masked_fill((at < 0) | (at >= num_keys), num_keys)

@@ -86,7 +86,7 @@ class _KeyProbe:
 
 
 class RowIndexer:
-    """Stands for the forward pass of an indexer module."""
+    """Replaces the forward pass of an indexer module."""
 
     def __init__(self, module: nn.Module, config: Any) -> None:
         self.module = module

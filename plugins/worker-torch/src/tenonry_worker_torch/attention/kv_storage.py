@@ -111,7 +111,7 @@ class EightBits(KVStorage):
         return torch.uint8
 
     def width(self, size: int) -> int:
-        """The scale stands on an even byte."""
+        """Width with the scale aligned to an even byte."""
         return size + size % SCALE.itemsize + SCALE.itemsize
 
     def write(self, kept: torch.Tensor, lines: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
@@ -157,7 +157,7 @@ class EightBits(KVStorage):
         return torch.mul(numbers.to(self.dtype), scales, out=out)
 
     def _parts(self, kept: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Numbers [..., size] and scales [..., 1] where they lie."""
+        """Views of the numbers [..., size] and scales [..., 1]."""
         numbers = kept[..., :size]
         scales = kept[..., -SCALE.itemsize :]
         return numbers.view(self.kind), scales.view(SCALE)

@@ -45,8 +45,7 @@ class StepPlan:
 class AttentionLayer:
     """One attention layer: its spec, its cache (a list of one, filled by `bind_kv_cache`) and the step's plan.
 
-    `sinks` [num_heads], where it has any. `rank_heads`: those of this rank, where the model's code passes those of all
-    ranks.
+    `sinks` [num_heads], if it has any. `rank_heads`: heads of this rank, if the model's code passes those of all ranks.
     """
 
     __slots__ = ("chosen", "kv_cache", "rank_heads", "sinks", "spec", "step")
@@ -195,8 +194,8 @@ def paged_attention(
 ) -> tuple[torch.Tensor, None]:
     """The function transformers calls: `query` [1, num_heads, T, size]; returns [1, T, num_heads, size].
 
-    A window that a layer hands over counts only as far as it stands in the mask, as in `eager` and `sdpa` attention.
-    Raises ModelError when the model passes something that would change the result and that is not supported.
+    A window passed by a layer counts only as far as the mask contains it, as in `eager` and `sdpa` attention. Raises
+    ModelError when the model passes something that would change the result and that is not supported.
     """
     layer: AttentionLayer | LayerCalls | Callable[..., torch.Tensor] = getattr(
         module, LAYER_ATTRIBUTE

@@ -112,8 +112,8 @@ def read_reach(
 ) -> Reach | None:
     """The rule of `mask_function(batch, head, query, key)` for positions below `num_positions`; None if it is another.
 
-    The first query that no longer sees the first key is where a window or a chunk ends. Which of the two it is, and
-    that it is nothing else, is then seen on whole rows of the mask.
+    The first query that no longer sees the first key marks the end of a window or a chunk. Whole rows of the mask then
+    show which of the two it is, and that the rule is complete.
     """
     sees = _vmapped(mask_function) if use_vmap else mask_function
     try:

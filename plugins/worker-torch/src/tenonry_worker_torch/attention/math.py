@@ -48,7 +48,7 @@ def causal_mask(
     """Additive mask [S, L]: the query at position `start + i` sees keys up to its own, at most `window` of them, and
     none before its chunk of `chunk` positions.
 
-    Key column j stands for position `first_key + j`.
+    Key column j is position `first_key + j`.
     """
     queries = torch.arange(start, start + num_queries, device=device)[:, None]
     keys = torch.arange(first_key, first_key + num_keys, device=device)[None, :]

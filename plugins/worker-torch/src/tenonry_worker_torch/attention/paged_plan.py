@@ -39,8 +39,8 @@ class PagedPlan(SdpaPlan):
         return PagedKeys(blocks, self._table, self._lengths, self.batch.is_dependent)
 
     def chunks(self, blocks: torch.Tensor) -> tuple[Chunks, PagedKeys] | None:
-        """The rows with several queries, and their keys in the cache `blocks` of a layer; None where there are none, or
-        where some see tokens behind their own.
+        """The rows with several queries, and their keys in the cache `blocks` of a layer; None if there are none, or if
+        some see tokens behind their own.
         """
         if not self.prefill or any(segment.last_seen is not None for segment in self.prefill):
             return None

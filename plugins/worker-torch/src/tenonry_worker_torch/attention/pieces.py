@@ -1,4 +1,4 @@
-"""Attention of a prompt's queries in pieces, with a mask, sinks and a choice of keys where there are any.
+"""Attention of a prompt's queries in pieces, with a mask, and with sinks and a choice of keys if there are any.
 
 Worker process, any device.
 """

@@ -138,7 +138,7 @@ class CpuPlan(SdpaPlan):
 class SlabPlanner:
     """Makes the plans of one model. `block_index` is the backend's, for the layers of this model.
 
-    `window`: all layers see so many positions, and rows are held in slabs from where they begin; 0: they see all.
+    `window`: number of positions that all layers see, and from which on rows are held in slabs; 0: they see all.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Contiguous copies of the K/V of decoding rows, and which row has which slot of them. Worker process, CPU.
+"""Contiguous copies of the K/V of decoding rows, and the slots of rows. Worker process, CPU.
 
 A *slab* holds rows of similar length, padded to one capacity, dense per layer. A row enters a slab by a copy of its
-blocks and then only gains one token per step, so decoding reads K/V where they lie and copies nothing. The blocks stay
+blocks and then only gains one token per step, so decoding reads K/V in place and copies nothing. The blocks stay
 complete: a row can be dropped from a slab at any time, and is copied again when it is needed.
 """
 

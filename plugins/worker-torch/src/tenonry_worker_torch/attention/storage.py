@@ -11,7 +11,7 @@ ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros. On the CPU the system hands out each page when it is first written, so memory follows use.
+    """Zeros. On the CPU the system allocates each page when it is first written, so memory follows use.
 
     `torch.zeros` writes them all: seconds, and gigabytes resident, for a cache that may never fill.
     """

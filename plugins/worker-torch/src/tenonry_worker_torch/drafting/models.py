@@ -98,7 +98,7 @@ class TorchDraftModels:
             )
 
     def _load(self, folder: Path, found: Look, longest: int) -> LoadedModel:
-        """In the data type of the settings; with the lean layers and step kernels of the model that is served."""
+        """Load in the configured data type, with the fused layers and step kernels of the served model."""
         config = self._context.config
         module = load_model(
             str(folder),

@@ -25,7 +25,7 @@ GIVEN = frozenset({MODELS})  # of `Drafter.needs`, what this worker gives
 
 
 def check_drafter(context: WorkerContext, drafter: PluginChoice, device: torch.device) -> None:
-    """Raises ConfigError where no pass of the model could ever verify drafts."""
+    """Raise ConfigError if no pass of the model could ever verify drafts."""
     config = context.config
     obstacles = {
         "max_round_tokens=1: drafts take the places of further tokens in a step; use 2 or more": (

@@ -41,7 +41,7 @@ def vocabulary_difference(
 
 
 def tokens_of(file: Path) -> dict[int, str]:
-    """Token id → token, those included that were added to the vocabulary. Raises ModelError where there are none."""
+    """Token id → token, including tokens added to the vocabulary. Raises ModelError if there are none."""
     raw = read_json(file, max_bytes=MAX_BYTES)
     try:
         tokens = _listed(raw["model"]["vocab"])

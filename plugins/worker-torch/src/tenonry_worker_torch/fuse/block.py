@@ -59,7 +59,9 @@ class FusedAttention:
         attend: Attend,
         gate_order: torch.Tensor | None = None,
     ) -> None:
-        """`gate_order` i64[heads]: where each query head is followed by a gate of its output, puts the gates last."""
+        """`gate_order` i64[heads]: permutation that moves gates last, if each query head is followed by a gate of its
+        output.
+        """
         self.qkv = qkv
         self.out = out
         self.spec = spec

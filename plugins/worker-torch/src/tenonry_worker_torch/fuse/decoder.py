@@ -35,7 +35,7 @@ NOT_ROTATED = (None, None)  # of layers without attention
 
 
 class StackOfLayers(Protocol):
-    """All lean layers in one call, where each has attention and all rotate alike."""
+    """All fused layers in one call, if each has attention and all rotate alike."""
 
     def __call__(
         self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, /
@@ -73,7 +73,7 @@ class RoundsOfTokens(Protocol):
 
 
 class LeanForward:
-    """A Forward (see `tenonry_worker_torch.forward`) over lean layers; `embed` and `end` where the stage has them."""
+    """A Forward (see `tenonry_worker_torch.forward`) over fused layers; `embed` and `end` if the stage has them."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class LeanHead:
 def lean_forward(
     model: PreTrainedModel, layers: dict[str, AttentionLayer], step: StepPlan, num_positions: int
 ) -> LeanForward | None:
-    """For positions below `num_positions`. Build it, or None when the model is put together differently."""
+    """Build the fused forward pass for positions below `num_positions`; None for a model with another structure."""
     _, inner = text_stack(model)
     stage = stage_of(model)
     names = {name for name, _ in inner.named_children()}
@@ -241,7 +241,7 @@ def lean_block(block: Block) -> LeanLayer | None:
 
 
 def lean_head(model: PreTrainedModel) -> LeanHead | None:
-    """The norm after the layers and the head, or None where they are of another kind."""
+    """The norm after the layers and the head, or None if they are of another kind."""
     norm = rms_norm_of(text_stack(model)[1].norm)
     head = model.get_output_embeddings()
     if norm is None or not (is_linear(head) or isinstance(head, GatherLinear)):

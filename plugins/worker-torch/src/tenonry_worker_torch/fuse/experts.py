@@ -1,7 +1,7 @@
 """Experts so small that computing all of them for every token costs less than sorting tokens by expert. Worker process.
 
 The module's own code looks up which tokens go to which expert, which is some twenty operations. For a few tokens and
-small experts, two matrix products over all experts and a weight of zero for those that were not chosen are quicker.
+small experts, two matrix products over all experts and a weight of zero for those that were not chosen are faster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TRIAL_TOKENS = 7
 
 
 class DenseExperts:
-    """Stands for the forward of a module with `gate_up_proj` [E, 2·I, H] and `down_proj` [E, H, I] on the instance.
+    """Replaces the forward of a module with `gate_up_proj` [E, 2·I, H] and `down_proj` [E, H, I] on the instance.
 
     `down` [H, E·I] is a copy of `down_proj`, which is small.
     """

@@ -83,8 +83,8 @@ class KernelNorm(RMSNorm):
 
 
 class InvariantLayer:
-    """Is called as a `LeanLayer` is. `attends_in`: the layer of attention whose K/V it writes and reads. `added`: by
-    adapters; None where there are none.
+    """Called like a `LeanLayer`. `attends_in`: the layer of attention whose K/V it writes and reads. `added`: by
+    adapters; None if there are none.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class NotInvariantError(ModelError):
 
 
 def refused(what: str) -> NotInvariantError:
-    """Of a model that is put together in another way than those that can be served so."""
+    """Error for a model with a structure that cannot be served so."""
     return NotInvariantError(
         f"{SETTING}: {what}, which worker 'torch' cannot compute so that no token depends on what runs beside it; it "
         f"can do layers of the Llama kind (Llama, Mistral, Qwen 2 and 3), and else leave --batch-invariant out"

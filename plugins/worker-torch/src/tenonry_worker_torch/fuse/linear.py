@@ -212,7 +212,7 @@ class OneDnnPacking:
 
 
 def mark_packed(made: Unpackable, sources: Sequence[nn.Linear]) -> None:
-    """The modules `sources` lose their weights, which lie in `made`, one behind the other."""
+    """Drop the weights of the modules `sources`, which `made` holds concatenated."""
     begin = 0
     for module in sources:
         end = begin + module.weight.shape[0]
@@ -294,7 +294,7 @@ def side_by_side(modules: Sequence[nn.Linear]) -> Linear:
 
 
 def merge(modules: Sequence[nn.Linear]) -> DenseLinear:
-    """Linear layers that read the same input as one, their outputs side by side.
+    """Linear layers that read the same input as one, with concatenated outputs.
 
     The modules keep working, on views of the merged weight.
     """
@@ -312,7 +312,7 @@ def merge(modules: Sequence[nn.Linear]) -> DenseLinear:
 
 
 def merged_bias(modules: Sequence[nn.Linear]) -> torch.Tensor | None:
-    """One bias for all outputs, zero where a layer has none; None if none has."""
+    """One bias for all outputs, zero for layers without one; None if none has."""
     if all(module.bias is None for module in modules):
         return None
     parts = []

@@ -1,6 +1,6 @@
 """Root-mean-square normalisation (arXiv:1910.07467) in few operations. Worker process, any device.
 
-On the CPU torch composes it from eight; a handful of rows is quicker through the fused layer norm, by a trick: the mean
+On the CPU torch composes it from eight; a handful of rows is faster through the fused layer norm, by a trick: the mean
 of [x, −x] is zero and its variance is the mean square of x.
 """
 

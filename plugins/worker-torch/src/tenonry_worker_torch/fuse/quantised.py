@@ -44,7 +44,7 @@ class QuantisedPacking:
         device: torch.device,
         kernels: FewBitsKernels | None = None,
     ) -> None:
-        """`kernels`: for layers that are quicker with one."""
+        """`kernels`: for layers that are faster with one."""
         self.kernels = kernels
         self.quantisation = quantisation
         self.dtype = dtype
@@ -69,7 +69,7 @@ class QuantisedPacking:
         return self._linear(weights, merged_bias(sources), sources) or self.floats.parted(linear)
 
     def _stored(self, sources: Sequence[nn.Linear]) -> list[QuantisedWeight]:
-        """Of all sources; none where one has floats."""
+        """Stored matrices of all sources; none if one has floats."""
         found = [vars(module).pop(STORED_WEIGHT, None) for module in sources]
         weights = [weight for weight in found if weight is not None]
         return weights if len(weights) == len(found) else []
@@ -80,7 +80,7 @@ class QuantisedPacking:
         bias: torch.Tensor | None,
         sources: Sequence[nn.Linear],
     ) -> Linear | None:
-        """Over all matrices, side by side; None to leave them to floats."""
+        """Linear layer over all matrices, concatenated; None to leave them to floats."""
         if not weights:
             self.num_left += 1
             return None

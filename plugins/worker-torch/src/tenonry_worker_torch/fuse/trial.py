@@ -18,7 +18,7 @@ def is_small(module: nn.Module) -> bool:
 
 
 def is_same(got: torch.Tensor, wanted: torch.Tensor, tolerance: float = TOLERANCE) -> bool:
-    """But for rounding, by default that of float32."""
+    """Compares up to rounding, by default that of float32."""
     difference = (got - wanted).norm()
     return bool(difference <= tolerance * wanted.norm())
 

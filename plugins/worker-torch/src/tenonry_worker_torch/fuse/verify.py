@@ -1,4 +1,4 @@
-"""Is a lean layer the same function as the module it was made from? Tried in float32 on random weights. Worker process.
+"""Compares a fused layer with its original module, in float32 on random weights. Worker process.
 
 Each kind of layer of a model is copied, its weights are replaced by random ones (so that a norm of all ones or a bias
 of zeros hides nothing), and both are run on the same input.
@@ -57,7 +57,7 @@ def layers_agree(model: PreTrainedModel, layers: Iterable[AttentionLayer]) -> bo
 def layer_agrees(
     block: nn.Module, spec: LayerSpec | None, layer_type: str, rotary: nn.Module
 ) -> bool:
-    """Compare a random float32 copy of `block` with the lean layer made from it. `spec`: None without attention."""
+    """Compare a random float32 copy of `block` with the fused layer made from it. `spec`: None without attention."""
     # On the block's own device: ranks can sum only what is on the device of their process group.
     device = next(block.parameters()).device
     with seeded(0, device), torch.no_grad():
@@ -91,7 +91,7 @@ def layer_agrees(
 
 
 def _lean_of(copied: nn.Module, spec: LayerSpec | None, layer_type: str) -> LeanLayer | None:
-    """The lean layer of a copied block, whose attention, in both, becomes a plain one over one prompt."""
+    """The fused layer of a copied block, whose attention, in both, becomes a plain one over one prompt."""
     if spec is None:
         return _lean_with_mixer(copied, layer_type)
 

@@ -1,1 +1,1 @@
-"""Images in prompts: towers make embeddings of them, which stand in place of the embeddings of tokens."""
+"""Images in prompts: a vision encoder computes their embeddings, which replace those of tokens."""

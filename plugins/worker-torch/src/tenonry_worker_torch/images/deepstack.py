@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class Deepstack:
-    """Of one model. `added` [layers, T, H] is for the step's T tokens, zeros where no image is; None without images."""
+    """Deepstack features of one model. `added` [layers, T, H] is for the step's T tokens, zeros outside of images; None
+    without images.
+    """
 
     def __init__(self, layers: list[nn.Module]) -> None:
         self.added: torch.Tensor | None = None

@@ -28,7 +28,7 @@ TOKEN_NAMES = ("image_token_id", "image_token_index")
 
 
 class ImageEncoder:
-    """Calls the model's own `get_image_features`, and `get_rope_index` where it has one.
+    """Calls the model's own `get_image_features`, and `get_rope_index` if it has one.
 
     `sees_spans`: the tokens of an image see one another, the later ones, too.
     """
@@ -69,7 +69,7 @@ class ImageEncoder:
         return found
 
     def encode(self, inputs: Mapping[str, np.ndarray]) -> torch.Tensor:
-        """One image → embeddings [n, H], or [n, 1 + layers, H] where it is added to several layers.
+        """One image → embeddings [n, H], or [n, 1 + layers, H] if it is added to several layers.
 
         Raises whatever the model's code does for inputs that do not fit it.
         """
@@ -126,7 +126,7 @@ class ImageEncoder:
 
 
 class Blind(ImageEncoder):
-    """Of a model that is shown no images: requests that bring some fail."""
+    """Placeholder for models without image input: requests with images fail."""
 
     def __init__(self) -> None:
         self.family = "a model that is shown none (max_images=0)"
@@ -144,7 +144,7 @@ class Blind(ImageEncoder):
 
 
 def image_token(model: PreTrainedModel) -> int | None:
-    """The token that stands for an embedding of an image, as config.json names it."""
+    """Placeholder token of an image embedding, as named in config.json."""
     found = (getattr(model.config, name, None) for name in TOKEN_NAMES)
     return next((value for value in found if isinstance(value, int)), None)
 

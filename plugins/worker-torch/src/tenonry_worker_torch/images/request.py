@@ -18,15 +18,15 @@ Span = tuple[int, int]  # first token of an image in its prompt, and the one aft
 class RequestImages:
     """`spans`, `digests` and `inputs` of each image, in order; `embeddings` [n, H] of each, once it was encoded.
 
-    `places` i64[n] of each, in order: the tokens of its span, counted from its first, that stand for an embedding; None
-    where all do. `positions` i64[3, P] of the prompt, where the model has positions of several dimensions. `whole`:
-    the pieces in which no step ends.
+    `places` i64[n] of each, in order: the tokens of its span, counted from its first, that are replaced by an
+    embedding; None if all are. `positions` i64[3, P] of the prompt, if the model has positions of several dimensions.
+    `whole`: the pieces in which no step ends.
     """
 
     __slots__ = ("digests", "embeddings", "inputs", "places", "positions", "spans", "whole")
 
     def __init__(self, media: Media) -> None:
-        """Raises ValueError where there are not as many digests or inputs as spans."""
+        """Raise ValueError if the numbers of digests or inputs differ from that of spans."""
         num_images = len(media.spans)
         if not num_images == len(media.digests) == len(media.inputs):
             raise ValueError(
@@ -41,7 +41,7 @@ class RequestImages:
         self.whole: list[Span] = [(begin, begin + count) for begin, count in media.whole.tolist()]
 
     def find_places(self, prompt: NDArray[np.int32], token_id: int | None) -> None:
-        """Look which tokens of the prompt i32[P] are `token_id`: others may stand between the tiles of an image."""
+        """Find the tokens of the prompt i32[P] that are `token_id`: others may be between the tiles of an image."""
         if token_id is None:
             return
         for number, (begin, stop) in enumerate(self.spans):
@@ -50,7 +50,7 @@ class RequestImages:
                 self.places[number] = found
 
     def require_whole(self) -> None:
-        """Raises ValueError where a step may end in a run of tokens that stand for one image."""
+        """Raise ValueError if a step may end within the tokens of one image."""
         end = self.spans[-1][1]
         for begin, stop in self.runs(0, end):
             if not any(low <= begin and stop <= high for low, high in self.whole):
@@ -59,7 +59,7 @@ class RequestImages:
                 )
 
     def runs(self, begin: int, end: int) -> list[Span]:
-        """Neighbouring tokens that stand for one image, those that have a token from `begin` on, before `end`."""
+        """Runs of neighbouring image tokens, each of one image, with a token from `begin` on, before `end`."""
         found = []
         for number in self.overlapping(begin, end):
             first, stop = self.spans[number]
@@ -79,9 +79,7 @@ class RequestImages:
         return stop - begin if places is None else len(places)
 
     def shown(self, number: int, begin: int, end: int) -> tuple[NDArray[np.int64], slice]:
-        """Of the tokens from `begin` on, before `end`: those that stand for the image, i64[n], and which of its
-        embeddings they stand for.
-        """
+        """Image tokens from `begin` on, before `end`, i64[n], and the indices of their embeddings."""
         first, stop = self.spans[number]
         low = max(first, begin)
         high = min(stop, end)

@@ -1,1 +1,1 @@
-"""From a folder to a model that is known to run: files, refusals, weights, probe run and self check. Worker process."""
+"""From a folder to a verified model: files, rejections, weights, probe run and self check. Worker process."""

@@ -45,7 +45,7 @@ def sees_spans(model: PreTrainedModel) -> bool:
 
 
 def _own_masks(model: PreTrainedModel) -> list[tuple[torch.Tensor, int]]:
-    """The additive masks [1, 1, T, T] of the example, each with the window of its layers; none where there are none."""
+    """The additive masks [1, 1, T, T] of the example, each with the window of its layers; empty if there are none."""
     make: Any = getattr(type(model), "create_masks_for_generate", None)
     if make is None or KINDS not in inspect.signature(make).parameters:
         return []

@@ -29,7 +29,7 @@ STORED_WEIGHT = (
 
 
 class FoundQuantisation(NamedTuple):
-    """`origin`: kind → its name and where it comes from."""
+    """`origin`: kind → its name and source."""
 
     quantisation: Quantisation
     origin: dict[str, str]
@@ -104,7 +104,7 @@ def _not_known(path: str, method: str, names: list[str]) -> str:
 def computes(
     found: FoundQuantisation | None, device: torch.device, dtype: torch.dtype
 ) -> Quantisation | None:
-    """Whose layers compute; None where there are only floats, maybe dequantised ones."""
+    """Quantisation whose layers compute; None if there are only floats, maybe dequantised ones."""
     if found is None:
         return None
     quantisation = found.quantisation

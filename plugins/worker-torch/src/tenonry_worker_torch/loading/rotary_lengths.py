@@ -151,7 +151,7 @@ def _original(module: nn.Module, name: str, layer_type: str, kind: str) -> int:
 
 
 class _CacheOf:
-    """Stands for a cache that holds `length` tokens."""
+    """Fake of a cache that holds `length` tokens."""
 
     is_compileable = False
 

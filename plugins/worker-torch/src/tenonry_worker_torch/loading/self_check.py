@@ -124,7 +124,7 @@ def relative_errors(got: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
 
 
 def failure(architecture: str, what: str, error: float, allowed: float) -> ModelError:
-    """The refusal of a model that would answer wrongly."""
+    """Error for a model that would compute wrong answers."""
     return ModelError(
         f"{architecture} fails the self check of worker 'torch': {what} (relative error {error:.3g}, allowed "
         f"{allowed:g}), so answers would be wrong; --skip-model-check runs it anyway"

@@ -33,7 +33,7 @@ REMEDY = "leave out --enable-expert-parallel"
 
 
 class SpreadExperts:
-    """Stands for the forward of a module whose weights hold this rank's experts only."""
+    """Replaces the forward of a module whose weights hold this rank's experts only."""
 
     def __init__(self, module: Any, groups: ExpertGroups) -> None:
         self.module = module
@@ -67,9 +67,9 @@ class SpreadExperts:
 def exchanged(
     tensors: Sequence[torch.Tensor], peers: TensorGroup
 ) -> tuple[list[torch.Tensor], int]:
-    """Tensors [T, …] of every rank, one rank after the other: [sum of all T, …]; and where this rank's begin.
+    """Tensors [T, …] of every rank, concatenated by rank: [sum of all T, …]; and the offset of this rank's.
 
-    T may differ between ranks. Rows travel as bytes, all tensors in one exchange, filled up to the longest.
+    T may differ between ranks. Rows travel as bytes, all tensors in one exchange, padded to the longest.
     """
     if peers.size == 1:
         return list(tensors), 0

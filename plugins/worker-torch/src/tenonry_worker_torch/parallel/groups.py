@@ -46,7 +46,7 @@ class TensorGroup:
         return x
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
-        """`x` [..., n] of every rank side by side: [..., n × size], equal on all ranks."""
+        """Concatenates `x` [..., n] of every rank: [..., n × size], equal on all ranks."""
         if self.size == 1:
             return x
         *before, width = x.shape

@@ -65,7 +65,7 @@ def pipeline_plan(model: PreTrainedModel, size: int) -> tuple[list[str], str, li
 
 
 def matching(pattern: str, names: list[str]) -> list[str]:
-    """The names that a pattern of a plan means; `*` stands for one part of a dotted name."""
+    """Names that match a pattern of a plan; `*` matches one part of a dotted name."""
     expression = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
     return [name for name in names if expression.fullmatch(name)]
 

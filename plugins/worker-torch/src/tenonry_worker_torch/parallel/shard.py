@@ -19,8 +19,8 @@ SHARDS = "tenonry_shards"  # of a rank's model: parameter name → its Shard
 class Shard:
     """Piece `index` of `count` along dimension `dim` (negative: counted from the end).
 
-    `parts`: how many things lie side by side along it, each of which is cut (gate and up: 2). `is_padded`: the size
-    need not divide; the last piece is filled up with zeros, so that all have one size.
+    `parts`: number of concatenated matrices along it, each of which is cut (gate and up: 2). `is_padded`: the size need
+    not divide; the last piece is padded with zeros, so that all have one size.
     """
 
     dim: int
@@ -45,7 +45,7 @@ class Shard:
     def cut(self, source: Any, parts: int | None = None) -> torch.Tensor:
         """The piece of `source`, a tensor or a slice of a safetensors file; only the piece is read.
 
-        `parts` replaces the shard's own when the source holds only one of the things that lie side by side.
+        `parts` replaces the shard's own when the source holds only one of the concatenated matrices.
         """
         shape = list(source.shape if isinstance(source, torch.Tensor) else source.get_shape())
         parts = self.parts if parts is None else parts

@@ -40,7 +40,7 @@ def stage_layers(count: int, stage: int, num_stages: int) -> range:
 
 
 class Skipped(nn.Module):
-    """Stands where another stage's layer was: keeps its plain attributes, which models look at, and does nothing."""
+    """Placeholder for a layer of another stage: keeps its plain attributes, which models read, and does nothing."""
 
     def __init__(self, layer: nn.Module, family: str) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ def keep_stage(model: PreTrainedModel, link: Link) -> None:
 
 
 def _refuse_unplanned(base: nn.Module, planned: set[str], family: str) -> None:
-    """Something with weights that the plan does not place would be missing where it is needed, in silence."""
+    """Reject modules with weights that the plan does not place: they would silently be missing."""
     for child, module in base.named_children():
         if child not in planned and any(True for _ in module.parameters()):
             raise ModelError(

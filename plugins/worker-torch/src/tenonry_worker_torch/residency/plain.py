@@ -37,7 +37,7 @@ def plain_weights(
 
 
 def _packed_in(name: str, part: nn.Module, *, with_weight: bool) -> dict[str, torch.Tensor]:
-    """The weight of a linear layer that only its packed form still has, and its bias where that went along."""
+    """Weight of a linear layer that exists only in packed form, and its bias if that was packed as well."""
     if isinstance(part, PackedModule):
         return part.in_rows(f"{name}.", with_weight=with_weight)
     rows = packed_rows(part) if with_weight else None

@@ -79,7 +79,7 @@ def save_rank(
 
 
 def parts_of(weights: dict[str, torch.Tensor], max_size: int) -> Iterator[dict[str, torch.Tensor]]:
-    """In order, as many as `max_size` bytes hold; one that is larger stands alone."""
+    """Groups of tensors in order, each of up to `max_size` bytes; a larger tensor is alone."""
     part: dict[str, torch.Tensor] = {}
     size = 0
     for name in sorted(weights):

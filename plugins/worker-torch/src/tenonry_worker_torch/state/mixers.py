@@ -76,7 +76,7 @@ def cache_layers(config: PretrainedConfig) -> list[Any]:
 def state_layers(config: PretrainedConfig) -> set[int]:
     """The numbers of the layers that have state in the cache that transformers would make.
 
-    Some versions put a layer for state, which stays empty, where a model only has experts.
+    Some versions add a layer for state, which stays empty, for layers with experts only.
     """
     from transformers.cache_utils import LinearAttentionCacheLayerMixin
 

@@ -20,9 +20,9 @@ SHORTEST = 16  # new rows of up to so many tokens are computed together
 
 class Decode(NamedTuple):
     """R rows that compute one token each and have state. `tokens` are their places in the flattened batch and `rows`
-    those in the state tensors, in one order; each a slice where the places are neighbours, else i64[R].
-    `rows_in_order` i64[R]: the places in the state tensors in the order of the batch, where that is another one and
-    the tokens are neighbours in it.
+    those in the state tensors, in one order; each a slice if the places are neighbours, else i64[R]. `rows_in_order`
+    i64[R]: the places in the state tensors in the order of the batch, if that differs and the tokens are neighbours in
+    it.
     """
 
     count: int
@@ -34,9 +34,9 @@ class Decode(NamedTuple):
 class Pieces(NamedTuple):
     """Pieces of prompts of B rows that are computed together. Either all of the rows have state, or all are new.
 
-    `length`: of the longest. `places`: where the B · length tokens, row after row, are in the flattened batch, each row
-    filled up on the left with tokens of no meaning; `tokens`: the same without those. `lengths` i64[B] and `kept`,
-    which of the B · length are tokens: None where all are.
+    `length`: of the longest. `places`: indices of the B · length tokens, row after row, in the flattened batch, each
+    row padded on the left with meaningless tokens; `tokens`: the same without padding. `lengths` i64[B] and `kept`, the
+    tokens among the B · length: None if all are.
     """
 
     count: int
@@ -49,7 +49,7 @@ class Pieces(NamedTuple):
     kept: torch.Tensor | None = None
 
     def mask(self) -> torch.Tensor | None:
-        """Bool [B, length], true where there is a token; None where there is one everywhere."""
+        """Bool [B, length], true for tokens; None without padding."""
         if self.lengths is None:
             return None
         places = torch.arange(self.length, 0, -1, device=self.lengths.device)
@@ -162,7 +162,7 @@ def _pieces(
 
 
 def _decode(tokens: NDArray[np.int64], rows: NDArray[np.int64], batch: AttentionBatch) -> Decode:
-    """Rows without a gap are taken in ascending order: then their states are used where they are."""
+    """Rows without a gap are sorted in ascending order: then their states are used in place."""
     order = np.argsort(rows)
     ascending = rows[order]
     in_order = None

@@ -63,7 +63,7 @@ class KernelAttention:
 
 
 def held_for(layer: AttentionLayer, count: int) -> HeldKeys | None:
-    """Location of the keys of the step's `count` rows, if a kernel may attend to so many."""
+    """Location of the keys of the step's `count` rows, if a kernel may attend to that many."""
     step = layer.step
     held = step.backend.held_keys(layer, step.plan)
     spec = layer.spec

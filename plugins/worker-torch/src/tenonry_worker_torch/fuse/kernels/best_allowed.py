@@ -23,7 +23,7 @@ SHARE = 16  # every so many words of a trial's masks have bits: few, as with mos
 def best_allowed(
     found: FoundKernels | None, dtype: torch.dtype, vocab_size: int
 ) -> BestAllowedKernel | None:
-    """A kernel where it is right and quicker than our own search, for logits of this type. It looks at one rank's rows,
+    """A kernel if it is correct and faster than our own search, for logits of this type. It searches one rank's rows,
     so ranks need not agree.
     """
     if found is None or dtype not in TYPES or vocab_size % WORD_BITS:
@@ -38,7 +38,7 @@ def best_allowed(
 
 
 def candidates(kernel: BestAllowedKernel, dtype: torch.dtype, words: int, count: int) -> Candidates:
-    """Both over `count` rows of random logits and masks of so many words. Tokens are the same or they are not."""
+    """Both over `count` rows of random logits and masks. Tokens are compared exactly."""
     logits = torch.randn(count, words * WORD_BITS).to(dtype)
     masks = torch.randint(-(2**31), 2**31, (count, words)).int()
     masks[torch.randint(SHARE, masks.shape) > 0] = 0

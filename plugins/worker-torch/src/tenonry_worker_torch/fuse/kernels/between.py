@@ -35,7 +35,7 @@ TOLERANCE = 1e-2  # relative error (L2): our operations round to 16 bits after e
 
 
 class PackedNorm(RMSNorm):
-    """By a kernel, of contiguous rows in bfloat16. `own`: the norm that it stands for, which computes all others."""
+    """A norm by a kernel, for contiguous rows in bfloat16. `own`: the original norm, which computes all others."""
 
     __slots__ = ("kernel", "own")
 
@@ -61,7 +61,7 @@ class Between:
         self._places: list[tuple[Any, str, object]] = []
 
     def give(self, forward: LeanForward) -> None:
-        """To all parts of which one of their kind is right and quicker with it."""
+        """Assign kernels to all parts of a kind whose first one is correct and faster with it."""
         for layer in forward.layers:
             for place in NORMS_OF_A_LAYER:
                 self._give_norm(layer, place)

@@ -1,4 +1,4 @@
-"""The feed-forward half of a lean layer with small experts, by a kernel. Worker process."""
+"""The feed-forward half of a fused layer with small experts, by a kernel. Worker process."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def expert_parts(layer: LeanLayer) -> ExpertParts | None:
 
 
 def _shared(module: Any) -> dict[str, torch.Tensor] | None:
-    """The tensors of the shared expert by their names in `ExpertParts`; None where it is of another shape."""
+    """Tensors of the shared expert by their names in `ExpertParts`; None if it has another shape."""
     expert = module.shared_expert
     parts = [getattr(expert, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
     if not all(is_linear(part) and part.bias is None for part in parts):

@@ -63,7 +63,7 @@ class FewBitsKernels:
         self._verdicts: dict[tuple[object, ...], bool] = {}
 
     def layer(self, weight: QuantisedWeight, bias: torch.Tensor | None) -> FewBitsLayer | None:
-        """None where there is no kernel, or one that is wrong or slower."""
+        """Kernel of a layer; None if there is none, or it is wrong or slower."""
         rows, columns = weight.shape
         kind = (weight.bits, rows, columns, weight.num_groups, bias is None, weight.zeros is None)
         if kind not in self._verdicts:

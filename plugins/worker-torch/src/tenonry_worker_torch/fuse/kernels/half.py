@@ -1,4 +1,4 @@
-"""The first half of a lean layer by a kernel, in steps in which rows only decode. Worker process."""
+"""The first half of a fused layer by a kernel, in steps in which rows only decode. Worker process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear layers with packed weights by a kernel that reads the same memory, up to so many rows. Worker process."""
+"""Linear layers with packed weights by a kernel that reads the same memory, for few rows. Worker process."""
 
 from __future__ import annotations
 

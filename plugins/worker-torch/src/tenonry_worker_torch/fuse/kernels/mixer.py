@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class KernelDeltaRule(RowPath):
-    """A path that works on the states where they are. `own`: that of our own operations, which prompts go through."""
+    """A path that updates the states in place. `own`: that of our own operations, which prompts use."""
 
     def __init__(self, own: DeltaRule, kernel: DeltaRuleKernel) -> None:
         self.own = own

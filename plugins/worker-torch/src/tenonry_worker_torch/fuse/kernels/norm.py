@@ -1,4 +1,4 @@
-"""The norms of a lean model by a kernel. Worker process."""
+"""The norms of a fused model by a kernel. Worker process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FEW_TOKENS = 128  # more of them are normalised by torch, on all cores
 
 
 class KernelNorm(RMSNorm):
-    """Of few rows. `own`: the norm that it stands for, which computes all others."""
+    """A norm by a kernel, for few rows. `own`: the original norm, which computes all others."""
 
     __slots__ = ("kernel", "own")
 

@@ -82,7 +82,7 @@ class WholeStack(NamedTuple):
 
 
 def cpu_backends(backend: AttentionBackend) -> list[CpuBackend]:
-    """Those that attention goes through; none where one of them is of another class."""
+    """CPU backends of attention; none if one of the backends is of another class."""
     if isinstance(backend, StatefulBackend):
         backend = backend.attention
     parts = backend.parts if isinstance(backend, GroupedBackend) else (backend,)
@@ -144,7 +144,7 @@ def layer_parts(layer: LeanLayer, rope: RopeTable | None) -> LayerParts | None:
 
 
 def blocked_of(linear: Linear) -> BlockedWeight | FewBitsWeight | None:
-    """The packed weight of a layer that is nothing else, as kernels read it."""
+    """Packed weight of an unmodified packed layer, in the layout of kernels."""
     if isinstance(linear, FewBitsLayer):
         return linear.weight
     if isinstance(linear, KernelLinear):

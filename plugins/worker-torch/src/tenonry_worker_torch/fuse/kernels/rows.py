@@ -1,4 +1,4 @@
-"""Up to how many rows a kernel is used that is quicker than our operations for few, and may not be for many. Worker
+"""Maximum number of rows of a kernel that is faster than our operations for few, and may not be for many. Worker
 process.
 """
 
@@ -34,11 +34,11 @@ class Budget:
     def most_rows(
         self, candidates_for: Callable[[int], Candidates], *, is_timed: bool, if_untried: int = 0
     ) -> int:
-        """The largest of `COUNTS` up to which the kernel is right and, if timed, quicker for the first and never
-        slower; 0: for none. Where that is the last one, as many rows as kernels ever are for.
+        """The largest of `COUNTS` up to which the kernel is correct and, if timed, faster for the first and never
+        slower; 0: for none. If that is the last one, the maximum number of rows of kernels.
 
-        Trials end where the next one would not fit: beyond, our own operations compute, or the kernel up to
-        `if_untried` rows, which must have been right and quicker for the first number all the same.
+        Trials end when the next one would exceed the budget: beyond, our own operations compute, or the kernel up to
+        `if_untried` rows, which must have been correct and faster for the first number all the same.
         """
         most = 0
         took = 0.0
@@ -78,7 +78,7 @@ def _compared(candidates: Candidates, is_timed: bool, times: float) -> bool | No
 
 
 def _agree(candidates: Candidates) -> bool:
-    """But for rounding in 16 bits."""
+    """Compares results, up to rounding in 16 bits."""
     pairs = zip(candidates.kernel(), candidates.own(), strict=True)
     return all(is_same(got.float(), wanted.float(), candidates.tolerance) for got, wanted in pairs)
 

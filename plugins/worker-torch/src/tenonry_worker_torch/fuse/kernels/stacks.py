@@ -119,7 +119,7 @@ class Stacks:
         chunks: Mapping[str, ChunkKernel],
         rope: RopeTable,
     ) -> None:
-        """Tried only where the kernels of layers are quick for as many rows as they were tried with."""
+        """Tried only if the kernels of layers are fast for all numbers of rows of their trials."""
         singly = [each.kernel for each in whole]
         made = self._kernels.prompts(singly)
         some = self._kernels.prompts(singly[:PROMPT_LAYERS])

@@ -57,7 +57,7 @@ def tried(kernels: str, part: str, trial: Callable[[], int]) -> int:
 
 
 def prefers_kernel(candidates_for: Callable[[int], Candidates], *, is_timed: bool) -> bool:
-    """`candidates_for` is given numbers of rows. The kernel must be right for each, and, if timed, quicker."""
+    """`candidates_for` receives numbers of rows. The kernel must be correct for each, and, if timed, faster."""
     with seeded(0), torch.inference_mode():
         for count in ROWS:
             candidates = candidates_for(count)

@@ -1,4 +1,4 @@
-"""Kernels for the layers of one model: which parts get one, and how all of them are taken back. Worker process."""
+"""Kernels for the layers of one model: assignment to parts, and removal of all of them. Worker process."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class UsedKernels:
             self._attentions.append((layer, own))
 
     def _give_half(self, layer: LeanLayer, rope: RopeTable | None) -> None:
-        """After the parts inside have theirs: a kernel for the whole half must be quicker than those."""
+        """Runs after the inner parts have their kernels: one for the whole half must be faster than those."""
         part = layer.attention
         if isinstance(part, FusedMixer):
             self._give_mixer_half(layer, part.mixer)

@@ -169,7 +169,7 @@ class UsedPacked:
     def _attention_kernels(
         self, forward: LeanForward, backend: AttentionBackend
     ) -> dict[str, PagedKernel]:
-        """By the names of all layers with attention; empty where one of them has none."""
+        """Kernels by the names of all layers with attention; empty if one of them has none."""
         if not paged.cpu_backends(backend):
             return {}
         kernels: dict[str, PagedKernel] = {}

@@ -40,8 +40,8 @@ UNIT_EPS = 1e-6  # under the root when query and key are made unit vectors
 class DeltaRule:
     """A path (see `tenonry_worker_torch.state.mixer.DecodePath`) from the parameters of a module.
 
-    `order` i64[columns] puts the projected columns in the order query, key, value, gate, rate, decay; None where they
-    are.
+    `order` i64[columns] permutes the projected columns to the order query, key, value, gate, rate, decay; None if they
+    are in it.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ def chunk_size_for(length: int) -> int:
 
 
 def chunk_rule_of(module: Any) -> Callable[..., Any]:
-    """The function that the module's own code calls for prompts. Raises AttributeError where there is none."""
+    """Function that the module's own code calls for prompts. Raises AttributeError if there is none."""
     for kind in type(module).__mro__:
         source = sys.modules[kind.__module__]
         found: Callable[..., Any] | None = getattr(source, CHUNK_RULE, None)

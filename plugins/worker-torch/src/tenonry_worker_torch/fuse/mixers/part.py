@@ -26,8 +26,8 @@ class Made:
 
 
 class FusedMixer:
-    """Is called as `FusedAttention` is. `over_step`: the tokens [T, hidden] of a step → [T, hidden]; `name`: of the
-    child that it stands for.
+    """Called like `FusedAttention`. `over_step`: the tokens [T, hidden] of a step → [T, hidden]; `name`: of the
+    replaced child.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""The linear layers of a mixer as plain callables: those that read the same input as one, where that is possible.
-Worker process.
+"""The linear layers of a mixer as plain callables; those that read the same input are merged if possible. Worker
+process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SideBySide:
 
 
 def input_projection(modules: Sequence[Any]) -> Projection | None:
-    """`x` [N, in] → the outputs of all modules side by side; None if one of them is no plain linear layer."""
+    """`x` [N, in] → the concatenated outputs of all modules; None if one of them is no plain linear layer."""
     if all(map(is_linear, modules)):
         return merge(modules)
     if all(isinstance(module, WidenedModule) for module in modules):

@@ -28,7 +28,9 @@ FURTHER_TOKENS = 3
 
 
 def path_agrees(mixer: PackedMixer) -> bool | None:
-    """None where no path can be made. A mixer too large to copy is left to the comparison of the whole model."""
+    """Compare a path; None if none can be made. A mixer too large to copy is covered by the whole model's
+    comparison.
+    """
     module = mixer.module
     if not mixer.takes_hidden_only:
         return None

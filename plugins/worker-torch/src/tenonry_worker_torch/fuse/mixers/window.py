@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Window:
     """`weight` [K, C], `bias` [C]: of the last K inputs of each channel. Computes in float32.
 
-    It is quick on windows whose channels are neighbours in memory, as those of `PackedMixer` are.
+    It is fast on windows whose channels are contiguous in memory, such as those of `PackedMixer`.
     """
 
     __slots__ = ("activation", "bias", "weight")
