@@ -1,4 +1,4 @@
-"""Reading and refusing values of a request. Front end."""
+"""Reading and rejecting values of a request. Front end."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def event(kind: str, **fields: Any) -> bytes:
 
 
 def usage_of(part: Any) -> dict[str, int]:
-    """Tokens, as this API counts them: those from the prefix cache stand apart."""
+    """Tokens, as this API counts them: those from the prefix cache separately."""
     return {
         "input_tokens": part.prompt_tokens - part.cached_tokens,
         "cache_creation_input_tokens": 0,
@@ -52,7 +52,7 @@ def ending(part: Any) -> dict[str, str | None]:
 
 
 def message_of(answer: Any, content: list[Any]) -> dict[str, Any]:
-    """The message, but for how it ended."""
+    """The message, except its stop reason."""
     return {
         "id": answer.id.replace("chatcmpl-", "msg_"),
         "type": "message",

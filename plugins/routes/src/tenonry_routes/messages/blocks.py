@@ -1,7 +1,7 @@
 """Messages of content blocks as messages of a chat. Front end.
 
 Documents and search results become texts. Blocks that only their author's servers can read, and files that no model
-here can, are left out and reported.
+here can, are omitted and reported.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Message = dict[str, Any]
 
 
 class BlockReader:
-    """Reads the messages of one request. `ignore` gets the blocks that are left out."""
+    """Reads the messages of one request. `ignore` receives the omitted blocks."""
 
     def __init__(self, ignore: Ignore) -> None:
         self._ignore = ignore
@@ -76,7 +76,7 @@ class BlockReader:
         return self._user(content, at) if role == "user" else [self._assistant(content, at)]
 
     def _user(self, content: Any, where: str) -> list[Message]:
-        """Results of tools become messages of their own; they stand before the rest."""
+        """Results of tools become messages of their own, before the rest."""
         results: list[Message] = []
         instructions: list[Message] = []
         parts: list[Part] = []
@@ -217,7 +217,7 @@ def _call(block: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _arguments(value: Any) -> str:
-    """The text that a call's arguments were, which this API shows as an object where they are none."""
+    """Original text of a call's arguments, which this API shows as an object if they are invalid."""
     if isinstance(value, dict) and list(value) == [INVALID_JSON]:
         text = value[INVALID_JSON]
         if isinstance(text, str):

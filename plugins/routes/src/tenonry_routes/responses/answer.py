@@ -151,7 +151,7 @@ class ResponseWriter:
         )
 
     def part(self, part: Any) -> bytes:
-        """The events of a part, its end included, but for the last one of the response."""
+        """Events of a part, its end included, except for the last one of the response."""
         self._logprobs.add(part.logprobs)
         data = b"".join([self._one(event) for event in part.events])
         if part.finish_reason is not None and self.items.open is not None:

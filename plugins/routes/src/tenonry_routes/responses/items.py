@@ -1,7 +1,7 @@
 """Input items as messages of a chat. Front end.
 
 Calls of tools that run at the client are calls of functions, whatever kind they are of. Items that only OpenAI's
-servers can read are left out and reported.
+servers can read are omitted and reported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Item = Mapping[str, Any]
 
 
 def messages_of(value: Any, ignore: Ignore) -> list[Message]:
-    """The messages of a chat. `ignore` gets the items that are left out. Raises RequestError."""
+    """The messages of a chat. `ignore` receives the omitted items. Raises RequestError."""
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
     if not isinstance(value, list) or not value:

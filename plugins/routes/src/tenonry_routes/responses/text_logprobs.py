@@ -28,7 +28,7 @@ class TextLogprobs:
             self._data += data
 
     def take(self, text: str) -> list[Any]:
-        """The entries of the tokens that spell the next text; all that wait where it is spelt otherwise."""
+        """Entries of the tokens that spell the next text; all pending ones if it is spelt otherwise."""
         wanted = text.encode()
         start = self._data.find(wanted)
         if start < 0:
