@@ -282,9 +282,9 @@ def test_replaced_there_and_back_in_a_mixed_run(start, tmp_path, caplog):
     renew = engine._engines.on_join
     runs: list[asyncio.Future[dict[str, Told]]] = []
 
-    async def renew_and_ask(*_: object) -> None:
+    async def renew_and_ask(*joined: Any) -> None:
         """The new engine is ready; requests begin in the one before it."""
-        await renew()
+        await renew(*joined)
         runs.append(asyncio.ensure_future(run_all(engine, len(runs) + 1)))
         outputs = engine._outputs
         greedy = f"greedy {len(runs)}"

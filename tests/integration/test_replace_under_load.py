@@ -86,9 +86,9 @@ def test_there_and_back(load, tmp_path, caplog):
     renew = engine._engines.on_join
     runs: list[asyncio.Future[list[list[int]]]] = []
 
-    async def renew_and_load(*_: object) -> None:
+    async def renew_and_load(*joined: object) -> None:
         """The new engine is ready; the streams begin in the one before it."""
-        await renew()
+        await renew(*joined)
         runs.append(load.start())
         while load.begun < NUM_STREAMS:  # noqa: ASYNC110 - no event says so
             await asyncio.sleep(0)
