@@ -53,5 +53,5 @@ def test_a_device_is_seeded_and_goes_on_as_before():
         first = torch.rand(4, device=device).tolist()
     with seeded(7, device):
         assert torch.rand(4, device=device).tolist() == first != wanted
-    drawn(7)  # of the CPU alone: the device goes on
+    drawn(7)  # of the CPU alone: the device's continues
     assert torch.rand(4, device=device).tolist() == wanted

@@ -38,7 +38,7 @@ class StepBuffers(ABC):
         self.device = device
         self.steps_in_flight = steps_in_flight
 
-    def begin_step(self) -> None:  # noqa: B027 - only buffers with memory of their own need to know
+    def begin_step(self) -> None:  # noqa: B027 - only buffers with memory of their own need it
         """A new step starts: memory handed out `steps_in_flight` steps ago may be used again."""
 
     @abstractmethod

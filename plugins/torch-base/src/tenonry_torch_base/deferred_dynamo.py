@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NAME = "torch._dynamo"
 MARKS = ("allow_in_graph", "assume_constant_result")
 WRAPPED = f"{NAME}._trace_wrapped_higher_order_op"
-USES = ("__path__", "__all__")  # asked for by the import of a submodule, and of everything
+USES = ("__path__", "__all__")  # read by the import of a submodule, and by a star import
 
 
 class DynamoLoader(SourceFileLoader):

@@ -57,7 +57,7 @@ class _State(DeferredModule):
         """A placeholder for a function, and for the error that a module binds; the real object for all else."""
         if not self.stands_in:
             return self.real(name)
-        binds = frame.f_locals is frame.f_globals  # a function would keep the stand-in
+        binds = frame.f_locals is frame.f_globals  # a function would keep the placeholder
         if _defines(self.path, name):
             stand_in = self._function(name)
         elif name == ERROR and binds:

@@ -13,7 +13,7 @@ BLOCK = 64  # outputs of a block
 QUAD = 4  # inputs whose bytes lie side by side
 GROUP_MULTIPLE = 32  # of inputs with one scale, where there are several groups
 LARGEST_INPUTS = 1 << 16  # sums of products of bytes are in 32 bits
-CHUNK = 1 << 22  # elements that are laid out at once
+CHUNK = 1 << 22  # elements laid out together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

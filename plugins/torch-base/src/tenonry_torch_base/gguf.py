@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tenonry_hf_hub import GgufTensor
 
 GGUF = ".gguf"
-PIECE_ELEMENTS = 1 << 20  # what a thread dequantises at once
+PIECE_ELEMENTS = 1 << 20  # elements that a thread dequantises together
 MAX_THREADS = 8
 
 

@@ -101,7 +101,7 @@ def open_grammars(
         resolved[GRAMMARS.kind] = found[1]
     store = GrammarStore(found[0] if found else None, context.model, vocab_size)
     if context.config.grammar_backend is not None:
-        with contextlib.suppress(GrammarError):  # requests that need it are told why
+        with contextlib.suppress(GrammarError):  # requests that need it get the reason
             store.build()
     return store
 

@@ -21,7 +21,7 @@ import torch
 from tenonry_torch_base.openmp import thread_ids
 from tenonry_torch_base.waiting import waits_long
 
-LOOK_S = 1.0  # OpenMP ends threads and makes new ones when it wants other numbers of them
+LOOK_S = 1.0  # OpenMP ends threads and creates new ones when their number changes
 
 
 class Places:
@@ -60,7 +60,7 @@ class Places:
             return
         if time.monotonic() >= self._look_at:
             self._look()
-        # Only meanwhile: threads and processes that this one starts begin where it may be.
+        # Only during the step: threads and processes inherit the affinity of the thread that starts them.
         _move(0, self._own or self._all)
 
     def __exit__(

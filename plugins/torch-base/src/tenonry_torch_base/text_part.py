@@ -77,7 +77,7 @@ def text_stack(model: PreTrainedModel) -> tuple[str, PreTrainedModel]:
     stack = model.base_model
     if model.config.get_text_config() is not model.config:
         stack = model.get_decoder().base_model
-    if stack is model:  # its class calls the base model by another name than its prefix says
+    if stack is model:  # its class has another name for the base model than its prefix
         inner = [child for child in model.children() if isinstance(child, PreTrainedModel)]
         stack = inner[0] if len(inner) == 1 else model
     return next(name for name, part in model.named_modules() if part is stack), stack
@@ -209,9 +209,7 @@ class _Lending(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if (
-            getattr(func, "__name__", "") != "__get__"
-        ):  # to ask for a data type or a device is no use
+        if getattr(func, "__name__", "") != "__get__":  # data types and devices are irrelevant
             given = (*args, *kwargs.values())
             self._lent.update(id(value) for value in given if isinstance(value, nn.Parameter))
         return func(*args, **kwargs)

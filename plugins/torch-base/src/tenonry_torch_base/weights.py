@@ -184,7 +184,7 @@ def stored_model(
         **build,
     }
     with weights_of(architecture, path), ExitStack() as open_files:
-        # Not by its path: transformers would choose files by itself, and apply an adapter that is beside them.
+        # Not by its path: transformers would choose files by itself, and apply an adapter next to them.
         weights = checkpoint.slices(open_files)
         model, info = type(whole).from_pretrained(None, state_dict=weights, **options)
         _read_generation_config(model, path)

@@ -42,9 +42,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.step_kernels import BestAllowedKernel
 
 logger = logging.getLogger("tenonry.worker")
-ASKED_PER_ROW = (
-    4  # grammars of requests that have not started are held, at most so many for each row
-)
+ASKED_PER_ROW = 4  # maximum grammars per row that are kept for requests that have not started
 ROWS_FOR_A_THREAD = 16  # handing over to another thread takes longer than some masks
 NOT_MADE = -1
 
@@ -87,7 +85,7 @@ class GrammarMasks(LogitsProcessor):
         while len(self._asked) > ASKED_PER_ROW * self.context.max_num_seqs:
             self._asked.popitem(
                 last=False
-            )  # it was aborted, or starts late and asks the store again
+            )  # it was aborted, or starts late and queries the store again
         futures = {handle: self._asked.get(handle) for handle in asked}
         running = [future for future in futures.values() if future is not None]
         if patience and not any(future.done() for future in running):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-PIECE_ELEMENTS = 1 << 21  # logits of a prompt's positions that are held in float32 at once
+PIECE_ELEMENTS = 1 << 21  # logits of a prompt's positions held in float32 together
 
 
 class Logprobs:
@@ -43,7 +43,7 @@ def logprobs_of(logits: torch.Tensor, chosen: torch.Tensor, count: int) -> Logpr
     The rank of a token is one more than the number of tokens with a larger logit.
     """
     values = logits.float()  # [N, V]
-    # Not logsumexp: torch shares the sum of a single long row among threads, and it has other bits beside others.
+    # Not logsumexp: torch shares the sum of a single long row among threads, so its bits depend on the other rows.
     logprobs = torch.log_softmax(values, -1)
     ids = chosen[:, None]
     rank = (values > values.gather(1, ids)).sum(-1) + 1

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tenonry.step import NewRow, SchedulerOutput
 
-TILE_ELEMENTS = 1 << 19  # logits worked on at once on the CPU: 2 MiB in float32
+TILE_ELEMENTS = 1 << 19  # logits per tile on the CPU: 2 MiB in float32
 IDLE_PATIENCE_S = 0.002  # without it, an engine that only waits for a grammar would spin
 # In the order in which they change the logits.
 BUILT_IN: tuple[type[LogitsProcessor], ...] = (
