@@ -106,7 +106,7 @@ def max_model_len(config: dict[str, Any], tokenizer_config: dict[str, Any]) -> i
     known = KNOWN_LENGTHS.get(str(config.get("model_type"))) or tokenizer_config.get(
         "model_max_length"
     )
-    # tokenizers without a limit say 1e30
+    # tokenizers without a limit have 1e30
     if known is not None and _is_count(known) and known < 1 << 28:
         return int(known)
     logger.warning(

@@ -60,7 +60,7 @@ def read_text(path: str | Path, *, max_bytes: int = MAX_TEXT_BYTES) -> str:
 def _read_bytes(path: Path, max_bytes: int) -> bytes:
     if not path.exists():
         raise ModelError(f"{path} does not exist")
-    if not path.is_file():  # opening a pipe or a device could block for ever
+    if not path.is_file():  # opening a pipe or a device could block indefinitely
         raise ModelError(f"{path} is not a plain file")
     try:
         with path.open("rb") as file:

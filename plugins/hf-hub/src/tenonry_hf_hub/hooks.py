@@ -22,7 +22,7 @@ from tenonry_hf_hub.sizes import check_sizes
 from tenonry_hf_hub.weights import find_weights
 
 
-# Asked last: another plugin may know names of its own; this one answers for every name, if only with an error.
+# Called last: another plugin may resolve names of its own; this one answers for every name, if only with an error.
 @hookimpl(trylast=True)
 def tenonry_resolve_model(config: EngineConfig) -> ModelInfo:
     """Facts of a registered name, a folder or a hub id. Raises ModelError with the accepted forms."""
@@ -34,7 +34,7 @@ def tenonry_resolve_model(config: EngineConfig) -> ModelInfo:
             f"model '{config.model}': {folder} has no config.json; it holds a tokenizer, but no model"
         )
     if config.load_format != "dummy":
-        find_weights(folder)  # which of them the model needs, the worker says
+        find_weights(folder)  # the worker decides which of them the model needs
     return read_facts(config, located, _tokenizer_folder(config, located))
 
 
@@ -47,7 +47,7 @@ def read_facts(config: EngineConfig, located: Located, tokenizer: Path | None) -
     tokenizer_config = read_json_if_there((tokenizer or folder) / "tokenizer_config.json")
     vocab = facts.vocab_size(model, folder)
     ends = facts.eos_token_ids(model, generation, tokenizer_config, vocab)
-    if not ends and tokenizer is not None:  # who sends token ids says where to stop
+    if not ends and tokenizer is not None:  # clients that send token ids define the stop ids
         facts.check_end_tokens(model, generation, vocab, folder)
     return ModelInfo(
         name=config.model,

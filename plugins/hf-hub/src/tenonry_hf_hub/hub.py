@@ -44,7 +44,7 @@ def fetch(name: str, revision: str | None, *, weights: bool) -> Located:
         and COMMIT.match(revision)
         and (found := _cached(name, revision, weights))
     ):
-        return found  # a commit never changes: no need to ask
+        return found  # a commit never changes: no query needed
     return _download(name, revision, weights)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tenonry.plugin import Point
 from tenonry.plugin.discovery import installed
 
-# A name stands for a function without arguments, that returns a folder, or for the folder itself.
+# A name refers to a function without arguments that returns a folder, or to the folder itself.
 MODELS = Point("tenonry.models", provider={"demo": "tenonry-demo-model"})
 
 

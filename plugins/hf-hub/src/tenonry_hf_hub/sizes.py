@@ -39,7 +39,7 @@ KINDS = (
     _kind("hidden_size|d_model|n_embd|n_head|num_attention_heads|num_heads", 1, 1 << 20),
     _kind("head_dim", 0, 1 << 20),
     _kind("intermediate_size|num_key_value_heads|num_kv_heads|n_inner|ffn_dim", 1, 1 << 22),
-    _kind(r"(\w+_)?(size|dim|rank|width)", -1, 1 << 28),  # -1 stands for "no limit"
+    _kind(r"(\w+_)?(size|dim|rank|width)", -1, 1 << 28),  # -1: no limit
     _kind(
         r"num_(\w+_)?(experts?|heads|groups|labels|codebooks|stages)(\w+)?|\w+_heads", 0, 1 << 16
     ),
