@@ -66,7 +66,7 @@ class FastCodec:
             (encoding,) = self.tokenizer.encode_batch_fast(
                 [text], add_special_tokens=add_special_tokens
             )
-        except TypeError:  # what the library says of a string that has no UTF-8 form
+        except TypeError:  # the library's error for a string that has no UTF-8 form
             raise _not_unicode(text) from None
         ids: list[int] = encoding.ids
         return ids

@@ -113,7 +113,7 @@ def _add_tokens(tokenizer: Any, settings: dict[str, Any]) -> None:
     present = {token.content: token for token in tokenizer.get_added_tokens_decoder().values()}
     unchanged = {repr(token) for token in present.values()}
     tokenizer.add_tokens([token for token in listed.values() if repr(token) not in unchanged])
-    known = listed or present  # their flags count, not those beside a name
+    known = listed or present  # their flags count, not those next to a name
     special = list(_named(settings).values())
     special += [
         value for key in EXTRA if isinstance(settings.get(key), list) for value in settings[key]

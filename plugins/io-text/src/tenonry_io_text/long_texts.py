@@ -24,7 +24,7 @@ LONG_CHARS = 1 << 18
 LONG_CHARS_IN_PYTHON = 1 << 15
 MEMORY_BYTES = 4 << 30
 MIN_SLOTS = 3  # two for texts that are found to be long
-SHORT_FACTOR = 4  # texts above so many times `LONG_CHARS` are expected to take long
+SHORT_FACTOR = 4  # texts above this multiple of `LONG_CHARS` are expected to take long
 NICE = 5
 
 

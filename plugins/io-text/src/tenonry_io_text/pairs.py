@@ -7,7 +7,7 @@ from typing import Any
 
 from tenonry.errors import RequestError
 
-# A tokenizer of transformers keeps how it was last asked to cut, and several threads ask the same one.
+# A tokenizer of transformers keeps its last truncation settings, and several threads use the same one.
 JOINING = threading.Lock()
 
 

@@ -37,7 +37,7 @@ logger = logging.getLogger("tenonry.io")
 
 # Twice the longest run of spaces that any published tokenizer has as one token.
 CHARS_PER_TOKEN = 256
-OPENING = threading.Lock()  # transformers cannot be imported by several threads at once
+OPENING = threading.Lock()  # transformers cannot be imported by several threads concurrently
 MIN_CHARS = 4096
 
 
