@@ -33,7 +33,7 @@ BODY_MARKS = check_marks(*ENDS, START, CHANNEL)
 FUNCTIONS = "functions."
 MAX_HEADER = 1 << 10
 _NEXT = f"{literal(START)} {literal('assistant')}"
-# What a message says, without markup of others.
+# Text of a message, without markup of others.
 _BODY = r"BODY: /(.|\n)*/ & ~/(.|\n)*<\|(start|channel|message|return|call)\|>(.|\n)*/"
 
 

@@ -121,7 +121,7 @@ class ScanningParser(OutputParser):
         self._events = []
         return joined(events) if len(events) > 1 else events
 
-    # ------------------------------------------------------------------ what a reading may say
+    # ------------------------------------------------------------------ events of a reading
     def text(self, piece: str) -> None:
         """More of the answer's text."""
         self._text.push(piece)
