@@ -117,7 +117,7 @@ TEXT_TO_TEXT: dict[str, tuple[str, dict[str, Any]]] = {
     "t5": ("t5", T5),
 }  # fmt: skip
 FAMILIES = CAUSAL | TEXT_TO_TEXT
-# A prompt of one token goes on from the request before it, if the model has had one.
+# A prompt of one token continues the previous request, if the model had one.
 FORGETFUL = {"recurrent_gemma"}
 # Where no greedy choice is a close call.
 SEEDS: dict[str, int] = {}

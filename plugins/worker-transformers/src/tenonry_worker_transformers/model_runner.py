@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.sampler.sampler import Sampled
     from tenonry_worker_transformers.loaded_model import LoadedModel
 
-PROMPT_LOGITS = 1 << 26  # elements at a time, where a prompt's log-probabilities are asked for
+PROMPT_LOGITS = 1 << 26  # elements at a time, for a prompt's log-probabilities
 
 
 class ModelRunner:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-KEY = "tenonry_module_states"  # where a request's states stand beside what goes from call to call
+KEY = "tenonry_module_states"  # key of a request's states among the arguments carried between calls
 
 
 class Place(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 
 from tenonry_worker_transformers.trees import RowDimensions, padded
 
-MOST_PADDING = 1.25  # padded positions per position, at most; what is padded takes memory that no block stands for
+MOST_PADDING = 1.25  # maximum padded positions per position; padding takes memory outside of blocks
 FREE_PADDING = 16  # positions per row that may be padded anyway
 
 

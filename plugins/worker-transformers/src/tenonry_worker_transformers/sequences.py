@@ -84,7 +84,7 @@ class Sequences:
     def ids_of(self, row: int) -> torch.Tensor:
         """Ids that precede the row's next token, i64[1, L]."""
         piece = self._requests[row].piece
-        assert piece is not None  # noqa: S101 - only rows that sample are asked for
+        assert piece is not None  # noqa: S101 - only for rows that sample
         return piece.ids_of(row)
 
     # ------------------------------------------------------------------ prompts
