@@ -141,7 +141,7 @@ def _others(chosen: PluginRecord, config: EngineConfig, model: ModelInfo) -> lis
             facts = examine(record, config.replaced(worker=choice), model)
         except TenonryError:
             continue
-        if facts.num_parameters:  # the worker of a benchmark knows nothing of models
+        if facts.num_parameters:  # the worker of a benchmark does not examine models
             found.append(record.name)
     return found
 

@@ -23,7 +23,7 @@ INDEX = "pytorch_model.bin.index.json"
 SAFE_INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
-# What training leaves beside the weights.
+# Files of training next to the weights.
 NO_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state", "scaler", "trainer_state")
 COPIED = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".md")
 CODE = (".py", ".so", ".sh", ".ipynb")
