@@ -85,14 +85,14 @@ def test_a_short_job_that_turns_out_long_keeps_its_slot_or_starts_again(jobs):
     first = jobs.start("a", "first", SHORT)
     jobs.start("a", "second", SHORT)
     jobs.wait_for("first", "second")
-    jobs.release("first")  # no long job runs: it may go on, and ends
+    jobs.release("first")  # no long job runs: it may continue, and ends
     first.result(20)
     jobs.start("a", "long", LONG)
     jobs.wait_for("long")
     jobs.release("second")
     until(lambda: jobs.turns.stats.num_restarted)
     jobs.start("b", "short", SHORT)
-    jobs.wait_for("short")  # the slot of the second is free at once
+    jobs.wait_for("short")  # the slot of the second is free immediately
     assert "second again" not in jobs.begun
     jobs.release("long")
     jobs.wait_for("second again")

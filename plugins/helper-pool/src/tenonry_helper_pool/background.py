@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 # What most grammars are compiled in, also on a busy machine: a schema of 50 properties takes about 5 ms.
 QUICK_S = 0.03
-# About a quarter of a processor that something else wants, too; all of one that nothing else wants.
+# About a quarter of a contended processor; all of an idle one.
 FIRST_NICE = 5
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 FORK = b"f"
 NO_FORK = b"-"
-FORKED = struct.Struct("<i")  # process id of a fork, beside its descriptor
+FORKED = struct.Struct("<i")  # process id of a fork, with its descriptor
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -106,7 +106,7 @@ def _can_fork() -> bool:
 
 def _forked(channel: socket.socket) -> socket.socket | None:
     """Fork for each request of the owner; the channel of the worker in a fork, None once the owner has gone."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for forks
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are not awaited
     own = os.getpid()
     while True:
         try:

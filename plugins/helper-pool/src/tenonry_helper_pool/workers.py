@@ -21,7 +21,7 @@ from tenonry_helper_pool.frames import Ended, TooLate, is_readable, receive, sen
 from tenonry_helper_pool.messages import FORK, FORKED, Limits, Ready
 
 SERVE = "tenonry_helper_pool.serving:serve"
-# A job has one processor: it is bounded in processor time, and others run beside it.
+# A job has one processor: it is bounded in processor time, and others run concurrently.
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"), "1"
 ) | {"TOKENIZERS_PARALLELISM": "false"}
