@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-# Of the library, and of transformers beside it.
+# Of the library, and of transformers with it.
 VERSIONS = {
     "awq": {"autoawq": "0.2.9", "transformers": "4.51.3"},
     "llm-compressor": {"llmcompressor": "0.14.0.1", "transformers": "5.17.0"},

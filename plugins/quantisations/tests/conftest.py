@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-# The helper beside the tests, importable by its bare name whatever the import mode.
+# The helper next to the tests, importable by its bare name whatever the import mode.
 _spec = importlib.util.spec_from_file_location(
     "quantised_models", Path(__file__).parent / "quantised_models.py"
 )

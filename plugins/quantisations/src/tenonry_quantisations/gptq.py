@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FIRST = "gptq"
 FORMATS = (FIRST, "gptq_v2")
-# What the first format took off the zero points of a word, all at once: 1 of each, with borrows from the next.
+# Subtracted from the zero points of a word by the first format: 1 of each, with borrows from the next.
 TAKEN_OFF = {4: 0x11111111, 8: 0x01010101}
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _ATEN = torch.ops.aten
 GROUP_SIZES = (256, 128, 64, 32)  # what the operation takes
-OUTPUTS = 16  # it takes multiples of so many
+OUTPUTS = 16  # it accepts multiples of this number
 MIDDLE = 8  # what it takes off a value
 FEW_ROWS = 2
 

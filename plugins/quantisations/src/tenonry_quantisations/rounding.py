@@ -7,7 +7,7 @@ import torch
 from tenonry_torch_base.quantisations import QuantisedWeight
 
 LARGEST = 127  # −128 is left out, so that both signs reach as far
-CHUNK = 1 << 18  # elements that are rounded at once: they stay in the cache
+CHUNK = 1 << 18  # elements rounded together: they fit into the cache
 TINY = torch.finfo(torch.float32).tiny * LARGEST
 
 

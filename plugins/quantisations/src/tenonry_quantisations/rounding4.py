@@ -13,7 +13,7 @@ from tenonry_torch_base.quantisations import QuantisedWeight
 GROUP = 32
 LOWEST = -8
 HIGHEST = 7
-CHUNK = 1 << 18  # elements that are rounded at once
+CHUNK = 1 << 18  # elements rounded together
 TINY = 1e-30
 
 
