@@ -72,7 +72,7 @@ class NgramDrafter(Drafter):
         end = self._end_of_match(tokens)
         if end is None:
             return NOTHING
-        # What repeats with a period shorter than the guess goes on repeating.
+        # A period shorter than the draft continues to repeat.
         period = len(tokens) - end
         if period >= count:
             return tokens[end : end + count]
