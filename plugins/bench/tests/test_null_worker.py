@@ -125,7 +125,7 @@ def test_a_step_that_takes_time_resolves_at_its_moment(monkeypatch):
     )  # steps queue on the pretended device, they do not overlap
     clock.now = 200.0
     worker.execute_model(make_step([0], [True])).result()
-    assert clock.now == pytest.approx(200.02)  # and an idle device starts at once
+    assert clock.now == pytest.approx(200.02)  # and an idle device starts immediately
 
 
 def test_a_moment_that_has_passed_costs_no_wait():

@@ -31,7 +31,7 @@ from tenonry_hf_hub import find_weights
 TARGET = 1.2
 BROUGHT = ("look", "weights")  # the phases that bring the model in; what follows computes with it
 PAGE = 4096
-CLOCK_S = 1e-9  # what a clock can tell
+CLOCK_S = 1e-9  # resolution of a clock
 
 
 class Seconds(NamedTuple):

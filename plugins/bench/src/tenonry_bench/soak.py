@@ -176,7 +176,7 @@ class Soak:
         await asyncio.gather(*(self._keep_on(place) for place in range(len(self._prompts))))
         await killer
         self._note_silence()
-        while not self._engine.is_serving:  # noqa: ASYNC110 - no event says so
+        while not self._engine.is_serving:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(POLL_S)
         self.seconds = time.monotonic() - started
         return before, residue()

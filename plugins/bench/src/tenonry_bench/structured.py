@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 PROMPT_LEN = 32
 OUTPUT_LEN = 96
-BESIDE_LEN = 2  # tokens of a prompt beside the stream: their step is not what is measured
+BESIDE_LEN = 2  # tokens of a prompt alongside the stream: their step is not measured
 PERSON = {
     "type": "object",
     "properties": {
@@ -164,7 +164,7 @@ class _Client:
         started = time.perf_counter()
         beside = await self._longest_gap(asyncio.gather(*map(short, schemas)))
         seconds = time.perf_counter() - started
-        # As long as with schemas: the longest of more gaps is longer, whatever runs beside them.
+        # As many as with schemas: the longest of more gaps is longer, whatever else runs.
         plain = (short(None) for _ in range(compilations))
         without = await self._longest_gap(asyncio.gather(asyncio.sleep(seconds), *plain))
         return {

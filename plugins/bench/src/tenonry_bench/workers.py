@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tenonry.client.llm import LLM
 
 SHORT = 2  # tokens of the answers that are taken off
-CLOCK_S = 1e-9  # what a clock can tell
+CLOCK_S = 1e-9  # resolution of a clock
 
 
 class WorkerFigures(msgspec.Struct, frozen=True):

@@ -21,9 +21,7 @@ from tenonry_bench.workload import WARM_UP_RUN, WorkloadFile
 
 START_S = 600.0
 WARM_UP_TOKENS = 4
-PAUSE_S = (
-    1.0  # between runs in turns: threads of OpenMP wait busily for up to 0.2 s after the last one
-)
+PAUSE_S = 1.0  # between interleaved runs: threads of OpenMP spin for up to 0.2 s after the last one
 # Of a short run before each timed one: a virtual machine may take back pages that a process did not read for a second,
 # and then a small model's run is mostly a measure of how soon it gives them.
 WAKE_UP_LENGTH = 32

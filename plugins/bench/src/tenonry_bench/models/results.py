@@ -9,7 +9,7 @@ from tenonry_bench.models.engines import OURS
 from tenonry_bench.workload import Workload
 
 PREFILL = (
-    8  # prompts with so many times more tokens of their own than are generated are counted, too
+    8  # prompts with this many times more tokens of their own than generated ones are counted, too
 )
 
 

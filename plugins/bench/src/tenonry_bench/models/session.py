@@ -55,7 +55,7 @@ class Session:
         """Send a run, perhaps before the model is loaded."""
         asked = msgspec.json.encode({"prompts": prompts, "out_len": out_len}).decode()
         stdin = pipe(self._process.stdin)
-        with contextlib.suppress(BrokenPipeError):  # the answer says why
+        with contextlib.suppress(BrokenPipeError):  # the answer contains the reason
             stdin.write(asked + "\n")
             stdin.flush()
 
