@@ -44,7 +44,7 @@ def test_is_a_script_that_knows_verbs_and_flags(shell, capsys):
     script = capsys.readouterr().out
     flags = (
         () if shell == "tcsh" else ("--max-model-len", "--number")
-    )  # there it knows the verbs only
+    )  # there it has the verbs only
     for word in ("generate", "act", *flags):
         assert word in script
 

@@ -174,7 +174,7 @@ class TestChat:
                 os.write(ours, line.encode())
                 assert chat.stdout.readline()
                 assert chat.stdout.read(2) == b"> "
-            time.sleep(0.2)  # it says so before it reads
+            time.sleep(0.2)  # it reports that before it reads
             os.killpg(chat.pid, signal.SIGINT)
             try:
                 _, said = chat.communicate(timeout=30)

@@ -28,7 +28,7 @@ OTHER_KEYS = {
     "enable_in_reasoning": "what an answer must look like holds after the reasoning",
     "reasoning_parser_plugin": "give --output-parser module:Class",
 }
-# Values that ask for what is done anyway.
+# Values that request the default behaviour.
 DONE_ANYWAY: dict[str, tuple[Any, ...]] = {
     "generation_config": ("auto",),
     "override_generation_config": ("{}", {}),

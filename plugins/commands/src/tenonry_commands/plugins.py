@@ -28,9 +28,7 @@ INCOMPATIBLE = "incompatible"
 BROKEN = "broken"
 MISSPELT = "never found"
 HEAVY = ("torch", "transformers", "ray", "fastapi", "uvicorn", "jax", "tensorflow", "pandas")
-NO_POINT = Point(
-    "object"
-)  # no interface that is known here: what a class is for, only its owner knows
+NO_POINT = Point("object")  # unknown interface: only its owner knows the purpose of a class
 
 
 class Listed(NamedTuple):
@@ -224,7 +222,7 @@ def _describe(listed: Listed, known: set[str]) -> str:
         ]
     text = inspect.cleandoc(
         found.__doc__ or ""
-    )  # its own: an interface says nothing about one plugin
+    )  # its own: an interface does not describe a single plugin
     if text:
         first, *rest = text.splitlines()
         lines += [
