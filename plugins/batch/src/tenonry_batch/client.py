@@ -67,7 +67,7 @@ class BatchClient:
                 why = f"HTTP {response.status_code}: {response.text:.200}"
                 wait_s = _asked_wait(response, wait_s)
             if attempt + 1 < self._attempts:
-                await asyncio.sleep(wait_s * random.uniform(1.0, 1.25))  # noqa: S311  so that not all come at once
+                await asyncio.sleep(wait_s * random.uniform(1.0, 1.25))  # noqa: S311  to spread retries
         return Reply(0, "", why.encode())
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from tenonry.errors import ConfigError
 
-# What a file of requests may ask for: to compute, never to operate the server.
+# Allowed requests of a file: computing, never operating the server.
 ENDPOINTS = (
     "/v1/chat/completions",
     "/v1/completions",
