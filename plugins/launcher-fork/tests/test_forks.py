@@ -371,7 +371,7 @@ class TestAForkedProcess:
         for waiter in waiters:
             waiter.join(30)
         assert codes == [7] * 4
-        process.send_signal(signal.SIGKILL)  # nobody else has its number
+        process.send_signal(signal.SIGKILL)  # no other process has its number
 
     def test_one_that_something_else_waited_for_has_ended(self):
         process = ForkedProcess(spawned("import sys; sys.exit(3)"))

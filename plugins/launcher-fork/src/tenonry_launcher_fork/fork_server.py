@@ -38,7 +38,7 @@ def serve(payload: Mapping[str, str]) -> int:
         known = _open_files()
         try:
             pkgutil.resolve_name(payload["imports"])(payload["argument"])
-        except Exception:  # the engine will fail as well, and say so
+        except Exception:  # the engine will fail as well, and report it
             logger.debug("imports failed", exc_info=True)
         if reason := _why_not(known):
             logger.warning("engines are started in fresh interpreters: %s", reason)
