@@ -33,7 +33,7 @@ Plant = Callable[[object], None]
 
 
 def in_layers(change: Callable[[list], None]) -> Plant:
-    """`change` is given the lean layers, in order."""
+    """`change` receives the fused layers, in order."""
 
     def plant(monkeypatch):
         original = decoder._lean_layers

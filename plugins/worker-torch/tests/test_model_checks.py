@@ -110,7 +110,7 @@ def test_wrong_weights_of_one_layer_among_its_like_are_found(part, dtype, monkey
 
 
 def test_a_short_stack_that_differs_leaves_the_verdict_to_all_layers(monkeypatch):
-    """As where a model's layers are more than a list of functions of hidden states."""
+    """For example if a model's layers are more than a list of functions of hidden states."""
     monkeypatch.setattr(Passed, "forward", lambda self, hidden, *_, **__: hidden * 2)
     model = build("llama")
     runs = layers_run(model, monkeypatch)

@@ -122,7 +122,7 @@ FAMILIES: dict[str, tuple[str, dict[str, object]]] = {
     "cohere": ("cohere", SMALL),
     # Calls attention twice per layer, with the same keys and two halves of the values.
     "diffllama": ("diffllama", SMALL),
-    # The window stands in the mask only.
+    # The window is in the mask only.
     "phimoe": ("phimoe", SMALL | {"sliding_window": 8, "num_local_experts": 4, "num_experts_per_tok": 2}),
     # The decoder alone: its forward pass has no `logits_to_keep`.
     "whisper": ("whisper", WHISPER),
@@ -137,7 +137,7 @@ FAMILIES: dict[str, tuple[str, dict[str, object]]] = {
     ),
     "granite_swa": ("granite_swa", SMALL | {"sliding_window": 7}),
     "mimo_v2_flash": ("mimo_v2_flash", MIMO),
-    # Chunks that stand in the mask only, and layers without rotary embedding whose queries are scaled by position.
+    # Chunks in the mask only, and layers without rotary embedding whose queries are scaled by position.
     "llama4": ("llama4_text", LLAMA4),
     # Layers that share K/V of another layer; head sizes by layer.
     "gemma3n": ("gemma3n_text", GEMMA3N),

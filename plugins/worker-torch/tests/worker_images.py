@@ -13,7 +13,7 @@ from PIL import Image
 from tenonry.step import Media
 from tenonry_worker_torch.images.check import ImageCheck
 
-PLACE = 90  # the token that stands for a part of an image
+PLACE = 90  # placeholder token of a part of an image
 PROCESSORS = {
     "qwen2_vl": {
         "image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
@@ -69,10 +69,10 @@ def count_of(model, inputs):
 
 
 def prompt_of(parts, counts, between=None):
-    """`parts`: lists of token ids, and None for the next image; with `between`, that token stands after each two of an
+    """`parts`: lists of token ids, and None for the next image; with `between`, that token follows each two of an
     image.
 
-    Returns token ids, and i64[N, 2] where the images are.
+    Returns token ids, and the spans of images, i64[N, 2].
     """
     ids, spans = [], []
     left = list(counts)

@@ -142,7 +142,7 @@ WRAPPERS: dict[str, tuple[str, dict[str, object]]] = {
     ),
     "granite_speech": ("granite_speech", GRANITE_SPEECH),
 }  # fmt: skip
-# Their placeholder tokens, or their layers, are not what lean layers know.
+# Fused layers do not support their placeholder tokens, or their layers.
 OWN_CODE = {"gemma4", "phi4_multimodal", "glm4v", "aya_vision", "granite_speech"}
 
 

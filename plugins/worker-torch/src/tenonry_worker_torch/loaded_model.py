@@ -106,7 +106,7 @@ class LoadedModel:
         self.kernels: FoundKernels | None = None
         self.chosen_kernels = "Step kernels: none, torch alone computes"
         self.quantisation: Quantisation | None = None
-        self.few_bits: FewBitsKernels | None = None  # that its matrices of few bits have
+        self.few_bits: FewBitsKernels | None = None  # of its quantised matrices
         self.is_invariant = False  # whether what a row gets depends on no other row
 
     @property
@@ -170,7 +170,7 @@ def build(  # noqa: PLR0913 - by name, from one caller
         images = _open_images(model, image_check, skip_check=skip_check)
         fuse = fuse and not images.needs_own_layers
     compared = None if skip_check else checks
-    # Other stages know nothing of the damage, and compute with this one until the checks end.
+    # Other stages do not know about the damage, and compute with this one until the checks end.
     with named_failure(module, parallel.tensor.size), blaming(damage):
         if fuse or not skip_check:
             checks.prepare(may_be_lean=fuse)
@@ -368,7 +368,7 @@ def _use_kernels(
             reads_cache=storage.is_exact,
         )
         if checks is not None and model.quantisation is None:
-            agrees = checks.agrees  # with few bits, the model's own code has lost its weights
+            agrees = checks.agrees  # when quantised, the model's own code has lost its weights
     elif is_half_on_host(model.dtype, model.device):
         used = UsedPacked(found)
         reads_cache = storage.is_exact or storage.name in found.kernels.kept

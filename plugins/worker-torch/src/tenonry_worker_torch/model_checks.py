@@ -109,7 +109,7 @@ class ModelChecks:
     def still_agrees(self, forward: Forward) -> bool:
         """As `agrees`, of one that was right, when the model's own code may have lost its weights."""
         if not isinstance(forward, LeanForward) or self._short is None:
-            return self._whole().agrees(forward)  # asked before
+            return self._whole().agrees(forward)  # computed before
         stack, check = self._short
         one_size = self.run.backend.cache_sizes[:1]
         is_right = check.agrees(forward.shortened(stack.numbers), one_size)

@@ -126,7 +126,7 @@ class ModelRunner:
 
     def forget_model(self) -> None:
         """Drop the model; `adopt` sets another."""
-        self.model = None  # type: ignore[assignment] - no step comes meanwhile
+        self.model = None  # type: ignore[assignment] - no step runs in the meantime
         self.images = None
 
     def adopt(self, model: LoadedModel) -> None:

@@ -1,4 +1,4 @@
-"""Adapters by a step kernel: the tokens of peft, where it is right, and one batch while the same rows decode."""
+"""Adapters by a step kernel: the tokens of peft, if it is correct, and one batch while the same rows decode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens with adapters are those of peft: each row alone, all rows together, in lean and in plain layers (issue 10)."""
+"""Tokens with adapters are those of peft: each row alone, all rows together, in fused and plain layers (issue 10)."""
 
 from __future__ import annotations
 

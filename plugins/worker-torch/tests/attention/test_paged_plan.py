@@ -14,7 +14,7 @@ BLOCKS = torch.zeros(24, 2, BLOCK, 8)
 
 
 def planned(num_tokens, start, last_seen=None):
-    """A step of rows 3, 2, 1, … with so many tokens behind those that each has."""
+    """A step of rows 3, 2, 1, … with the given numbers of new tokens."""
     num = np.array(num_tokens, np.int32)
     begin = np.array(start, np.int32)
     batch = AttentionBatch(

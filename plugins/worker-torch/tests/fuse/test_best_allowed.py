@@ -1,4 +1,4 @@
-"""The search for the best allowed tokens: by a kernel where it is right and quicker, else by our own."""
+"""The search for the best allowed tokens: by a kernel if it is correct and faster, else by our own."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ class TestRefusals:
     @pytest.mark.parametrize("what", ["a layer", "the head"])
     def test_kernels_that_look_at_the_number_of_rows(self, what, skip_check):
         class Counting(CpuKernels):
-            """Round differently where there are several rows, by as little as can be."""
+            """Rounds differently with several rows, by the smallest difference."""
 
             def invariant(self):
                 return Nudging(self.instruction_set, self.threads)
@@ -266,7 +266,7 @@ class TestRefusals:
 
 
 def nudged(made):
-    """The next larger numbers, where there are more rows than one."""
+    """The next larger numbers, if there are several rows."""
     larger = torch.nextafter(made, torch.full_like(made, torch.inf))
     return larger if len(made) > 1 else made
 

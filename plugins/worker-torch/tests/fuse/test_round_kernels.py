@@ -236,7 +236,9 @@ class Guesser(Drafter):
 
 @pytest.mark.parametrize("row", [0, 2])
 def test_passes_are_run_at_once_while_a_drafter_rests(row, monkeypatch):
-    """A row without credit is not drafted for: its rounds are as quick as without a drafter, its tokens the same."""
+    """A row without credit is not drafted for: its multi-token steps are as fast as without a drafter, its tokens the
+    same.
+    """
     monkeypatch.setattr("tenonry_worker_torch.drafting.rounds.MAX_WAIT_S", 3600.0)
     model = model_of("qwen3")
     steps = [entering(), *(round_of([row], 4) for _ in range(6))]
@@ -259,7 +261,7 @@ def test_passes_are_run_at_once_while_a_drafter_rests(row, monkeypatch):
         tokens += tokens_of(runner.execute(step))[row]
     assert tokens == wanted
     assert calls == [3] * 6
-    # With credit, the drafter is asked in each pass.
+    # With credit, the drafter is called in each pass.
     runner.rounds._drafts.pace._rows[row].credit = 100.0
     runner.execute(round_of([row], 4))
     assert calls == [3] * 6

@@ -39,7 +39,7 @@ class OthersKeys(CpuKernels):
 
 
 def module_of(family):
-    """With feed-forward parts that end where a block ends."""
+    """With feed-forward parts that end at a block's end."""
     name, values = worker_families.FAMILIES[family]
     other = f"stacked-{family}"
     worker_families.OTHERS[other] = (name, values | {"intermediate_size": 128})

@@ -46,7 +46,7 @@ def drawn(outputs, inputs, count, *, has_bias):
 
 
 def is_product(made, weight, bias, x, other=None):
-    """But for rounding of the result, once or twice."""
+    """Up to rounding of the result, once or twice."""
     wanted = x.float() @ weight.float().T
     for term in (bias, other):
         wanted = wanted if term is None else wanted + term.float()

@@ -94,7 +94,7 @@ def test_tensors_that_are_rearranged_cannot_be_read_in_pieces():
     assert parts_of_source(key, converter, Shard(-2, 0, 2, parts=2)) == 1
     assert parts_of_source(key, converter, None) == 1
     with pytest.raises(ModelError, match=r"is rearranged on loading .* use tensor_parallel_size=1"):
-        parts_of_source(key, converter, Shard(-2, 0, 2))  # gate beside up would be cut as one
+        parts_of_source(key, converter, Shard(-2, 0, 2))  # gate and up would be cut as one
 
 
 def test_weights_that_do_not_fit_are_named(tmp_path):

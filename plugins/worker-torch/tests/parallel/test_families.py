@@ -34,7 +34,7 @@ PLANNED = [
     if family not in NO_PLAN | NO_CUTS | NO_STAGES | REFUSED
 ]
 LAYOUTS = {"TP 2": (2, 1), "PP 2": (1, 2), "TP 2 x PP 2": (2, 2)}
-# No lean layers are known for them, or not when they are cut.
+# They have no fused layers, or not when sharded.
 OWN_CODE = {
     "deepseek_v32",
     "beam",

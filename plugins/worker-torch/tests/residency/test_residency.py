@@ -135,7 +135,7 @@ class TestUpdate:
 
 @pytest.mark.parametrize("family", ["llama-biased", "gpt_neox"], indirect=True)
 def test_packed_layers_give_their_weights_back(folder, family, tmp_path):
-    """Lean layers and the model's own, in bfloat16: as an engine that was started with the new weights."""
+    """Fused layers and the model's own, in bfloat16: as an engine that was started with the new weights."""
     worker = started(folder, dtype="bfloat16")
     first = answers(worker)
     model = worker_families.build(family).to(torch.bfloat16)

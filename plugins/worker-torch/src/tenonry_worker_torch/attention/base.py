@@ -156,7 +156,7 @@ class AttentionBatch:
     is_dependent: bool = False
 
 
-# Fields of a LayerSpec that change the result and that backends of the first days do not know.
+# Fields of a LayerSpec that change the result and that early backends do not support.
 FEATURES = {
     "chunk": "attention within chunks",
     "sinks": "attention sinks",

@@ -96,7 +96,7 @@ class RowIndexer:
 
     def __call__(self, *arguments: Any, **named: Any) -> torch.Tensor:
         """Positions that each token's query may see: i64[1, T, chosen]."""
-        if self.config._attn_implementation != INTERFACE_NAME:  # noqa: SLF001 - transformers' own way to ask
+        if self.config._attn_implementation != INTERFACE_NAME:  # noqa: SLF001 - transformers' own check
             return self.own(*arguments, **named)
         given = dict(self._signature.bind(*arguments, **named).arguments)
         layer = getattr(self.module, LAYER_ATTRIBUTE)

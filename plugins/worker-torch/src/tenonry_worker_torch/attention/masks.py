@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     MaskFunction = Callable[[Any, Any, torch.Tensor, torch.Tensor], torch.Tensor]
 
-WANTS_MASK = "tenonry_wants_mask"  # of a config whose model slices the mask that it asks for
+WANTS_MASK = "tenonry_wants_mask"  # of a config whose model slices its mask
 MAX_POSITIONS = 1 << 22  # up to which masks are looked at
 _running = threading.local()
 

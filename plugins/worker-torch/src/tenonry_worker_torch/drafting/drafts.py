@@ -61,7 +61,7 @@ class Drafts:
         if self.drafter is not None:
             try:
                 self.drafter.enter(new)
-            except Exception as error:  # noqa: BLE001 - serving goes on without drafts
+            except Exception as error:  # noqa: BLE001 - serving continues without drafts
                 self._give_up(error)
 
     def leave(self, row: int) -> None:

@@ -28,7 +28,7 @@ READING_SHARE = 1 / 32  # of a row's time, beyond a pass
 # believed at once, since others may have delayed the pass.
 USUAL_COST = 0.5
 FORGETTING = 0.2
-MANY_TOKENS = 32  # that a drafter has not seen: so many take time of their own
+MANY_TOKENS = 32  # unseen by a drafter: this many take noticeable time
 MOST_DRAFTED = 64  # passes with drafts, before one without is timed again
 
 

@@ -33,7 +33,7 @@ class Seats:
         table[:] = np.arange(table.size, dtype=np.int32).reshape(table.shape)
         self.generation: NDArray[np.int64] = np.zeros(num_seats, np.int64)
         self._free = list(range(num_seats))
-        self._seats: dict[int, int] = {}  # of rows, the one that was asked about last at the end
+        self._seats: dict[int, int] = {}  # of rows, least recently used first
 
     def take(self, rows: Sequence[int]) -> I32:
         """The seats of `rows`, i32[R]. Raises ValueError for more rows than there are seats."""

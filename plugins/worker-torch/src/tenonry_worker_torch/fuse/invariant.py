@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.fuse.layer import LeanLayer
     from tenonry_worker_torch.fuse.linear import DenseLinear, Packing, PartedLinear
 
-    # The tokens of the running step that go on, or None for all → what adapters add, None for nothing.
+    # The tokens of the running step that continue, or None for all → adapters, None without any.
     Added = Callable[[torch.Tensor | None], LayerAdapters | None]
 
 SETTING = "batch_invariant"
@@ -140,7 +140,7 @@ def make_invariant(
         _made(layer, kernels, architecture, each)
         for layer, each in zip(lean.layers, each_added, strict=True)
     ]
-    lean.layers = made  # type: ignore[assignment] - called as lean layers are
+    lean.layers = made  # type: ignore[assignment] - called like fused layers
     lean.ropes = {kind: table.in_float() for kind, table in lean.ropes.items()}
     end.norm = KernelNorm(end.norm, kernels.norm(end.norm.weight, end.norm.eps))
 

@@ -117,7 +117,7 @@ def _kind_of(module: nn.Module) -> tuple[object, ...] | None:
     has_more = any(
         (
             "forward" in vars(module),
-            module._forward_hooks,  # noqa: SLF001 - nothing public says that there are some
+            module._forward_hooks,  # noqa: SLF001 - there is no public attribute
             module._forward_pre_hooks,  # noqa: SLF001
             module._buffers,  # noqa: SLF001
             module._modules,  # noqa: SLF001

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tenonry_worker_torch.attention.layer import AttentionLayer
 
-# Attributes that say where a layer stands.
+# Attributes with the position of a layer.
 PLACES = frozenset({"layer_idx", "layer_index", "layer_id", "layer_number", "index"})
 PLAIN = (str, int, float, NoneType)
 # Of a layer of attention, all but its name and its place.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.step_kernels import StepKernels
     from tenonry_worker_torch.fuse.linear import Linear, Packing, PartedLinear
 
-PIECE = 1 << 22  # weights that are widened at once: 16 MiB
+PIECE = 1 << 22  # weights widened together: 16 MiB
 FEW_ROWS = 8  # that torch multiplies one by one, sooner than weights are widened
 BLOCK = 64  # outputs, see BlockedWeight
 PAIR_MULTIPLE = 16

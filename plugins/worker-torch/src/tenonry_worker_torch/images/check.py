@@ -162,7 +162,7 @@ class _Placed:
 
 def processed_images(path: str) -> list[dict[str, np.ndarray]]:
     """Output of the model's image processor for two pictures. Raises ModelError without Pillow."""
-    # from where it is: at the top of transformers 5.17 it wants torchvision, which it does not need
+    # from its module: at the top of transformers 5.17 it requires torchvision, which it does not need
     from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
     try:

@@ -42,5 +42,5 @@ def steps_of(lengths: list[int]) -> list[list[int]]:
         [chunk, second - 1, 0],
         [first - 2 - chunk, 1, third - 2],
         [1, 0, 1],
-        [1, 0, 1],  # the same rows again: a plan may go on from the last one
+        [1, 0, 1],  # the same rows again: a plan may continue the last one
     ]

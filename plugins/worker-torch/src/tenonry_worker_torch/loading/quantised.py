@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tenonry.worker")
 
-STORED_WEIGHT = (
-    "tenonry_quantised"  # of a module: what its checkpoint holds in the place of its weight
-)
+STORED_WEIGHT = "tenonry_quantised"  # of a module: stored tensors instead of its weight
 
 
 class FoundQuantisation(NamedTuple):

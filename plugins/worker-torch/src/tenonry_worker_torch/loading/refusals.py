@@ -48,7 +48,7 @@ def refuse_unsupported(model: PreTrainedModel, architecture: str) -> None:
         raise CannotRun(f"{architecture} cannot run on worker 'torch': {reason}")
     if mixers and has_only_state(config.get_text_config()):
         return
-    # Of a wrapper, only the text part is asked. transformers has no public question for it.
+    # Of a wrapper, only the text part is checked. transformers has no public function for it.
     if not text_stack(model)[1]._can_set_attn_implementation():  # noqa: SLF001
         raise CannotRun(
             f"{architecture} cannot run on worker 'torch': its code does not use transformers' attention interface, so "
@@ -110,7 +110,7 @@ def _module_reasons(model: PreTrainedModel, mixers: tuple[str, ...]) -> Iterator
         kind = type(module).__name__
         if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             yield f"layer {name} is a convolution ({kind}), which mixes tokens without attention"
-        # Where mixers are known, names say nothing: a norm of the family is called after them, too.
+        # If mixers are known, names do not matter: a norm of the family is named after them, too.
         if isinstance(module, nn.RNNBase) or (not mixers and MIXER_NAMES.search(kind)):
             yield f"layer {name} is a {kind}, which mixes tokens without attention"
 

@@ -15,7 +15,7 @@ from tenonry.errors import ConfigError
 if TYPE_CHECKING:
     from tenonry.interfaces.worker import WorkerContext
 
-# Entries of a config.json that say how it was written.
+# Entries of a config.json about its own creation.
 OF_WRITING = {"_name_or_path", "transformers_version"}
 SETTINGS = ("data_parallel_sync_steps", "load_format", "quantization", "tensor_parallel_size")
 

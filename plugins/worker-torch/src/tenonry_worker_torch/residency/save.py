@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PATTERN = "model-rank-{rank}-part-{part}.safetensors"
 MAX_PART_BYTES = 5 << 30
-# What a model needs beside its weights.
+# Files of a model besides its weights.
 COPIED = (".json", ".txt", ".jinja", ".model", ".tiktoken")
 NOT_COPIED = ("model.safetensors.index.json", "tenonry-rank-")
 

@@ -22,7 +22,7 @@ def mixers_of(model: nn.Module) -> dict[str, nn.Module]:
     return {name: module for name, module in model.named_modules() if keeps_state(type(module))}
 
 
-@lru_cache(maxsize=1024)  # a class is looked at once, not once per layer
+@lru_cache(maxsize=1024)  # a class is examined once, not once per layer
 def keeps_state(kind: type) -> bool:
     """Return True if a method of the class calls one of `STATE_CALLS`."""
     return any(

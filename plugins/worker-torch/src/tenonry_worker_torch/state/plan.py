@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.attention.base import AttentionBatch
 
 Places = slice | torch.Tensor
-SHORTEST = 16  # new rows of up to so many tokens are computed together
+SHORTEST = 16  # maximum tokens of new rows that are computed together
 
 
 class Decode(NamedTuple):

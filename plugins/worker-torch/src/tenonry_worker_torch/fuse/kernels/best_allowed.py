@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TYPES = {torch.float32, torch.bfloat16}
 WORD_BITS = 32
 TRIAL_WORDS = 256  # of a trial's masks at most: every start waits for it
-SHARE = 16  # every so many words of a trial's masks have bits: few, as with most grammars
+SHARE = 16  # distance of words with bits in a trial's masks: few bits, as with most grammars
 
 
 def best_allowed(
