@@ -1,4 +1,4 @@
-"""BF-1 to BF-4 on the CPU, and on CUDA where there is one."""
+"""BF-1 to BF-4 on the CPU, and on CUDA if available."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Stream:
 
 
 class Device:
-    """Stands in for torch.cuda. The host's knowledge grows only where it synchronises."""
+    """Fake of torch.cuda. The host's knowledge grows only by synchronisation."""
 
     def __init__(self):
         self.compute = self.current = Stream()

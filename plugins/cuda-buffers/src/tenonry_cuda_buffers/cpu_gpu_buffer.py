@@ -69,7 +69,7 @@ def copy_slice(src: torch.Tensor, dst: torch.Tensor, length: int) -> torch.Tenso
 def tensor_data(tensor: torch.Tensor) -> memoryview:
     """The tensor's bytes in row-major order, as a view of unsigned bytes.
 
-    It shares the memory of a contiguous CPU tensor; anything else is copied into one first, waiting for the device.
+    It shares the memory of a contiguous CPU tensor; other tensors are copied into one first, waiting for the device.
     """
     on_host = tensor.detach().cpu()
     elements = on_host.contiguous().flatten()

@@ -25,8 +25,8 @@ FIRST_BYTES = 1 << 20
 class CudaBuffers:
     """Implements `tenonry.buffers`. On a device of type "cpu" it does the same with plain memory and plain copies.
 
-    The array given to `put` may change as soon as the call returns. `begin_step` waits where the inputs of the step
-    `steps_in_flight` earlier are still on their way; nothing else waits for the device.
+    The array passed to `put` may change as soon as the call returns. `begin_step` waits if the inputs of the step
+    `steps_in_flight` earlier are still being copied; no other call waits for the device.
     """
 
     name: ClassVar[str] = "cuda"
