@@ -38,5 +38,5 @@ def article(noun: str) -> str:
 
 
 def new_name(rng: Random, syllables: Sequence[str]) -> str:
-    """A name of two or three syllables that hardly occurs twice: the model must copy it, not know it."""
+    """A rare name of two or three syllables: the model must copy it, not memorise it."""
     return capital("".join(pick(rng, syllables) for _ in range(2 + int(rng.random() * 2))))

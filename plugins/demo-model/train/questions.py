@@ -288,7 +288,7 @@ def _topic(rng: Random) -> Callable[[Random], Pair]:
 
 
 def question(rng: Random) -> Pair:
-    """A question of a random topic, sometimes in lower case or without its mark, as people type."""
+    """A question of a random topic, sometimes in lower case or without its mark, as users type."""
     asked, answer = _topic(rng)(rng)
     if rng.random() < 0.12:
         asked = asked.rstrip("?.")

@@ -132,7 +132,7 @@ JOBS = (
 
 
 def portrait(rng: Random) -> str:
-    """Somebody says who they are, in the first person."""
+    """A person's introduction, in the first person."""
     slots = cast(rng).slots | {
         "age": words.NUMBER_WORDS[5 + int(rng.random() * 8)],
         "pet": pick(rng, ("dog", "cat", "rabbit", "duck", "goat", "horse")),

@@ -1,6 +1,7 @@
 """Trains the demo model from nothing: corpus, tokenizer, network, weights. Run by hand: `python train/train.py`.
 
-One thread, one seed; about twenty-five minutes on one core. The README says what is reproducible to the bit.
+One thread, one seed; about twenty-five minutes on one core. The README lists the parts that are reproducible to the
+bit.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Schedule:
         return min(1.0, (step + 1) / self.warmup, decay)
 
     def length(self, step: int) -> int:
-        """Sequence length in tokens: short ones first, where there is less to search through."""
+        """Sequence length in tokens: short ones first, for a smaller search space."""
         at = step / self.steps
         return next(length for end, length in LENGTHS if at < end)
 
