@@ -181,7 +181,7 @@ class FakeEngine:
 
     async def _pace(self, stop: asyncio.Event, step: int) -> None:
         await asyncio.sleep(self.step_s)
-        while not self.gate.is_set() and not stop.is_set() and not self.dead:  # noqa: ASYNC110  three things at once
+        while not self.gate.is_set() and not stop.is_set() and not self.dead:  # noqa: ASYNC110  three conditions
             await asyncio.sleep(0.005)
         if self.after is not None and step == 2:
             raise self.after

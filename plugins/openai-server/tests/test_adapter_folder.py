@@ -72,7 +72,7 @@ def test_none_is_unloaded_while_a_request_uses_it(tmp_path):
 
     async def scene():
         first = await rig.begin("a")
-        await rig.begin("a", first)  # asks twice: counted once
+        await rig.begin("a", first)  # requested twice: counted once
         second = await rig.begin("b")
         with pytest.raises(APIError, match=r"max_folder_loras=2") as busy:
             await rig.begin("c")
@@ -95,7 +95,7 @@ def test_requests_that_come_together_load_one_once(tmp_path):
         assert len(rig.engines.calls) == 2
         for scope in scopes:
             rig.served.release(scope)
-        # One asks for what another's adapter has to leave for.
+        # A request whose adapter replaces another one's.
         await asyncio.gather(rig.run("c"), rig.run("a"), rig.run("b"))
 
     asyncio.run(scene())

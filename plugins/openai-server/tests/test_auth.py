@@ -93,7 +93,7 @@ def test_host_header_does_not_choose_the_path(make_api):
 
 def test_root_path_is_seen_through(make_api):
     api = make_api(api_key=("one",), root_path="/api")
-    scope_path = "/api/health"  # what a server that knows its root path puts into the scope
+    scope_path = "/api/health"  # the scope of a server with a root path
     assert api.get(scope_path).status_code == 200
     assert api.get("/api/v1/models").status_code == 401
     assert api.get("/api/v1/models", headers={"authorization": "Bearer one"}).status_code == 200

@@ -11,7 +11,7 @@ from tenonry.errors import ConfigError
 from tenonry_openai_server.http_server import make_server
 from tenonry_openai_server.settings import ServerConfig
 
-# Made for these tests and of use to nobody else: a key and its own certificate, for localhost, to the year 2120.
+# Made for these tests only: a key and its own certificate, for localhost, to the year 2120.
 PASSWORD = "sesame"
 KEY = """\
 -----BEGIN ENCRYPTED PRIVATE KEY-----

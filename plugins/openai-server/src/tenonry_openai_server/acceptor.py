@@ -17,7 +17,7 @@ logger = logging.getLogger("tenonry.server")
 
 MAX_ACCEPTED_PER_TURN = 64
 MAX_ACCEPTED_PER_TURN_SHARED = 2  # where other processes listen on the same socket
-RETRY_S = 1.0  # after the system could not give a connection, for want of file descriptors
+RETRY_S = 1.0  # after a failed accept, for want of file descriptors
 
 
 class Acceptor:

@@ -68,7 +68,7 @@ class ServedAdapters:
         path = await asyncio.to_thread(folder.path_of, name)
         if path is None:
             return None
-        # It goes on if this request ends meanwhile, so that the folder knows what is loaded.
+        # It continues if this request ends, so that the folder's state matches the engines.
         loading = asyncio.create_task(self._from_folder(folder, engine, path, scope))
         return await asyncio.shield(loading)
 

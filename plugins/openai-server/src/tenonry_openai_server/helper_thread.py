@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from tenonry.outputs import Logprob, RequestOutput
 
-ENTRY_CHARS = 8  # one log-probability takes as long as so many characters of text
+ENTRY_CHARS = 8  # one log-probability takes as long as this many characters of text
 INLINE_CHARS = 20_000  # longer texts are tokenised, rendered and written on a helper thread
 Result = TypeVar("Result")
 

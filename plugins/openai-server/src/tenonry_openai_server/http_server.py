@@ -160,7 +160,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         if (
             self.cycle.response_complete
-        ):  # the request was refused; the rest of it is read and thrown away
+        ):  # the request was rejected; the rest of it is read and discarded
             self._discard(body)
         super().on_body(body)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tenonry.plugin import Point
 
-# A name stands for a function of a RouteContext, that returns an ASGI application.
+# A name refers to a function of a RouteContext that returns an ASGI application.
 ROUTES = Point(
     "tenonry.routes", None, dict.fromkeys(("messages", "pooling", "responses"), "tenonry-routes")
 )

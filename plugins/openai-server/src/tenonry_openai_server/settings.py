@@ -75,7 +75,7 @@ FAMILIAR_REASONING = {
 }
 DEFAULT_STAT_LOGGERS = ("console", "prometheus")
 DEFAULT_ROUTES = ("responses", "messages", "pooling")
-TRACER = "opentelemetry"  # the stat logger that an endpoint for traces asks for
+TRACER = "opentelemetry"  # the stat logger required by an endpoint for traces
 
 
 class ServerConfig(Settings):

@@ -111,7 +111,7 @@ class PartStream(Response):
                 head = _Head(send)
                 try:
                     first = await anext(self.parts, b"")
-                except Exception as error:  # noqa: BLE001  the plugin says how its protocol tells it
+                except Exception as error:  # noqa: BLE001  the plugin encodes it in its protocol
                     if not head.stop():
                         watch.stop()
                         await self.refuse(error)(scope, receive, send)

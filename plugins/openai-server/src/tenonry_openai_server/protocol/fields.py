@@ -87,7 +87,7 @@ UNSUPPORTED = {
     "chat_template": "a request cannot bring a chat template; the operator sets it with --chat-template",
 }
 NOTHING: tuple[Any, ...] = (None, False, "", [], {})
-# Values with which a field asks for nothing; for one of `UNSUPPORTED` these are, by default, the values in `NOTHING`.
+# Values without effect of a field; for one of `UNSUPPORTED` these are, by default, the values in `NOTHING`.
 HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {
     "tool_choice": (*NOTHING, "none", "auto"),
     "function_call": (*NOTHING, "none"),

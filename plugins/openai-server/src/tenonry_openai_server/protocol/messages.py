@@ -39,7 +39,7 @@ def _spend(info: ValidationInfo) -> None:
 
 Detail = Annotated[
     str, Field(max_length=64)
-]  # the IO processor knows the values, and refuses others by name
+]  # the IO processor knows the values, and rejects others by name
 
 
 class ImageUrl(BaseModel):
@@ -62,7 +62,7 @@ class Part(BaseModel):
     type: str = Field(max_length=64)
     text: str | None = None
     image_url: ImageUrl | str | None = None
-    detail: Detail | None = None  # beside `image_url` where that is a text
+    detail: Detail | None = None  # next to `image_url` if that is a text
     refusal: str | None = None
     thinking: str | ThinkingTexts | None = None
 

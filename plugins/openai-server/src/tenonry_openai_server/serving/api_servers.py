@@ -137,7 +137,7 @@ class TopProcess:
             "settings": self._settings.model_dump_json(),
             "attachment": msgspec.json.encode(self.hub.attachment(index)).decode(),
             "socket": str(fd),
-            # one answers probes while the engines load; beside servers that are ready, a server opens when it is, too
+            # one answers probes while the engines load; with ready servers, a server opens when it is ready
             "opens": "at once" if index == 1 and index in self._waiting else "when ready",
         }
         name = f"api-server {index}"
@@ -271,7 +271,7 @@ class TopProcess:
         if self.hub.dead is not None and not self.is_stopping:
             self._fail(
                 self.hub.dead, stop_servers=False
-            )  # they know of it, answer their clients and end
+            )  # they detect it, answer their clients and exit
 
     # ------------------------------------------------------------------ stop
     def _fail(self, cause: str | None, *, stop_servers: bool = True) -> None:

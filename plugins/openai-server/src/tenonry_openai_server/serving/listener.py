@@ -92,7 +92,7 @@ def _remove_stale(path: str) -> None:
     try:
         mode = Path(path).stat().st_mode
     except OSError:
-        return  # nothing there; if the folder is missing too, bind says so
+        return  # nothing there; if the folder is missing too, bind reports it
     if not stat.S_ISSOCK(mode):
         raise ConfigError(f"--uds {path} exists and is no socket; remove it or choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
