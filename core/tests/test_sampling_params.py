@@ -29,7 +29,7 @@ from tenonry.sampling_params import (
 )
 
 FIELDS = SamplingParams.__struct_fields__
-# field: (accepted at the edge, refused just outside)
+# field: (accepted at the bound, rejected just outside)
 BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
     "n": ([1, MAX_N], [0, MAX_N + 1, 1.5, True, "2", None]),
     "temperature": ([0, 0.0, 100.0, 1e-9], [-1e-9, 100.1, math.nan, math.inf, "1", True, None]),
@@ -101,7 +101,7 @@ class TestBounds:
         changed_on_the_way = getattr(decoded, field) != value or type(
             getattr(decoded, field)
         ) is not type(value)
-        assert changed_on_the_way  # 1.0 as 1, say: what arrives is valid
+        assert changed_on_the_way  # 1.0 as 1, for example: the decoded value is valid
 
     @pytest.mark.parametrize(("field", "value"), CASES_ACCEPTED, ids=short)
     def test_what_is_accepted_survives_the_wire(self, field, value):
@@ -216,7 +216,7 @@ def test_defaults_are_not_sent():
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(SamplingParams())) == {}
 
 
-# field: (accepted at the edge, refused just outside)
+# field: (accepted at the bound, rejected just outside)
 FORMS: dict[str, tuple[list[Any], list[Any]]] = {
     "json": (["{}", "x" * MAX_GRAMMAR_BYTES], ["", "x" * (MAX_GRAMMAR_BYTES + 1), {}, 5, b"{}"]),
     "json_object": ([True], [False, 1, "yes", None]),

@@ -199,7 +199,7 @@ def test_any_sequence_of_steps_agrees_with_a_naive_model(data, groups):
             if naive.tokens[position] < 0:
                 naive.tokens[position] = data.draw(
                     token
-                )  # the scheduler knows a token that the worker does not
+                )  # the scheduler has a token that the worker lacks
             scheduled[row] = (count, naive.tokens[position] if known else -1, samples)
             expected += [
                 (row, place, naive.tokens[place]) for place in range(position, position + count)

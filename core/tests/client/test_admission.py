@@ -1,4 +1,4 @@
-"""The capacity of one front end, and its share where there are several."""
+"""The capacity of one front end, and its share if there are several."""
 
 from __future__ import annotations
 

@@ -251,9 +251,7 @@ class TestEnding:
                     pass
             monkeypatch.undo()
             await served.engine.abort("r")
-            await served.counts_are(
-                1, 0
-            )  # the fault was made up here: the engine knows nothing of it
+            await served.counts_are(1, 0)  # the fault was injected here: the engine is not affected
             served.engine._client.abort_requests([first])
 
         served.run(main())

@@ -136,7 +136,7 @@ class TestOneEngine:
         async def main() -> list[list[int]]:
             tasks = await begun(served, [[1], [2]])
             kill(served)
-            while served.engine.is_serving:  # noqa: ASYNC110 - no event says so
+            while served.engine.is_serving:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0)
             late = [
                 asyncio.ensure_future(collect(served.engine, [number], params(), f"late {number}"))
@@ -175,7 +175,7 @@ class TestOneEngine:
         async def main() -> None:
             tasks = await begun(served, [[1], [2]])
             kill(served)
-            while served.engine.is_serving:  # noqa: ASYNC110 - no event says so
+            while served.engine.is_serving:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0)
             late = asyncio.ensure_future(collect(served.engine, [3], params(), "late"))
             await asyncio.sleep(0.06)  # the streams of the engine wait, too
@@ -193,7 +193,7 @@ class TestOneEngine:
         async def main() -> None:
             tasks = await begun(served, [[1]])
             kill(served)
-            while served.engine._client.engines:  # noqa: ASYNC110 - no event says so
+            while served.engine._client.engines:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0)
             with pytest.raises(EngineDeadError, match=r"engines \[0\] died and are being started"):
                 await served.engine.reset_prefix_cache()
@@ -253,7 +253,7 @@ class TestOneEngine:
             tasks = await begun(served, [[1], [2]])
             kill(served, number=STOP_SIGNAL)
             got = await asyncio.gather(*tasks)
-            while served.engine.is_serving:  # noqa: ASYNC110 - no event says so
+            while served.engine.is_serving:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.01)
             return [*got, await collect(served.engine, [3], LONG, "after")]
 
@@ -267,7 +267,7 @@ class TestOneEngine:
             tasks = await begun(served, [[1, 2, 3], [4, 5]])
             kill(served)
             await asyncio.gather(*tasks)
-            while len(finished(logger)) < 2:  # noqa: ASYNC110 - no event says so
+            while len(finished(logger)) < 2:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.01)
 
         served.run(main())
@@ -288,7 +288,7 @@ class TestOneEngine:
         async def main() -> None:
             tasks = await begun(served, [[1]])
             kill(served)
-            while served.engine._client.engines:  # noqa: ASYNC110 - no event says so
+            while served.engine._client.engines:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0)
             await asyncio.sleep(0)
             served.engine.shutdown()
@@ -313,7 +313,7 @@ class TestOneEngine:
             fleet._ended = slow
             fleet._launcher.start = lambda specs: None  # it never gets ready
             kill(served)
-            while not seen:  # noqa: ASYNC110 - no event says so
+            while not seen:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.01)
             tasks[0].cancel()
 
@@ -498,10 +498,10 @@ class TestGivingUp:
         async def main() -> None:
             tasks = await begun(served, [[1]])
             for _ in range(4):
-                while not served.engine.is_serving:  # noqa: ASYNC110 - no event says so
+                while not served.engine.is_serving:  # noqa: ASYNC110 - no event reports it
                     await asyncio.sleep(0)
                 kill(served)
-                while served.engine.is_serving:  # noqa: ASYNC110 - no event says so
+                while served.engine.is_serving:  # noqa: ASYNC110 - no event reports it
                     await asyncio.sleep(0)
             with pytest.raises(EngineDeadError, match=r"SIGKILL.*; it was started again 3 times"):
                 await tasks[0]

@@ -55,7 +55,7 @@ def test_frames_that_no_engine_sent_are_dropped_and_counted(serve):
             stranger.connect(address)
             for message in frames:
                 stranger.send_multipart(message)
-            while client.frames_dropped < 4:  # noqa: ASYNC110 - nothing says so
+            while client.frames_dropped < 4:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.01)
 
     served.run(asyncio.wait_for(receive_all(), 10))

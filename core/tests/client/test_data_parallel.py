@@ -78,7 +78,7 @@ class TestDeath:
                 )
                 for i in range(8)
             ]
-            while not any(stats.num_running for stats in seen()):  # noqa: ASYNC110 - no event says so
+            while not any(stats.num_running for stats in seen()):  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.01)
             os.kill(served.engine.engine_pids["engine 1"], signal.SIGKILL)
             async with asyncio.timeout(20):

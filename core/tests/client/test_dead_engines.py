@@ -170,10 +170,7 @@ class TestDeath:
         async def main() -> None:
             short = served.engine.generate([1], params(max_tokens=20), "r")
             long = served.engine.generate([2], params(max_tokens=30), "s")
-            begun = [
-                await anext(short),
-                await anext(long),
-            ]  # a request that is on its way yet would be refused
+            begun = [await anext(short), await anext(long)]  # a request in flight would be rejected
             os.kill(served.pid, STOP_SIGNAL)
             outputs = [begun[0], *[output async for output in short]]
             got = [token for output in outputs for token in output.outputs[0].token_ids]

@@ -152,7 +152,7 @@ class TestGenerate:
         assert capsys.readouterr().err == ""
 
     def test_a_missing_progress_bar_is_named(self, make_llm, tmp_path, monkeypatch):
-        """It is left out where nobody asked for it."""
+        """It is omitted by default."""
         llm = make_llm()
         with TmpPlugins(tmp_path / "nothing"):
             with pytest.raises(PluginNotFound, match="pip install tenonry-commands"):
@@ -162,7 +162,7 @@ class TestGenerate:
 
 
 class TestCallSets:
-    """Methods whose call set is not in use name it, and the package that brings it."""
+    """Methods whose call set is not in use name it, and the package that contains it."""
 
     @pytest.mark.parametrize(
         ("call", "method", "call_set", "package"),

@@ -1,4 +1,4 @@
-"""The front end's sockets to its engines hold no more open files than the engines that are there need (AF-24)."""
+"""The front end's sockets to its engines hold no more open files than the existing engines need (AF-24)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def num_files() -> int:
 
 
 def run_directories() -> list[str]:
-    """Those of this process that are there."""
+    """Existing run directories of this process."""
     folder = Path(tempfile.gettempdir())
     return [path.name for path in folder.glob(f"tenonry-{os.getpid()}-*")]
 
@@ -59,13 +59,13 @@ async def killed_under_load(served: Served, index: int) -> None:
     await asyncio.gather(*(event.wait() for event in begun))
     os.kill(served.engine.engine_pids[f"engine {index}"], signal.SIGKILL)
     assert await run == [tokens([number], LONG) for number in range(4)]
-    while index not in served.engine._client.able:  # noqa: ASYNC110 - no event says so
+    while index not in served.engine._client.able:  # noqa: ASYNC110 - no event reports it
         await asyncio.sleep(0.001)
 
 
 async def standby_is_ready(served: Served) -> None:
     served.engine.listen()
-    while not served.engine._engines.standbys._ready:  # noqa: ASYNC110 - no event says so
+    while not served.engine._engines.standbys._ready:  # noqa: ASYNC110 - no event reports it
         await asyncio.sleep(0.001)
 
 

@@ -181,7 +181,7 @@ class TestUnderLoad:
             pinned = asyncio.ensure_future(
                 collect(served.engine, [9], LONG, "r", kv_transfer_params={"from": "there"})
             )
-            while len(served.engine._client.engines[0].requests) < 5:  # noqa: ASYNC110 - no event says so
+            while len(served.engine._client.engines[0].requests) < 5:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0)
             await served.engine.replace_engines()
             with pytest.raises(EngineDeadError, match="was replaced; its K/V came from another"):
@@ -310,7 +310,7 @@ class TestDeaths:
 
         async def main() -> None:
             job = asyncio.ensure_future(served.engine.replace_engines())
-            while served.engine._engines.fleets.successor is None:  # noqa: ASYNC110 - no event says so
+            while served.engine._engines.fleets.successor is None:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.001)
             await asyncio.to_thread(served.engine.shutdown)
             with pytest.raises((LaunchError, EngineDeadError), match="shut down"):

@@ -43,7 +43,7 @@ LONG = params(max_tokens=50)
 async def busy(served: Served) -> asyncio.Task[list[int]]:
     """A request that was sent to engine 1."""
     job = asyncio.create_task(collect(served.engine, [3], LONG, "long", data_parallel_rank=1))
-    while not served.engine._client.engines[1].requests:  # noqa: ASYNC110 - no event says so
+    while not served.engine._client.engines[1].requests:  # noqa: ASYNC110 - no event reports it
         await asyncio.sleep(0)
     return job
 
@@ -106,7 +106,7 @@ class TestScale:
 
             async def several_more() -> None:
                 before = len(done)
-                while len(done) < before + 24:  # noqa: ASYNC110 - no event says so
+                while len(done) < before + 24:  # noqa: ASYNC110 - no event reports it
                     await asyncio.sleep(0.01)
 
             jobs = [asyncio.ensure_future(client(number)) for number in range(12)]
@@ -144,7 +144,7 @@ class TestScale:
         engine = served.engine
 
         async def sizes() -> list[int]:
-            while len(engine._client.able) < len(engine.info.engine_indexes):  # noqa: ASYNC110 - no event says so
+            while len(engine._client.able) < len(engine.info.engine_indexes):  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.001)
             found: list[int] = await engine.collective_rpc("data_parallel_size")
             return found
@@ -250,7 +250,7 @@ class TestScale:
             with stopped(served, 1):
                 job = await busy(served)
                 scale = asyncio.ensure_future(served.engine.scale(1))
-                while 1 not in client.leaving:  # noqa: ASYNC110 - no event says so
+                while 1 not in client.leaving:  # noqa: ASYNC110 - no event reports it
                     await asyncio.sleep(0)
                 os.kill(served.engine.engine_pids["engine 0"], signal.SIGKILL)
                 while not client.engines[0].dead:  # noqa: ASYNC110 - as above
@@ -344,7 +344,7 @@ class TestScale:
 
         async def main() -> None:
             job = asyncio.ensure_future(engine.scale(1))
-            while len(engine._client.engines) > 1:  # noqa: ASYNC110 - no event says so
+            while len(engine._client.engines) > 1:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0)
             job.cancel()
             with pytest.raises(asyncio.CancelledError):

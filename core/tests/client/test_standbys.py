@@ -39,9 +39,9 @@ def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def ready(served: Served, count: int = 1) -> list[int]:
-    """The process ids of standbys, once there are so many."""
+    """Process ids of standbys, once there are `count`."""
     served.engine.listen()
-    while len(served.engine._engines.standbys._ready) < count:  # noqa: ASYNC110 - no event says so
+    while len(served.engine._engines.standbys._ready) < count:  # noqa: ASYNC110 - no event reports it
         await asyncio.sleep(0.001)
     pids = served.engine._engines.pids()
     return [pid for name, pid in pids.items() if name.startswith("standby ")]
@@ -103,7 +103,7 @@ class TestTakingOver:
         assert [each.standbys for each in seen if each.standbys is not None] == [1, 0, 1]
 
     def test_again_and_again_at_any_step(self, serve, tmp_path):
-        """The engine kills itself in the step that the file counts down to, and so does none that stands by."""
+        """The engine kills itself in the step that the file counts down to, but no standby does."""
         fuse = tmp_path / "fuse"
         served = serve(
             worker={
@@ -148,7 +148,7 @@ class TestTakingOver:
             kill(served, 1)
             found = await run
             assert standby in served.engine.engine_pids.values()
-            while len(served.engine._client.able) < 2:  # noqa: ASYNC110 - no event says so
+            while len(served.engine._client.able) < 2:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.001)
             await ready(served)
             return found
@@ -195,11 +195,11 @@ class TestTakingOver:
 
         async def main() -> list[list[int]]:
             served.engine.listen()
-            while served.engine._engines.standbys._built is None:  # noqa: ASYNC110 - no event says so
+            while served.engine._engines.standbys._built is None:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0)
             run = await streams(served, 4)
             kill(served)
-            while not served.engine._client.awaited:  # noqa: ASYNC110 - no event says so
+            while not served.engine._client.awaited:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0)
             asyncio.get_running_loop().call_later(0.1, is_dead.set)
             return await run
@@ -256,9 +256,9 @@ class TestTakingOver:
         async def main() -> list[Any]:
             await ready(served)
             kill(served)
-            while not served.engine._client.awaited:  # noqa: ASYNC110 - no event says so
+            while not served.engine._client.awaited:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0)
-            while served.engine._client.awaited:  # noqa: ASYNC110 - no event says so
+            while served.engine._client.awaited:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0)
             await served.engine.check_health()
             return await served.engine._client.call("request_counts")
@@ -274,7 +274,7 @@ class TestItsOwnEnd:
             (first,) = await ready(served)
             run = await streams(served, 8)
             os.kill(first, signal.SIGKILL)
-            while await ready(served) == [first]:  # noqa: ASYNC110 - no event says so
+            while await ready(served) == [first]:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.001)
             return await run
 
@@ -295,7 +295,7 @@ class TestItsOwnEnd:
                     await asyncio.sleep(0.001)
                 killed.update(pids)
                 os.kill(pids[0], signal.SIGKILL)
-            while not served.engine._engines.standbys._is_given_up:  # noqa: ASYNC110 - no event says so
+            while not served.engine._engines.standbys._is_given_up:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.001)
 
         served.run(main())
@@ -332,7 +332,7 @@ class TestBesideOtherOperations:
             monkeypatch.setattr(served.engine._client, "call", lambda *_: reset("ping"))
             await calls.change("adapters.add_lora", "a", "/a")  # no worker of fakes has adapters
             monkeypatch.undo()
-            while await ready(served) == pids:  # noqa: ASYNC110 - no event says so
+            while await ready(served) == pids:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.001)
 
         served.run(main())
@@ -417,7 +417,7 @@ class TestEnd:
 
         async def main() -> None:
             served.engine.listen()
-            while served.engine._engines.standbys._built is None:  # noqa: ASYNC110 - no event says so
+            while served.engine._engines.standbys._built is None:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0)
             await asyncio.to_thread(served.engine.shutdown)
 
@@ -443,7 +443,7 @@ def test_what_has_none(values, text):
 
 @pytest.mark.parametrize("name", ["process", "tenonry_testkit.fakes:Any"])
 def test_the_launcher_decides_by_its_class(name):
-    """Whatever its name: one that cannot rename engines is refused."""
+    """For any name: one that cannot rename engines is rejected."""
 
     class Elsewhere(ProcessLauncher):
         supports_replacement = False

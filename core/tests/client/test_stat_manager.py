@@ -298,8 +298,8 @@ class TestHangingLoggers:
         assert "log" not in good.calls
 
     def test_a_slow_one_that_goes_on_is_not(self, caplog):
-        """Seconds count from the beginning of each call. Those in which nothing is called, or the process stood still,
-        do not.
+        """Seconds count from the beginning of each call. Those in which nothing is called, or the process was
+        suspended, do not.
         """
         slow = ActingStatLogger()
         observer = Observer(PluginRecord("stat_logger", "slow", "m:Slow"), slow)

@@ -32,7 +32,7 @@ class FakeServed:
 
 
 async def until_all_are_known(served: FakeServed, count: int) -> None:
-    while len(served.admitted) + len(served.given_up) < count:  # noqa: ASYNC110 - no event says so
+    while len(served.admitted) + len(served.given_up) < count:  # noqa: ASYNC110 - no event reports it
         await asyncio.sleep(0.001)
 
 
@@ -108,7 +108,7 @@ def test_an_engine_that_was_given_up_may_come_back(monkeypatch):
 
 
 def test_streams_that_go_on_in_other_engines_have_processors_first(monkeypatch):
-    """Not where one stands by, which needs no start."""
+    """Not with a standby, which needs no start."""
     monkeypatch.setattr(restarts, "HEAD_START_S", 0.5)
     served = FakeServed()
     waited: dict[tuple[bool, int], float] = {}

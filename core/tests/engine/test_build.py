@@ -185,7 +185,7 @@ class TestFaults:
     """A part that fails stops the start, is named, and leaves nothing running."""
 
     def test_a_worker_that_moves_no_blocks_is_refused_with_one(self):
-        """Else promised blocks would never come, and kept ones would never be given back."""
+        """Otherwise promised blocks would never arrive, and kept ones would never be released."""
         with pytest.raises(
             ConfigError,
             match=r"kv_connector=tenonry_testkit.kernel.faulty:.* worker 'tenonry_testkit.kernel.faulty:Still.* lacks",

@@ -94,7 +94,7 @@ class TestStep:
         assert [len(output.row) for output in launched] == [
             1,
             0,
-        ]  # the second one tells of the row that left
+        ]  # the second one reports the row that left
         assert launched[1].gone.tolist() == [0]
 
     def test_news_is_kept_apart_by_client(self):

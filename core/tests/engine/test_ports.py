@@ -80,7 +80,7 @@ def test_the_end_waits_for_clients_four_seconds_at_most(ends):
 
 @pytest.mark.timeout(20)
 def test_the_end_does_not_wait_for_a_client_that_was_detached(ends, monkeypatch):
-    monkeypatch.setattr(ports, "OUTPUT_LINGER_MS", -1)  # else it would, for ever
+    monkeypatch.setattr(ports, "OUTPUT_LINGER_MS", -1)  # else it would block indefinitely
     ends.ports.attach(0, *ends.addresses)
     ends.output.close()
     ends.ports.send(0, [b"not read"])
@@ -94,7 +94,7 @@ def test_the_end_does_not_wait_for_a_client_that_was_detached(ends, monkeypatch)
 
 
 def test_large_frames_are_sent_as_they_are(ends):
-    """IO-7: a single small frame is copied, because that is quicker than keeping it alive."""
+    """IO-7: a single small frame is copied, because that is faster than keeping it alive."""
 
     copies: list[bool] = []
 

@@ -131,7 +131,7 @@ def test_an_engine_without_work_sleeps(start):
 
 
 def test_an_engine_whose_requests_all_wait_does_not_spin(start):
-    """It may be for KV that a transfer brings; a look now and then is enough."""
+    """They may wait for the KV of a transfer; occasional polling is enough."""
     peer = start(
         scheduler={
             "name": "tenonry_testkit.kernel.faulty:FaultyScheduler",
@@ -222,7 +222,7 @@ class TestGarbage:
             assert f"belongs to client {other}, not to 0" in str(finished[0].error)
 
     def test_a_client_ends_no_request_of_another(self, engine):
-        """An abort is not answered, so another client would wait for its request for ever."""
+        """An abort is not answered, so another client would wait for its request indefinitely."""
         other = request(next(HANDLES), client=1, max_tokens=30)
         engine.add(other, client=1)
         engine.abort(other.handle)

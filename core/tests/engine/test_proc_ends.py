@@ -90,7 +90,7 @@ class TestSignals:
         peer.add(request(1, max_tokens=60))
         peer.receive()
         peer.child.process.send_signal(STOP_SIGNAL)
-        until_it_refuses(peer)  # two signals that are pending at once would be one
+        until_it_refuses(peer)  # two pending signals would be merged
         peer.child.process.send_signal(STOP_SIGNAL)
         assert peer.until_finished(1).finished[1].reason is FinishReason.ABORT
         eventually(lambda: peer.child.exit_code == 0)

@@ -59,7 +59,7 @@ def more_blocks(*rows: int) -> dict[str, object]:
 
 
 def answer(step_id: int, *counts: int) -> ModelRunnerOutput:
-    """So many tokens of each row."""
+    """A result with this many tokens of each row."""
     offsets = np.cumsum([0, *counts]).astype(np.int32)
     ids = np.full(offsets[-1], 9, np.int32)
     return ModelRunnerOutput(

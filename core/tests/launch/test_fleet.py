@@ -59,7 +59,7 @@ def test_each_engine_has_a_rank_of_its_own(fleet, rank, ranks):
 
 
 def test_one_that_stands_by_takes_its_gpus_along(fleet, monkeypatch):
-    """It has some of its own where there are any; who is started next gets those of the dead one."""
+    """It has GPUs of its own if there are any; the next one to start gets those of the dead one."""
     monkeypatch.setattr(fleets, "num_places", lambda config: 3)
     made = fleet(data_parallel_size=2)
     standby = FIRST_STANDBY + 1

@@ -53,7 +53,7 @@ class TestStart:
 
     def test_an_interpreter_that_cannot_be_started_is_named_and_leaves_nothing(self, monkeypatch):
         monkeypatch.setattr(supervise.sys, "executable", "/no/such/python")
-        gc.collect()  # what earlier tests left open is closed now, and not meanwhile
+        gc.collect()  # close leftovers of earlier tests now, not during this one
         before = _open_files()
         with pytest.raises(
             LaunchError, match=r"engine 7 cannot be started: .*No such file.*'/no/such/python'"

@@ -85,7 +85,7 @@ class TestHooks:
         manager = PluginManager(discover=False)
         with pytest.raises(PluginError, match=r"hook module mine: .*settings"):
             manager.register(Hooks(), name="mine")
-        with pytest.raises(PluginNotFound):  # what was refused is gone
+        with pytest.raises(PluginNotFound):  # rejected modules are gone
             resolve("unknown", manager)
 
     def test_a_name_is_taken_once(self):

@@ -216,7 +216,7 @@ class TestOutOfBand:
 
 
 class TestGarbage:
-    """Fault 21: whatever arrives, the decoder raises WireError or returns a valid message; nothing else."""
+    """Fault 21: for any input, the decoder raises WireError or returns a valid message."""
 
     KINDS = (EngineCoreRequest, EngineCoreOutputs, SchedulerOutput, UtilityCall, Letter, list[int])
 
@@ -284,7 +284,7 @@ class TestGarbage:
             Decoder(Letter).decode([msgspec.msgpack.encode([array])])
 
     def test_an_array_of_another_type_than_declared_is_refused(self):
-        """Token ids that are floats, or 64-bit numbers, would reach numpy columns and be cut in silence."""
+        """Token ids that are floats, or 64-bit numbers, would reach numpy columns and be truncated silently."""
         values = np.zeros(2, np.float32)
         for bad in (
             values,
