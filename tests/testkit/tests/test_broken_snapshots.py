@@ -35,7 +35,7 @@ class StartsFromAnotherSlot(KVCacheManager):
 
 
 class SavesWhereAnotherIs(KVCacheManager):
-    """Every copy goes to the first slot, whatever else is there."""
+    """Every copy goes to the first slot, whatever its contents."""
 
     def save_states(self, rows, num_tokens):
         saved = super().save_states(rows, num_tokens)

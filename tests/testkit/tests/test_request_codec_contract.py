@@ -86,7 +86,7 @@ class ChangesWhatItIsGiven(KeepingCodec):
 
 
 class KeepsWhatWasNotSent(KeepingCodec):
-    """After an error it takes the engine to have what the message would have brought."""
+    """After an error it assumes that the engine has the contents of the message."""
 
     caught_by = ARRIVES
 

@@ -72,7 +72,7 @@ TEXTS = (*map(repeating, range(8)), *map(scattered, range(4)), single(0), single
 
 
 class Played:
-    """One row of a run: its text, and how many of its tokens are there."""
+    """One row of a run: its text, and the number of its known tokens."""
 
     def __init__(self, drafter: Drafter, row: int, text: Text) -> None:
         self.drafter = drafter
@@ -132,7 +132,7 @@ class DrafterContract:
         if isinstance(self.drafter, str):
             found, record = resolve_point(DRAFTERS, choice)
             return build_drafter(found, record, self.context(choice))
-        return self.drafter(self.context(choice))  # type: ignore[misc] - None was refused
+        return self.drafter(self.context(choice))  # type: ignore[misc] - None was rejected
 
     def context(self, choice: PluginChoice) -> DrafterContext:
         return DrafterContext(

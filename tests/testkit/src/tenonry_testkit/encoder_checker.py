@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class EncoderChecker:
     """`begin_step`, then `ran` for each row of the step, then `end_step`.
 
-    Raises RuleBroken also where a row ends in a piece of its prompt that must stay whole.
+    Raises RuleBroken also if a row ends in a piece of its prompt that must stay whole.
     """
 
     def __init__(self, config: EngineConfig) -> None:

@@ -391,5 +391,5 @@ class SchedulerHarness:
         return 500 + 60 * sum(entry.limit for entry in self.ledger.live)
 
     def check_end(self) -> None:
-        """Everything ended, everything was given back. Raises RuleBroken."""
+        """Everything ended, and everything was released. Raises RuleBroken."""
         self.state_checker.check_end()

@@ -20,7 +20,7 @@ from importlinter.domain import fields
 from importlinter.domain.contract import Contract, ContractCheck
 
 KERNEL = "tenonry"
-# A module stands for itself alone, a name that ends in `.*` for the modules of its folder.
+# A module denotes itself alone, a name that ends in `.*` the modules of its folder.
 PUBLIC = (
     # values and settings
     "tenonry",
@@ -95,7 +95,7 @@ class PublicModulesContract(Contract):
         )
 
     def render_broken_contract(self, check: ContractCheck) -> None:
-        """Name the imports, and where the list stands."""
+        """Print the imports, and the location of the list."""
         for line in check.metadata["inner"]:
             output.print_error(f"{line} is not public")
         output.print(f"Public modules are listed in {__name__}.")

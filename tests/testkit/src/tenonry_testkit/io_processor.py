@@ -88,7 +88,7 @@ class IOProcessorContract:
     def stream(
         self, text: str, sizes: Sequence[int], params: SamplingParams = PLAIN
     ) -> tuple[list[str], Detokenizer]:
-        """(pieces as they come out when the text's tokens arrive so many at a time, the detokenizer)."""
+        """(output pieces when the text's tokens arrive in chunks of these sizes, the detokenizer)."""
         ids = self.processor.encode(text, add_special_tokens=False)
         detokenizer = self.processor.make_detokenizer([], params)
         assert detokenizer is not None

@@ -32,8 +32,8 @@ from tenonry_testkit.rules import (
 class Entry:
     """One request: its expected output, its tokens, its outcome, and the events that it allows.
 
-    `limit`: maximum number of tokens; `num_before`: tokens it brought, prompt and delivered ones; `started_at`: the
-    clock when it first ran.
+    `limit`: maximum number of tokens; `num_before`: initial tokens, prompt and delivered ones; `started_at`: the clock
+    when it first ran.
     """
 
     __slots__ = (

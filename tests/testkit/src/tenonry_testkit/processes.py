@@ -218,8 +218,8 @@ class Server(Running):
     ) -> Server:
         """Wait until it has printed its address and answers `ready_path` with 200.
 
-        The address is group 1 of the first match of `url_pattern`; by default the first URL in a line that has ended,
-        whatever stands around it.
+        The address is group 1 of the first match of `url_pattern`; by default the first URL in a complete line, with
+        any surrounding text.
         """
         deadline = time.monotonic() + timeout
         self.url = self.wait_for_output(url_pattern, timeout).group(1).rstrip("/")

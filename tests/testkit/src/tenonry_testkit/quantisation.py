@@ -98,7 +98,7 @@ class QuantisationContract:
         torch.manual_seed(seed)
         return self.made().quantise(torch.randn(rows, columns) * torch.rand(rows, 1))
 
-    # ------------------------------------------------------------------ what it says of itself
+    # ------------------------------------------------------------------ its own description
     def test_is_described(self):
         found = self.found()
         assert found.name

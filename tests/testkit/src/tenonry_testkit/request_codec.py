@@ -133,7 +133,7 @@ class RequestCodecContract:
     def again(
         self, front: RequestCodec, link: Link, request: EngineCoreRequest, error: Exception
     ) -> bool:
-        """The engine refused a request; True if the codec wants it sent once more."""
+        """The engine rejected a request; True if the codec resends it."""
         code = getattr(error, "code", "")
         outcome = FinishedOutput(request.handle, FinishReason.ERROR, error=str(error), code=code)
         return front.ended(link, outcome, link.requests.pop(request.handle, None))
@@ -178,7 +178,7 @@ class RequestCodecContract:
         self._search(st.lists(events(), max_size=20), play)
 
     def test_requests_in_flight_survive_a_loss(self) -> None:
-        """Several that an engine refused for one loss are all delivered in the end."""
+        """Several requests rejected by an engine for one loss are all delivered in the end."""
         front, engine = self.build(), Engine(self.build(), 0)
         link = engine.links[0]
         self.deliver(front, engine, 0, make_request([1, 2]))
@@ -195,7 +195,7 @@ class RequestCodecContract:
             self.deliver(front, engine, 0, request)
 
     def test_a_request_is_not_sent_for_ever(self) -> None:
-        """An engine that refuses it each time, with the code of a loss or without, ends it."""
+        """An engine that rejects it each time, with the code of a loss or without, ends it."""
         front, engine = self.build(), Engine(self.build(), 0)
         link = engine.links[0]
         errors: list[Exception] = [RequestError("it failed")]

@@ -153,7 +153,7 @@ def _process(pid: int, command: str) -> Thing:
 
 
 def _pids() -> list[int]:
-    return [int(name) for name in os.listdir(PROC) if name.isdigit()]  # noqa: PTH208 - quicker, and asked for after every test
+    return [int(name) for name in os.listdir(PROC) if name.isdigit()]  # noqa: PTH208 - faster; runs after each test
 
 
 def _read(pid: int, name: str) -> str:

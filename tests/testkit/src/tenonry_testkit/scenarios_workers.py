@@ -24,7 +24,7 @@ GRAMMARS_S = 20.0  # for three small grammars
 
 
 class ScatteredBlocks(SimpleBlocks):
-    """Hands out blocks in an order that no worker should rely on."""
+    """Allocates blocks in an order that no worker should rely on."""
 
     def __init__(self, context: SchedulerContext) -> None:
         super().__init__(context)

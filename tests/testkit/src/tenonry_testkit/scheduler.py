@@ -184,7 +184,7 @@ class SchedulerContract:
     # ------------------------------------------------------------------ several steps in flight
     @pytest.mark.parametrize("depth", [1, 2, 3])
     def test_right_at_depth(self, depth: int) -> None:
-        """Anything the engine may do, in any order, with so many steps in flight: tokens are those of a solo run."""
+        """Any engine behaviour, in any order, with `depth` steps in flight: tokens are those of a solo run."""
         machine = machine_for(self.harness, HarnessSpec(depth=depth))
         search_machine(machine, max(1, round(45 * self.effort)), 30, self.phases)
 
@@ -360,7 +360,7 @@ class SchedulerContract:
     def test_a_window_changes_no_token(
         self, depth: int, windows: tuple[int, ...], slots: int
     ) -> None:
-        """Sliding groups: blocks that were given back are read by no later step, cached or not."""
+        """Sliding groups: released blocks are read by no later step, cached or not."""
         spec = HarnessSpec(depth=depth, windows=windows, num_state_slots=slots)
         machine = machine_for(self.harness, spec)
         search_machine(machine, max(1, round(15 * self.effort)), 20, self.phases)

@@ -101,7 +101,7 @@ def records() -> st.SearchStrategy[StatRecord]:
 
 
 def engine_info(num_engines: int = 1) -> EngineInfo:
-    """Facts of so many engines."""
+    """Facts of several engines."""
     return EngineInfo(
         model="/models/fake",
         served_model_name='fake "model"',

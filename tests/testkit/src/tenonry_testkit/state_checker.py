@@ -55,7 +55,7 @@ class StateChecker:
         )
 
     def check_end(self) -> None:
-        """When the scheduler is idle: every request ended, every row and block was given back. Raises RuleBroken."""
+        """When the scheduler is idle: every request ended, every row and block was released. Raises RuleBroken."""
         live = self._ledger.live
         rows = self._step_checker.rows
         expect(not live, ONE_OUTCOME, "these requests never ended: {}", live)

@@ -25,7 +25,7 @@ NEW_TOKENS = st.lists(st.integers(1, 20), min_size=1, max_size=4)
 
 
 def same_bits(got: torch.Tensor, wanted: torch.Tensor) -> bool:
-    """Also where there is no number."""
+    """Equality of bits, NaN included."""
     return torch.equal(got.view(torch.int16), wanted.view(torch.int16))
 
 

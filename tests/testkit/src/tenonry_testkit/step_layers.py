@@ -54,7 +54,7 @@ def paged_shapes(sizes: st.SearchStrategy[int]) -> st.SearchStrategy[PagedShape]
 
 
 def assert_close(got: torch.Tensor, wanted: torch.Tensor) -> None:
-    """But for rounding to bfloat16, on the way as well."""
+    """Up to rounding to bfloat16, of intermediate values as well."""
     assert got.shape == wanted.shape
     assert got.dtype == torch.bfloat16
     largest = max(1.0, float(wanted.abs().max()))
@@ -138,7 +138,7 @@ class LayerSuite(KernelSuite):
             assert_close(kernel(x), wanted)
 
     def test_linear_of_no_rows_is_nothing(self):
-        """So a head is called where no row of a step samples."""
+        """The head is called so if no row of a step samples."""
         made, _ = blocked_weight(100, 64, has_bias=False)
         found = self.offered("linear", made)(torch.empty(0, 64).bfloat16())
         assert found.shape == (0, 100)

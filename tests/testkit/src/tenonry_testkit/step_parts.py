@@ -129,7 +129,7 @@ def expert_parts(
 def low_rank_parts(
     slots: int, inputs: int, sizes: list[int], rank: int, gap: int, dtype: torch.dtype
 ) -> LowRankParts:
-    """Of layers with so many outputs each, `gap` columns of other layers between them; with random weights."""
+    """Random parts of layers with these numbers of outputs, `gap` columns of other layers between them."""
     width = -(-rank * len(sizes) // 16) * 16
     down = torch.randn(slots, inputs, width) * inputs**-0.5
     down[:, :, rank * len(sizes) :] = 0
@@ -178,7 +178,7 @@ def blocked_weight(
 
 
 def paged_keys(parts: AttentionParts, count: int, longest: int, block_size: int) -> PagedKeys:
-    """Random keys and values of `count` rows, which share full blocks where they may; NaN where there are none."""
+    """Random keys and values of `count` rows, which share full blocks if allowed; NaN in unused slots."""
     width = -(-longest // block_size)
     lengths = torch.randint(1, longest + 1, (count,))
     table = torch.randperm(count * width + 3)[: count * width].view(count, width)

@@ -91,7 +91,7 @@ def logits_formula(case: RoundCase, row: int, token: int, length: int) -> torch.
 
 
 def assert_chosen(case: RoundCase, made: RoundTokens, row: int) -> None:
-    """Each token of a row has the largest logit behind those before it, but for rounding."""
+    """Each token of a row has the largest logit after those before it, up to rounding."""
     token = int(case.token_ids[row])
     length = int(case.keys.lengths[row])
     for number in range(int(made.counts[row])):

@@ -25,7 +25,7 @@ TOLERANCE = 2e-4
 
 
 def assert_near(got: torch.Tensor, wanted: torch.Tensor) -> None:
-    """But for rounding in float32."""
+    """Up to rounding in float32."""
     assert got.shape == wanted.shape
     assert got.dtype == torch.float32
     torch.testing.assert_close(got.double(), wanted, rtol=TOLERANCE, atol=TOLERANCE)
@@ -47,7 +47,7 @@ class KernelSuite:
         return made
 
     def offered(self, method: str, *arguments: Any) -> Any:
-        """The kernel for these parts; the test ends here where there is none."""
+        """The kernel for these parts; skips the test if there is none."""
         found = getattr(self.made(), method)(*arguments)
         if found is None:
             pytest.skip(f"no kernel {method} for these parts")

@@ -133,7 +133,7 @@ def send(harness: SchedulerHarness, ask: Send) -> Entry:
 
 
 def media_of(sizes: Sequence[int], num_tokens: int, *, whole: bool = False) -> Media | None:
-    """Images that a prompt of so many tokens has places for; None without any.
+    """Images that fit into a prompt of `num_tokens` tokens; None without any.
 
     `whole`: no step may cut one.
     """

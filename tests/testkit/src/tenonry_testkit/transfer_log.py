@@ -1,7 +1,7 @@
-"""Calls of a KV connector and its answers, compared with what it then does. Test process.
+"""Calls of a KV connector and its answers, compared with its later actions. Test process.
 
-The log stands between the harness and both halves of a connector. Calls go through unchanged. Violations of the
-contract are kept until `checked` ends, because the scheduler and the worker wrap exceptions inside a connector's call.
+The log is between the harness and both halves of a connector. Calls go through unchanged. Violations of the contract
+are kept until `checked` ends, because the scheduler and the worker wrap exceptions inside a connector's call.
 """
 
 from __future__ import annotations

@@ -363,7 +363,7 @@ class WorkerContract:
         assert (result.step_id, len(result.row), len(result.token_ids)) == (0, 0, 0)
 
     def test_grammars_are_compiled_before_their_requests_start(self) -> None:
-        """With capability "grammar", `prepared` eventually names the requested grammars, and nothing else."""
+        """With capability "grammar", `prepared` eventually names exactly the requested grammars."""
         worker = self.started()
         if "grammar" in worker.capabilities:
             grammars_are_compiled(worker)

@@ -19,9 +19,9 @@ Job = list[
 
 
 class MemoryOptions(PluginOptions):
-    """`store`: which shared store. `asynchronous`: a load takes `delay_polls` steps and the request waits for it.
+    """`store`: name of a shared store. `asynchronous`: a load takes `delay_polls` steps and the request waits for it.
 
-    `fail_loads`: so many loads fail, after having scribbled over the blocks, as a broken transfer may.
+    `fail_loads`: number of loads that fail, after overwriting the blocks with garbage, as a broken transfer may.
     """
 
     store: str = "default"

@@ -11,7 +11,7 @@ _LONGER = ("ab", "abc", '{"', '":', '",', '"}', "12", "((", "))", "name", "age",
 
 
 def _byte_letters() -> list[str]:
-    """The letter that stands for each byte in byte-level vocabularies: printable ones for themselves."""
+    """Letter for each byte in byte-level vocabularies: printable ones represent themselves."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     letters = {byte: chr(byte) for byte in printable}

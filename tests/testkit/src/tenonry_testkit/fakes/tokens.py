@@ -113,7 +113,7 @@ class TokenModel:
         stop_ids: Sequence[int] = (),
         adapter: Adapter | None = None,
     ) -> int | None:
-        """Next token sampled by a request with these tokens, computed from nothing else."""
+        """Next token sampled by a request with these tokens, computed independently."""
         rows = np.asarray([token_ids], np.int32)
         salt = np.array([text_salt(adapter)], np.uint64)
         kv = self.kv(rows, salt)[0]

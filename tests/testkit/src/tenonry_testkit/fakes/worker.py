@@ -1,7 +1,7 @@
-"""A worker with predictable tokens, and a KV cache that notices every wrong block. Worker process; no torch.
+"""A worker with predictable tokens, and a KV cache that detects every wrong block. Worker process; no torch.
 
 It applies steps with `step.BatchState` like every real worker, writes one number per slot, and reads them back through
-the block table, so a scheduler that mixes up rows, blocks, chunks or results is found at the step where it happens.
+the block table, so a scheduler that confuses rows, blocks, chunks or results is detected in that very step.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class FakeWorker(Worker):
         size = context.config.max_num_seqs
         self._new_rows: list[NewRow | None] = [None] * size
         self._salt = np.zeros(size, np.uint64)
-        self._failure = np.zeros(size, np.int32)  # RowFailure code of a row that cannot go on
+        self._failure = np.zeros(size, np.int32)  # RowFailure code of a row that cannot continue
         self._rubbish = np.zeros(size, np.bool_)  # rows that run on contents that never came
         self._entered = np.zeros(size, np.int64)
-        self._asks: Counter[int] = Counter()  # handle → how often its grammar was asked for
+        self._asks: Counter[int] = Counter()  # handle → number of requests for its grammar
         self._known_failures: dict[int, int] = {}  # handle → steps when its failure was reported
         self._connector: KVConnector | None = None
 
@@ -183,7 +183,7 @@ class FakeWorker(Worker):
     def _load(self, metadata: Any) -> tuple[list[int], list[int]]:
         """Let the connector load blocks; returns handles of transfers (done, failed).
 
-        A row that runs in spite of a failed load computes rubbish from now on, as a real one would.
+        A row that runs in spite of a failed load computes garbage from now on, as a real one would.
         """
         if self._connector is None:
             return [], []

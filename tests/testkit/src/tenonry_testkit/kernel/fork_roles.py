@@ -28,7 +28,7 @@ def imports_numpy(argument: str) -> None:
 
 
 def fails(argument: str) -> None:
-    """As where a module is missing."""
+    """Fails as with a missing module."""
     raise ImportError(argument)
 
 
@@ -45,7 +45,7 @@ def opens_a_file(argument: str) -> None:
 
 
 def forbids_forks(argument: str) -> None:
-    """The first fork fails, or the second, which is that of a fork: as where a user has too many processes."""
+    """The first fork fails, or the second, which is that of a fork: as if a user has too many processes."""
     imports("")
     real = os.fork
     left = int(argument)
@@ -61,7 +61,7 @@ def forbids_forks(argument: str) -> None:
 
 
 def say(payload: Mapping[str, str]) -> int:
-    """Write down whether this process was forked, and where it is; then wait for a signal."""
+    """Write whether this process was forked, and its location; then wait for a signal."""
     sys.stderr.write("said\n")
     facts = {
         "pid": os.getpid(),

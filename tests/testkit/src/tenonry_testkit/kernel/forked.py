@@ -127,12 +127,12 @@ def fork(run: Callable[[], int], kept: Iterable[int]) -> int:
         try:
             sys.stdout.flush()
             sys.stderr.flush()
-        finally:  # who read them may be gone; what stands below on the stack belongs to the parent
+        finally:  # their reader may be gone; the lower part of the stack belongs to the parent
             os._exit(status)
 
 
 def forget_handlers() -> None:
-    """A new interpreter handles signals as the system does, but for SIGINT."""
+    """Restore the signal handlers of a new interpreter: the system's, except for SIGINT."""
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
@@ -204,7 +204,7 @@ def run_command(
 
 def begin(environment: Mapping[str, str]) -> None:
     """See nothing but `environment`."""
-    getproctitle()  # finds the title's place beside the environment, before that is replaced
+    getproctitle()  # locates the title next to the environment, before that is replaced
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None

@@ -29,7 +29,7 @@ class MortalWorker(FakeWorker):
 
 
 def burn_fuse(fuse: Path) -> None:
-    """One step less; this process ends, as by `kill -9`, where none is left. Nothing without the file."""
+    """Decrement the counter in the file; kill this process, as by `kill -9`, at zero. No-op without the file."""
     if fuse.exists():
         left = int(fuse.read_text("utf-8"))
         if not left:

@@ -47,7 +47,7 @@ class EnginelessFrontEnd:
 
 
 def frame(tokens: Tokens, ended: Iterable[FinishedOutput] = (), **more: Any) -> EngineCoreOutputs:
-    """Message of an engine after a step; a text stands for its bytes."""
+    """Message of an engine after a step; a text represents its bytes."""
     ids: list[int] = []
     ends = [0]
     for part in tokens.values():

@@ -30,7 +30,7 @@ from tenonry_testkit.kernel.engine import Inbox, fake_config
 EPOCH = 5
 IDENTITY = engine_identity(3)
 PORT = port_identity(3, EPOCH)
-PATIENCE_S = 20.0  # for what hangs: an engine on a busy machine says something before
+PATIENCE_S = 20.0  # for hangs: an engine on a busy machine sends a message before
 
 
 class Peer:
@@ -125,7 +125,7 @@ class Peer:
         self.send(RequestType.ADD.value, frame, *self._encoder.encode(source), client=client)
 
     def rest(self) -> list[Any]:
-        """Outputs that are there already."""
+        """Outputs that have already arrived."""
         found = []
         while self.outputs[0].poll(100):
             found.append(self.receive())
