@@ -1,8 +1,8 @@
 """Check that every distribution imports only what it declares; `dev.py check declared` runs this as a script.
 
-A distribution's `src/` may import the standard library, itself, and what its dependencies or extras name. Its
-`tests/` may also import the kernel, the testkit and what those two declare, because that is what an isolated
-environment holds. An import counts wherever it stands: inside a function, and under TYPE_CHECKING too.
+A distribution's `src/` may import the standard library, itself, and what its dependencies or extras name. Its `tests/`
+may also import the kernel, the testkit and what those two declare, because that is what an isolated environment holds.
+An import counts at any place: inside a function, and under TYPE_CHECKING too.
 """
 
 from __future__ import annotations

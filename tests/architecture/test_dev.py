@@ -379,7 +379,7 @@ class TestFirstRun:
 
     def test_keeps_what_pip_printed_in_a_file(self, dev, talking_python):
         dev.ensure_environment()
-        # The build backend, torch, and what else is pinned; this Python says of everything that it is there.
+        # The build backend, torch, and other pins; this Python reports all as installed.
         log = (talking_python / ".venv" / "pip.log").read_text()
         assert log.count("package-199") == 2 + dev.PARTS
 
@@ -634,7 +634,7 @@ def test_unsupported_python_is_refused_by_name(dev: ModuleType, monkeypatch: pyt
 def test_unsupported_python_hands_over_to_one_that_starts(
     dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """A launcher may stand on the PATH for a Python that it does not have (pyenv's do)."""
+    """The PATH may have a launcher for a Python that is not installed (pyenv's do)."""
     for name, status in (("python3.13", 127), ("python3.12", 0)):
         (tmp_path / name).write_text(f"#!/bin/sh\nexit {status}\n")
         (tmp_path / name).chmod(0o755)

@@ -15,7 +15,7 @@ RUNNING = ("running", "waiting")
 
 
 class Disturbed:
-    """`counters`: of its failpoints. `sockets`: where it puts files."""
+    """`counters`: folder of its failpoints. `sockets`: folder of its socket files."""
 
     def __init__(self, server: Server, counters: Path, sockets: Path) -> None:
         self.server = server

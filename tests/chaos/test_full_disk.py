@@ -12,7 +12,7 @@ from server_process import eventually
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 BLOCK_SIZE = 16
-FEW_BYTES = 200  # of a file, before the disk refuses: its header and a bit more
+FEW_BYTES = 200  # of a file, before the disk is full: its header and a bit more
 
 
 def test_a_disk_that_is_full_while_blocks_are_saved(serve, expected, tmp_path):
@@ -45,6 +45,6 @@ def saved(folder: Path) -> dict[str, int]:
     """Bytes of the files of blocks, by name, and of drafts of such."""
     found = {}
     for path in folder.rglob("*-of-*/*/*"):
-        with contextlib.suppress(FileNotFoundError):  # a draft has got its name meanwhile
+        with contextlib.suppress(FileNotFoundError):  # a temporary file was renamed in the meantime
             found[path.name] = path.stat().st_size
     return found

@@ -46,7 +46,7 @@ class Vandal(threading.Thread):
                         self._send(context, kind, file)
 
     def _new(self) -> set[Path]:
-        with contextlib.suppress(FileNotFoundError):  # a folder that goes meanwhile
+        with contextlib.suppress(FileNotFoundError):  # a folder removed in the meantime
             found = {file for file in self._folder.rglob("*") if file.is_socket()} - self.seen
             self.seen |= found
             return found

@@ -51,7 +51,7 @@ class Agent:
     def send(self, target: str = "", **fields: Any) -> Answer:
         body = {**self.body, **fields}
         if not body.get("stream"):
-            body.pop("stream_options", None)  # which OpenAI and this server refuse without a stream
+            body.pop("stream_options", None)  # which OpenAI and this server reject without a stream
         url = self._url + (target or self._target)
         request = urllib.request.Request(url, json.dumps(body).encode(), self._headers)
         try:

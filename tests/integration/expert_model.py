@@ -55,7 +55,7 @@ def complete(
     engine: int | None = None,
     stream: bool = False,
 ) -> Any:
-    """Greedy; on the engine of that number, where one is given."""
+    """Greedy completion; on the engine of that number, if given."""
     return client.completions.create(
         model="tiny",
         prompt=prompt,

@@ -12,7 +12,7 @@ DEMO = Path(model_path())
 
 
 def save(folder: Path, num_layers: int) -> Path:
-    """Write the model of so many layers to a new folder."""
+    """Write the model with its first layers to a new folder."""
     # The tests of other servers import this module, too, and need no torch.
     from safetensors.torch import load_file, save_file
 

@@ -88,7 +88,7 @@ def run(depth: int) -> list[list[str]]:
 
 
 def table(lines: Sequence[Sequence[str]]) -> str:
-    """Columns side by side, one line per step."""
+    """One column per value, one line per step."""
     rows = [TITLES, *lines]
     widths = [max(len(row[i]) for row in rows) for i in range(len(TITLES))]
     texts = [

@@ -247,7 +247,7 @@ def test_one_that_stands_by_takes_over_in_a_mixed_run(start, tmp_path, size):
         expected = await run_all(engine, 0)
         found = []
         for turn in (1, 2):
-            while not stands_by:  # noqa: ASYNC110 - no event says so
+            while not stands_by:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.01)
             run = await begun(engine, turn)
             psutil.Process(engine.engine_pids["engine 0"]).kill()

@@ -185,7 +185,7 @@ def test_scheduler_by_flag_on_the_command_line(tmp_path, weightless_model):
             "./my_sched.py:Mine",
             1,
             "no tokenizer is loaded",
-        ),  # resolved and built: the prompt is what is refused
+        ),  # resolved and built: only the prompt is rejected
         ("./bad.py:Mine", 1, "no luck today"),
     ]:
         command = [

@@ -144,7 +144,7 @@ def send(case: Case, client: httpx.Client) -> None:
             body["size"] = 1
     answer = case.call(headers=KEY, timeout=30)
     check_answer(answer, body)
-    # That check does not know of 413, which is for data that are too large whatever their schema.
+    # That check does not handle 413, which is for data that are too large for any schema.
     is_judged = answer.status_code != TOO_LARGE
     rejection = [checks.negative_data_rejection] if is_judged else []
     case.validate_response(answer, checks=CHECKS + rejection)

@@ -1,5 +1,5 @@
-"""Two engines share the experts of each layer: one of the server, one of a headless node. They meet at a port that the
-handshake hands on (DP-7, HS-5). Tokens are those of `generate`, in float32, whatever the other engine does.
+"""Two engines share the experts of each layer: one of the server, one of a headless node. Their rendezvous is a port
+that the handshake passes on (DP-7, HS-5). Tokens are those of `generate`, in float32, whatever the other engine does.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("one_thread")]
 HERE = Path(__file__).parent
 WORKER_TESTS = HERE.parents[1] / "plugins" / "worker-torch" / "tests"
 
-# The name that people know, that of the small model, and a seed with which no greedy choice is a close call: the two
+# The common name, that of the small model, and a seed with which no greedy choice is a close call: the two
 # best logits are always at least 2/1000 of their spread apart.
 FAMILIES = {
     "Qwen3-Next": ("qwen3_next", 0),
@@ -53,7 +53,7 @@ SETTINGS = {
 }  # fmt: skip
 # More requests than rows, and prompts longer than a step.
 CHUNKS = {"max_num_batched_tokens": 8, "max_num_seqs": 4}
-# Layers with state keep a copy of it every so many tokens.
+# Layers with state keep a copy of it at this interval of tokens.
 SNAPSHOTS = {"name": "batching", "options": {"state_snapshot_interval": SHARED}}
 FEW_BLOCKS = {"num_gpu_blocks_override": 22, "max_num_batched_tokens": 11}
 DEEP = """

@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.timeout(120)
 CLIENTS = 40
-SPARE = 10  # descriptors beyond those that the server has open when nobody asks
+SPARE = 10  # descriptors beyond those of an idle server
 
 
 def test_more_clients_than_file_descriptors_are_all_served(serve):

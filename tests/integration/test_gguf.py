@@ -142,7 +142,7 @@ def test_adapters_add_to_the_layers_of_a_file(tmp_path):
     torch.manual_seed(3)
     config = LoraConfig(r=4, lora_alpha=32, target_modules="all-linear", init_lora_weights=False)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # peft asks transformers what is deprecated there
+        warnings.simplefilter("ignore")  # peft uses a deprecated function of transformers
         adapted = get_peft_model(model, config).eval()
         adapted.save_pretrained(tmp_path / "adapter")
     with torch.no_grad():

@@ -213,7 +213,7 @@ def test_the_first_server_ends_the_other_one_while_no_request_runs(folder, keys)
 
 
 def test_other_models_and_settings_are_named_on_both_sides(folder, keys, tmp_path):
-    """Their tensors have the same shapes, so nothing else would notice."""
+    """Their tensors have the same shapes, so no other check would detect it."""
     other = save_model(tmp_path / "other", rope_theta=500)
     group = Group(folder, keys, model=other)
     try:

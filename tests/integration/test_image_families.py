@@ -59,7 +59,7 @@ class Family:
         }
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self.processor = Prepared(ImageContext(str(folder), ImageLimits()))
-        # A prompt is cut nowhere in an image whose tokens see one another; other rows may decode beside it.
+        # A prompt is never split in an image whose tokens see one another; other rows may decode in the same step.
         self.least_budget = 24 if name == "gemma3" else 1
 
     def request(self, chat):

@@ -95,7 +95,7 @@ def test_streamed_token_ids_are_those_of_the_whole(shared):
 
 def test_many_prompts_at_once(shared):
     with shared.client() as client:
-        prompts = [f"prompt {i}" for i in range(20)]  # more than run at once
+        prompts = [f"prompt {i}" for i in range(20)]  # more than run concurrently
         answer = client.completions.create(
             model="tiny", prompt=prompts, max_tokens=3, temperature=0
         )
@@ -309,7 +309,7 @@ def test_an_engine_that_keeps_dying_ends_the_server_with_a_status(serve):
     stream = Stream(server)
     for number in range(4):
         eventually(lambda count=number: server.output.count("serves again") == count)
-        seen = len(stream.chunks)  # a stream that goes on is not suspected of the death
+        seen = len(stream.chunks)  # a stream that continues is not suspected of the death
         eventually(lambda least=seen + 20: len(stream.chunks) > least)
         psutil.Process(server.engine_pid()).kill()
     stream.join(20)

@@ -20,8 +20,8 @@ from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.processes import children_killed
 from tenonry_testkit.residue import RUN_VARIABLE
 
-pytestmark = pytest.mark.timeout(400)  # two nodes start beside all other tests
-PATIENCE_S = 60.0  # for what hangs: Ray starts processes beside all other tests
+pytestmark = pytest.mark.timeout(400)  # two nodes start while other tests run
+PATIENCE_S = 60.0  # for hangs: Ray starts processes while other tests run
 SECOND_ADDRESS = "127.0.0.2"
 THIRD_ADDRESS = "127.0.0.10"
 NODE = {"num_cpus": 3, "object_store_memory": 80_000_000, "include_log_monitor": False}
@@ -30,7 +30,7 @@ SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_worker_prestart": "0",
     "RAY_prestart_worker_first_driver": "0",
-    "RAY_worker_niceness": "0",  # by default 15: beside other tests engines would get next to nothing
+    "RAY_worker_niceness": "0",  # by default 15: with other tests running, engines would get hardly any CPU
 }
 OURS = ("ray::EngineActor", "ray::RankActor", "ray::engine", "ray::rank", "tenonry: ")
 MODEL = {"model": "demo", "device": "cpu", "dtype": "float32"}
@@ -222,7 +222,7 @@ def third_node(cluster):
 
 
 def test_an_engine_of_a_lost_node_comes_back_on_another(third_node, serve, cluster, expected_long):
-    """The node goes with its actors; the engine is started where there is room."""
+    """The node is lost with its actors; the engine restarts on a node with room."""
     engine = serve(data_parallel_size=2)
 
     async def main():

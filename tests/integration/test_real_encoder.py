@@ -68,7 +68,7 @@ def test_vectors_are_those_of_sentence_transformers(folder, server):
     assert vectors.shape == (7, 384)
     assert np.abs(vectors - expected).max() < 1e-5
     assert np.abs(np.array(alone.data[0].embedding) - expected[3]).max() < 1e-5
-    # What the model was trained for: two ways to say the same are nearer than something else.
+    # The model's training objective: paraphrases are nearer than unrelated texts.
     same, other = vectors[1:3] @ vectors[0]
     assert same > 0.6
     assert other < 0.2

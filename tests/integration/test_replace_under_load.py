@@ -90,7 +90,7 @@ def test_there_and_back(load, tmp_path, caplog):
         """The new engine is ready; the streams begin in the one before it."""
         await renew(*joined)
         runs.append(load.start())
-        while load.begun < NUM_STREAMS:  # noqa: ASYNC110 - no event says so
+        while load.begun < NUM_STREAMS:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0)
 
     async def main() -> list[list[int]]:
@@ -103,7 +103,7 @@ def test_there_and_back(load, tmp_path, caplog):
         return expected
 
     expected = asyncio.run(main())
-    assert len({tuple(ids) for ids in expected}) > NUM_STREAMS // 2  # no stream stands for others
+    assert len({tuple(ids) for ids in expected}) > NUM_STREAMS // 2  # each stream is checked
     assert [len(ids) for ids in expected] == [48 + n % 5 for n in range(NUM_STREAMS)]
     moved = re.findall(r"engine 0: (\d+) of its requests go on", caplog.text)
     assert moved == [str(NUM_STREAMS)] * 2

@@ -81,7 +81,7 @@ IDEFICS3 = {
     },
     "image_token_id": 40, "scale_factor": 2,
 }  # fmt: skip
-GEMMA3 = {  # whose image tokens see one another; tied, a small one says the last token again and again
+GEMMA3 = {  # whose image tokens see one another; tied, a small one repeats the last token
     "tie_word_embeddings": False,
     "text_config": TEXT
     | {

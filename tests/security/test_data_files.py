@@ -88,7 +88,7 @@ def tried(read: Callable[[], Any]) -> tuple[Any, str]:
 
 
 def truncated_to(path: Path, size: int) -> None:
-    """Set the size of a file; without content where it grows."""
+    """Set the size of a file; without content if it grows."""
     try:
         os.truncate(path, size)
     except OSError:

@@ -1,6 +1,6 @@
 """Names and downloads (class V): no name leaves its place, no token reaches another host, no body is endless.
 
-Real HTTP servers on this machine stand for the hub, for a stranger that it points to, and for hosts of images.
+Real HTTP servers on this machine play the hub, a foreign host that it refers to, and hosts of images.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def test_images_are_asked_of_allowed_hosts_only(monkeypatch):
 
 
 class PlainTls(ssl.SSLContext):
-    """Stands for TLS: the bytes go through a real socket as they are."""
+    """Fake of TLS: the bytes pass through a real socket unchanged."""
 
     def wrap_socket(self, plain, *, server_hostname):
         assert server_hostname == "good.test"

@@ -127,7 +127,7 @@ def test_safetensors_whose_header_lies(tmp_path, seed):
                 for name in found:
                     file.get_slice(name).get_shape()
         except SafetensorError:
-            pass  # that library knows fewer data types, or wants no gaps
+            pass  # that library supports fewer data types, or no gaps
     assert refused > PER_SEED // 2
 
 

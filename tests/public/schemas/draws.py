@@ -1,4 +1,4 @@
-"""Random texts that the grammar of a schema allows, judged by a validator; and how many schemas are accepted.
+"""Random texts that the grammar of a schema allows, checked by a validator; and the number of accepted schemas.
 
     python tests/public/schemas/draws.py FOLDER... --draws 3
 
@@ -122,7 +122,7 @@ class Tally:
         self.wrong: list[str] = []
 
     def add(self, name: str, schema: Any, draws: int) -> None:
-        """Compile a schema, and judge random texts that its grammar allows."""
+        """Compile a schema, and validate random texts that its grammar allows."""
         try:
             grammar = self._drawer.grammar(schema)
         except (GrammarError, RequestError) as error:

@@ -1,6 +1,6 @@
 """Schemas by keyword and draft, each with values that satisfy it and values that do not.
 
-Properties stand in the order of the schema: a grammar writes them in no other.
+Properties are in the order of the schema: a grammar writes them in no other.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class AnotherSchema(Drawer):
 
 
 def test_a_draw_that_breaks_the_schema_is_noticed():
-    """The judge can fail."""
+    """The validator can fail."""
     tally = Tally(AnotherSchema())
     tally.add("n", {"type": "string"}, 3)
     assert len(tally.wrong) == tally.num_complete == 3

@@ -131,7 +131,7 @@ def _ids(calls: Sequence[Called]) -> Iterator[list[str]]:
 def turn_of(
     source: str, calls: Sequence[Called], hidden: Sequence[str], tools: Any = TOOLS
 ) -> Turn | None:
-    """The turn in which a template shows these calls; None where it shows none. `hidden`: markers, which are kept."""
+    """Turn in which a template shows these calls; None if it shows none. `hidden`: markers, which are kept."""
     user = {"role": "user", "content": USER}
     settings = ({}, {"chat_template_kwargs": {"enable_thinking": False}})
     for offered, ids, kwargs in itertools.product((tools, None), _ids(calls), settings):

@@ -34,7 +34,7 @@ def forecast(city: str, days: int) -> str:
 
 
 def run(*scenarios: Callable[[], Any]) -> None:
-    """Run all, each in an event loop of its own where it is a coroutine function."""
+    """Run all, each in an event loop of its own if it is a coroutine function."""
     for scenario in scenarios:
         line: dict[str, Any] = {"scenario": scenario.__name__}
         try:

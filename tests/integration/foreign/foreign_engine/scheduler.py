@@ -127,7 +127,7 @@ class QueueScheduler(Scheduler):
         outputs: dict[int, list[tuple[Request, int, FinishReason | None]]] = {}
         for index, token_id in zip(result.row.tolist(), result.token_ids.tolist(), strict=True):
             row = self._rows.get(index)
-            if row is None:  # it was aborted meanwhile
+            if row is None:  # it was aborted in the meantime
                 continue
             row.num_tokens += 1
             reason = self._reason(row, token_id)
