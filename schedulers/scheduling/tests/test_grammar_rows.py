@@ -25,7 +25,7 @@ def test_a_row_with_a_grammar_waits_for_its_token_and_others_go_on(make_driver):
     driver.answer(first)
     fourth = driver.step()
     assert rows_of(fourth) == {bound.row, free.row}
-    # The worker is told the token: its matcher reads it before the next mask.
+    # The worker receives the token: its matcher reads it before the next mask.
     assert fourth.next_token[fourth.row == bound.row].tolist() == [9]
 
 
@@ -95,7 +95,7 @@ class TestCompiling:
             assert rows_of(output) == {free.row}
             asks.append(output.prepare)
             driver.answer(output, prepared=[])
-        # The specification is sent once; later steps only ask again.
+        # The specification is sent once; later steps only repeat the request.
         assert asks == [{bound.handle: SPEC}, {bound.handle: None}, {bound.handle: None}]
         driver.answer(driver.step(), prepared=[bound.handle])
         output = driver.step()

@@ -29,8 +29,8 @@ class AdapterLimit:
         self._most = most
         self._max_passing = max_passing
         self._handles: dict[str, set[int]] = {}  # digest → requests that have a row
-        self._is_waiting = False  # in this step a request was refused
-        self._waiting: int | None = None  # the request that was refused first, last time one was
+        self._is_waiting = False  # in this step a request did not fit
+        self._waiting: int | None = None  # the first request that did not fit, last time
         self._num_passed = 0  # requests that passed it, in any step
         # By name, requests that have not ended, and those of them that have a row.
         self._open: Counter[str] = Counter()

@@ -39,7 +39,7 @@ class EncoderLimit:
         self._most = most
         self._max_passing = max_passing
         self._chunked = chunked_prefill
-        # By handle of requests that wait: how many started meanwhile.
+        # By handle of waiting requests: number of requests that passed them.
         self._passed: dict[int, int] = {}
         self.to_encode: dict[int, list[Image]] = {}
         self.tokens_left = most

@@ -195,7 +195,7 @@ class ResultReader:
                 finished.code = RowFailure.CODE.get(why, "")
                 failures.append(finished)
             elif why == RowFailure.NUMERICAL:
-                # Its request left meanwhile, and other requests may find what it computed.
+                # Its request has left, and other requests may find its blocks.
                 self._lifecycle.blocks.reset()
         return failures
 

@@ -16,7 +16,7 @@ from tenonry_scheduling.lifecycle import Lifecycle
 from tenonry_scheduling.rows import Index
 
 MAX_WAIT_S = 0.005
-# Of the last time per token, in the mean of all. One that another process made long says little about the next one.
+# Weight of the last time per token in the mean. One delayed by another process predicts little.
 FORGETTING = 0.2
 
 
