@@ -20,7 +20,7 @@ class TestTwoStages(ExecutorContract):
     executor = "mp"
     config: ClassVar[dict[str, Any]] = {"pipeline_parallel_size": 2}
 
-    # What does not depend on stages was asked above.
+    # Tests independent of stages are above.
     test_start_reports_every_rank = None
     test_shutdown_before_start = None
     test_an_empty_step_is_answered = None

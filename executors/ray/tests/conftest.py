@@ -28,9 +28,9 @@ SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_worker_prestart": "0",
     "RAY_prestart_worker_first_driver": "0",
-    "RAY_worker_niceness": "1",  # by default 15: beside other tests actors would get next to nothing
+    "RAY_worker_niceness": "1",  # by default 15: with other tests running, actors would get hardly any CPU
 }
-PATIENCE_S = 60.0  # for what hangs: Ray starts processes beside all other tests
+PATIENCE_S = 60.0  # for hangs: Ray starts processes while other tests run
 
 
 @contextmanager

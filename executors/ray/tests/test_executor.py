@@ -27,7 +27,7 @@ from tenonry_testkit.fakes.worker import FakeWorker, FakeWorkerOptions
 from tenonry_testkit.spec import HarnessSpec
 
 pytestmark = pytest.mark.timeout(120)
-PATIENCE_S = 60.0  # for what hangs: Ray starts processes beside all other tests
+PATIENCE_S = 60.0  # for hangs: Ray starts processes while other tests run
 
 
 @pytest.fixture(scope="module", autouse=True)

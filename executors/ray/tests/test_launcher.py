@@ -21,7 +21,7 @@ from tenonry_executor_ray.launcher import RayLauncher
 from tenonry_executor_ray.options import RayLauncherOptions
 
 pytestmark = [pytest.mark.timeout(200), pytest.mark.usefixtures("no_actor_left")]
-PATIENCE_S = 60.0  # for what hangs: Ray starts processes beside all other tests
+PATIENCE_S = 60.0  # for hangs: Ray starts processes while other tests run
 RAY_ENDED_IT = 1  # the status of a process in which a thread called Ray as it disconnected
 
 

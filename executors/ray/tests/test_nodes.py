@@ -26,7 +26,7 @@ from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.fakes.worker import FakeWorker, FakeWorkerOptions
 
 pytestmark = [pytest.mark.timeout(200), pytest.mark.usefixtures("no_actor_left")]
-PATIENCE_S = 60.0  # for what hangs: Ray starts processes beside all other tests
+PATIENCE_S = 60.0  # for hangs: Ray starts processes while other tests run
 SECOND_ADDRESS = "127.0.0.2"
 
 

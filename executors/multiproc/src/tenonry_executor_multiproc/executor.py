@@ -30,7 +30,7 @@ from tenonry_executor_multiproc.ranks import RankGroup
 
 logger = logging.getLogger("tenonry.executor.mp")
 HEALTH_TIMEOUT_S = 25.0
-RECENT_S = 3.0  # an answer of that age says that the ranks are well
+RECENT_S = 3.0  # an answer of that age proves that the ranks are healthy
 START_SHARE = (
     0.9  # of start_timeout: the error names a rank before the front end gives up on the engine
 )

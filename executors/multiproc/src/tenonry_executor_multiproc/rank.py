@@ -43,7 +43,7 @@ from tenonry_executor_multiproc.packets import (
 from tenonry_executor_multiproc.prefix import prefix_output
 
 logger = logging.getLogger("tenonry.rank")
-EXIT_TERMINATED = 143  # as shells say it of a process that SIGTERM ended
+EXIT_TERMINATED = 143  # as in shells for a process ended by SIGTERM
 SWITCH_INTERVAL_S = 1e-4
 
 

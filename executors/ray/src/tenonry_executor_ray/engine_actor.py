@@ -42,7 +42,7 @@ class EngineActor:
         if os.environ.get(DEVICES) == "":
             del os.environ[
                 DEVICES
-            ]  # Ray hides all GPUs from an actor that asked for none; the launcher knows better
+            ]  # Ray hides all GPUs from an actor that requested none; the launcher sets the right ones
         environment: dict[str, str] = json.loads(environment_text)
         child = self._supervisor.start(
             self._name,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tenonry_executor_ray.ranks import Ranks
 
 HEALTH_TIMEOUT_S = 25.0
-RECENT_S = 3.0  # an answer of that age says that the ranks are well
+RECENT_S = 3.0  # an answer of that age proves that the ranks are healthy
 
 
 class RayExecutor(Executor):

@@ -285,7 +285,7 @@ class Fleet:
             for engine in engines:
                 if engine.actor is not None:
                     bounded(functools.partial(ray.kill, engine.actor), STOP_GRACE_S)
-        if self._session.alive:  # it may have been lost meanwhile
+        if self._session.alive:  # it may have been lost in the meantime
             for engine in engines:
                 engine.group.release()
 

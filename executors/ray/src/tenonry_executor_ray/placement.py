@@ -19,7 +19,7 @@ from tenonry_executor_ray.session import bounded, words
 Bundle = dict[str, float]
 PIN = 0.001  # of the resource `node:ADDRESS`, which every node has one of: it ties a bundle to its node
 READY_TIMEOUT_S = 30.0
-ROOM_TIMEOUT_S = 10.0  # what somebody has just released takes a moment to be seen
+ROOM_TIMEOUT_S = 10.0  # resources just released take a moment to appear
 RELEASE_TIMEOUT_S = 5.0
 EPSILON = 1e-6
 

@@ -207,7 +207,7 @@ class RankActor:
             self._failed.set()
 
 
-# What may be asked, and the type of each argument.
+# Callable methods, and the type of each argument.
 QUESTIONS: dict[str, Any] = {
     "build": RankSpec,
     "open_rendezvous": str,

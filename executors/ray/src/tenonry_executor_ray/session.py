@@ -135,7 +135,7 @@ def _connect(address: str, namespace: str | None) -> None:
     if threading.current_thread() is threading.main_thread() and handler is not None:
         signal.signal(
             signal.SIGTERM, handler
-        )  # Ray puts its own in place, which ends the process at once
+        )  # Ray installs its own, which ends the process immediately
 
 
 def _find(address: str | None) -> str:
@@ -163,7 +163,7 @@ def _answers(address: str) -> bool:
     except ValueError:
         return False
     except OSError as error:
-        return error.errno in (errno.EMFILE, errno.ENFILE)  # that says nothing about the other side
+        return error.errno in (errno.EMFILE, errno.ENFILE)  # that is unrelated to the other side
 
 
 def words(error: BaseException) -> str:
