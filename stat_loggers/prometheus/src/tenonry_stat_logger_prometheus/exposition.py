@@ -23,7 +23,7 @@ from tenonry_stat_logger_prometheus.storage import Labels, Reading
 INFINITY = float("inf")
 
 # Every Prometheus server reads this format. OpenMetrics is not offered: prometheus_client writes underscores for the
-# colons of our names there, unless the scraper asks for another escaping.
+# colons of our names there, unless the scraper requests another escaping.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
