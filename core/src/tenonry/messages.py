@@ -1,6 +1,6 @@
 """Everything that crosses between a front end and an engine. Typed msgspec structs; both processes.
 
-A message to the engine is `[type, body, buffer …]`, with the handle in front of the body of ADD; a message from the
+A message to the engine is `[type, body, buffer …]`, with `ADD_HEADER` in front of the body of ADD; a message from the
 engine is `[body, buffer …]`. `PROTOCOL_VERSION` is checked in the handshake; `epoch` counts restarts of an engine, so
 that late frames of a dead one are recognised.
 """
@@ -8,6 +8,7 @@ that late frames of a dead one are recognised.
 from __future__ import annotations
 
 import enum
+import struct
 import time
 from typing import Any
 
@@ -21,6 +22,7 @@ from tenonry.stats import SchedulerStats
 from tenonry.step import I32, NO_ROWS, Adapter, Media, PromptLogprobs, TokenLogprobs
 
 PROTOCOL_VERSION = 1
+ADD_HEADER = struct.Struct("<3Q")  # handle, epoch of the engine, wave (0 without common steps)
 
 
 class RequestType(enum.Enum):
@@ -31,7 +33,9 @@ class RequestType(enum.Enum):
     UTILITY = b"\x03"
 
 
-class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True, kw_only=True):
+class EngineCoreRequest(
+    msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, kw_only=True
+):
     """A request ready for the engine. `prompt_token_ids` i32[n].
 
     `output_token_ids` are output tokens already delivered elsewhere: they count as output for penalties, limits,
@@ -56,8 +60,6 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True, kw_
     kv_transfer_params: dict[str, Any] | None = None
     trace_headers: dict[str, str] | None = None
     data_parallel_rank: int | None = None
-    current_wave: int = 0
-    epoch: int = 0
     arrival_time: float | None = None
 
     @property

@@ -152,7 +152,7 @@ class TestFields:
         with pytest.raises(TypeError, match=f"'{misspelt}' .*did you mean '{nearest}'?"):
             engine_request(ready_request() if ready else "hi", **{misspelt: 1})
 
-    @pytest.mark.parametrize("name", ["handle", "epoch", "current_wave", "prompt_token_ids"])
+    @pytest.mark.parametrize("name", ["handle", "prompt_token_ids"])
     def test_the_front_ends_own_ones_are_not_for_callers(self, name):
         with pytest.raises(TypeError, match=f"'{name}' is no keyword of a request"):
             engine_request(**{name: 1})

@@ -6,6 +6,7 @@ import logging
 import re
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -171,8 +172,7 @@ class TestAddRequest:
 
     @pytest.mark.parametrize("handle", [0, -1, 2**64])
     def test_a_handle_that_is_none_is_refused(self, handle):
-        source = request(1)
-        source.handle = handle
+        source = msgspec.structs.replace(request(1), handle=handle)
         refused = make_core().add_request(source)
         assert refused is not None
         assert "handle" in str(refused.error)

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tenonry.launch.supervise import STOP_SIGNAL
-from tenonry.messages import EngineCoreRequest, RequestType
+from tenonry.messages import ADD_HEADER, EngineCoreRequest, RequestType
 from tenonry.outputs import FinishReason
 from tenonry_testkit.fakes import TokenModel
 from tenonry_testkit.kernel.engine import request
@@ -181,7 +181,7 @@ class TestGarbage:
     def test_a_body_that_cannot_be_decoded_is_answered_by_its_handle(self, engine, cut):
         handle = next(HANDLES)
         body = msgspec.msgpack.encode([handle, "r"])[: cut or None] if cut else b""
-        engine.send(ADD, handle.to_bytes(8, "little"), body)
+        engine.send(ADD, ADD_HEADER.pack(handle, EPOCH, 0), body)
         finished = engine.until_finished(handle).finished[handle]
         assert finished.reason is FinishReason.ERROR
         assert "a frame cannot be decoded" in str(finished.error)
@@ -192,7 +192,7 @@ class TestGarbage:
         body = msgspec.msgpack.encode(
             [handle, "r", ["<i4", b"\x01\x00\x00\x00"], {"temperature": -1.0}]
         )
-        engine.send(ADD, handle.to_bytes(8, "little"), body)
+        engine.send(ADD, ADD_HEADER.pack(handle, EPOCH, 0), body)
         assert "temperature=-1.0 is out of bounds" in str(
             engine.until_finished(handle).finished[handle].error
         )
@@ -206,7 +206,7 @@ class TestGarbage:
 
     def test_a_body_of_another_handle_is_refused(self, engine):
         handle = next(HANDLES)
-        engine.add(request(handle), handle=(handle + 1).to_bytes(8, "little"))
+        engine.add(request(handle), handle=handle + 1)
         assert f"the body is of handle {handle}" in str(
             engine.until_finished(handle + 1).finished[handle + 1].error
         )

@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import Phase
 
@@ -360,7 +361,7 @@ class ForgetsSalts(MemoryConnector):
     )
 
     def _hashes(self, request):
-        request.source.cache_salt = request.source.adapter = None
+        request.source = msgspec.structs.replace(request.source, cache_salt=None, adapter=None)
         return super()._hashes(request)
 
 

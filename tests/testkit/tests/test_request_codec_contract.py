@@ -71,7 +71,8 @@ class LosesPieces(KeepingCodec):
     def decode(self, frames, client):
         request = super().decode(frames, client)
         if request.media is not None:
-            request.media = msgspec.structs.replace(request.media, whole=np.empty((0, 2), np.int64))
+            media = msgspec.structs.replace(request.media, whole=np.empty((0, 2), np.int64))
+            request = msgspec.structs.replace(request, media=media)
         return request
 
 

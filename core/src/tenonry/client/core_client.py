@@ -23,6 +23,7 @@ from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError, W
 from tenonry.interfaces.coordination import Coordination, LoadSource
 from tenonry.interfaces.launcher import FIRST_STANDBY, Death
 from tenonry.messages import (
+    ADD_HEADER,
     CoordinatorFacts,
     EngineCoreOutputs,
     EngineCoreRequest,
@@ -214,12 +215,11 @@ class CoreClient:
         return list(together.values())
 
     def _add(self, link: EngineLink, request: EngineCoreRequest) -> None:
-        request.epoch = link.epoch
-        if self._loads is not None:
-            request.current_wave = self._loads.wave
+        wave = self._loads.wave if self._loads else 0
+        header = ADD_HEADER.pack(request.handle, link.epoch, wave)
         frames = self.codec.encode(request, link)
         try:
-            self._send(link, RequestType.ADD, request.handle.to_bytes(8, "little"), *frames)
+            self._send(link, RequestType.ADD, header, *frames)
         except EngineDeadError:
             if not self.recovers:  # else it goes on with the others of this engine
                 raise

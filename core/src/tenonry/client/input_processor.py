@@ -23,20 +23,11 @@ from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
 from tenonry.interfaces.request_check import RequestCheck, RequestLimits
 from tenonry.messages import EngineCoreRequest, make_handle
 from tenonry.sampling_params import SamplingParams, check_type
-from tenonry.step import NO_ROWS
 
-OWN_FIELDS = {
-    "handle",
-    "request_id",
-    "prompt_token_ids",
-    "sampling_params",
-    "current_wave",
-    "epoch",
-}
 REQUEST_FIELDS = {
     info.name: info.type
     for info in msgspec.structs.fields(EngineCoreRequest)
-    if info.name not in OWN_FIELDS
+    if info.name not in {"handle", "request_id", "prompt_token_ids", "sampling_params"}
 }
 CALLER_FIELDS = {
     **REQUEST_FIELDS,
@@ -81,54 +72,36 @@ class InputProcessor:
         """
         check_call(params, request_id)
         given = {name: value for name, value in fields.items() if value is not None}
+        if isinstance(prompt, EngineCoreRequest):
+            given = {name: getattr(prompt, name) for name in REQUEST_FIELDS} | given
         _check_fields(given)
         special = given.pop("add_special_tokens", True)
-        tokenization = given.pop("tokenization_kwargs", {})
         text = given.pop("prompt_text", None)
-        if isinstance(prompt, EngineCoreRequest):
-            if tokenization or not special:
-                name = "tokenization_kwargs" if tokenization else "add_special_tokens"
-                raise RequestError(
-                    f"{name}: the prompt is an EngineCoreRequest, which holds tokens; leave it out",
-                    name,
-                )
-            request = msgspec.structs.replace(prompt, **given)
-            _check_fields({name: getattr(request, name) for name in REQUEST_FIELDS})
-            prompt = {"prompt_token_ids": request.prompt_token_ids}
-        else:
-            if text is not None:
-                raise RequestError(
-                    "prompt_text belongs to an EngineCoreRequest; of other prompts give {'prompt': text, "
-                    "'prompt_token_ids': ids}",
-                    "prompt_text",
-                )
-            request = EngineCoreRequest(
-                handle=0, request_id="", prompt_token_ids=NO_ROWS, sampling_params=params, **given
-            )
-        if tokenization:
-            if not isinstance(prompt, Mapping):
-                prompt = {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt}
-            prompt = {**prompt, **tokenization}
+        prompt = _io_prompt(prompt, given.pop("tokenization_kwargs", {}), special, text)
         processed = self._process_prompt(prompt, params, request_id, special)
         processed.text = text or processed.text
-        request.request_id = request_id
-        request.prompt_token_ids = processed.token_ids
-        request.sampling_params = self._seeded(params, 0)
-        request.stop_token_ids = request.stop_token_ids or self._stop_token_ids(params)
-        request.bad_words = request.bad_words or processed.bad_words
-        request.features = request.features or processed.features
-        request.media = request.media or processed.media
+        made = {
+            "stop_token_ids": self._stop_token_ids(params),
+            "bad_words": processed.bad_words,
+            "features": processed.features,
+            "media": processed.media,
+        }
+        first = self._seeded(params, 0)
+        request = EngineCoreRequest(
+            handle=0,
+            request_id=request_id,
+            prompt_token_ids=processed.token_ids,
+            sampling_params=first,
+            **{**given, **{name: given.get(name) or value for name, value in made.items()}},
+        )
         check_request(request, self._limits)
-        request.handle = next(self._handles)
-        more = [
+        completions = [
             msgspec.structs.replace(
-                request,
-                handle=next(self._handles),
-                sampling_params=self._seeded(request.sampling_params, index),
+                request, handle=next(self._handles), sampling_params=self._seeded(first, index)
             )
-            for index in range(1, params.n)
+            for index in range(params.n)
         ]
-        return processed, [request, *more]
+        return processed, completions
 
     def _process_prompt(
         self, prompt: Any, params: SamplingParams, request_id: str, add_special_tokens: bool
@@ -185,6 +158,29 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
             hint = f"did you mean '{near[0]}'?" if near else f"it takes {', '.join(CALLER_FIELDS)}"
             raise TypeError(f"'{name}' is no keyword of a request; {hint}")
         check_type(name, value, CALLER_FIELDS[name])
+
+
+def _io_prompt(prompt: Any, options: Mapping[str, Any], special: bool, text: str | None) -> Any:
+    """The prompt with its options. Raises RequestError for a field that does not go with a prompt of this form."""
+    if isinstance(prompt, EngineCoreRequest):
+        if options or not special:
+            name = "tokenization_kwargs" if options else "add_special_tokens"
+            raise RequestError(
+                f"{name}: the prompt is an EngineCoreRequest, which holds tokens; leave it out",
+                name,
+            )
+        return {"prompt_token_ids": prompt.prompt_token_ids}
+    if text is not None:
+        raise RequestError(
+            "prompt_text belongs to an EngineCoreRequest; of other prompts give {'prompt': text, "
+            "'prompt_token_ids': ids}",
+            "prompt_text",
+        )
+    if options:
+        if not isinstance(prompt, Mapping):
+            prompt = {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt}
+        prompt = {**prompt, **options}
+    return prompt
 
 
 def _plain_token_ids(prompt: Any) -> np.ndarray | None:

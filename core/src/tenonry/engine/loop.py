@@ -27,6 +27,7 @@ from tenonry.interfaces.launcher import FIRST_STANDBY, EngineSpec, engine_name
 from tenonry.interfaces.plugin import PluginContext
 from tenonry.launch.supervise import STOP_SIGNAL, Heartbeat
 from tenonry.messages import (
+    ADD_HEADER,
     EngineCoreOutputs,
     EngineCoreRequest,
     FinishedOutput,
@@ -213,12 +214,12 @@ class EngineLoop:
             logger.warning("dropped a message of client %d: %s", client, error)
 
     def _add(self, client: int, frames: list[bytes]) -> None:
-        if len(frames) < 3 or len(frames[1]) != 8:
-            raise WireError("ADD needs a handle of 8 bytes and a body")
-        handle = int.from_bytes(frames[1], "little")
+        if len(frames) < 3 or len(frames[1]) != ADD_HEADER.size:
+            raise WireError(f"ADD needs a header of {ADD_HEADER.size} bytes and a body")
+        handle, epoch, wave = ADD_HEADER.unpack(frames[1])
         try:
             request = self._ports.codec.decode(frames[2:], client)
-            self._check_origin(client, handle, request)
+            self._check_origin(client, handle, epoch, request)
         except Exception as error:
             text = str(error)
             if not isinstance(error, TenonryError):
@@ -231,19 +232,20 @@ class EngineLoop:
         refused = self.core.add_request(request)
         if refused is not None:
             self._send({client: EngineCoreOutputs(finished=[refused])})
-        self._arrived(request.current_wave)
+        self._arrived(wave)
 
-    def _check_origin(self, client: int, handle: int, request: EngineCoreRequest) -> None:
-        """Raises WireError for a request that is not what its frame, its socket and this engine's epoch say."""
+    def _check_origin(
+        self, client: int, handle: int, epoch: int, request: EngineCoreRequest
+    ) -> None:
+        """Raises WireError for a request that does not match its header, its socket or this engine's epoch."""
         if request.handle != handle:
             raise WireError(f"the body is of handle {request.handle}, the frame of {handle}")
         if client_of(handle) != client:
             raise WireError(
                 f"handle {handle} belongs to client {client_of(handle)}, not to {client}"
             )
-        epoch = self._ports.epoch
-        if request.epoch != epoch:
-            raise WireError(f"the request is of epoch {request.epoch}, the engine of {epoch}")
+        if epoch != self._ports.epoch:
+            raise WireError(f"the request is of epoch {epoch}, the engine of {self._ports.epoch}")
 
     def _refuse(self, client: int, handle: int, reason: str, code: str = "") -> None:
         outcome = FinishedOutput(handle, FinishReason.ERROR, error=reason, code=code)

@@ -82,7 +82,8 @@ class PairedLLM(AsyncLLM):
         if found is None:
             return await super().add_request(prompt, params, request_id, **fields)
         text, request = found
-        request.kv_transfer_params = await self._prefill(request, params.n)
+        transfer = await self._prefill(request, params.n)
+        request = msgspec.structs.replace(request, kv_transfer_params=transfer)
         stream = await super().add_request(request, params, request_id)
         stream.prompt = text
         if request_id in self._aborted:  # while its prompt was computed

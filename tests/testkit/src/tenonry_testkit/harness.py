@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from tenonry.engine.validator import StepValidator
 from tenonry.errors import RequestError
 from tenonry.interfaces.kv_connector import KVConnector
@@ -179,7 +181,8 @@ class SchedulerHarness:
         )
         if num_delivered:
             whole = self._expected(source).token_ids
-            source.output_token_ids = whole[: min(num_delivered, len(whole) - 1)]
+            delivered = whole[: min(num_delivered, len(whole) - 1)]
+            source = msgspec.structs.replace(source, output_token_ids=delivered)
         request = Request(source, self._count, self.clock(), self.spec.max_model_len)
         entry = Entry(request, self._expected(source), self._count)
         self._enter(entry)

@@ -12,6 +12,7 @@ from tenonry.interfaces.launcher import EngineSpec
 from tenonry.launch.process import ENGINE_ROLE
 from tenonry.launch.supervise import Child, Supervisor
 from tenonry.messages import (
+    ADD_HEADER,
     EngineCoreOutputs,
     EngineCoreRequest,
     EngineHandshakeMessage,
@@ -118,11 +119,11 @@ class Peer:
         *,
         client: int = 0,
         epoch: int = EPOCH,
-        handle: bytes | None = None,
+        handle: int | None = None,
     ) -> None:
-        source.epoch = epoch
-        frame = handle or source.handle.to_bytes(8, "little")
-        self.send(RequestType.ADD.value, frame, *self._encoder.encode(source), client=client)
+        """Send a request; `handle`: the one of the header, if it is another."""
+        header = ADD_HEADER.pack(handle or source.handle, epoch, 0)
+        self.send(RequestType.ADD.value, header, *self._encoder.encode(source), client=client)
 
     def rest(self) -> list[Any]:
         """Outputs that have already arrived."""
