@@ -45,7 +45,7 @@ def test_what_cannot_work_is_said_before_a_model_is_loaded(
     manager.register(FakeModelHooks())
     spec = EngineSpec(
         engine_index=1, local_rank=1, handshake_address="", config_text=config.model_dump_json(),
-        plan_text=manager.plan(config, launcher=False).encode(),
+        plan_text=manager.plan(config).encode(),
         model_text=msgspec.json.encode(manager.resolve_model(config)).decode(),
     )  # fmt: skip
     nowhere = f"ipc://{tmp_path}/x"

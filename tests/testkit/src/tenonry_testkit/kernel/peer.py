@@ -43,7 +43,7 @@ class Peer:
         self.config = fake_config(**values)
         manager = PluginManager(discover=False)
         manager.register(FakeModelHooks(**(facts or {})))
-        self.plan = manager.plan(self.config, launcher=False)
+        self.plan = manager.plan(self.config)
         self.model = manager.resolve_model(self.config)
         self.run = RunDirectory()
         self.context = zmq.Context()
