@@ -206,3 +206,9 @@ def test_wrong_usage(words, capsys):
 )  # fmt: skip
 def test_sizes(number, text):
     assert size(number) == text
+
+
+def test_part_that_the_model_type_lacks_is_named(check, write_config):
+    status, found = check(write_config(text_config={"vocab_size": 96}))
+    assert status == 1
+    assert "the model type 'llama' does not have" in found["reason"]

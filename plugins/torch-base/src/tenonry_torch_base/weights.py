@@ -29,15 +29,22 @@ if TYPE_CHECKING:
 
 def read_model_config(path: str, architecture: str) -> PretrainedConfig:
     """The folder's configuration as a class of transformers; code in the folder is never run. Raises ModelError."""
-    from transformers import CONFIG_MAPPING, AutoConfig
+    from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 
     raw = read_config(Path(path) / "config.json")
     if raw.get("model_type") not in tuple(CONFIG_MAPPING):
         raise ModelError(_unknown(raw, path, architecture))
     try:
-        return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        text = config.get_text_config()
     except Exception as error:  # its checks of values raise classes of their own
         raise _bad_config(path, error) from error
+    if not isinstance(text, PretrainedConfig):  # a mapping that no class reads
+        raise ModelError(
+            f"{path}/config.json has a part for text, such as text_config, which the model type "
+            f"'{raw['model_type']}' does not have; correct model_type, or take the part out"
+        )
+    return config
 
 
 def _unknown(raw: dict[str, Any], path: str, architecture: str) -> str:
