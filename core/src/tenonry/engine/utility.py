@@ -69,9 +69,9 @@ class EngineUtilities:
         return done
 
     def reset_mm_cache(self) -> bool:
-        """Workers that see forget the images that they encoded. Those of running requests are encoded again."""
+        """Workers drop the media that they encoded. Those of running requests are encoded again."""
         if self._core.has_work():
-            logger.warning("reset_mm_cache while requests run: their images are encoded again")
+            logger.warning("reset_mm_cache while requests run: their media are encoded again")
         if self._core.parts.config.max_images:
             self._core.call_workers("reset_mm_cache")
         return True

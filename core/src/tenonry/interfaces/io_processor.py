@@ -120,7 +120,7 @@ class IOProcessor(Plugin[IOProcessorContext], ABC):
         raise ValueError(f"io processor {type(self).__name__} has no tokenizer")
 
     def reset_mm_cache(self) -> None:
-        """Forget what was made of images and other files. Does nothing by default."""
+        """Drop processed media. Does nothing by default."""
 
     def shutdown(self) -> None:
         """Release everything. Called once."""
