@@ -58,6 +58,9 @@ OWNERS = {
         "a context manager of the number of requests, that yields a function of how many ended",
         "`LLM.generate(use_tqdm=True)`: `default`",
     ),
+    "coordination": (
+        "`tenonry.interfaces.coordination.Coordination`", "several front ends, nodes, or engines in lockstep: `waves`",
+    ),
     "request_check": (
         "a function, see `tenonry.interfaces.request_check`", "front ends and engines: every installed one",
     ),

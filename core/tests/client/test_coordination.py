@@ -1,0 +1,109 @@
+"""A coordination of another distribution: its companion runs with the engine, its load source with the front end."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+import pytest
+
+from tenonry.client.engines import OwnedEngines
+from tenonry.launch import fleet
+from tenonry_testkit.roles import eventually
+from tenonry_testkit.served import collect, params, tokens
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("forked_children")]
+ACME = '''
+from pathlib import Path
+
+import zmq
+
+from tenonry.interfaces.coordination import Coordination, EngineCompanion, LoadSource
+
+
+class Companion(EngineCompanion):
+    """Writes the names of its calls into a file."""
+
+    def __init__(self, context, spec, endpoints):
+        self.index = spec.engine_index
+        self.socket = context.socket(zmq.PULL)
+        self.file = Path(endpoints)
+
+    def note(self, call):
+        with self.file.open("a") as file:
+            file.write(call + chr(10))
+
+    def receive(self, starts):
+        self.note(f"receive {starts}")
+
+    def on_request(self, wave=0):
+        self.note(f"request {wave}")
+
+    def on_step(self, engine):
+        self.note(f"step {engine.num_passes}")
+
+    def on_send(self, engine):
+        self.note(f"send {engine.request_counts()}")
+
+
+class Loads(LoadSource):
+    def __init__(self):
+        self.loads, self.wave, self.calls = {0: 40}, 7, []
+
+    def refresh(self):
+        self.calls.append("refresh")
+
+    def wake(self, chosen):
+        self.calls.append(f"wake {chosen}")
+
+    def close(self):
+        self.calls.append("close")
+
+
+class Acme(Coordination):
+    def start(self, start_process, address, *, lockstep, curve_keys, timeout):
+        return FILE
+
+    def companion(self, context, spec, metadata, config, keeps_waiting):
+        return Companion(context, spec, metadata.coordinator.endpoints)
+
+    def load_source(self, context, curve, endpoints):
+        return Loads()
+
+    def watch_nodes(self, on_death, on_return):
+        raise NotImplementedError
+'''
+
+
+@pytest.fixture
+def calls(site, tmp_path, monkeypatch) -> Path:
+    """The file of the companion's calls; the coordination is that of `acme`."""
+    file = tmp_path / "calls"
+    text = ACME.replace("FILE", json.dumps(str(file)))
+    site.install("acme", modules={"acme_coordination.py": text})
+    monkeypatch.setattr(fleet, "COORDINATION", "acme_coordination:Acme")
+    coordinated = functools.partialmethod(OwnedEngines.__init__, coordinated=True)
+    monkeypatch.setattr(OwnedEngines, "__init__", coordinated)
+    return file
+
+
+def test_its_parts_are_called_where_they_belong(calls, serve):
+    served = serve()
+    client = served.engine._client
+    assert client.load(0) == 40
+    assert served.run(collect(served.engine, [1], params(), "r")) == tokens([1], params())
+    assert client._loads.calls == ["refresh", "wake 0"]
+    eventually(lambda: calls.read_text().splitlines()[-1].startswith("send (0, 0)"))
+    noted = calls.read_text().splitlines()
+    assert noted[0] == "send (0, 0)"
+    assert noted.count("request 7") == 1
+    assert {"receive True", "step 1"} <= {*noted}
+    served.engine.shutdown()
+    assert client._loads.calls[-1] == "close"
+
+
+def test_one_engine_has_none(serve):
+    served = serve()
+    assert served.engine._client._loads is None
+    assert sorted(served.engine.engine_pids) == ["engine 0"]
