@@ -15,11 +15,10 @@ from disturbed import Disturbed
 from ledger import run_all, told_of
 from server_process import ForkedServer
 
-from tenonry.continuity import budget
-
 FLAGS = (
     "--load-format", "auto", "--worker", "torch", "--device", "cpu", "--dtype", "float32", "--max-num-seqs", "16",
     "--max-model-len", "256", "--max-num-batched-tokens", "64", "--max-round-tokens", "1", "--shutdown-timeout", "5",
+    "--engine-recovery", "resume", "--engine-recovery-option", "max_restarts=1000",
 )  # fmt: skip
 
 
@@ -35,11 +34,8 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def serve(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Disturbed]]:
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Disturbed]]:
     """A function that starts servers with faults. Afterwards nothing of them may be there."""
-    monkeypatch.setattr(budget, "MAX_RESTARTS", 1000)
     started: list[Disturbed] = []
 
     def start(faults: str, *flags: str) -> Disturbed:

@@ -18,7 +18,6 @@ import pytest
 from safetensors.numpy import save_file
 
 from tenonry import AsyncLLM, EngineConfig, SamplingParams, StructuredOutput
-from tenonry.continuity import budget
 from tenonry.sampling_params import OutputKind
 from tenonry.step import Adapter
 from tenonry_testkit.kernel.mortal import set_fuse
@@ -172,9 +171,8 @@ async def add_adapters(engine: AsyncLLM, folder: Path) -> None:
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def start(tmp_path: Path):
     """Start engines of the demo model that a file can kill."""
-    monkeypatch.setattr(budget, "MAX_RESTARTS", 1000)
     (tmp_path / "mortal.py").write_text(MORTAL.format(fuse=str(tmp_path / "fuse")))
     made = []
 
@@ -186,6 +184,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
                 "dtype": "float32",
                 "max_loras": 2,
                 "worker": f"{tmp_path / 'mortal.py'}:Mortal",
+                "engine_recovery": {"name": "resume", "options": {"max_restarts": 1000}},
                 **values,
             }
         )
@@ -240,7 +239,7 @@ def test_killed_in_each_step_of_a_mixed_run(start, tmp_path):
 def test_one_that_stands_by_takes_over_in_a_mixed_run(start, tmp_path, size):
     """With one rank and with two; it has the adapters that were added before it was built, and after (AF-28)."""
     engine = start(tensor_parallel_size=size, worker="torch", standby_engines=1)
-    stands_by = engine._engines.standbys._ready
+    stands_by = engine._events.recovery.owner.standbys._ready
 
     async def main() -> tuple[dict[str, Told], list[dict[str, Told]]]:
         await add_adapters(engine, tmp_path)
@@ -276,15 +275,15 @@ def test_a_killed_rank_takes_no_stream_with_it(start, tmp_path):
     assert engine.is_serving
 
 
-def test_replaced_there_and_back_in_a_mixed_run(start, tmp_path, caplog):
+def test_replaced_there_and_back_in_a_mixed_run(start, tmp_path, caplog, monkeypatch):
     """The scheduler changes, and changes back, while streams of every kind run (AF-27)."""
     engine = start(worker="torch")
-    renew = engine._engines.on_join
+    renew = engine._events.on_join
     runs: list[asyncio.Future[dict[str, Told]]] = []
 
-    async def renew_and_ask(*joined: Any) -> None:
+    async def renew_and_ask(fleet: object, indexes: list[int]) -> None:
         """The new engine is ready; requests begin in the one before it."""
-        await renew(*joined)
+        await renew(fleet, indexes)
         runs.append(asyncio.ensure_future(run_all(engine, len(runs) + 1)))
         outputs = engine._outputs
         greedy = f"greedy {len(runs)}"
@@ -294,7 +293,7 @@ def test_replaced_there_and_back_in_a_mixed_run(start, tmp_path, caplog):
     async def main() -> tuple[dict[str, Told], list[dict[str, Told]]]:
         await add_adapters(engine, tmp_path)
         expected = await run_all(engine, 0)
-        engine._engines.on_join = renew_and_ask
+        monkeypatch.setattr(engine._events, "on_join", renew_and_ask)
         for scheduler in ("static", "batching"):
             await engine.replace_engines(scheduler=scheduler)
             await runs[-1]

@@ -79,23 +79,23 @@ def load() -> Load:
     engine.shutdown()
 
 
-def test_there_and_back(load, tmp_path, caplog):
+def test_there_and_back(load, tmp_path, caplog, monkeypatch):
     own = tmp_path / "own.py"
     own.write_text(OWN, "utf-8")
     engine = load.engine
-    renew = engine._engines.on_join
+    renew = engine._events.on_join
     runs: list[asyncio.Future[list[list[int]]]] = []
 
-    async def renew_and_load(*joined: object) -> None:
+    async def renew_and_load(fleet: object, indexes: list[int]) -> None:
         """The new engine is ready; the streams begin in the one before it."""
-        await renew(*joined)
+        await renew(fleet, indexes)
         runs.append(load.start())
         while load.begun < NUM_STREAMS:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0)
 
     async def main() -> list[list[int]]:
         expected = await load.start()
-        engine._engines.on_join = renew_and_load
+        monkeypatch.setattr(engine._events, "on_join", renew_and_load)
         for scheduler in (f"{own}:Own", "batching"):
             await engine.replace_engines(scheduler=scheduler)
             assert engine.config.scheduler.name == scheduler

@@ -138,3 +138,7 @@ class TestTheRest:
         assert sorted(each.num_prompt_tokens for each in finished) == [1, 2]
         assert sum(record.iteration.num_generation_tokens for record in observer.records) == 16
         assert any(record.scheduler for record in observer.records)
+
+    def test_a_blocking_engine_has_no_standbys(self, make_llm):
+        with pytest.raises(ConfigError, match="the engine of LLM ends with your process"):
+            make_llm(standby_engines=1)

@@ -66,8 +66,7 @@ def listening(client: Client, outputs: OutputProcessor) -> OutputHandler:
         client=client, stats=SimpleNamespace(enabled=False), listen=lambda *_: None
     )
     admission = Admission(EngineConfig(model="fake"), outputs, engines)
-    no_recovery: Any = SimpleNamespace()
-    handler = OutputHandler(engines, outputs, admission, no_recovery)
+    handler = OutputHandler(engines, outputs, admission)
     handler.listen()
     return handler
 

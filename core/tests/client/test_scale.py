@@ -13,7 +13,6 @@ from typing import Any
 import psutil
 import pytest
 
-from tenonry.client.engines import MAX_ENGINES
 from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, LaunchError
 from tenonry.interfaces.stat_logger import StatLoggerContext
 from tenonry_testkit.fakes import RecordingStatLogger
@@ -138,42 +137,11 @@ class TestScale:
         served.run(served.engine.scale(3))
         assert served.run(served.engine.collective_rpc("data_parallel_size")) == [1, 3, 3]
 
-    def test_engines_that_come_later_learn_how_many_they_are_then(self, serve):
-        """Started again after a death, in place of another one, and after a change of their number that failed."""
-        served = serve(data_parallel_size=3)
-        engine = served.engine
-
-        async def sizes() -> list[int]:
-            while len(engine._client.able) < len(engine.info.engine_indexes):  # noqa: ASYNC110 - no event reports it
-                await asyncio.sleep(0.001)
-            found: list[int] = await engine.collective_rpc("data_parallel_size")
-            return found
-
-        def restart() -> None:
-            os.kill(engine.engine_pids["engine 0"], signal.SIGKILL)
-            eventually(lambda: not engine._client.able or 0 not in engine._client.able)
-
-        async def main() -> None:
-            assert await sizes() == [3, 3, 3]
-            await engine.scale(1)
-            restart()
-            assert await sizes() == [1]
-            await engine.scale(2)
-            assert await sizes() == [1, 2]
-            await engine.replace_engines(max_num_seqs=32)
-            assert await sizes() == [2, 2]
-            with pytest.raises(ConfigError):
-                await engine.scale(MAX_ENGINES + 1)
-            restart()
-            assert await sizes() == [2, 2]
-
-        served.run(main())
-
-    def test_engines_that_join_have_the_adapters_before_they_get_requests(self, serve):
+    def test_engines_that_join_have_the_adapters_before_they_get_requests(self, serve, monkeypatch):
         """AF-15: a request with an adapter never comes before it."""
         served = serve()
         front_end = served.engine
-        load = front_end._engines.on_join
+        load = front_end._events.on_join
         seen = []
 
         async def watched(*joined: Any) -> None:
@@ -182,7 +150,7 @@ class TestScale:
             seen.append(await many(served, 4))  # the engine that joins takes none of them
             seen.append(len(front_end._client.engines[1].requests))
 
-        front_end._engines.on_join = watched
+        monkeypatch.setattr(front_end._events, "on_join", watched)
         served.run(front_end.scale(2))
         assert seen == [[1], expected(4), 0]
         assert served.run(many(served, 4, data_parallel_rank=1)) == expected(4)

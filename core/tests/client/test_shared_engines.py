@@ -13,7 +13,7 @@ import pytest
 from tenonry.client.async_llm import AsyncLLM
 from tenonry.client.engines import Engines, OwnedEngines
 from tenonry.errors import EngineDeadError, Unsupported
-from tenonry.interfaces.launcher import Death
+from tenonry.interfaces.recovery import EngineEvents
 from tenonry.stats import IterationStats
 from tenonry_testkit.kernel.served import served_config
 from tenonry_testkit.roles import eventually
@@ -25,7 +25,6 @@ class Lent(Engines):
 
     def __init__(self) -> None:
         self.owned = owned = OwnedEngines(served_config())
-        owned.on_death = self._lost
         self.plan, self.model, self.stats, self.client = (
             owned.plan,
             owned.model,
@@ -34,11 +33,8 @@ class Lent(Engines):
         )
         self.calls: list[str] = []
 
-    def _lost(self, index: int, death: Death) -> None:
-        self.on_death(index, death)
-
-    def start(self) -> None:
-        self.owned.start()
+    def start(self, events: EngineEvents) -> None:
+        self.owned.start(events)
         self.info = self.owned.info
 
     def listen(

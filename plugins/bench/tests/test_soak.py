@@ -6,16 +6,9 @@ import argparse
 
 import pytest
 
-from tenonry.continuity import budget
 from tenonry_bench.soak import Ledger, Soak
 
 WORDS = ["--worker", "null", "--worker-option", "step_ms=5", "--prompt-len", "4"]
-
-
-@pytest.fixture(autouse=True)
-def _same_budget(monkeypatch):
-    """The benchmark lifts it for its process."""
-    monkeypatch.setattr(budget, "MAX_RESTARTS", budget.MAX_RESTARTS)
 
 
 @pytest.mark.timeout(120)

@@ -11,7 +11,6 @@ from typing import Any
 import psutil
 import pytest
 
-from tenonry.continuity import budget, restarts
 from tenonry.errors import (
     EngineDeadError,
     EngineGenerateError,
@@ -23,6 +22,7 @@ from tenonry.interfaces.stat_logger import StatLoggerContext
 from tenonry.launch.supervise import STOP_SIGNAL
 from tenonry.sampling_params import SamplingParams
 from tenonry.stats import FinishedRequestStats, RecoveryStats
+from tenonry_recovery import restarts
 from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.fakes.tokens import TokenModel
 from tenonry_testkit.kernel.mortal import set_fuse
@@ -86,11 +86,11 @@ class TestOneEngine:
 
     # Twelve tokens take as many steps without rounds; the long prompt takes four in any case.
     @pytest.mark.parametrize(("round_tokens", "least"), [(1, 12), (8, 4)])
-    def test_again_and_again_at_any_step(self, round_tokens, least, serve, tmp_path, monkeypatch):
-        """The engine kills itself in the step that the file counts down to; delivered tokens are never repeated."""
-        monkeypatch.setattr(budget, "MAX_RESTARTS", 1000)
+    def test_again_and_again_at_any_step(self, round_tokens, least, serve, tmp_path):
+        """The engine kills itself in the step that the file counts down to; what is delivered is never repeated."""
         fuse = tmp_path / "fuse"
         served = serve(
+            engine_recovery={"name": "resume", "options": {"max_restarts": 1000}},
             worker={
                 "name": "tenonry_testkit.kernel.mortal:MortalWorker",
                 "options": {"fuse": str(fuse)},
@@ -339,13 +339,14 @@ class TestSeveralEngines:
         served = serve(worker=worker(), data_parallel_size=2)
         prompts = [[number, 5] for number in range(8)]
         again = asyncio.Event()
-        restart = served.engine._engines.restart
+        owner = served.engine._events.recovery.owner
+        restart = owner.restart
 
         async def later(indexes: Any) -> None:
             await again.wait()
             await restart(indexes)
 
-        monkeypatch.setattr(served.engine._handler._recovery.restarts, "_restart", later)
+        monkeypatch.setattr(owner, "restart", later)
 
         async def main() -> list[list[int]]:
             tasks = await begun(served, prompts)
@@ -431,8 +432,8 @@ class TestInnocent:
 
     def test_an_engine_that_dies_before_its_first_step(self, serve, monkeypatch, caplog):
         served = serve(worker=worker())
-        recovery = served.engine._recovery
-        let_in = recovery.let_in
+        events = served.engine._events
+        admit = events.on_admitted
         pids: list[int] = []
 
         def die_with_the_requests(indexes: Any) -> None:
@@ -441,11 +442,11 @@ class TestInnocent:
             is_second = len(pids) == 1
             if is_second:
                 halt(served)
-            let_in(indexes)
+            admit(indexes)
             if is_second:
                 kill(served)
 
-        monkeypatch.setattr(recovery, "let_in", die_with_the_requests)
+        monkeypatch.setattr(events, "on_admitted", die_with_the_requests)
 
         async def main() -> list[list[int]]:
             tasks = await begun(served, [[1], [2]])
@@ -459,7 +460,7 @@ class TestInnocent:
 
     def test_an_engine_that_dies_before_it_tries_a_suspect(self, serve, monkeypatch, caplog):
         served = serve(worker=worker(delay_s=0.1), max_round_tokens=1)
-        recovery = served.engine._recovery
+        recovery = served.engine._events.recovery.streams
         send = recovery._client.send_requests
         short = params(max_tokens=12)
         trials: list[int] = []
@@ -509,8 +510,8 @@ class TestGivingUp:
         served.run(main())
         assert served.engine.errored
         assert served.engine.is_stopped
-        assert caplog.text.count("engine 0 is started again") == 3
-        with pytest.raises(EngineDeadError, match="started again 3 times"):
+        assert caplog.text.count("restarting engine 0") == 3
+        with pytest.raises(EngineDeadError, match="it was started again 3 times"):
             served.run(collect(served.engine, [1], params(), "late"))
 
     def test_an_engine_that_cannot_be_started_again(self, serve, tmp_path, monkeypatch):
@@ -522,7 +523,7 @@ class TestGivingUp:
             starts.append(indexes)
             raise LaunchError("no weights left")
 
-        monkeypatch.setattr(served.engine._handler._recovery.restarts, "_restart", broken)
+        monkeypatch.setattr(served.engine._events.recovery.owner, "restart", broken)
 
         async def main() -> None:
             tasks = await begun(served, [[1]])
@@ -534,9 +535,9 @@ class TestGivingUp:
         assert starts == [[0]] * 3
         assert served.engine.errored
 
-    def test_with_a_sibling_it_goes_on_alone(self, serve, monkeypatch):
-        monkeypatch.setattr(budget, "MAX_RESTARTS", 0)
-        served = serve(worker=worker(), data_parallel_size=2)
+    def test_with_a_sibling_it_goes_on_alone(self, serve):
+        never = {"name": "resume", "options": {"max_restarts": 0}}
+        served = serve(worker=worker(), data_parallel_size=2, engine_recovery=never)
 
         async def main() -> list[list[int]]:
             tasks = await begun(served, [[number] for number in range(1, 5)])

@@ -6,9 +6,11 @@ import pytest
 
 from tenonry.config import EngineConfig
 from tenonry.config.sources import make_config
-from tenonry.continuity.fallbacks import check_fallbacks, fallbacks_of
 from tenonry.errors import ConfigError, PluginNotFound
 from tenonry.plugin.manager import PluginManager
+from tenonry_recovery.fallbacks import check_fallbacks, fallbacks_of
+from tenonry_recovery.recovery import ResumeStreams
+from tenonry_testkit.kernel.served import served_config
 
 SCHEDULER = "tenonry_testkit.fakes:ReferenceScheduler"
 CONNECTOR = "tenonry_testkit.fakes:MemoryConnector"
@@ -38,3 +40,18 @@ def test_one_that_could_take_the_place_of_nothing_is_refused():
     check_fallbacks(config)
     with pytest.raises(ConfigError, match="fallback_kv_connector=off: there is no KV connector"):
         check_fallbacks(config.replaced(kv_connector=None))
+
+
+def test_engines_may_be_restarted_with_each_set_of_fallbacks():
+    config = served_config(
+        scheduler="mine",
+        kv_connector="own",
+        fallback_scheduler=SCHEDULER,
+        fallback_kv_connector="off",
+    )
+    manager = PluginManager(discover=False)
+    found = ResumeStreams.alternatives(config, manager)
+    assert [
+        (each.scheduler.name, each.kv_connector and each.kv_connector.name) for each in found
+    ] == [(SCHEDULER, "own"), ("mine", None), (SCHEDULER, None)]
+    assert ResumeStreams.alternatives(served_config(), manager) == []

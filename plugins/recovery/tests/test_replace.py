@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tenonry.client.engines import OwnedEngines
+from tenonry.client.engines import MAX_ENGINES, OwnedEngines
 from tenonry.errors import (
     ConfigError,
     EngineDeadError,
@@ -158,7 +158,7 @@ class TestUnderLoad:
         assert chosen(served) == other
         assert title(served.pid) == "tenonry: engine 0 epoch 3"
 
-    def test_adapters_and_calls_reach_it_before_it_takes_over(self, serve):
+    def test_adapters_and_calls_reach_it_before_it_takes_over(self, serve, monkeypatch):
         """AF-15."""
         served = serve()
         client = served.engine._client
@@ -168,7 +168,7 @@ class TestUnderLoad:
             seen.append(sorted(client.newcomers))
             seen.append(await client.call("operations.is_held"))
 
-        served.engine._engines.on_join = watched
+        monkeypatch.setattr(served.engine._events, "on_join", watched)
         served.run(served.engine.replace_engines())
         assert seen == [[0], [False, False]]
         assert served.run(client.call("operations.is_held")) == [False]
@@ -281,7 +281,7 @@ class TestDeaths:
         assert title(served.pid) == "tenonry: engine 0 epoch 2"
         assert len(psutil.Process().children()) == 1
 
-    def test_the_new_one_dies_before_it_takes_over(self, serve):
+    def test_the_new_one_dies_before_it_takes_over(self, serve, monkeypatch):
         served = serve()
         engines = served.engine._engines
 
@@ -291,7 +291,7 @@ class TestDeaths:
             while not fleet.dead:  # noqa: ASYNC110 - a thread learns of it
                 await asyncio.sleep(0.001)
 
-        engines.on_join = killed
+        monkeypatch.setattr(served.engine._events, "on_join", killed)
 
         async def main() -> list[list[int]]:
             run = await streams(served, 8)
@@ -328,3 +328,35 @@ def test_engines_of_others_cannot_be_replaced(serve):
     assert isinstance(owned, OwnedEngines)
     with pytest.raises(Unsupported, match="they serve a group of servers"):
         served.run(super(OwnedEngines, owned).replace({}))
+
+
+def test_engines_that_come_later_learn_how_many_they_are_then(serve):
+    """Started again after a death, in place of another one, and after a change of their number that failed."""
+    served = serve(data_parallel_size=3)
+    engine = served.engine
+
+    async def sizes() -> list[int]:
+        while len(engine._client.able) < len(engine.info.engine_indexes):  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(0.001)
+        found: list[int] = await engine.collective_rpc("data_parallel_size")
+        return found
+
+    def restart() -> None:
+        os.kill(engine.engine_pids["engine 0"], signal.SIGKILL)
+        eventually(lambda: not engine._client.able or 0 not in engine._client.able)
+
+    async def main() -> None:
+        assert await sizes() == [3, 3, 3]
+        await engine.scale(1)
+        restart()
+        assert await sizes() == [1]
+        await engine.scale(2)
+        assert await sizes() == [1, 2]
+        await engine.replace_engines(max_num_seqs=32)
+        assert await sizes() == [2, 2]
+        with pytest.raises(ConfigError):
+            await engine.scale(MAX_ENGINES + 1)
+        restart()
+        assert await sizes() == [2, 2]
+
+    served.run(main())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from tenonry.continuity import restarts
-from tenonry.continuity.restarts import Restarts
 from tenonry.errors import LaunchError
 from tenonry.interfaces.launcher import Death
+from tenonry.stats import RecoveryStats
+from tenonry_recovery import restarts
+from tenonry_recovery.restarts import Restarts
 
 
 class FakeServed:
@@ -23,6 +24,15 @@ class FakeServed:
 
     def has(self, index: int) -> bool:
         return False
+
+    async def divergence(self) -> Collection[str]:
+        return ()
+
+    async def restart(self, indexes: Sequence[int]) -> None:
+        raise NotImplementedError
+
+    def note(self, index: int, numbers: RecoveryStats) -> None:
+        """No stat logger is there."""
 
     async def admit(self, indexes: Sequence[int]) -> None:
         self.admitted += indexes
@@ -47,7 +57,8 @@ def test_an_engine_that_cannot_be_started_takes_no_other_with_it(monkeypatch):
             raise LaunchError("its node is gone")
 
     async def main() -> None:
-        found = Restarts(served, restart, lambda record: None, asyncio.Lock())
+        served.restart = restart
+        found = Restarts(served, asyncio.Lock())
         for index in range(3):
             found.on_death(index, Death(f"engine {index} died"))
         await until_all_are_known(served, 3)
@@ -70,7 +81,8 @@ def test_engines_that_step_together_are_started_together_and_given_up_together(m
             raise LaunchError("no memory")
 
     async def main() -> None:
-        found = Restarts(served, restart, lambda record: None, asyncio.Lock(), num_together=2)
+        served.restart = restart
+        found = Restarts(served, asyncio.Lock(), num_together=2)
         for turn in (1, 2):
             for index in (1, 0):
                 found.on_death(index, Death(f"engine {index} died"))
@@ -96,7 +108,8 @@ def test_an_engine_that_was_given_up_may_come_back(monkeypatch):
 
     async def main() -> None:
         nonlocal is_there
-        found = Restarts(served, restart, lambda record: None, asyncio.Lock())
+        served.restart = restart
+        found = Restarts(served, asyncio.Lock())
         found.on_death(1, Death("its node is silent"))
         await until_all_are_known(served, 1)
         is_there = True
@@ -120,8 +133,8 @@ def test_streams_that_go_on_in_other_engines_have_processors_first(monkeypatch):
             async def restart(indexes: Sequence[int], called: asyncio.Event = called) -> None:
                 called.set()
 
-            found = Restarts(served, restart, lambda record: None, asyncio.Lock())
-            found.num_at_once = lambda standbys=standbys: standbys
+            served.restart = restart
+            found = Restarts(served, asyncio.Lock(), num_at_once=lambda standbys=standbys: standbys)
             served.serves = serves
             begin = asyncio.get_running_loop().time()
             found.on_death(1, Death("it was killed"))

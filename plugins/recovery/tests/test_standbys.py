@@ -11,14 +11,13 @@ from typing import Any
 import psutil
 import pytest
 
-from tenonry.continuity import restarts
 from tenonry.errors import ConfigError, EngineDeadError
 from tenonry.interfaces.launcher import FIRST_STANDBY
 from tenonry.interfaces.stat_logger import StatLoggerContext
 from tenonry.launch.process import ProcessLauncher
-from tenonry.replacement import standbys
-from tenonry.replacement.standbys import check_supported
 from tenonry.stats import RecoveryStats
+from tenonry_recovery import restarts, standbys
+from tenonry_recovery.standbys import check_supported
 from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.kernel.mortal import set_fuse
@@ -41,7 +40,7 @@ def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
 async def ready(served: Served, count: int = 1) -> list[int]:
     """Process ids of standbys, once there are `count`."""
     served.engine.listen()
-    while len(served.engine._engines.standbys._ready) < count:  # noqa: ASYNC110 - no event reports it
+    while len(served.engine._events.recovery.owner.standbys._ready) < count:  # noqa: ASYNC110 - no event says so
         await asyncio.sleep(0.001)
     pids = served.engine._engines.pids()
     return [pid for name, pid in pids.items() if name.startswith("standby ")]
@@ -113,7 +112,7 @@ class TestTakingOver:
             standby_engines=1,
             max_num_batched_tokens=64,
         )
-        budget = served.engine._recovery.restarts._budget
+        budget = served.engine._events.recovery.owner.restarts._budget
         prompts = [[1, 2], [3], list(range(1, 200))]
         sampling = params(max_tokens=8)
         wanted = [tokens(prompt, sampling) for prompt in prompts]
@@ -188,14 +187,18 @@ class TestTakingOver:
 
         assert served.run(main()) == [tokens([1], LONG), tokens([2], LONG)]
 
-    def test_one_that_is_being_built_is_waited_for(self, serve):
+    def test_one_that_is_being_built_is_waited_for(self, serve, monkeypatch):
         served = serve(worker=SLOW, standby_engines=1)
         is_dead = asyncio.Event()
-        served.engine._engines.standbys.on_built = is_dead.wait
+
+        async def waiting(*_: object) -> None:
+            await is_dead.wait()
+
+        monkeypatch.setattr(served.engine._events, "on_join", waiting)
 
         async def main() -> list[list[int]]:
             served.engine.listen()
-            while served.engine._engines.standbys._built is None:  # noqa: ASYNC110 - no event reports it
+            while served.engine._events.recovery.owner.standbys._built is None:  # noqa: ASYNC110 - no event says so
                 await asyncio.sleep(0)
             run = await streams(served, 4)
             kill(served)
@@ -295,11 +298,11 @@ class TestItsOwnEnd:
                     await asyncio.sleep(0.001)
                 killed.update(pids)
                 os.kill(pids[0], signal.SIGKILL)
-            while not served.engine._engines.standbys._is_given_up:  # noqa: ASYNC110 - no event reports it
+            while not served.engine._events.recovery.owner.standbys._is_given_up:  # noqa: ASYNC110 - no event says so
                 await asyncio.sleep(0.001)
 
         served.run(main())
-        assert "one too many (3 in 60 s), and no engine stands by until" in caplog.text
+        assert "limit exceeded (3 times in 60 s), and no engine stands by until" in caplog.text
         assert served.run(collect(served.engine, [3], params(), "after")) == tokens([3], params())
         eventually(lambda: len(psutil.Process().children()) == 1)
         served.run(served.engine.replace_engines())
@@ -417,7 +420,7 @@ class TestEnd:
 
         async def main() -> None:
             served.engine.listen()
-            while served.engine._engines.standbys._built is None:  # noqa: ASYNC110 - no event reports it
+            while served.engine._events.recovery.owner.standbys._built is None:  # noqa: ASYNC110 - no event says so
                 await asyncio.sleep(0)
             await asyncio.to_thread(served.engine.shutdown)
 
@@ -459,8 +462,3 @@ def test_engines_in_lockstep_have_none():
     with pytest.raises(ConfigError, match="engines that step together"):
         check_supported(config, fake_model(needs_lockstep=True), ProcessLauncher)
     check_supported(served_config(), fake_model(needs_lockstep=True), ProcessLauncher)
-
-
-def test_a_blocking_engine_has_none(make_llm):
-    with pytest.raises(ConfigError, match="the engine of LLM ends with your process"):
-        make_llm(standby_engines=1)

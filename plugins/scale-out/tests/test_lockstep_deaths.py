@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tenonry.continuity import budget
 from tenonry.errors import EngineDeadError, EngineGenerateError
 from tenonry.launch.fleet import EngineFleet
 from tenonry_testkit.kernel.served import Served
@@ -27,9 +26,9 @@ def lockstep(serve: Any, **values: Any) -> Served:
     return serve(
         model="fake-lockstep",
         data_parallel_size=2,
+        **{"engine_recovery": "resume", **values},
         data_parallel_sync_steps=4,
         worker={"name": FAULTY, "options": {"delay_s": 0.01, **options}},
-        **values,
     )
 
 
@@ -107,9 +106,8 @@ def test_a_request_that_kills_ends_alone(serve):
     assert "engines died while it ran" in str(killer)
 
 
-def test_all_are_given_up_together(serve, monkeypatch):
-    monkeypatch.setattr(budget, "MAX_RESTARTS", 1)
-    served = lockstep(serve)
+def test_all_are_given_up_together(serve):
+    served = lockstep(serve, engine_recovery={"name": "resume", "options": {"max_restarts": 1}})
 
     async def main() -> None:
         for turn in range(2):

@@ -23,8 +23,7 @@ from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, Re
 from tenonry.plugin.manager import PluginManager
 from tenonry.transport.keys import CurveKeys
 from tenonry_scale_out import node as node_module
-from tenonry_scale_out.node import HeadlessNode, fallback_configs, run_headless
-from tenonry_scale_out.nodes import plugins_of
+from tenonry_scale_out.node import HeadlessNode, run_headless
 from tenonry_testkit.processes import free_port
 from tenonry_testkit.roles import eventually, interrupted
 from tenonry_testkit.served import FAKES, collect, params, served_config, tokens
@@ -67,7 +66,7 @@ class Nodes:
 
     def __init__(self, folder: Path, **values: Any) -> None:
         self.values: dict[str, Any] = {
-            **values,
+            "engine_recovery": "resume", **values,
             "data_parallel_size": 2, "data_parallel_size_local": 1, "data_parallel_rpc_port": free_port(),
             "auth_key_file": write_keys(folder), "start_timeout": 30.0,
         }  # fmt: skip
@@ -243,23 +242,6 @@ def test_a_fallback_scheduler_takes_over_on_the_other_node_too(nodes, caplog):
     assert served.run(both(served)) == [tokens([i + 1], params()) for i in range(16)]
     assert caplog.text.count("raised or broke its contract 2 times") == 1
     assert f"fallback scheduler {REFERENCE}" in " ".join(nodes.engine_of_node().cmdline())
-
-
-def test_a_node_knows_each_set_of_plugins_that_may_take_over():
-    scheduler = f"{FAKES}:ReferenceScheduler"
-    config = served_config(
-        scheduler="mine",
-        kv_connector="own",
-        fallback_scheduler=scheduler,
-        fallback_kv_connector="off",
-    )
-    manager = PluginManager(discover=False)
-    assert [plugins_of(other) for other in fallback_configs(config, manager)] == [
-        f"scheduler {scheduler}, KV connector own",
-        "scheduler mine, KV connector none",
-        f"scheduler {scheduler}, KV connector none",
-    ]
-    assert fallback_configs(served_config(), manager) == []
 
 
 @pytest.mark.parametrize("nodes", [{"engine_death": "stop"}], indirect=True)

@@ -13,6 +13,7 @@ from tenonry.client.admission import Admission
 from tenonry.client.call_sets import CallSets
 from tenonry.client.delegations import Delegations
 from tenonry.client.engine_calls import EngineCalls
+from tenonry.client.engine_listener import EngineListener
 from tenonry.client.engines import Engines, OwnedEngines
 from tenonry.client.input_processor import InputProcessor, check_call, num_text_chars
 from tenonry.client.io_calls import post_processor
@@ -22,11 +23,11 @@ from tenonry.client.start import build_io_processor
 from tenonry.client.stream import Stream
 from tenonry.client.threads import prepared
 from tenonry.config import EngineConfig
-from tenonry.continuity.recovery import Recovery
 from tenonry.engine.utility import build_call_sets
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError
 from tenonry.info import EngineInfo
 from tenonry.interfaces.call_set import FrontEnd
+from tenonry.interfaces.launcher import engine_name
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import SamplingParams
@@ -37,8 +38,8 @@ class AsyncLLM(Delegations):
 
     The constructor blocks until the engine is ready; call it before the loop starts, or in a thread. `generate` is an
     async generator per request; closing it aborts the request. Every accepted request ends exactly once: with a finish
-    reason, EngineGenerateError (this request alone) or EngineDeadError. An engine that dies is started again where
-    `tenonry.continuity` covers the layout, and its streams go on. A call waits for
+    reason, EngineGenerateError (this request alone) or EngineDeadError. The engine recovery
+    (`tenonry.interfaces.recovery`) decides what becomes of the streams of a dead engine. A call waits for
     the engines' answers; one that the worker does not declare raises EngineGenerateError with the engine's message.
 
     `stat_loggers`: those in use, by name. `submit("record_extra", record)` passes a record to each, from any thread.
@@ -75,24 +76,24 @@ class AsyncLLM(Delegations):
                 stream_interval=config.stream_interval,
             )
             self._admission = Admission(config, self._outputs, self._engines)
-            self._recovery = recovery = Recovery(
-                self._client, self._outputs, stats.record, config.max_num_seqs
-            )
-            self._scaling = recovery.lock
-            self._client.recovers = self._engines.can_restart
-            self._handler = OutputHandler(self._engines, self._outputs, self._admission, recovery)
+            self._handler = OutputHandler(self._engines, self._outputs, self._admission)
             self._calls = EngineCalls(self._client, self._handler)
             self.calls = CallSets()
             for name, call_set in build_call_sets(config, self._engines.plan).items():
                 calls = EngineCalls(self._client, self._handler, f"{name}.")
                 me = FrontEnd(weakref.proxy(self), calls, self.submit, self.calls.divergence)
                 self.calls[name] = call_set.front_end_half(me)
-            self._engines.recover(recovery, self.calls.divergence)
-            self._engines.on_death = self._handler.died
-            self._engines.on_join = self.calls.on_join
-            self._engines.on_switch = self._handler.move
-            self._engines.on_change = self._handler.change
-            self._engines.start()
+            self._events = EngineListener(
+                config,
+                self._engines,
+                self._outputs,
+                self._handler,
+                self._admission,
+                self.calls.on_join,
+                self.calls.divergence,
+            )
+            built.callback(self._events.recovery.shutdown)
+            self._engines.start(self._events)
             self._inputs = InputProcessor(
                 self.model,
                 self.io_processor,
@@ -262,9 +263,9 @@ class AsyncLLM(Delegations):
     @property
     def engine_pids(self) -> dict[str, int]:
         """Engine processes by name."""
-        return {
-            name: pid for name, pid in self._engines.pids().items() if name.startswith("engine ")
-        }
+        pids = self._engines.pids()
+        names = map(engine_name, sorted(self._client.engines))
+        return {name: pids[name] for name in names if name in pids}
 
     async def scale(self, size: int, drain_timeout: float = 300.0) -> None:
         """Go on with `size` engines. New ones join; ones that leave finish their requests first.
@@ -274,7 +275,7 @@ class AsyncLLM(Delegations):
         """
         self._client.check_alive()
         self._handler.listen()
-        async with self._scaling:
+        async with self._events.lock:
             await self._engines.scale(size, drain_timeout)
 
     async def replace_engines(self, **changes: Any) -> None:
@@ -289,8 +290,8 @@ class AsyncLLM(Delegations):
         await asyncio.shield(asyncio.ensure_future(self._replace(changes)))
 
     async def _replace(self, changes: dict[str, Any]) -> None:
-        async with self._scaling:
-            await self._engines.replace(changes)
+        async with self._events.lock:
+            await self._events.recovery.replace(changes)
 
     # ------------------------------------------------------------------ facts
     @property
@@ -353,6 +354,7 @@ class AsyncLLM(Delegations):
         self._closed = True
         self._client.dead = self._client.dead or "it was shut down"
         self._handler.stop(EngineDeadError("the engine was shut down"))
+        self._events.recovery.shutdown()
         self._engines.shutdown(timeout)
         if self.io_processor is not None:
             self.io_processor.shutdown()

@@ -54,6 +54,9 @@ class CoreClient:
         chooser: EngineChooser,
         on_death: Callable[[int, Death], None],
         curve: CurveKeys | None = None,
+        *,
+        recovers: bool = False,
+        num_clients: int = 1,
     ) -> None:
         self.on_death = on_death
         self.frames_dropped = 0
@@ -62,7 +65,7 @@ class CoreClient:
         self.engines: dict[int, EngineLink] = {}
         self.leaving: set[int] = set()
         self.newcomers: dict[int, EngineLink] = {}
-        self.recovers = False
+        self.recovers = recovers
         self.awaited: set[int] = set()
         self._parked: dict[int, EngineCoreRequest] = {}  # by handle
         self._chooser = chooser
@@ -76,7 +79,7 @@ class CoreClient:
         self._curve = curve
         self._coordinator: CoordinatorFacts | None = None
         self._loads: LoadSource | None = None
-        self.num_clients = 1
+        self.num_clients = num_clients
 
     # ------------------------------------------------------------------ engines
     def bind(self, input_address: str, output_address: str) -> tuple[str, str]:

@@ -7,30 +7,25 @@ import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from tenonry.client.core_client import CoreClient
 from tenonry.client.load_balancer import EngineChooser
-from tenonry.client.start import announce, describe, engine_info, resolve_front_end
+from tenonry.client.start import announce, engine_info, resolve_front_end
 from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
-from tenonry.continuity import fallbacks
-from tenonry.continuity.recovery import Recovery
-from tenonry.continuity.restarts import Restarts
 from tenonry.errors import ConfigError, LaunchError, Unsupported
 from tenonry.info import EngineInfo, ModelInfo
-from tenonry.interfaces.launcher import FIRST_STANDBY, Death
+from tenonry.interfaces.launcher import Death
+from tenonry.interfaces.recovery import EngineEvents, EngineRecovery
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.launch.fleet import EngineFleet
-from tenonry.messages import CoordinatorFacts, EngineFacts, EngineZmqAddresses
+from tenonry.launch.fleets import Fleets
+from tenonry.messages import EngineFacts, EngineZmqAddresses
 from tenonry.plugin.manager import PluginManager
 from tenonry.plugin.plan import PluginPlan, load_class
-from tenonry.replacement.changes import changed
-from tenonry.replacement.fleets import Fleets
-from tenonry.replacement.replacement import Replacement, check_layout, check_present
-from tenonry.replacement.standbys import Standbys, check_supported
-from tenonry.stats import IterationStats, RecoveryStats, StatRecord
+from tenonry.stats import IterationStats
 from tenonry.transport.folder import RunDirectory
 
 logger = logging.getLogger(__name__)
@@ -43,10 +38,8 @@ class Engines(ABC):
     """What a front end knows of its engines once this is built: `plan`, `model`, `client`, the link to them, and
     `stats`, which takes their numbers. The front end is the client `index` of `count` beside the owner.
 
-    `info` is there after `start`, and replaced as a whole when the number of engines changes. `on_death(engine index,
-    death)` is called, from any thread, when one ended unasked; `on_join` is awaited when engines were added, before
-    they get requests; `on_switch(indexes, coordinator)` moves streams to newcomers; `on_change(configuration)` follows
-    each change. All are set before `start` is called.
+    `info` is there after `start`, and replaced as a whole when the number of engines changes. `is_owner`: this started
+    the engines, and can start others.
     """
 
     plan: PluginPlan
@@ -56,14 +49,14 @@ class Engines(ABC):
     info: EngineInfo
     index: int = 0
     count: int = 1
-    on_death: Callable[[int, Death], None]
-    on_join: Callable[..., Awaitable[None]]
-    on_switch: Callable[[Sequence[int], CoordinatorFacts | None], None]
-    on_change: Callable[[EngineConfig], None]
+    is_owner: ClassVar[bool] = False
 
     @abstractmethod
-    def start(self) -> None:
-        """Return when the engines can be used. Raises LaunchError, ConfigError or EngineDeadError."""
+    def start(self, events: EngineEvents) -> None:
+        """Return when the engines can be used; `events` receives what happens to them from now on.
+
+        Raises LaunchError, ConfigError or EngineDeadError.
+        """
 
     def listen(  # noqa: B027 - an owner needs nothing of it
         self, loop: asyncio.AbstractEventLoop, take: Callable[[], dict[int, IterationStats]]
@@ -79,23 +72,11 @@ class Engines(ABC):
         """Go on with `size` engines; raises Unsupported where their number is fixed."""
 
     async def replace(self, changes: Mapping[str, Any]) -> None:
-        """Start engines with these changes, each of which takes the place of one that runs. Raises where all of those
-        serve on.
-        """
+        """Let the owner replace the engines. Raises what an EngineRecovery raises."""
         raise Unsupported(
             "these engines cannot be replaced while they run: they serve a group of servers (data_parallel_rank); "
             "start another group with the changes, and move clients there"
         )
-
-    @property
-    def can_restart(self) -> bool:
-        """Whether engines that died are started again."""
-        return False
-
-    def recover(  # noqa: B027 - nothing, where they are not started again
-        self, recovery: Recovery, changes: Collection[str]
-    ) -> None:
-        """`recovery` takes their requests when they die. `changes`: by what they differ from ones just started."""
 
     @abstractmethod
     def shutdown(self, timeout: float = 5.0) -> None:
@@ -108,6 +89,9 @@ class OwnedEngines(Engines):
     `coordinated`: run a coordinator even where one front end with independent engines needs none.
     """
 
+    is_owner = True
+    _events: EngineEvents  # from `start` on
+
     def __init__(
         self,
         config: EngineConfig,
@@ -118,38 +102,35 @@ class OwnedEngines(Engines):
     ) -> None:
         if stat_loggers:  # a caller that brings a logger wants records
             config = config.replaced(log_stats=True)
-        self._manager, self.plan, self.model = resolve_front_end(config, launcher=True)
-        check_supported(config, self.model, load_class(self.plan.get("launcher")))
+        self.manager, self.plan, self.model = resolve_front_end(config, launcher=True)
         self.config, self._context = config, context
-        self.changes: Collection[str] = ()
-        self.on_change = self.on_refused = lambda _: None
-        self.on_moved: Callable[..., Awaitable[None]]
-        self._fallbacks = fallbacks.fallbacks_of(config, self._manager)
+        recovery: type[EngineRecovery] = load_class(self.plan.get("engine_recovery"))
         # Loggers may hold a port, and there may be no engines.
         with contextlib.ExitStack() as parts:
             self.stats = StatManager(config, self.plan, stat_loggers)
             parts.callback(self.stats.shutdown)
             self.fleets = Fleets(self.model, self._died, coordinated=coordinated)
             self.fleets.current = self.fleets.make(config, self.plan)
-            chooser = EngineChooser(config, self.plan)
-            self.client = CoreClient(chooser, self.fleets.lost, self.fleet.curve)
-            self.standbys = Standbys(self, config.standby_engines)
+            self.client = CoreClient(
+                EngineChooser(config, self.plan),
+                self.fleets.lost,
+                self.fleet.curve,
+                recovers=recovery.restarts(config),
+            )
             parts.callback(self.fleet.shutdown)
             self.fleet.prepare()
             parts.pop_all()
 
     def _died(self, index: int, death: Death) -> None:
-        if index >= FIRST_STANDBY:
-            self.standbys.died(index, death)
-        else:
-            self.on_death(index, death)
+        self._events.on_death(index, death)
 
     @property
     def fleet(self) -> EngineFleet:
         """What starts engines."""
         return self.fleets.current
 
-    def start(self) -> None:
+    def start(self, events: EngineEvents) -> None:
+        self._events = events
         rank = self.config.data_parallel_rank
         ranks = range(self.config.data_parallel_size)
         if rank is not None:
@@ -159,11 +140,11 @@ class OwnedEngines(Engines):
             while self._is_connecting():
                 self.client.receive()  # only the engines' first frames can come yet
                 time.sleep(POLL_S)
-        self._learn()
+        self.learn()
         for facts in self.fleet.engines.values():
             for kind, found in facts.resolved.items():
                 logger.info("engine %d uses %s %s", facts.index, kind, found)
-        announce(self._manager, self.info)
+        announce(self.manager, self.info)
 
     async def scale(self, size: int, drain_timeout: float) -> None:
         """Start engines, or let some finish and stop them, until `size` run. On the event loop that uses the client.
@@ -189,62 +170,23 @@ class OwnedEngines(Engines):
                 unused = [index for index in range(MAX_ENGINES) if index not in running]
                 joining = unused[: size - len(running)]
                 self.fleet.remote.difference_update(joining)
-                await self._grow(joining)
+                await self.grow(joining)
             else:
                 await self._shrink(running[size:], drain_timeout)
         except BaseException:
             self.fleet.size = before
             raise
 
-    @property
-    def can_restart(self) -> bool:
-        return self.config.engine_death == "restart"
+    def use(self, config: EngineConfig, plan: PluginPlan, manager: PluginManager) -> None:
+        """Engines that are started from now on get these."""
+        self.config, self.plan, self.manager = config, plan, manager
 
-    @property
-    def num_together(self) -> int:
-        """As many engines are started together, where one dies."""
-        return self.config.data_parallel_size if self.model.needs_lockstep else 1
-
-    def recover(self, recovery: Recovery, changes: Collection[str]) -> None:
-        recovery.restarts = Restarts(
-            recovery, self.restart, self.stats.record, recovery.lock, self.num_together
-        )
-        recovery.restarts.obstacles = changes
-        recovery.restarts.num_at_once = lambda: self.standbys.num_at_once
-        self.changes = changes
-        self.on_moved = recovery.admit
-        self.standbys.on_built = lambda index: self.on_join(self.fleet, [index])
-
-    def listen(
-        self, loop: asyncio.AbstractEventLoop, take: Callable[[], dict[int, IterationStats]]
-    ) -> None:
-        self.standbys.listen(loop)
-
-    async def restart(self, indexes: Sequence[int]) -> None:
-        """Start engines that died, under their numbers, or let some that stand by take these; return when they can be
-        used. Raises LaunchError.
-        """
-        for kind in list(self._fallbacks):
-            if self.client.faults[self.plan.get(kind).name] >= fallbacks.MAX_FAULTS:
-                self._fall_back(kind, indexes[0])
-                await self.standbys.renew(self.config.standby_engines)
-        await self._grow(indexes, self.standbys.take_place)
-        self.standbys.fill()
-
-    def _fall_back(self, kind: str, index: int) -> None:
-        """Start engines with another plugin of this kind from now on, or without one."""
-        self.config = fallbacks.fall_back(self.config, kind, self._fallbacks.pop(kind))
-        self.plan = self._manager.plan(self.config)
-        self.fleet.change(self.config, self.plan)
-        self.note(index, fallbacks.counted(kind))
-
-    def note(self, index: int, numbers: RecoveryStats) -> None:
-        """Let stat loggers know what happened to an engine."""
-        self.stats.record(StatRecord(engine_index=index, time=time.monotonic(), recovery=numbers))
-
-    async def _grow(
+    async def grow(
         self, indexes: Sequence[int], take_place: Callable[[int], Awaitable[bool]] | None = None
     ) -> None:
+        """Start engines under these numbers, but those for which `take_place` finds one that is ready; return when they
+        can be used. Raises LaunchError.
+        """
         try:
             for index in indexes:
                 self.fleets.owners.pop(index, None)
@@ -256,9 +198,9 @@ class OwnedEngines(Engines):
                 with contextlib.closing(self.fleet.run_directory()) as meeting:
                     self._join(await self.start_some(self.fleet, missing, meeting))
                     await self.wait_until_connected()
-            await self.on_join(self.fleet, indexes)
+            await self._events.on_join(self.fleet, indexes)
             self.client.leaving.difference_update(indexes)
-            self._learn()
+            self.learn()
         except BaseException as error:
             for index in indexes:
                 self.client.remove_engine(index, str(error))
@@ -285,37 +227,6 @@ class OwnedEngines(Engines):
         while self._is_connecting():  # noqa: ASYNC110 - sockets raise no event for it
             await asyncio.sleep(POLL_S)
 
-    async def replace(self, changes: Mapping[str, Any]) -> None:
-        check_layout(self.config, self.model, self.fleets)
-        check_present(self.client.awaited, self.changes)
-        config = changed(self.config, changes)
-        manager = PluginManager(config.plugins)
-        plan = await asyncio.to_thread(manager.plan, config)
-        check_supported(config, self.model, load_class(plan.get("launcher")))
-        others = fallbacks.fallbacks_of(config, manager)
-        plugins = [describe(each.records()) for each in (self.plan, plan)]
-        logger.info("engines are replaced: %s becomes %s", *plugins)
-        logger.info("settings %s become %s", self.config.describe(), config.describe())
-        fleet = self.fleets.make(config, plan, self.fleet)
-        self.fleets.successor = fleet
-        try:
-            await Replacement(self, fleet).run()
-            before = self.fleets.succeed(fleet)
-        finally:
-            self.fleets.successor = None
-        self.config = config
-        self._manager = manager
-        self._fallbacks = others
-        self.plan = plan
-        self.client.faults.clear()
-        await asyncio.to_thread(before.shutdown)
-        self.client.ports.unbind_unused()
-        await self.standbys.renew(config.standby_engines)
-        with contextlib.suppress(
-            LaunchError
-        ):  # one that has just died is started again, or ends everything
-            self._learn()
-
     async def _shrink(self, indexes: Sequence[int], drain_timeout: float) -> None:
         if remote := sorted(self.fleet.remote.intersection(indexes)):
             raise ConfigError(f"engines {remote} belong to another node; stop that node instead")
@@ -341,7 +252,7 @@ class OwnedEngines(Engines):
             raise
         for index in indexes:  # one that died meanwhile is gone already
             self.client.remove_engine(index, "it was scaled away")
-        self._learn()
+        self.learn()
         await asyncio.to_thread(self.fleets.stop, indexes)
 
     def pids(self) -> dict[str, int]:
@@ -366,7 +277,8 @@ class OwnedEngines(Engines):
             )
         return bool(missing)
 
-    def _learn(self) -> None:
+    def learn(self) -> None:
+        """Renew `info`, and pass on the configuration. Raises LaunchError if there is no engine."""
         facts = [
             facts
             for index, facts in self.fleets.engines().items()
@@ -376,7 +288,7 @@ class OwnedEngines(Engines):
             raise LaunchError("no engine is left: " + "; ".join(map(str, self.fleet.dead.values())))
         self.info = engine_info(self.config, self.model, self.plan, facts, self._context)
         self.stats.initialized(self.info)
-        self.on_change(self.config)
+        self._events.on_change(self.config)
 
     def shutdown(self, timeout: float = 5.0) -> None:
         self.fleets.shutdown(timeout)

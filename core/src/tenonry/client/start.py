@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from tenonry.config import EngineConfig
-from tenonry.continuity.fallbacks import check_fallbacks
 from tenonry.errors import ConfigError
 from tenonry.info import EngineInfo, ModelInfo, PluginRecord, UsageRecord
 from tenonry.interfaces.io_processor import IOProcessor, IOProcessorContext
@@ -26,7 +25,6 @@ def resolve_front_end(
     open_standard_streams()
     manager = PluginManager(config.plugins)
     plan = manager.plan(config, launcher=launcher)
-    check_fallbacks(config)
     model = manager.resolve_model(config)
     if config.max_model_len is not None and config.max_model_len > model.max_model_len:
         raise ConfigError(

@@ -215,6 +215,8 @@ class EngineConfig(Settings):
     """What one rank runs."""
     launcher: PluginChoice = _plugin("process")
     """Where engine processes are started."""
+    engine_recovery: PluginChoice = _plugin("auto")
+    """Reaction to engine failure; auto restarts engines where tenonry-recovery is installed, else fails streams."""
     load_balancer: PluginChoice = _plugin("affinity")
     """Which engine a request goes to."""
     io_processor: PluginChoice | None = _plugin("text")
@@ -245,8 +247,8 @@ class EngineConfig(Settings):
     """Seconds until an engine must be ready."""
     step_timeout: float = Field(300.0, gt=0, le=86400)
     """Seconds until a silent process is given up."""
-    engine_death: Literal["restart", "stop"] = "restart"
-    """What follows when an engine dies: it is started again and its streams go on, or they end."""
+    engine_death: Literal["restart", "stop"] | None = None
+    """On engine failure: restart and resume its streams (default with tenonry-recovery), or stop and fail them."""
     standby_engines: int = Field(0, ge=0, le=64)
     """Engines that are built and wait, so that one that died is back at once; each takes the memory of an engine."""
     stream_interval: int = Field(1, ge=1)

@@ -311,7 +311,8 @@ class EngineFleet:
         """A process has ended. Called in a watcher's thread."""
         if name in self._indexes:  # else another process took its place
             reason = f"{name} (pid {pid}) ended with {describe_exit(code)}"
-            self.lost(self._indexes[name], Death(reason, self._launcher.has_stepped(name)))
+            has_stepped = self._launcher.has_stepped(name)
+            self.lost(self._indexes[name], Death(reason, has_stepped, exit_code=code))
 
     def _lost_there(self, index: int, death: Death) -> None:
         """A node says so, also of an engine that this one has started in its place."""

@@ -152,6 +152,20 @@ def tenonry_get_launcher(name: str, config: EngineConfig) -> str | None:
 
 
 @hookspec(firstresult=True)
+def tenonry_get_engine_recovery(name: str, config: EngineConfig) -> str | None:
+    """Name the class of an engine recovery, which decides what becomes of dead engines and their requests.
+
+    Called once, with what stands behind `--engine-recovery`. Answer "module:Class", a subclass of
+    `tenonry.interfaces.recovery.EngineRecovery`, or None for a name that is not yours. For an exception see the top of
+    this page.
+
+        @hookimpl
+        def tenonry_get_engine_recovery(name):
+            return "acme.pager:PagingRecovery" if name == "page" else None
+    """
+
+
+@hookspec(firstresult=True)
 def tenonry_get_load_balancer(name: str, config: EngineConfig) -> str | None:
     """Name the class of a load balancer, which chooses the engine of each request.
 

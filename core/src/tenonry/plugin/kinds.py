@@ -84,6 +84,12 @@ KINDS: dict[str, Kind] = {
             operations="tenonry-operations",
             pooling="tenonry-worker-pooling",
         ),
+        Kind(
+            "tenonry.engine_recoveries",
+            "tenonry.interfaces.recovery:EngineRecovery",
+            {"resume": "tenonry-recovery"},
+            lives_in="front end",
+        ),
     )
 }
 

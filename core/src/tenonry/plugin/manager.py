@@ -131,6 +131,7 @@ class PluginManager:
         if not launcher:
             kinds.remove("launcher")
             kinds.remove("request_codec")
+            kinds.remove("engine_recovery")
         if not launcher or (
             config.data_parallel_size == 1
             and config.load_balancer == EngineConfig.model_fields["load_balancer"].default

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import psutil
 
-from tenonry.continuity import budget
 from tenonry.errors import TenonryError
 from tenonry.interfaces.command import Command
 from tenonry.sampling_params import OutputKind, SamplingParams
@@ -116,12 +115,17 @@ class SoakBench(Command):
 
     def run(self, args: argparse.Namespace) -> int:
         """Status 1 if a stream was not as it should be."""
-        config, facts = engine_config(args, max_num_seqs=args.streams, dtype="float32")
+        config, facts = engine_config(
+            args,
+            max_num_seqs=args.streams,
+            dtype="float32",
+            engine_recovery="resume",
+            engine_recovery_option=[f"max_restarts={AS_OFTEN_AS_IT_TAKES}"],
+        )
         check_length(config, args.prompt_len, args.output_len)
         machine = describe_machine()
         from tenonry.client.async_llm import AsyncLLM
 
-        budget.MAX_RESTARTS = AS_OFTEN_AS_IT_TAKES
         engine = AsyncLLM.from_config(config)
         try:
             with asyncio.Runner(loop_factory=event_loop("auto")[1]) as runner:

@@ -15,6 +15,8 @@ import msgspec
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.interfaces.command import Command
+from tenonry.interfaces.launcher import Death
+from tenonry.interfaces.recovery import EngineEvents
 from tenonry.launch.supervise import CHILD_DEFAULTS
 from tenonry_bench.figures import Spread, spread
 from tenonry_bench.layouts import Layout, in_turn
@@ -97,6 +99,16 @@ class StartEnginesBench(Command):
         return 0
 
 
+class _Deaths(EngineEvents):
+    """Those of engines that end by themselves."""
+
+    def __init__(self) -> None:
+        self.deaths: list[Death] = []
+
+    def on_death(self, index: int, death: Death) -> None:
+        self.deaths.append(death)
+
+
 class Starter:
     """The part of a front end that starts engines."""
 
@@ -110,17 +122,16 @@ class Starter:
         """Start this many engines, and stop them again. Raises LaunchError if one ends by itself."""
         from tenonry.client.engines import OwnedEngines
 
-        deaths: list[str] = []
+        events = _Deaths()
         fleet = OwnedEngines(Layout("", engines).config(self._config))
-        fleet.on_death = lambda _, why: deaths.append(why)
         began = time.perf_counter()
         try:
-            fleet.start()
+            fleet.start(events)
             took = time.perf_counter() - began
         finally:
             fleet.shutdown()
-        if deaths:
-            raise LaunchError(str(deaths[0]))
+        if events.deaths:
+            raise LaunchError(str(events.deaths[0]))
         return took
 
     def import_seconds(self, processes: int) -> float:

@@ -11,9 +11,9 @@ import urllib.request
 from typing import Any
 
 from tenonry.config import PLUGIN_FIELDS
+from tenonry.config.replaceable import REPLACEABLE
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.interfaces.command import Command
-from tenonry.replacement.changes import REPLACEABLE
 from tenonry_commands.arguments import add_setting_arguments, parse_options
 
 TIMEOUT_S = 3600.0

@@ -1,1 +1,1 @@
-"""Continuity: an engine that died is started again, and its streams go on where they were. Front end."""
+"""Restarts and replaces engines, and resumes their streams. Front end, or the supervisor of several."""

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-MAX_RESTARTS = 3
-WINDOW_S = 60.0
-
 
 class RestartBudget:
-    """At most `MAX_RESTARTS` of an engine in `WINDOW_S` seconds, and as many attempts in a row that failed."""
+    """At most `max_restarts` of an engine in `window_s` seconds, and as many attempts in a row that failed."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_restarts: int = 3, window_s: float = 60.0) -> None:
+        self.max_restarts = max_restarts
+        self.window_s = window_s
         self._times: defaultdict[int, list[float]] = defaultdict(list)
         self._failures: defaultdict[int, int] = defaultdict(int)
 
+    def __str__(self) -> str:
+        return f"{self.max_restarts} times in {self.window_s:g} s"
+
     def take(self, index: int, now: float) -> int:
         """The number of this restart among those of the window; 0 if there is none left."""
-        times = [each for each in self._times[index] if each > now - WINDOW_S]
+        times = [each for each in self._times[index] if each > now - self.window_s]
         self._times[index] = times
-        if max(len(times), self._failures[index]) >= MAX_RESTARTS:
+        if max(len(times), self._failures[index]) >= self.max_restarts:
             return 0
         times.append(now)
         return len(times)

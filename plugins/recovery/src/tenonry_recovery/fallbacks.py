@@ -9,7 +9,7 @@ from tenonry.errors import ConfigError
 from tenonry.plugin.manager import PluginManager
 from tenonry.stats import RecoveryStats
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("tenonry.recovery")
 MAX_FAULTS = 2  # of a plugin that has a fallback
 OFF = "off"  # the fallback of a KV connector that nothing takes the place of
 

@@ -10,79 +10,35 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Sequence
+from typing import Protocol
 
+from tenonry.client.core_client import CoreClient
+from tenonry.client.engines import OwnedEngines
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError, Unsupported
 from tenonry.info import ModelInfo
+from tenonry.interfaces.recovery import EngineEvents
 from tenonry.launch.fleet import EngineFleet
+from tenonry.launch.fleets import Fleets
 from tenonry.messages import EngineFacts
-from tenonry.plugin.plan import PluginPlan
-from tenonry.replacement.fleets import Fleets
 from tenonry.stats import RecoveryStats
-from tenonry.transport.folder import RunDirectory
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("tenonry.recovery")
 POLL_S = 0.005
 CALLS_TIMEOUT_S = 60.0
 SAME_FACTS = ("block_size", "max_model_len", "tasks")
 
 
-class Client(Protocol):
-    """The link to the engines."""
-
-    newcomers: dict[int, Any]
-
-    @property
-    def engines(self) -> Mapping[int, Any]: ...
-
-    @property
-    def awaited(self) -> Collection[int]: ...
-
-    @property
-    def dead(self) -> str | None: ...
-
-    def expect(self, facts: EngineFacts) -> None: ...
-
-    def promote(self, standby: int, facts: EngineFacts) -> None: ...
-
-    def drop_newcomer(self, index: int, reason: str) -> None: ...
-
-    async def call_engine(self, index: int, method: str, *args: Any) -> Any: ...
-
-    def has_calls(self, index: int) -> bool: ...
-
-    def check_alive(self) -> None: ...
-
-
 class Owner(Protocol):
-    """Who owns the engines. `changes`: by what they differ from ones just started.
+    """Who owns the engines, and whose listener moves their streams."""
 
-    Of newcomers of a fleet, `on_join(fleet, indexes)` is awaited before they get requests, `on_switch(indexes,
-    coordinator)` lets them take their places and moves streams, and `on_moved(indexes)` is awaited before the engines
-    that had these end. `on_refused(indexes)`: they take none.
-    """
+    engines: OwnedEngines
+    client: CoreClient
+    events: EngineEvents
+    num_together: int
 
-    fleets: Fleets
-    plan: PluginPlan
-    changes: Collection[str]
-    on_join: Callable[..., Awaitable[None]]
-    on_switch: Callable[..., None]
-    on_moved: Callable[..., Awaitable[None]]
-    on_refused: Callable[..., None]
-
-    @property
-    def client(self) -> Client: ...
-
-    @property
-    def num_together(self) -> int: ...
-
-    async def start_some(
-        self, fleet: EngineFleet, indexes: Sequence[int], meeting: RunDirectory
-    ) -> list[EngineFacts]: ...
-
-    async def wait_until_connected(self) -> None: ...
+    async def admit(self, indexes: Sequence[int]) -> None: ...
 
     def note(self, index: int, numbers: RecoveryStats) -> None: ...
 
@@ -108,33 +64,33 @@ class Replacement:
         except BaseException as error:
             if not isinstance(error, asyncio.CancelledError):  # else everything ends
                 await self._go_back()
-            if not owner.fleets.owners:
+            if not owner.engines.fleets.owners:
                 await asyncio.to_thread(self._fleet.shutdown)
             raise
 
     async def _replace(self, indexes: Sequence[int], fleet: EngineFleet) -> None:
         owner = self._owner
-        before = owner.fleets.owner(indexes[0])
+        before = owner.engines.fleets.owner(indexes[0])
         known = dict(before.engines)
         try:
             with contextlib.closing(fleet.run_directory()) as meeting:
-                for facts in await owner.start_some(fleet, indexes, meeting):
+                for facts in await owner.engines.start_some(fleet, indexes, meeting):
                     if facts.index in known:
                         check_same(known[facts.index], facts)
                     owner.client.expect(facts)
-                await owner.wait_until_connected()
-            await owner.on_join(fleet, indexes)
+                await owner.engines.wait_until_connected()
+            await owner.events.on_join(fleet, indexes)
             await self._take_over(indexes, fleet)
         except BaseException as error:
             for index in indexes:
                 owner.client.drop_newcomer(index, str(error))
-            owner.on_refused(indexes)
+            owner.events.on_refused(indexes)
             await asyncio.to_thread(fleet.stop, indexes)
             raise
         for index in indexes:
             logger.info("engine %d: another one has taken its place", index)
             owner.note(index, RecoveryStats(replacements=1))
-        await owner.on_moved(indexes)
+        await owner.admit(indexes)
         await asyncio.to_thread(before.stop, indexes)
 
     async def _take_over(self, indexes: Sequence[int], fleet: EngineFleet) -> None:
@@ -146,18 +102,18 @@ class Replacement:
                     f"a call of engine {waiting[0]} was not answered within {CALLS_TIMEOUT_S:g} s"
                 )
             await asyncio.sleep(POLL_S)
+        check_unchanged(await self._owner.events.divergence())
         self._move(indexes, fleet)
 
     def _move(self, indexes: Sequence[int], fleet: EngineFleet) -> None:
         owner = self._owner
-        check_unchanged(owner.changes)
         owner.client.check_alive()
-        fleets = owner.fleets
+        fleets = owner.engines.fleets
         with fleets.lock:
             for index in indexes:
                 if reason := fleet.dead.get(index):
                     raise LaunchError(f"it ended before it was used: {reason}")
-            owner.on_switch(indexes, fleet.coordinator)
+            owner.events.on_switch(indexes, fleet.coordinator)
             for index in indexes:
                 fleets.owners[index] = fleet
                 if fleet is fleets.current:
@@ -165,7 +121,7 @@ class Replacement:
 
     async def _go_back(self) -> None:
         """Engines that replaced others are replaced by ones like those that are left."""
-        fleets = self._owner.fleets
+        fleets = self._owner.engines.fleets
         for index in sorted(fleets.owners):
             if index not in self._owner.client.engines:  # it died, and is started as the others are
                 del fleets.owners[index]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from tenonry.continuity.budget import MAX_RESTARTS, WINDOW_S, RestartBudget
 from tenonry.interfaces.launcher import Death
-from tenonry.stats import RecoveryStats, StatRecord
+from tenonry.stats import RecoveryStats
+from tenonry_recovery.budget import RestartBudget
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("tenonry.recovery")
 POLL_S = 0.005
 RETRY_S = 0.5  # after a start that failed
 # What streams take to go on in other engines, roughly; a start would take processors from these meanwhile.
@@ -20,7 +20,7 @@ HEAD_START_S = 0.3
 
 
 class Served(Protocol):
-    """Those who wait for the engines."""
+    """Those who wait for the engines. `divergence`: why an engine that is started now would not be as it was."""
 
     @property
     def is_over(self) -> bool: ...
@@ -30,64 +30,62 @@ class Served(Protocol):
 
     def has(self, index: int) -> bool: ...
 
+    async def divergence(self) -> Collection[str]: ...
+
+    async def restart(self, indexes: Sequence[int]) -> None: ...
+
     async def admit(self, indexes: Sequence[int]) -> None: ...
+
+    def note(self, index: int, numbers: RecoveryStats) -> None: ...
 
     def give_up(self, index: int, reason: str) -> None: ...
 
 
 class Restarts:
-    """`restart(engine indexes)` starts engines, and returns when they can be used; then they are admitted. `lock` is
-    held meanwhile. Where others serve, it is called a moment later. An engine that is not started again is given up.
-    `num_together`: engines that step together die, and are started again or given up, together.
-
-    `obstacles`: why an engine that is started now would not be as it was. `num_at_once()`: how many need no start, and
-    need not wait for others that do; or 0.
+    """`served.restart` starts engines, and returns when they can be used; then they are admitted. `lock` is held
+    meanwhile. Where others serve, it is called a moment later. An engine that is not restarted is given up.
+    `num_together`: engines that step together die, and are restarted or given up, together. `num_at_once()`: how many
+    need no start, and need not wait for others that do; or 0.
     """
 
     def __init__(
         self,
         served: Served,
-        restart: Callable[[Sequence[int]], Awaitable[None]],
-        record: Callable[[StatRecord], None],
         lock: asyncio.Lock,
+        budget: RestartBudget | None = None,
         num_together: int = 1,
+        num_at_once: Callable[[], int] = lambda: 0,
     ) -> None:
         self._served = served
-        self._restart = restart
-        self._record = record
         self._lock = lock
+        self._num_at_once = num_at_once
         self._num_together = num_together
         self._is_group_over = False
-        self.obstacles: Collection[str] = ()
-        self.num_at_once: Callable[[], int] = lambda: 0
-        self._budget = RestartBudget()
+        self._budget = budget or RestartBudget()
         self._due: set[int] = set()
         self._deaths: dict[int, tuple[float, Death]] = {}  # and when
         self._task: asyncio.Task[None] | None = None
 
     def on_death(self, index: int, death: Death) -> None:
         """An engine is gone."""
-        self._count(index, RecoveryStats(deaths=1))
+        self._served.note(index, RecoveryStats(deaths=1))
         self._deaths[index] = (time.monotonic(), death)
         self._start_or_end(index)
         if self._due and self._task is None:
             self._task = asyncio.ensure_future(self._work())
 
     def _start_or_end(self, index: int, failure: str = "") -> None:
-        if self.obstacles:
-            self._end(index, f"it is not started again: {', '.join(sorted(self.obstacles))}")
-            return
         number = 0 if self._is_group_over else self._budget.take(index, time.monotonic())
         if not number:
-            text = failure or f"it was started again {MAX_RESTARTS} times in {WINDOW_S:g} s"
+            text = failure or f"it was started again {self._budget}"
             self._end(index, text)
             return
         logger.warning(
-            "engine %d is started again (%d of at most %d times in %g s)%s",
+            "restarting engine %d (attempt %d of %d within %g s)%s",
             index,
             number,
-            MAX_RESTARTS,
-            WINDOW_S,
+            self._budget.max_restarts,
+            self._budget.window_s,
             failure and f": {failure}",
         )
         self._due.add(index)
@@ -106,7 +104,7 @@ class Restarts:
     async def _work(self) -> None:
         try:
             async with self._lock:
-                if self._served.serves and not self.num_at_once():
+                if self._served.serves and not self._num_at_once():
                     await asyncio.sleep(HEAD_START_S)
                 has_failed = False
                 while self._due and not self._served.is_over:
@@ -114,7 +112,7 @@ class Restarts:
                         await asyncio.sleep(POLL_S)
                         continue
                     # One that cannot be started stops the others no longer.
-                    num_at_once = self._num_together if has_failed else self.num_at_once()
+                    num_at_once = self._num_together if has_failed else self._num_at_once()
                     indexes = sorted(self._due)[: num_at_once or None]
                     self._due.difference_update(indexes)
                     has_failed |= not await self._bring_back(indexes)
@@ -128,9 +126,14 @@ class Restarts:
     async def _bring_back(self, indexes: Sequence[int]) -> bool:
         # `scale` may have started some meanwhile.
         missing = [index for index in indexes if not self._served.has(index)]
+        if missing and (obstacles := await self._served.divergence()):
+            for index in missing:
+                self._end(index, f"it is not started again: {', '.join(sorted(obstacles))}")
+            self._due.update(set(indexes) - set(missing))
+            return False
         try:
             if missing:
-                await self._restart(missing)
+                await self._served.restart(missing)
         except Exception as error:  # noqa: BLE001 - it is tried again, or ends the engines
             if not self._served.is_over:  # else all are being shut down
                 await asyncio.sleep(RETRY_S)
@@ -144,11 +147,7 @@ class Restarts:
             died, _ = self._deaths[index]
             self._budget.served(index)
             silence_s = time.monotonic() - died
-            self._count(index, RecoveryStats(restarts=1, silence_s=silence_s))
+            self._served.note(index, RecoveryStats(restarts=1, silence_s=silence_s))
             logger.warning("engine %d serves again after %.1f s", index, silence_s)
         await self._served.admit(indexes)
         return True
-
-    def _count(self, index: int, numbers: RecoveryStats) -> None:
-        record = StatRecord(engine_index=index, time=time.monotonic(), recovery=numbers)
-        self._record(record)

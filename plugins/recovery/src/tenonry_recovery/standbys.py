@@ -7,18 +7,18 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from tenonry.config import EngineConfig
-from tenonry.continuity.budget import MAX_RESTARTS, WINDOW_S, RestartBudget
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.info import ModelInfo
 from tenonry.interfaces.launcher import FIRST_STANDBY, Death, Launcher, engine_name
 from tenonry.launch.fleet import EngineFleet
-from tenonry.replacement.replacement import Owner
 from tenonry.stats import RecoveryStats
+from tenonry_recovery.budget import RestartBudget
+from tenonry_recovery.replacement import Owner
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("tenonry.recovery")
 # Streams that have just moved compute their prompts again, and a start takes as much of a CPU as they do.
 DELAY_S = 1.0
 POLL_S = 0.5
@@ -27,15 +27,16 @@ LAST_INDEX = (1 << 16) - 1
 
 
 class Standbys:
-    """Keeps `wanted` engines ready from `listen` on. All methods but `died` run on the event loop.
+    """Keeps `wanted` engines ready from `listen` on. Event loop.
 
     Each has an index of its own, from `FIRST_STANDBY` on, until it takes a place. It is connected to the owner, and to
-    no other front end. `on_built` is awaited before one counts.
+    no other front end.
     """
 
-    on_built: Callable[[int], Awaitable[None]] | None = None
-
-    def __init__(self, owner: Owner, wanted: int) -> None:
+    def __init__(
+        self, owner: Owner, wanted: int, make_budget: Callable[[], RestartBudget] = RestartBudget
+    ) -> None:
+        self._make_budget = make_budget
         self._owner = owner
         self._wanted = wanted
         self._indexes = itertools.cycle(range(FIRST_STANDBY + 1, LAST_INDEX))
@@ -48,7 +49,7 @@ class Standbys:
         self._reset()
 
     def _reset(self) -> None:
-        self._budget = RestartBudget()
+        self._budget = self._make_budget()
         self._is_given_up = False
 
     @property
@@ -57,9 +58,9 @@ class Standbys:
         return len(self._ready) or int(self._built is not None)
 
     # ------------------------------------------------------------------ starting them
-    def listen(self, loop: asyncio.AbstractEventLoop) -> None:
+    def listen(self) -> None:
         """Start them in the background from now on."""
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
         self.fill()
 
     def fill(self) -> None:
@@ -77,7 +78,7 @@ class Standbys:
             await asyncio.sleep(DELAY_S)
             while self._is_missing:
                 # One that is started now would not be as the engines are.
-                if self._owner.changes or self._owner.client.awaited:
+                if self._owner.client.awaited or await self._owner.events.divergence():
                     await asyncio.sleep(POLL_S)
                     continue
                 self._built = asyncio.Event()
@@ -90,8 +91,9 @@ class Standbys:
             self._filling = None
 
     async def _build(self, index: int) -> None:
-        fleet = self._owner.fleets.current
-        plan = self._owner.plan
+        engines = self._owner.engines
+        fleet = engines.fleet
+        plan = engines.plan
         try:
             await self._start(index, fleet)
             if reason := fleet.dead.get(index):
@@ -106,20 +108,19 @@ class Standbys:
             raise
         self._ready[index] = fleet
         self._budget.served(0)
-        if plan is not self._owner.plan or fleet is not self._owner.fleets.current:
+        if plan is not engines.plan or fleet is not engines.fleet:
             await self._drop(index)
             return
         logger.info("%s is ready to take the place of an engine", engine_name(index))
         self._tell()
 
     async def _start(self, index: int, fleet: EngineFleet) -> None:
-        owner = self._owner
+        engines = self._owner.engines
         with contextlib.closing(fleet.run_directory()) as meeting:
-            (facts,) = await owner.start_some(fleet, [index], meeting)
-            owner.client.expect(facts)
-            await owner.wait_until_connected()
-        if self.on_built is not None:
-            await self.on_built(index)
+            (facts,) = await engines.start_some(fleet, [index], meeting)
+            self._owner.client.expect(facts)
+            await engines.wait_until_connected()
+        await self._owner.events.on_join(fleet, [index])
 
     async def _stop(self, index: int, fleet: EngineFleet, reason: str) -> None:
         self._owner.client.drop_newcomer(index, reason)
@@ -138,20 +139,15 @@ class Standbys:
         self.fill()
 
     # ------------------------------------------------------------------ their ends
-    def died(self, index: int, death: Death) -> None:
-        """From any thread. No stream knows of it."""
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: everything ends anyway
-                self._loop.call_soon_threadsafe(self._lost, index, str(death))
-
-    def _lost(self, index: int, reason: str) -> None:
+    def lost(self, index: int, death: Death) -> None:
+        """One of them died. No stream knows of it."""
         fleet = self._ready.pop(index, None)
         if fleet is None or self._loop is None:
             return
-        self._owner.client.drop_newcomer(index, reason)
+        self._owner.client.drop_newcomer(index, str(death))
         self._loop.run_in_executor(None, fleet.stop, [index])
         self._tell()
-        self._count_failure(reason)
+        self._count_failure(str(death))
         self.fill()
 
     def _count_failure(self, reason: str) -> None:
@@ -160,10 +156,9 @@ class Standbys:
             return
         self._is_given_up = True
         logger.error(
-            "%s; that was one too many (%d in %g s), and no engine stands by until engines are replaced",
+            "%s; limit exceeded (%s), and no engine stands by until engines are replaced",
             reason,
-            MAX_RESTARTS,
-            WINDOW_S,
+            self._budget,
         )
 
     # ------------------------------------------------------------------ their use

@@ -10,41 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from array import array
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
-from tenonry.continuity.restarts import Restarts
-from tenonry.continuity.suspects import CRASHES, MARGIN, Lost, OpenStream, Suspects
 from tenonry.errors import EngineDeadError, EngineGenerateError, ErrorCode, RequestError
 from tenonry.interfaces.launcher import Death
+from tenonry.interfaces.recovery import OpenCompletion, OpenStreams
 from tenonry.messages import EngineCoreRequest
 from tenonry.stats import RecoveryStats, StatRecord
+from tenonry_recovery.suspects import CRASHES, MARGIN, Lost, Suspects
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("tenonry.recovery")
 POLL_S = 0.005
-
-
-class OpenCompletion(Protocol):
-    """One engine request that has not ended. `delivered_ids`: its output tokens; `is_scheduled`: it is known to run."""
-
-    @property
-    def stream(self) -> OpenStream: ...
-
-    delivered_ids: array[int]
-    is_scheduled: bool
-
-
-class Outputs(Protocol):
-    """The open requests of a front end."""
-
-    def completion(self, handle: int) -> OpenCompletion | None: ...
-
-    def get(self, request_id: str) -> object: ...
-
-    def fail(self, handles: Iterable[int], error: Exception) -> list[int]: ...
 
 
 class Link(Protocol):
@@ -57,92 +36,34 @@ class Link(Protocol):
 class Links(Protocol):
     """The engines of a front end, and those that it waits for."""
 
-    dead: str | None
     awaited: set[int]
 
     @property
     def engines(self) -> Mapping[int, Link]: ...
 
-    def add_requests(self, requests: Sequence[EngineCoreRequest]) -> None: ...
-
     def send_requests(self, index: int, requests: Sequence[EngineCoreRequest]) -> None: ...
 
-    def abort_requests(self, handles: Sequence[int]) -> None: ...
 
-    def take_parked(self) -> list[list[EngineCoreRequest]]: ...
-
-
-class Recovery:
-    """The requests of engines that died. `restarts` starts these again, where this front end owns them; where it does
-    not, their owner says when suspects are to be tried, and when requests are let in or given up.
-
-    `on_end(reason)` is called for each engine that is given up. `lock`: held while engines are started.
-    """
-
-    on_end: Callable[[str], None]
-    restarts: Restarts | None = None
+class StreamRecovery:
+    """The requests of engines that died."""
 
     def __init__(
         self,
         client: Links,
-        outputs: Outputs,
+        streams: OpenStreams,
         record: Callable[[StatRecord], None],
         max_num_seqs: int,
     ) -> None:
         self._client = client
-        self._outputs = outputs
+        self._streams = streams
         self._record = record
-        self.lock = asyncio.Lock()
         self.suspects = Suspects(max_num_seqs)
         self._to_try: dict[str, list[EngineCoreRequest]] = {}  # suspects, by request id
         self._on_trial = ""  # the id of the request
 
-    # ------------------------------------------------------------------ engines
-    def on_death(self, index: int, death: Death, requests: Mapping[int, EngineCoreRequest]) -> None:
-        """An engine is gone: its requests go on elsewhere, or wait until it is started again."""
-        if self.restarts is not None:
-            self.restarts.on_death(index, death)
-        if not self.is_over:
-            self._go_on(index, death, self._lost(requests))
-
-    @property
-    def is_over(self) -> bool:
-        """No engine is left, or wanted."""
-        return self._client.dead is not None
-
-    @property
-    def serves(self) -> bool:
-        """Whether engines are left to which streams go."""
-        return any(not link.dead for link in self._client.engines.values())
-
-    def has(self, index: int) -> bool:
-        """Whether this engine is there."""
-        return index in self._client.engines
-
-    async def admit(self, indexes: Sequence[int]) -> None:
-        """These engines are ready: first for suspects, then for all."""
-        await self.try_suspects(indexes)
-        self.let_in(indexes)
-
-    def let_in(self, indexes: Sequence[int]) -> None:
-        """Requests may go to those that have not died meanwhile."""
-        for index in indexes:
-            link = self._client.engines.get(index)
-            if link is not None and not link.dead:
-                self._client.awaited.discard(index)
-        self._send_parked()
-
-    def give_up(self, index: int, reason: str) -> None:
-        """This engine is not started again."""
-        self._client.awaited.discard(index)
-        self.on_end(reason)
-        if not self.is_over:
-            self._send_parked()
-            if not self._client.awaited:
-                self._fail_suspects(reason)
-
     # ------------------------------------------------------------------ requests
-    def _fail_suspects(self, reason: str) -> None:
+    def fail_suspects(self, reason: str) -> None:
+        """No engine is awaited in which they could be tried."""
         for request_id, requests in self._to_try.items():
             self._fail(requests, _poisoned(request_id, reason))
         self._to_try = {}
@@ -151,7 +72,7 @@ class Recovery:
         """Open requests with what was delivered, by stream, in order of arrival."""
         by_id: dict[str, Lost] = {}
         for handle in sorted(requests):
-            completion = self._outputs.completion(handle)
+            completion = self._streams.completion(handle)
             if completion is None:
                 continue
             stream = completion.stream
@@ -179,8 +100,10 @@ class Recovery:
         if requests:
             self._count(index, num_requests, num_tokens)
 
-    def _go_on(self, index: int, death: Death, lost: list[Lost]) -> None:
-        suspects = self.suspects.crashed(lost, self._outputs.get, has_stepped=death.began_step)
+    def resume(self, index: int, death: Death, requests: Mapping[int, EngineCoreRequest]) -> None:
+        """An engine died that ran these: they go on elsewhere, or wait until it is restarted."""
+        lost = self._lost(requests)
+        suspects = self.suspects.crashed(lost, self._streams.is_open, has_stepped=death.began_step)
         num_requests = 0
         num_tokens = 0
         for each in lost:
@@ -194,8 +117,9 @@ class Recovery:
             if is_suspect:
                 self._to_try[each.stream.request_id] = each.requests
             else:
-                self._send(each.requests)
-        self._count(index, num_requests, num_tokens)
+                self._streams.send(each.requests)
+        if requests:
+            self._count(index, num_requests, num_tokens)
 
     def _count(self, index: int, num_requests: int, num_tokens: int) -> None:
         numbers = RecoveryStats(requests_continued=num_requests, tokens_recomputed=num_tokens)
@@ -223,20 +147,8 @@ class Recovery:
             return _poisoned(request_id, death)
         return None
 
-    def _send(self, requests: Sequence[EngineCoreRequest]) -> None:
-        try:
-            self._client.add_requests(requests)
-        except (EngineDeadError, EngineGenerateError, RequestError) as error:
-            self._fail(requests, error)
-
-    def _send_parked(self) -> None:
-        for requests in self._client.take_parked():
-            self._send(requests)
-
     def _fail(self, requests: Sequence[EngineCoreRequest], error: Exception) -> None:
-        handles = [request.handle for request in requests]
-        siblings = self._outputs.fail(handles, error)
-        self._client.abort_requests([*handles, *siblings])
+        self._streams.fail([request.handle for request in requests], error)
 
     # ------------------------------------------------------------------ suspects
     async def try_suspects(self, indexes: Sequence[int]) -> None:
@@ -275,7 +187,7 @@ class Recovery:
             await asyncio.sleep(POLL_S)
 
     def _completion(self, request: EngineCoreRequest) -> OpenCompletion | None:
-        return self._outputs.completion(request.handle)
+        return self._streams.completion(request.handle)
 
 
 def _check_own(lost: Lost, what: str) -> None:

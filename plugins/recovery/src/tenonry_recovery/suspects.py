@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from tenonry.interfaces.recovery import OpenStream
 from tenonry.messages import EngineCoreRequest
 
 # A dead engine computed some tokens that nobody got. A request that has had more new ones since its last crash
 # has passed the place where that one happened.
 MARGIN = 8
 CRASHES = 2
-
-
-class OpenStream(Protocol):
-    """A caller's request that has not ended. `request`: the first of its engine requests."""
-
-    request: EngineCoreRequest
-    request_id: str
-
-    @property
-    def num_generated(self) -> int: ...
 
 
 @dataclass(slots=True, eq=False)

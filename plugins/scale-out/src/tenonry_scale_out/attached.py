@@ -9,7 +9,7 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tenonry import errors
@@ -18,10 +18,10 @@ from tenonry.client.engines import Engines
 from tenonry.client.load_balancer import EngineChooser
 from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
-from tenonry.continuity.recovery import Recovery
 from tenonry.errors import ConfigError, EngineDeadError, LaunchError, TenonryError, Unsupported
 from tenonry.info import EngineInfo
 from tenonry.interfaces.launcher import Death
+from tenonry.interfaces.recovery import EngineEvents
 from tenonry.plugin.plan import PluginPlan
 from tenonry.stats import IterationStats, StatRecord
 from tenonry.transport.keys import keys_of
@@ -180,6 +180,8 @@ class AttachedEngines(Engines):
     """Those that the supervisor at the other end of `link` owns: `AsyncLLM(config, engines=AttachedEngines(…))`."""
 
     stats: StatForwarder
+    _events: EngineEvents  # these two from `start` on
+    _follower: Follower
 
     def __init__(self, config: EngineConfig, link: ControlLink) -> None:
         attachment = link.attachment
@@ -190,31 +192,22 @@ class AttachedEngines(Engines):
         self.stats = StatForwarder(config, link)
         self._link = link
         chooser = EngineChooser(config, self.plan, attachment.index)
-        self.client = CoreClient(chooser, self._on_engine_dead, keys_of(attachment.curve_keys))
-        self.client.num_clients = attachment.count
+        self.client = CoreClient(
+            chooser,
+            self._on_engine_dead,
+            keys_of(attachment.curve_keys),
+            recovers=attachment.recovers,
+            num_clients=attachment.count,
+        )
         self._dead_engines: set[tuple[int, int]] = set()  # with their epochs
         self._pids: dict[str, int] = {}
         self._call_ids = itertools.count(1)
         self._replacing: dict[int, asyncio.Future[Replaced]] = {}
-        self._follower: Follower | None = None
 
-    @property
-    def can_restart(self) -> bool:
-        return self._link.attachment.recovers
-
-    def recover(self, recovery: Recovery, changes: Collection[str]) -> None:
-        """The supervisor starts engines again; this front end follows it."""
-        self._follower = Follower(
-            self.client,
-            recovery,
-            changes,
-            lambda indexes: self.on_join(None, indexes),
-            lambda *switched: self.on_switch(*switched),  # noqa: PLW0108 - as above
-            self._link.send,
-        )
-
-    def start(self) -> None:
+    def start(self, events: EngineEvents) -> None:
         """Wait until the engines are ready and connected. Raises LaunchError or EngineDeadError."""
+        self._events = events
+        self._follower = Follower(self.client, events, self._link.send)
         attachment = self._link.attachment
         self._link.send(
             ServerHello(*self.client.bind(attachment.input_address, attachment.output_address))
@@ -275,21 +268,19 @@ class AttachedEngines(Engines):
 
     def _follow(self, message: RecoveryTask | EnginesAdmitted | EngineGivenUp) -> None:
         """A part of a recovery."""
-        if self._follower is None:
-            return
         match message:
             case RecoveryTask():
                 self._follower.take(message)
             case EnginesAdmitted(indexes):
-                self._follower.recovery.let_in(indexes)
+                self._events.on_admitted(indexes)
             case EngineGivenUp(index, reason):
-                self._follower.recovery.give_up(index, reason)
+                self._events.on_given_up(index, reason)
 
     def _change(self, message: EnginesChanged) -> None:
         self.info = message.info
         self.plan = message.plan
         self._pids = message.pids
-        self.on_change(EngineConfig.model_validate_json(message.config))
+        self._events.on_change(EngineConfig.model_validate_json(message.config))
 
     def _on_engine_dead(self, index: int, death: Death, epoch: int = 0) -> None:
         """The supervisor reports a death, or the engine itself, which has no other epoch; the first report counts."""
@@ -297,14 +288,14 @@ class AttachedEngines(Engines):
         if (
             newcomer is not None and newcomer.epoch == epoch
         ):  # it has its place, as the supervisor knows
-            self.on_switch([index], None)
+            self._events.on_switch([index], None)
         link = self.client.engines.get(index)
         if not epoch and link is not None:
             epoch = link.epoch
         if (index, epoch) not in self._dead_engines:
             self._dead_engines.add((index, epoch))
             self._pids.pop(f"engine {index}", None)
-            self.on_death(index, death)
+            self._events.on_death(index, death)
 
     def pids(self) -> dict[str, int]:
         """Processes of the engines: name → process id."""

@@ -9,40 +9,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from tenonry.client.core_client import CoreClient
-from tenonry.continuity.recovery import Recovery
 from tenonry.errors import TenonryError
-from tenonry.messages import CoordinatorFacts
+from tenonry.interfaces.recovery import EngineEvents
 from tenonry_scale_out.messages import RecoveryTask, TaskDone
 
 logger = logging.getLogger("tenonry.scale_out")
 POLL_S = 0.005
 CALLS_TIMEOUT_S = 60.0
-Switch = Callable[[Sequence[int], CoordinatorFacts | None], None]
 
 
 class Follower:
-    """`recovery`: of the requests of this front end; `changes`: by what engines differ from ones just started.
-    `on_join` is awaited before an engine gets requests; `switch` lets newcomers take their places; `answer` sends to
-    the supervisor.
-    """
+    """`events`: the listener of this front end; `answer` sends to the supervisor."""
 
     def __init__(
-        self,
-        client: CoreClient,
-        recovery: Recovery,
-        changes: Collection[str],
-        on_join: Callable[[Sequence[int]], Awaitable[None]],
-        switch: Switch,
-        answer: Callable[[TaskDone], None],
+        self, client: CoreClient, events: EngineEvents, answer: Callable[[TaskDone], None]
     ) -> None:
         self._client = client
-        self.recovery = recovery
-        self._changes = changes
-        self._on_join = on_join
-        self._switch = switch
+        self._events = events
         self._answer = answer
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -65,23 +51,24 @@ class Follower:
                     await self._connect(task.indexes)
                 case "switch":
                     await self._until_answered(task.indexes)
-                    self._switch(task.indexes, task.coordinator)
+                    self._events.on_switch(task.indexes, task.coordinator)
                 case "drop":
                     for index in task.indexes:
                         self._client.drop_newcomer(index, "it was not needed")
                 case "try":
-                    await self.recovery.try_suspects(task.indexes)
+                    await self._events.on_started(task.indexes)
         except TenonryError as error:  # the engine died again, or this front end ends
             logger.warning("engines %s: %s failed: %s", task.indexes, task.step, error)
             failure = str(error)
-        self._answer(TaskDone(task.number, sorted(self._changes), list(addresses), failure))
+        obstacles = sorted(await self._events.divergence())
+        self._answer(TaskDone(task.number, obstacles, list(addresses), failure))
 
     async def _connect(self, indexes: Sequence[int]) -> None:
         newcomers = self._client.newcomers
         while self._client.unconnected().intersection(indexes, newcomers):  # noqa: ASYNC110 - sockets raise no event for it
             await asyncio.sleep(POLL_S)
         await self._until_answered(indexes)  # what they said may stand against it
-        await self._on_join(indexes)
+        await self._events.on_join(None, indexes)
 
     async def _until_answered(self, indexes: Sequence[int]) -> None:
         """No call waits for an engine that is replaced; one that takes longer fails with it."""

@@ -20,6 +20,7 @@ from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, EngineGenerateError, LaunchError, Unsupported
 from tenonry.interfaces.launcher import Death, Launcher, LauncherContext
+from tenonry.interfaces.recovery import EngineEvents
 from tenonry.launch.supervise import STOP_TIMEOUT_S, describe_exit
 from tenonry.messages import CoordinatorFacts, EngineFacts, EngineZmqAddresses
 from tenonry.plugin.manager import build_plugin
@@ -96,6 +97,7 @@ class LeadingEngines(Engines):
         self._config = config.replaced(
             data_parallel_rank=None,
             data_parallel_size_local=1,
+            engine_death="stop",
             expert_rendezvous=config.expert_rendezvous + BY_RANK,
         )
         self._owned = OwnedEngines(self._config, context=context)
@@ -104,11 +106,10 @@ class LeadingEngines(Engines):
         self.stats = self._owned.stats
         self.client = self._owned.client
 
-    def start(self) -> None:
+    def start(self, events: EngineEvents) -> None:
         """Return when the engines of all servers are ready. Raises LaunchError or ConfigError."""
-        self._owned.on_death = self.on_death
         self.client.leaving.update(range(1, self._config.data_parallel_size))
-        self._owned.start()
+        self._owned.start(events)
         self.info = self._owned.info
 
     def pids(self) -> dict[str, int]:
@@ -123,6 +124,8 @@ class LeadingEngines(Engines):
 
 class JoinedEngines(Engines):
     """The one engine of a server of rank 1 or above. It ends with the group, and the group with it."""
+
+    _events: EngineEvents  # from `start` on
 
     def __init__(self, config: EngineConfig, context: str = "library") -> None:
         self._index = config.data_parallel_rank or 0
@@ -151,8 +154,9 @@ class JoinedEngines(Engines):
         self.client = JoinedClient(chooser, self._lost, self._keys)
 
     # ------------------------------------------------------------------ start
-    def start(self) -> None:
+    def start(self, events: EngineEvents) -> None:
         """Return when the engines of all servers are ready. Raises LaunchError."""
+        self._events = events
         self.reports.start()
         self._find_leader()
         with contextlib.closing(RunDirectory()) as meeting:
@@ -240,7 +244,7 @@ class JoinedEngines(Engines):
             is_serving = self._is_serving
         self.reports.ended(index, death)
         if is_serving:
-            self.on_death(index, death)
+            self._events.on_death(index, death)
 
     def pids(self) -> dict[str, int]:
         return self._launcher.pids()

@@ -23,10 +23,9 @@ from tenonry.client.engines import OwnedEngines
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, TenonryError
 from tenonry.info import EngineInfo
-from tenonry.interfaces.launcher import Death
+from tenonry.interfaces.launcher import FIRST_STANDBY, Death
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import EngineCoreOutputs
-from tenonry.replacement.replacement import check_unchanged
 from tenonry.stats import SchedulerStats
 from tenonry.transport.folder import RunDirectory
 from tenonry_scale_out.channel import ControlRouter
@@ -87,8 +86,6 @@ class Hub:
         self._on_engine_died = on_engine_died
         self._num_servers = num_servers
         self._engines = OwnedEngines(config, context=context, coordinated=True)
-        self._engines.on_death = self._on_engine_dead
-        self._engines.on_change = lambda _: self._on_change()
         self._client = self._engines.client
         self._stats = self._engines.stats
         self._control = ControlRouter(self._on_message)
@@ -100,10 +97,17 @@ class Hub:
         self._deaths: queue.SimpleQueue[tuple[EngineLink | None, int, Death]] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._client.recovers = self._engines.can_restart
-        self._recovery = SharedRecovery(
-            self._engines, self._serving, self._control.send, on_engine_died
-        )
+        with contextlib.ExitStack() as built:
+            built.callback(self._engines.shutdown)
+            self._recovery = SharedRecovery(
+                self._engines,
+                self._serving,
+                self._control.send,
+                on_death=self._on_engine_dead,
+                on_change=self._on_change,
+                on_end=on_engine_died,
+            )
+            built.pop_all()
 
     def _serving(self) -> dict[bytes, int]:
         return {
@@ -148,7 +152,7 @@ class Hub:
 
     def start(self) -> None:
         """Start the engines; returns when they can be used. Raises LaunchError or ConfigError."""
-        self._engines.start()
+        self._engines.start(self._recovery)
 
     def listen(self, loop: asyncio.AbstractEventLoop) -> None:
         """Serve the servers from now on."""
@@ -159,7 +163,7 @@ class Hub:
             self._on_outputs
         )  # the descriptor is edge-triggered: something may be there already
         loop.call_soon(self._on_deaths)
-        self._engines.standbys.listen(loop)
+        self._recovery.plugin.listen()
 
     # ------------------------------------------------------------------ engines
     def _on_engine_dead(self, index: int, death: Death) -> None:
@@ -173,6 +177,9 @@ class Hub:
     def _on_deaths(self) -> None:
         while not self._deaths.empty():
             link, index, death = self._deaths.get()
+            if index >= FIRST_STANDBY:  # no front end knows it
+                self._recovery.plugin.on_death(index, death, {})
+                continue
             if self._client.engines.get(index) is not link:  # another one has its place already
                 continue
             logger.error("the engine died: %s", death)
@@ -183,8 +190,7 @@ class Hub:
                 EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats())
             )  # no work left
             self._broadcast(EngineDied(index, death, link.epoch if link else 0))
-            if self._client.recovers:
-                self._recovery.restarts.on_death(index, death)
+            self._recovery.plugin.on_death(index, death, {})
             self._on_engine_died(str(death))
 
     @property
@@ -300,8 +306,7 @@ class Hub:
         answer = Replaced(request.call_id)
         try:
             async with self._recovery.lock:
-                check_unchanged(await self._recovery.obstacles())
-                await self._engines.replace(json.loads(request.changes))
+                await self._recovery.plugin.replace(json.loads(request.changes))
         except Exception as error:
             if not isinstance(error, TenonryError):
                 logger.exception("engines could not be replaced")
@@ -382,6 +387,7 @@ class Hub:
     def shutdown(self, timeout: float = 5.0) -> None:
         """Stop the engines, after the servers have ended. Idempotent."""
         self._control.read(DRAIN_GRACE_MS)
+        self._recovery.plugin.shutdown()
         self._engines.shutdown(timeout)
         for server in self._servers.values():
             server.run_directory.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import os
 import queue
@@ -17,15 +16,15 @@ import msgspec
 import zmq
 
 from tenonry.config import EngineConfig
-from tenonry.continuity.fallbacks import fallbacks_of
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.info import ModelInfo
 from tenonry.interfaces.coordination import NODE_IDENTITY
 from tenonry.interfaces.launcher import Death, EngineSpec, Launcher, LauncherContext, engine_name
+from tenonry.interfaces.recovery import EngineRecovery
 from tenonry.launch.supervise import STOP_SIGNAL, STOP_TIMEOUT_S, describe_exit
 from tenonry.logs import configure_logging
 from tenonry.plugin.manager import PluginManager, build_plugin
-from tenonry.plugin.plan import PluginPlan
+from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry.transport.keys import CurveKeys, read_keys
 from tenonry.transport.sockets import make_socket, tcp_address
 from tenonry_scale_out.nodes import (
@@ -53,7 +52,8 @@ def run_headless(config: EngineConfig) -> int:
     manager = PluginManager(config.plugins)
     plan = manager.plan(config, launcher=True)
     node = HeadlessNode(config, plan, manager.resolve_model(config))
-    for fallback in fallback_configs(config, manager):
+    recovery: type[EngineRecovery] = load_class(plan.get("engine_recovery"))
+    for fallback in recovery.alternatives(config, manager):
         node.offer(fallback, manager.plan(fallback))
     setproctitle("tenonry: node")
     configure_logging("node")
@@ -62,13 +62,6 @@ def run_headless(config: EngineConfig) -> int:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, _: node.stop(may_abort=number != signal.SIGHUP))
     return node.run()
-
-
-def fallback_configs(config: EngineConfig, manager: PluginManager) -> list[EngineConfig]:
-    """All that engines may be started with instead: with one of the fallbacks, or with several."""
-    found = fallbacks_of(config, manager).items()
-    several = (itertools.combinations(found, count) for count in range(1, len(found) + 1))
-    return [config.replaced(**dict(some)) for some in itertools.chain.from_iterable(several)]
 
 
 def engine_specs(
@@ -122,7 +115,8 @@ class HeadlessNode:
         self._first = plugins_of(config)
         self._specs: dict[str, list[EngineSpec]] = {}  # by their plugins
         self.offer(config, plan)
-        self._restarts = config.engine_death == "restart"
+        recovery: type[EngineRecovery] = load_class(plan.get("engine_recovery"))
+        self._restarts = recovery.restarts(config)
         self._is_complete = False  # the engines of all nodes have been ready
         self._number = 0  # of the last order
         self._process = time.time_ns()

@@ -11,15 +11,17 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tenonry.client.engines import OwnedEngines
-from tenonry.continuity.restarts import Restarts
+from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, LaunchError
+from tenonry.interfaces.launcher import FIRST_STANDBY, Death
+from tenonry.interfaces.recovery import EngineEvents, EngineRecovery, RecoveryContext
 from tenonry.launch.fleet import EngineFleet
-from tenonry.messages import CoordinatorFacts
-from tenonry.replacement.replacement import CALLS_TIMEOUT_S, check_unchanged
+from tenonry.messages import CoordinatorFacts, EngineCoreRequest
+from tenonry.plugin.manager import build_plugin
 from tenonry_scale_out.messages import (
     EngineGivenUp,
     EnginesAdmitted,
@@ -30,11 +32,30 @@ from tenonry_scale_out.messages import (
 
 logger = logging.getLogger("tenonry.scale_out")
 ANSWER_TIMEOUT_S = 10.0
+CALLS_TIMEOUT_S = 60.0
 
 
-class SharedRecovery:
-    """`servers()`: the front ends that serve, identity → index. `send(identity, message)` to one of them.
-    `on_end(reason)` is called for each engine that is given up.
+class NoStreams:
+    """The open requests of a supervisor."""
+
+    def completion(self, handle: int) -> None:
+        return None
+
+    def is_open(self, request_id: str) -> bool:
+        return False
+
+    def send(self, requests: Sequence[EngineCoreRequest]) -> None:
+        """There are none."""
+
+    def fail(self, handles: Iterable[int], error: Exception) -> None:
+        """There are none."""
+
+
+class SharedRecovery(EngineEvents):
+    """Listens to the engines, lets `plugin` decide, and passes on what becomes of them.
+
+    `servers()`: the front ends that serve, identity → index. `send(identity, message)` to one of them. `on_death` is
+    called from any thread, `on_change` for each configuration, `on_end(reason)` for each engine that is given up.
     """
 
     def __init__(
@@ -42,56 +63,62 @@ class SharedRecovery:
         engines: OwnedEngines,
         servers: Callable[[], Mapping[bytes, int]],
         send: Callable[[bytes, SupervisorMessage], None],
+        *,
+        on_death: Callable[[int, Death], None],
+        on_change: Callable[[], None],
         on_end: Callable[[str], None],
     ) -> None:
         self._engines = engines
         self._client = engines.client
         self._servers = servers
         self._send = send
+        self._on_death = on_death
+        self._on_change = on_change
         self._on_end = on_end
         self._numbers = itertools.count(1)
         self._asked: dict[int, tuple[bytes, asyncio.Future[TaskDone]]] = {}
-        self._obstacles: set[str] = set()
-        self.lock = asyncio.Lock()
-        engines.on_join = self._connect_all
-        engines.on_switch = self._take_over
-        engines.on_moved = self._switch_all
-        engines.on_refused = self._drop
+        self._switching: set[int] = (
+            set()
+        )  # engines that replace others, and of which front ends do not know that
         self._coordinator: CoordinatorFacts | None = None  # of those that switch
-        self.restarts = Restarts(
-            self, self._restart, engines.stats.record, self.lock, engines.num_together
-        )
-        self.restarts.obstacles = self._obstacles
-        self.restarts.num_at_once = lambda: engines.standbys.num_at_once
+        context = RecoveryContext(engines.config, engines=engines, events=self, streams=NoStreams())
+        self.lock = context.lock
+        self.plugin: EngineRecovery = build_plugin(engines.plan.get("engine_recovery"), context)
 
-    # ------------------------------------------------------------------ what Restarts asks
-    @property
-    def is_over(self) -> bool:
-        """No engine is left, or wanted."""
-        return self._client.dead is not None
+    # ------------------------------------------------------------------ what happens to engines
+    def on_death(self, index: int, death: Death) -> None:
+        self._on_death(index, death)
 
-    @property
-    def serves(self) -> bool:
-        """Whether engines are left to which streams go."""
-        return any(not link.dead for link in self._client.engines.values())
+    def on_change(self, config: EngineConfig) -> None:
+        self._on_change()
+        self.plugin.on_change(config)
 
-    def has(self, index: int) -> bool:
-        """Whether this engine is there."""
-        return index in self._client.engines
+    def on_switch(self, indexes: Sequence[int], coordinator: CoordinatorFacts | None) -> None:
+        self._client.take_over(indexes, coordinator)
+        self._coordinator = coordinator
+        self._switching.update(indexes)
 
-    async def admit(self, indexes: Sequence[int]) -> None:
-        """One front end after the other tries its suspects; then requests of all may come."""
+    def on_refused(self, indexes: Sequence[int]) -> None:
+        self._broadcast(self._task("drop", indexes))
+
+    async def on_started(self, indexes: Sequence[int]) -> None:
+        """One front end after the other tries its suspects. Engines that were replaced are there until then."""
+        if self._switching.intersection(indexes):
+            self._switching.difference_update(indexes)
+            await self._ask_all("switch", indexes, None, coordinator=self._coordinator)
         for identity in list(self._servers()):
             if all(map(self._lives, indexes)):
                 task = self._task("try", indexes)
                 with contextlib.suppress(TimeoutError):  # the front end ended
                     await self._ask(identity, task, None)
+
+    def on_admitted(self, indexes: Sequence[int]) -> None:
+        """Requests of all front ends may come."""
         alive = [index for index in indexes if self._lives(index)]
         self._client.awaited.difference_update(alive)
         self._broadcast(EnginesAdmitted(alive))
 
-    def give_up(self, index: int, reason: str) -> None:
-        """This engine is not started again."""
+    def on_given_up(self, index: int, reason: str) -> None:
         self._client.awaited.discard(index)
         if not self._client.engines and not self._client.awaited:
             self._client.dead = reason
@@ -102,27 +129,21 @@ class SharedRecovery:
         link = self._client.engines.get(index)
         return link is not None and not link.dead
 
-    # ------------------------------------------------------------------ starting
-    async def _restart(self, indexes: Sequence[int]) -> None:
-        """Raises LaunchError."""
-        self._obstacles.update(await self.obstacles())
-        if self._obstacles:
-            raise LaunchError(", ".join(sorted(self._obstacles)))
-        await self._engines.restart(indexes)
-
-    async def obstacles(self) -> set[str]:
-        """By what engines differ from ones just started."""
+    async def divergence(self) -> set[str]:
+        """As the front ends know it."""
         answers = await self._ask_all("check", (), ANSWER_TIMEOUT_S)
         return {each for answer in answers for each in answer.obstacles}
 
-    async def _connect_all(self, fleet: EngineFleet, indexes: Sequence[int]) -> None:
+    # ------------------------------------------------------------------ starting
+    async def on_join(self, fleet: Any, indexes: Sequence[int]) -> None:
         """Raises EngineDeadError if one of the engines died meanwhile."""
+        if indexes[0] >= FIRST_STANDBY:  # it is connected to no front end
+            return
         servers = self._servers().items()
         if self._client.newcomers.keys() & indexes:  # all front ends get them, or none does
             connects = [self._connect(*server, fleet, indexes) for server in servers]
             try:
-                for answer in await asyncio.gather(*connects):
-                    check_unchanged(answer.obstacles)
+                await asyncio.gather(*connects)
             except TimeoutError as error:
                 raise LaunchError(
                     f"an API server is not connected to engines {list(indexes)}: {str(error) or 'no answer in time'}"
@@ -181,19 +202,6 @@ class SharedRecovery:
         if answer.error:
             raise EngineGenerateError(answer.error)
         return answer
-
-    # ------------------------------------------------------------------ replacing
-    def _take_over(self, indexes: Sequence[int], coordinator: CoordinatorFacts | None) -> None:
-        self._client.take_over(indexes, coordinator)
-        self._coordinator = coordinator
-
-    async def _switch_all(self, indexes: Sequence[int]) -> None:
-        """Return when every front end uses these engines, or has ended; the ones before are there until then."""
-        await self._ask_all("switch", indexes, None, coordinator=self._coordinator)
-        await self.admit(indexes)
-
-    def _drop(self, indexes: Sequence[int]) -> None:
-        self._broadcast(self._task("drop", indexes))
 
     # ------------------------------------------------------------------ front ends
     def _task(self, step: Any, indexes: Sequence[int], **fields: Any) -> RecoveryTask:

@@ -25,6 +25,7 @@ PUBLIC = (
     # values and settings
     "tenonry",
     "tenonry.config",
+    "tenonry.config.replaceable",
     "tenonry.config.sources",
     "tenonry.errors",
     "tenonry.gpus",

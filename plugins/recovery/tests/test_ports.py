@@ -12,15 +12,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tenonry.continuity import budget
 from tenonry.errors import LaunchError
-from tenonry.replacement import standbys
+from tenonry_recovery import standbys
 from tenonry_testkit.kernel.served import Served
 from tenonry_testkit.served import collect, params, tokens
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("forked_children", "no_limit")]
 LONG = params(max_tokens=40)
 TIMES = 5
+RESTARTS = {"name": "resume", "options": {"max_restarts": 1000}}
 BROKEN = """
 from tenonry_testkit.fakes import ReferenceScheduler
 
@@ -32,8 +32,7 @@ class Broken(ReferenceScheduler):
 
 @pytest.fixture
 def no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No limit on restarts, and standbys without delay."""
-    monkeypatch.setattr(budget, "MAX_RESTARTS", 1000)
+    """Standbys without delay."""
     monkeypatch.setattr(standbys, "DELAY_S", 0.0)
     monkeypatch.setattr(standbys, "POLL_S", 0.01)
 
@@ -65,7 +64,7 @@ async def killed_under_load(served: Served, index: int) -> None:
 
 async def standby_is_ready(served: Served) -> None:
     served.engine.listen()
-    while not served.engine._engines.standbys._ready:  # noqa: ASYNC110 - no event reports it
+    while not served.engine._events.recovery.owner.standbys._ready:  # noqa: ASYNC110 - no event says so
         await asyncio.sleep(0.001)
 
 
@@ -81,7 +80,7 @@ async def settled(work: Awaitable[None], wanted: int) -> None:
 
 class TestFiles:
     def test_restarts_leave_none_open(self, serve):
-        served = serve()
+        served = serve(engine_recovery=RESTARTS)
 
         async def main() -> None:
             await collect(served.engine, [1], LONG, "first")
@@ -93,7 +92,7 @@ class TestFiles:
         assert run_directories() == []
 
     def test_nor_do_engines_that_stood_by(self, serve):
-        served = serve(standby_engines=1)
+        served = serve(standby_engines=1, engine_recovery=RESTARTS)
 
         async def once() -> None:
             await killed_under_load(served, 0)
@@ -110,7 +109,7 @@ class TestFiles:
         assert run_directories() == []
 
     def test_nor_do_engines_that_replaced_others(self, serve):
-        served = serve()
+        served = serve(engine_recovery=RESTARTS)
 
         async def main() -> None:
             await collect(served.engine, [1], LONG, "first")
@@ -122,7 +121,7 @@ class TestFiles:
         served.run(main())
 
     def test_engines_that_started_together_share_two_until_each_was_started_anew(self, serve):
-        served = serve(data_parallel_size=2)
+        served = serve(data_parallel_size=2, engine_recovery=RESTARTS)
 
         async def main() -> None:
             await collect(served.engine, [1], LONG, "first")
@@ -133,7 +132,7 @@ class TestFiles:
         served.run(main())
 
     def test_starts_that_fail_leave_no_more_than_the_last_one_did(self, serve, tmp_path):
-        served = serve()
+        served = serve(engine_recovery=RESTARTS)
         broken = tmp_path / "broken.py"
         broken.write_text(BROKEN, "utf-8")
 
@@ -151,7 +150,7 @@ class TestFiles:
         served.run(main())
 
     def test_scaling_up_and_down_leaves_none_open(self, serve):
-        served = serve()
+        served = serve(engine_recovery=RESTARTS)
 
         async def main() -> None:
             await collect(served.engine, [1], LONG, "first")

@@ -1,0 +1,164 @@
+"""What a front end does when something happens to its engines: the listener of `Engines`. Front end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from tenonry.client.admission import Admission
+from tenonry.client.core_client import CoreClient
+from tenonry.client.engine_link import EngineLink
+from tenonry.client.engines import Engines
+from tenonry.client.output_handler import OutputHandler
+from tenonry.client.output_processor import OutputProcessor
+from tenonry.client.stream import Completion
+from tenonry.config import EngineConfig
+from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError
+from tenonry.interfaces.launcher import Death
+from tenonry.interfaces.recovery import EngineEvents, EngineRecovery, RecoveryContext
+from tenonry.messages import CoordinatorFacts, EngineCoreOutputs, EngineCoreRequest
+from tenonry.plugin.manager import build_plugin
+from tenonry.stats import SchedulerStats
+
+logger = logging.getLogger(__name__)
+DRAIN_GRACE_S = 0.05  # for outputs of a dead engine that are still in the socket
+
+
+class Streams:
+    """The open requests, as a recovery may use them."""
+
+    def __init__(self, client: CoreClient, outputs: OutputProcessor) -> None:
+        self._client = client
+        self._outputs = outputs
+
+    def completion(self, handle: int) -> Completion | None:
+        return self._outputs.completion(handle)
+
+    def is_open(self, request_id: str) -> bool:
+        return self._outputs.get(request_id) is not None
+
+    def send(self, requests: Sequence[EngineCoreRequest]) -> None:
+        try:
+            self._client.add_requests(requests)
+        except (EngineDeadError, EngineGenerateError, RequestError) as error:
+            self.fail([request.handle for request in requests], error)
+
+    def fail(self, handles: Iterable[int], error: Exception) -> None:
+        ended = list(handles)
+        self._client.abort_requests([*ended, *self._outputs.fail(ended, error)])
+
+
+class EngineListener(EngineEvents):
+    """Takes dead engines out of use, and passes them and their requests on to the recovery.
+
+    `join(fleet, indexes)` is awaited before engines that were added serve; `divergence`: how running engines differ
+    from ones just started.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        engines: Engines,
+        outputs: OutputProcessor,
+        handler: OutputHandler,
+        admission: Admission,
+        join: Callable[[Any, Sequence[int]], Awaitable[None]],
+        divergence: Collection[str],
+    ) -> None:
+        self._client = engines.client
+        self._stats = engines.stats
+        self._outputs = outputs
+        self._handler = handler
+        self._admission = admission
+        self._join = join
+        self._divergence = divergence
+        self._streams = Streams(self._client, outputs)
+        context = RecoveryContext(config, engines=engines, events=self, streams=self._streams)
+        self.lock = context.lock
+        record = engines.plan.get("engine_recovery")
+        self.recovery: EngineRecovery = build_plugin(record, context)
+        handler.post(0.0, self.recovery.listen)
+
+    # ------------------------------------------------------------------ deaths
+    def on_death(self, index: int, death: Death) -> None:
+        """Its streams end or move once outputs that it still sent have arrived."""
+        link = self._client.engines.get(index)
+        if link is not None:
+            logger.error("the engine died: %s", death)
+        self._client.engine_died(index, death)
+        self._handler.post(DRAIN_GRACE_S, self._remove, link, index, death)
+
+    def _remove(self, link: EngineLink | None, index: int, death: Death) -> None:
+        if self._client.engines.get(index) is not link:  # another one has its place already
+            return
+        self._client.abort_requests(self._handler.settle())
+        requests = self._client.remove_engine(index, str(death))
+        taken: Collection[int] = ()
+        if not self._handler.stopped:
+            taken = self._decide(self.recovery.on_death, index, death, requests)
+        if self._client.dead is not None:
+            self._handler.stop(EngineDeadError(f"the engine died: {death}"))
+        self._end(requests, taken, f"the engine of this request died: {death}")
+        if (
+            link is not None
+        ):  # no frame will bring the numbers of its requests, or that it runs none
+            last = EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats())
+            self._stats.observe(last, self._outputs.take_iteration(index))
+
+    def _decide(self, decide: Callable[..., Collection[int]], *args: Any) -> Collection[int]:
+        try:
+            return decide(*args)
+        except Exception:
+            logger.exception("the engine recovery failed")
+            return ()
+
+    def _end(self, requests: Iterable[int], taken: Collection[int], why: str) -> None:
+        """End what the recovery left."""
+        left = [handle for handle in requests if handle not in taken]
+        self._streams.fail(left, EngineDeadError(why))
+
+    def on_given_up(self, index: int, reason: str) -> None:
+        """With the last engine everything ends."""
+        client = self._client
+        logger.error("the engine is given up: %s", reason)
+        client.awaited.discard(index)
+        if not client.engines and not client.awaited:
+            client.dead = reason
+            self._handler.stop(EngineDeadError(f"the engine died: {reason}"))
+        if client.dead is None:
+            self._send_parked()
+            self.recovery.on_given_up(index, reason)
+
+    # ------------------------------------------------------------------ newcomers
+    async def on_join(self, fleet: Any, indexes: Sequence[int]) -> None:
+        await self._join(fleet, indexes)
+
+    def on_switch(self, indexes: Sequence[int], coordinator: CoordinatorFacts | None) -> None:
+        self._client.abort_requests(self._handler.settle())
+        for index, requests in self._client.take_over(indexes, coordinator).items():
+            taken = self._decide(self.recovery.on_moved, index, requests)
+            self._end(requests, taken, "the engine of this request was replaced")
+
+    async def on_started(self, indexes: Sequence[int]) -> None:
+        await self.recovery.on_started(indexes)
+
+    def on_admitted(self, indexes: Sequence[int]) -> None:
+        """Requests may go to those that have not died meanwhile."""
+        for index in indexes:
+            link = self._client.engines.get(index)
+            if link is not None and not link.dead:
+                self._client.awaited.discard(index)
+        self._send_parked()
+
+    def _send_parked(self) -> None:
+        for requests in self._client.take_parked():
+            self._streams.send(requests)
+
+    # ------------------------------------------------------------------ facts
+    def on_change(self, config: EngineConfig) -> None:
+        self._admission.config = config
+        self.recovery.on_change(config)
+
+    async def divergence(self) -> Collection[str]:
+        return self._divergence

@@ -1,0 +1,158 @@
+"""EngineRecovery: reaction to the death of an engine. Front end, or the supervisor of several; the event loop.
+
+`EngineEvents` is how a death gets there: the one listener of those who own engines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Protocol
+
+from tenonry.config import EngineConfig
+from tenonry.errors import Unsupported
+from tenonry.interfaces.launcher import Death
+from tenonry.interfaces.plugin import Plugin, PluginContext
+from tenonry.messages import CoordinatorFacts, EngineCoreRequest
+
+
+class EngineEvents:
+    """What happens to engines: one listener, passed to `Engines.start`. All but `on_death` run on the event loop.
+
+    A listener overrides what it needs.
+    """
+
+    def on_death(self, index: int, death: Death) -> None:
+        """An engine, or one that stands by, ended unasked. From any thread, once for each."""
+
+    async def on_join(self, fleet: Any, indexes: Sequence[int]) -> None:
+        """Engines of an `EngineFleet` were added, or one that stands by; they serve once this returns."""
+
+    def on_switch(self, indexes: Sequence[int], coordinator: CoordinatorFacts | None) -> None:
+        """Newcomers take these indexes; the streams of the engines before them move there."""
+
+    async def on_started(self, indexes: Sequence[int]) -> None:
+        """Engines were restarted or replaced; `on_admitted` follows once this returns."""
+
+    def on_admitted(self, indexes: Sequence[int]) -> None:
+        """New requests may go to these engines."""
+
+    def on_given_up(self, index: int, reason: str) -> None:
+        """A dead engine is not restarted."""
+
+    def on_refused(self, indexes: Sequence[int]) -> None:
+        """Newcomers that joined take no indexes, and are stopped."""
+
+    def on_change(self, config: EngineConfig) -> None:
+        """The engines run with this configuration."""
+
+    async def divergence(self) -> Collection[str]:
+        """Differences between running engines and ones just started, such as "engines sleep"."""
+        return ()
+
+
+class OpenStream(Protocol):
+    """A caller's request that has not ended. `request`: the first of its engine requests."""
+
+    request: EngineCoreRequest
+    request_id: str
+
+    @property
+    def num_generated(self) -> int: ...
+
+
+class OpenCompletion(Protocol):
+    """One engine request that has not ended. `delivered_ids`: its output tokens; `is_scheduled`: it is known to run."""
+
+    @property
+    def stream(self) -> OpenStream: ...
+
+    delivered_ids: array[int]
+    is_scheduled: bool
+
+
+class OpenStreams(Protocol):
+    """The open requests of a front end; a supervisor has none."""
+
+    def completion(self, handle: int) -> OpenCompletion | None:
+        """The completion of this handle, if it has not ended."""
+
+    def is_open(self, request_id: str) -> bool:
+        """Whether the stream of this id has not ended."""
+
+    def send(self, requests: Sequence[EngineCoreRequest]) -> None:
+        """Send the completions of one request to any engine, or keep them until one serves; they fail without."""
+
+    def fail(self, handles: Iterable[int], error: Exception) -> None:
+        """End requests with an error, and the other completions of the same streams."""
+
+
+@dataclass(slots=True)
+class RecoveryContext(PluginContext):
+    """`engines`: a `tenonry.client.engines.Engines`. `lock`: held while engines are started, added or removed."""
+
+    _: KW_ONLY
+    engines: Any
+    events: EngineEvents
+    streams: OpenStreams
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class EngineRecovery(Plugin[RecoveryContext]):
+    """Decides what becomes of dead engines and their requests. One per front end, and one in a supervisor of several.
+
+    Contract:
+    - No method but the coroutines waits; an exception of `on_death` or `on_moved` ends the streams they are about.
+    - A class that `restarts` calls, for each dead engine, either `on_started` and `on_admitted` or `on_given_up` of
+      the listener; until then new requests wait.
+
+    The base class is the kernel's own answer: the streams of a dead engine end with EngineDeadError.
+    """
+
+    @classmethod
+    def restarts(cls, config: EngineConfig) -> bool:
+        """Whether dead engines are restarted."""
+        return False
+
+    @classmethod
+    def alternatives(cls, config: EngineConfig, manager: Any) -> list[EngineConfig]:
+        """Other configurations that engines may be restarted with; `manager` is a PluginManager. Raises as it does."""
+        return []
+
+    def listen(self) -> None:
+        """The event loop runs."""
+
+    def on_death(
+        self, index: int, death: Death, requests: Mapping[int, EngineCoreRequest]
+    ) -> Collection[int]:
+        """An engine died that ran these requests, by handle. Returns the handles that were resumed or ended; the
+        streams of all others end with EngineDeadError.
+        """
+        return ()
+
+    def on_moved(self, index: int, requests: Mapping[int, EngineCoreRequest]) -> Collection[int]:
+        """An engine took the place of one that ran these requests; otherwise as `on_death`."""
+        return ()
+
+    async def on_started(self, indexes: Sequence[int]) -> None:
+        """These engines were restarted, and get no new requests until this returns."""
+
+    def on_given_up(self, index: int, reason: str) -> None:
+        """This engine is not restarted."""
+
+    def on_change(self, config: EngineConfig) -> None:
+        """The engines run with this configuration."""
+
+    async def replace(self, changes: Mapping[str, Any]) -> None:
+        """Start engines with these changes in place of the running ones, which serve on if this raises.
+
+        `lock` is held.
+        """
+        raise Unsupported(
+            "engines can be replaced while they run only with: pip install tenonry-recovery"
+        )
+
+    def shutdown(self) -> None:
+        """Stop what this started. Idempotent."""

@@ -1,0 +1,93 @@
+"""The engine recovery `resume`: engines come back, and their streams continue. Front end, or a supervisor."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from tenonry.config import EngineConfig
+from tenonry.interfaces.launcher import FIRST_STANDBY, Death
+from tenonry.interfaces.plugin import PluginOptions
+from tenonry.interfaces.recovery import EngineRecovery, RecoveryContext
+from tenonry.messages import EngineCoreRequest
+from tenonry.plugin.plan import load_class
+from tenonry_recovery.fallbacks import fallbacks_of
+
+
+class RecoveryOptions(PluginOptions):
+    """Restarts of each engine, and the seconds that they are counted over."""
+
+    max_restarts: int = Field(3, ge=0)
+    window_s: float = Field(60.0, gt=0)
+
+
+class ResumeStreams(EngineRecovery):
+    """`streams`: the requests of dead engines. `owner`: restarts these, where this process owns them; elsewhere their
+    owner reports when suspects are to be tried, and when requests are admitted or engines given up.
+    """
+
+    Options = RecoveryOptions
+
+    @classmethod
+    def restarts(cls, config: EngineConfig) -> bool:
+        return config.engine_death != "stop"
+
+    @classmethod
+    def alternatives(cls, config: EngineConfig, manager: Any) -> list[EngineConfig]:
+        """With one of the fallbacks, or with several."""
+        found = fallbacks_of(config, manager).items()
+        several = (itertools.combinations(found, count) for count in range(1, len(found) + 1))
+        return [config.replaced(**dict(some)) for some in itertools.chain.from_iterable(several)]
+
+    def __init__(self, context: RecoveryContext) -> None:
+        from tenonry_recovery.owner import OwnedRecovery
+        from tenonry_recovery.standbys import check_supported
+        from tenonry_recovery.streams import StreamRecovery
+
+        super().__init__(context)
+        self._engines = engines = context.engines
+        self._client = engines.client
+        launcher = load_class(engines.plan.get("launcher"))
+        check_supported(context.config, engines.model, launcher)
+        self.streams = StreamRecovery(
+            self._client, context.streams, engines.stats.record, context.config.max_num_seqs
+        )
+        self.owner = OwnedRecovery(context) if engines.is_owner else None
+
+    def listen(self) -> None:
+        if self.owner is not None:
+            self.owner.standbys.listen()
+
+    def on_death(
+        self, index: int, death: Death, requests: Mapping[int, EngineCoreRequest]
+    ) -> Collection[int]:
+        if index >= FIRST_STANDBY and self.owner is not None:
+            self.owner.standbys.lost(index, death)
+        if index >= FIRST_STANDBY or not self._client.recovers or self._client.dead is not None:
+            return ()
+        if self.owner is not None:
+            self.owner.restarts.on_death(index, death)
+        if self._client.dead is None:
+            self.streams.resume(index, death, requests)
+        return requests.keys()
+
+    def on_moved(self, index: int, requests: Mapping[int, EngineCoreRequest]) -> Collection[int]:
+        self.streams.move(index, requests)
+        return requests.keys()
+
+    async def on_started(self, indexes: Sequence[int]) -> None:
+        await self.streams.try_suspects(indexes)
+
+    def on_given_up(self, index: int, reason: str) -> None:
+        if not self._client.awaited:
+            self.streams.fail_suspects(reason)
+
+    def on_change(self, config: EngineConfig) -> None:
+        self.streams.suspects.max_num_seqs = config.max_num_seqs
+
+    async def replace(self, changes: Mapping[str, Any]) -> None:
+        """Raises what the start of an engine raises, ConfigError or Unsupported."""
+        await (self.owner or self._engines).replace(changes)
