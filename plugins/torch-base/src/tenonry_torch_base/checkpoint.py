@@ -183,7 +183,7 @@ class Checkpoint:
                 )
 
     def _check_counts(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        """Of tensors that are joined on loading, all elements together."""
+        """Compare the total elements of tensors that are joined on loading."""
         sources: dict[str, list[str]] = {}
         for key, converter in self.converters.items():
             steps = {type(step).__name__ for step in converter.operations}

@@ -49,7 +49,7 @@ class GgufSlice:
 
 
 def dequantised(tensor: GgufTensor) -> np.ndarray:
-    """Its numbers in float32. Raises ModelError when the file has become shorter, or numbers are not finite."""
+    """Numbers of the tensor in float32. Raises ModelError when the file was truncated, or numbers are not finite."""
     rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
     data = _read(tensor).reshape(rows, -1)
     found = np.empty((rows, _columns(tensor)), np.float32)

@@ -35,7 +35,7 @@ class SlotTokens(NamedTuple):
 
 
 class LowRankKernel(Protocol):
-    """Of all tokens with an adapter."""
+    """A kernel that adds the adapters of all tokens."""
 
     def __call__(self, x: torch.Tensor, out: torch.Tensor, tokens: SlotTokens) -> None:
         """Add to `out` [T, …], in place: x [T, inputs] · down[slot] · ups[slot], for each of `tokens`.

@@ -29,7 +29,7 @@ _VIEWS = {torch.ops.aten.view.default}
 
 
 class MetaRun(TorchDispatchMode):
-    """Within it, operations take tensors of the CPU and of `meta` together; the result has no storage.
+    """A mode in which operations accept tensors of the CPU and of `meta` together; the result has no storage.
 
     Only shapes and arguments are meaningful. No conclusion may be drawn from a value.
     """

@@ -102,7 +102,7 @@ class QuantisedLinear(ABC):
         return self(x).add_(other)
 
     def packed(self, _packing: object = None) -> Self:
-        """It is laid out as it needs."""
+        """Return itself: its layout is already final."""
         return self
 
 

@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 @contextlib.contextmanager
 def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
-    """In this block random numbers of the CPU and of `device` follow from `seed`; the caller's continue after it.
+    """Seed random numbers of the CPU and of `device` in this block; the caller's continue after it.
 
     `torch.manual_seed` would seed the generators of all devices, those that nothing restores afterwards too; and
     without a GPU it keeps a formatted stack for each call, which takes milliseconds.

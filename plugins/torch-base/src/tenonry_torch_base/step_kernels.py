@@ -148,7 +148,7 @@ class HalfParts:
 
 
 class BestAllowedKernel(Protocol):
-    """Of rows whose next token a mask bounds."""
+    """Kernel for rows whose next token is bounded by a mask."""
 
     def __call__(
         self, logits: torch.Tensor, masks: torch.Tensor
@@ -365,11 +365,11 @@ class StepKernels(ABC):
         return None
 
     def stack(self, layers: Sequence[LayerKernel]) -> StackKernel | None:
-        """Of kernels that `layer` made, one after another. See `StackKernel`."""
+        """Chain of kernels made by `layer`. See `StackKernel`."""
         return None
 
     def prompts(self, layers: Sequence[LayerKernel]) -> PromptKernel | None:
-        """Of kernels that `layer` made, one after another. See `PromptKernel`."""
+        """Chain of kernels made by `layer`. See `PromptKernel`."""
         return None
 
     def rounds(self, parts: RoundParts) -> RoundKernel | None:

@@ -19,7 +19,7 @@ logger = logging.getLogger("tenonry.worker")
 
 
 class RankProfile:
-    """At most one profile at a time. `rank`: within the engine of index `engine`."""
+    """Profiles one rank, at most one profile at a time. `rank`: within the engine of index `engine`."""
 
     def __init__(self, options: ProfileOptions, rank: int, engine: int = 0) -> None:
         self._options = options

@@ -18,7 +18,8 @@ COLDEST = 1e-5  # a temperature below is greedy: dividing by it would overflow
 
 
 class SamplingColumns:
-    """By row: temperature, top_p, min_p f32; top_k i32 (0: all); seed u64; logprobs, prompt_logprobs i32 (−1: none).
+    """Sampling parameters by row: temperature, top_p, min_p f32; top_k i32 (0: all); seed u64; logprobs,
+    prompt_logprobs i32 (−1: none).
 
     `has_grammar`: rows with structured output. `is_greedy`: rows that choose the maximum. `is_processed`: rows whose
     logits a processor changes. `is_plain`: rows that need only an argmax. `sole` i32: index of the processor of rows

@@ -12,7 +12,9 @@ PIECE_ELEMENTS = 1 << 21  # logits of a prompt's positions held in float32 toget
 
 
 class Logprobs:
-    """For N positions: token_ids i64[N, K+1] (column 0 the chosen token), logprobs f32[N, K+1], rank i64[N]."""
+    """Log-probabilities of N positions: token_ids i64[N, K+1] (column 0 the chosen token), logprobs f32[N, K+1], rank
+    i64[N].
+    """
 
     __slots__ = ("logprobs", "rank", "token_ids")
 

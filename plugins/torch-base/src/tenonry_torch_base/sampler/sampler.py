@@ -86,7 +86,7 @@ class Sampler:
         self.columns.enter(new, needed)
 
     def compile(self, output: SchedulerOutput) -> list[int]:
-        """Of the requests in the step's `prepare`, those that may start. A step without rows waits for a moment."""
+        """Requests in the step's `prepare` that may start. A step without rows waits for a moment."""
         if not output.prepare:
             return []
         patience = 0.0 if len(output.row) else IDLE_PATIENCE_S
