@@ -179,7 +179,7 @@ def eos_token_ids(
 def check_end_tokens(
     config: dict[str, Any], generation: dict[str, Any], vocab: int, folder: Path
 ) -> None:
-    """Of a model without any end token: raises ModelError if a file names one that the model can never produce."""
+    """Raise ModelError if a model has no end token and a file names one that it can never produce."""
     places = {
         "generation_config.json": generation.get("eos_token_id"),
         "config.json": _first("eos_token_id", config, text_config(config)),

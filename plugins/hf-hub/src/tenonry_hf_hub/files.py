@@ -34,7 +34,7 @@ def read_json(path: str | Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str,
 
 
 def _as_python_reads(data: bytes) -> Any:
-    """With Infinity, -Infinity and NaN, which transformers writes and reads; None if it is no JSON even so."""
+    """Parse JSON with Infinity, -Infinity and NaN, which transformers writes and reads; None if invalid."""
     try:
         return json.loads(data.decode())
     except (ValueError, RecursionError):

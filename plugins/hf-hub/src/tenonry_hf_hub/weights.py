@@ -83,7 +83,7 @@ def find_weights(folder: str | Path) -> WeightFiles:
 
 
 def _plain_files(folder: Path) -> tuple[Path, ...]:
-    """Without adapters, which are no model, and "consolidated" files, which repeat the weights under other names."""
+    """Weight files without adapters, and without "consolidated" files, which repeat the weights under other names."""
     found = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
     return tuple(path for path in found if not path.name.startswith(("adapter_", "consolidated")))
 

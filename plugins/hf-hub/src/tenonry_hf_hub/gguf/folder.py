@@ -79,7 +79,7 @@ def _make(path: Path, header: Header, folder: Path) -> None:
 
 
 def _write_tokenizer(path: Path, work: Path) -> None:
-    """By transformers, in a process of its own: the front end needs neither it nor torch for anything else."""
+    """Write the tokenizer by transformers, in a process of its own: the front end needs neither it nor torch."""
     child = subprocess.run(
         [sys.executable, "-P", "-m", CHILD, str(work), WEIGHTS],
         capture_output=True,

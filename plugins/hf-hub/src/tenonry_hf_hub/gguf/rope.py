@@ -76,7 +76,7 @@ def _llama3(header: Header, theta: float, head_dim: int, path: Path) -> dict[str
 
 
 def _factor(theta: float, exponent: float, factor: float) -> float:
-    """By how much the frequency theta^−exponent is divided."""
+    """Divisor of the frequency theta^−exponent."""
     wave = 2 * math.pi * theta**exponent
     if wave < ORIGINAL / HIGH:
         return 1.0
