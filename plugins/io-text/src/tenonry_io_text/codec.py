@@ -109,7 +109,7 @@ class FastCodec:
 
 
 class SlowCodec:
-    """Over a tokenizer of transformers that is written in Python."""
+    """Codec of a tokenizer of transformers that is written in Python."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer

@@ -78,7 +78,7 @@ def tokenizer_settings(folder: Path) -> dict[str, Any]:
 
 
 def _all_settings(folder: Path) -> dict[str, Any]:
-    """With null, which keeps a class from adding a special token of its own."""
+    """Tokenizer settings, including null, which keeps a class from adding a special token of its own."""
     older = read_json_if_there(folder / "special_tokens_map.json")
     settings = read_json_if_there(folder / "tokenizer_config.json")
     return settings | {key: value for key, value in older.items() if settings.get(key) is None}

@@ -29,8 +29,8 @@ NICE = 5
 
 
 class LongTexts:
-    """For the tokenizer in `folder`; its processes start with the first long text. `seconds`: of processor time that
-    one text may take.
+    """Helper processes for the tokenizer in `folder`, started with the first long text. `seconds`: limit of processor
+    time per text.
     """
 
     def __init__(self, codec: Codec, folder: Path, seconds: float, report: Report | None) -> None:
