@@ -45,7 +45,7 @@ class ModuleStates:
         self.places: list[Place] = []
 
     def look(self, run: Callable[[torch.Tensor], object], prompts: Sequence[torch.Tensor]) -> bool:
-        """After a first run: whether modules keep states. `prompts` are two of one length; `run` computes one."""
+        """Detect state of modules after a first run. `prompts` are two of one length; `run` computes one."""
         changed = [place for place in self._untouched if place.value is not place.first]
         self._untouched = []
         if not changed:

@@ -173,7 +173,7 @@ def prompts(calls: GenerateCalls, lengths: Sequence[int]) -> list[torch.Tensor]:
 
 
 def _lengths(config: PretrainedConfig, max_model_len: int) -> list[int]:
-    """Of the long prompt, the short one, and a second one as long as the first."""
+    """Lengths of the long prompt, the short one, and a second one as long as the first."""
     text = config.get_text_config()
     windows = [
         int(getattr(text, name, None) or 0) for name in ("sliding_window", "attention_chunk_size")

@@ -97,7 +97,7 @@ def _filled(like: Any, items: dict[Any, Any]) -> Any:
 
 
 def _is_shared(node: Any) -> bool:
-    """Of the model, not of a row: never copied."""
+    """Return True for parts of the model, which belong to no row and are never copied."""
     from transformers import PretrainedConfig
 
     return isinstance(node, torch.nn.Module | PretrainedConfig)

@@ -102,7 +102,7 @@ class TransformersWorker(Worker):
         return dict(self._phases.seconds)
 
     def model_facts(self) -> dict[str, Any]:
-        """Of the loaded model, as plain values of `WorkerFacts`."""
+        """Facts of the loaded model, as plain values of `WorkerFacts`."""
         if self._known is None:
             raise RuntimeError("worker 'transformers' has no model: load() comes first")
         facts = msgspec.structs.replace(self._known, groups=tuple(self.kv_cache_groups()))
