@@ -82,7 +82,7 @@ class Attention:
 
 
 def struct_of(parts: AttentionParts) -> ctypes.Structure:
-    """For kernels; `parts` must live as long."""
+    """C structure for kernels; `parts` must outlive it."""
     return _Struct(
         parts.heads,
         parts.kv_heads,

@@ -30,7 +30,7 @@ class BlockedStruct(ctypes.Structure):
 
 
 def blocked_struct(weight: BlockedWeight | FewBitsWeight) -> BlockedStruct:
-    """For kernels; `weight` must live as long."""
+    """C structure for kernels; `weight` must outlive it."""
     ends = (weight.inputs, weight.outputs, address(weight.blocks), address(weight.bias))
     if not isinstance(weight, FewBitsWeight):
         return BlockedStruct(*ends, HALF_BITS)

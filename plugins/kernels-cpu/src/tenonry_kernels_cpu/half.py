@@ -45,7 +45,7 @@ class _Ends:
         self._scratch = torch.empty(0)
 
     def scratch(self, count: int, floats: int) -> int:
-        """Its address, for `count` tokens and a part that needs so many floats."""
+        """Address of scratch for `count` tokens and a part that needs `floats` floats."""
         wanted = count * self._token_floats + floats
         if wanted > self._room:
             self._scratch = torch.empty(wanted)

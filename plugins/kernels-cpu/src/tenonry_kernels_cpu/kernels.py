@@ -50,7 +50,7 @@ MAX_COPIED = 1 << 20  # weights of one layer, of which kernels hold a second cop
 
 
 class CpuKernels(StepKernels):
-    """In C, for the best instruction set that the processor has."""
+    """Kernels in C, for the best instruction set of the processor."""
 
     name: ClassVar[str] = "cpu"
     kept: ClassVar[frozenset[str]] = frozenset({"int8"})

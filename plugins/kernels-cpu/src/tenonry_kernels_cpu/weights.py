@@ -25,5 +25,5 @@ def by_input(weight: torch.Tensor) -> torch.Tensor:
 
 
 def address(tensor: torch.Tensor | None) -> int:
-    """Of the first element; 0, which is NULL, for none."""
+    """Address of the first element; 0, which is NULL, for none."""
     return 0 if tensor is None else tensor.data_ptr()
