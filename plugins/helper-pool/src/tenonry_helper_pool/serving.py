@@ -40,7 +40,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def serve(payload: Mapping[str, str]) -> int:
-    """Until the owner has gone. `payload`: channel (a file descriptor), handler ("module:Class"), limits."""
+    """Serve until the owner exits. `payload`: channel (a file descriptor), handler ("module:Class"), limits."""
     os.dup2(2, 1)  # a library that prints does not write to what the owner prints
     limits = msgspec.json.decode(payload["limits"], type=Limits)
     with socket.socket(fileno=int(payload["channel"])) as channel, contextlib.suppress(Ended):

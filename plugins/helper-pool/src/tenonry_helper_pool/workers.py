@@ -113,7 +113,7 @@ class Workers:
                     return source.as_worker()
 
     def keep(self, worker: Worker) -> None:
-        """It has answered, and can be used again."""
+        """Return a worker that has answered to the idle ones."""
         worker.is_used = True
         with self._lock:
             if not self._is_closed:
@@ -187,7 +187,7 @@ class _Source:
         self._child.release()
 
     def ready(self) -> Ready:
-        """Its report once the handler is built; waits for it. Raises HelperUnavailable."""
+        """Report of the process once the handler is built; waits for it. Raises HelperUnavailable."""
         with self._lock:
             if self._ready is None:
                 self._ready = self._received()
