@@ -64,7 +64,9 @@ def samples() -> list[list[int]]:
 
 
 def awq(source: Path, folder: Path) -> torch.Tensor:
-    """By AutoAWQ, which scales by activations. Its layers multiply halves, so floats take its own dequantised ones."""
+    """Quantise by AutoAWQ, which scales by activations. Its layers multiply halves, so floats take its own dequantised
+    ones.
+    """
     from awq import AutoAWQForCausalLM
     from awq.modules.linear.gemm import WQLinear_GEMM
     from awq.quantize.quantizer import AwqQuantizer
@@ -96,7 +98,7 @@ def awq(source: Path, folder: Path) -> torch.Tensor:
 
 
 def llm_compressor(source: Path, folder: Path) -> torch.Tensor:
-    """By GPTQ in llm-compressor, read again by transformers with compressed-tensors."""
+    """Quantise by GPTQ in llm-compressor, read again by transformers with compressed-tensors."""
     from datasets import Dataset
     from llmcompressor import oneshot
     from llmcompressor.modifiers.quantization import GPTQModifier

@@ -24,8 +24,8 @@ ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # which of eight neighbouring outputs each 4 b
 
 
 class Awq(CheckpointQuantisation):
-    """Of a matrix [out, in]: `qweight` int32[in, out / 8] and `qzeros` int32[groups, out / 8], both along the outputs
-    and in an order of their own, `scales` [groups, out].
+    """Tensors of a matrix [out, in]: `qweight` int32[in, out / 8] and `qzeros` int32[groups, out / 8], both along the
+    outputs and in an order of their own, `scales` [groups, out].
     """
 
     name = "awq"

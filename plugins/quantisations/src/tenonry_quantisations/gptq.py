@@ -27,9 +27,9 @@ TAKEN_OFF = {4: 0x11111111, 8: 0x01010101}
 
 
 class Gptq(CheckpointQuantisation):
-    """Of a matrix [out, in]: `qweight` int32[in · bits / 32, out] along the inputs, `qzeros` int32[groups, out · bits /
-    32] along the outputs, `scales` [groups, out], `g_idx` int32[in], the group of each input. The older of the two
-    formats has zero points that are less by 1.
+    """Tensors of a matrix [out, in]: `qweight` int32[in · bits / 32, out] along the inputs, `qzeros` int32[groups, out
+    · bits / 32] along the outputs, `scales` [groups, out], `g_idx` int32[in], the group of each input. The older of the
+    two formats has zero points reduced by 1.
     """
 
     name = "gptq"

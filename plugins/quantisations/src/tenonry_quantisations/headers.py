@@ -26,7 +26,7 @@ class Parts:
         return ending in self.stored
 
     def shape(self, ending: str, types: Sequence[str], num_dims: int = 2) -> tuple[int, ...]:
-        """Of a tensor that must be there, of one of these types."""
+        """Shape of a required tensor, of one of these types."""
         tensor = self.stored.get(ending)
         if tensor is None:
             here = ", ".join(sorted(self.stored))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Int4(Quantisation):
-    """Of any model, from its floats. Matrices whose inputs are no multiple of 32 get 8 bits."""
+    """Quantises any model from its floats. Matrices whose inputs are no multiple of 32 get 8 bits."""
 
     name = "int4"
     tolerance: ClassVar[float] = 0.4  # random weights lose most: 0.27 in 28 layers

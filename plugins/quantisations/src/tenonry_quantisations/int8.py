@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Int8(Quantisation):
-    """Of any model, from its floats."""
+    """Quantises any model from its floats."""
 
     name = "int8"
     tolerance: ClassVar[float] = 0.1

@@ -70,7 +70,7 @@ class FloatLinear(QuantisedLinear):
 
 
 class Linear8(QuantisedLinear):
-    """In oneDNN's own layout; the values themselves can be dropped."""
+    """Linear layer in oneDNN's own layout; the values themselves can be dropped."""
 
     __slots__ = ("bias", "dtype", "scales", "weight", "zeros")
 
