@@ -74,4 +74,6 @@ class Drafter(Plugin[DrafterContext], ABC):
         """
 
     def accept(self, row: int, num_drafts: int, num_accepted: int) -> None:
-        """Of the guesses for `row`, the first `num_drafts` were verified, and the first `num_accepted` were right."""
+        """`num_drafts`: number of verified draft tokens of `row`; `num_accepted`: number of leading ones that were
+        accepted.
+        """
