@@ -158,7 +158,7 @@ def measure(
 
 
 def step_ms(llm: LLM, prompts: list[list[int]], adapters: list[Adapter | None]) -> float:
-    """Of a decoding step: the time of long outputs, less that of outputs of one token."""
+    """Milliseconds of a decoding step: the time of long outputs, less that of outputs of one token."""
     short = _elapsed(llm, prompts, adapters, 1)
     long = _elapsed(llm, prompts, adapters, OUTPUT_LEN)
     return 1e3 * (long - short) / (OUTPUT_LEN - 1)

@@ -114,7 +114,7 @@ def random_texts(count: int) -> list[str]:
 
 
 def sentence_transformers(model: str, dtype: str, batch: int) -> Vectors:
-    """Its `encode`. Raises ConfigError if it is not installed."""
+    """The library's `encode`. Raises ConfigError if it is not installed."""
     try:
         from sentence_transformers import SentenceTransformer
     except ModuleNotFoundError as error:

@@ -23,7 +23,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Percentiles(msgspec.Struct, frozen=True):
-    """Of many values: the 50th and the 99th percentile, and how many there were."""
+    """Percentiles 50 and 99 of many values, and their number."""
 
     p50: float
     p99: float

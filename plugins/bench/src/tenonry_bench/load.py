@@ -58,7 +58,7 @@ class LoadRun(msgspec.Struct):
 
     @property
     def output_tokens(self) -> int:
-        """Of the requests that ended well."""
+        """Output tokens of the requests that ended well."""
         return sum(record.output_tokens for record in self.good)
 
     def errors(self) -> dict[str, int]:
@@ -66,7 +66,9 @@ class LoadRun(msgspec.Struct):
         return dict(Counter(record.error for record in self.records if record.error is not None))
 
     def percentile_ms(self, name: str, share: float) -> float:
-        """Of `ttft_s`, `tpot_s`, `e2e_s` (one per request) or `itl_s` (all gaps), over requests that ended well."""
+        """Percentile of `ttft_s`, `tpot_s`, `e2e_s` (one per request) or `itl_s` (all gaps), over requests that ended
+        well.
+        """
         if name == "itl_s":
             values = [gap for record in self.good for gap in record.itl_s]
         else:

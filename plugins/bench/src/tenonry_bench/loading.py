@@ -35,7 +35,7 @@ CLOCK_S = 1e-9  # resolution of a clock
 
 
 class Seconds(NamedTuple):
-    """On the clock, and of this process on all cores."""
+    """Seconds on the clock, and of this process on all cores."""
 
     wall: float
     cpu: float

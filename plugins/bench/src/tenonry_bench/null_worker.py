@@ -70,7 +70,7 @@ class NullWorker(Worker):
         return self.options.steps_in_flight
 
     def load(self) -> None:
-        """There is nothing to load."""
+        """No-op: there are no weights."""
 
     def kv_cache_groups(self) -> Sequence[KVCacheGroup]:
         return (KVCacheGroup(layers=("null",)),)
@@ -80,7 +80,7 @@ class NullWorker(Worker):
         return MemoryReport(0, is_host=True)
 
     def initialize_cache(self, kv_cache: KVCacheConfig) -> None:
-        """There is no cache."""
+        """No-op: there is no cache."""
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
         row = output.row[output.samples]

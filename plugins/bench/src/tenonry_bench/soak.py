@@ -169,7 +169,7 @@ class Soak:
         self.ledger = Ledger(errors=[])
 
     async def run(self) -> tuple[Residue, Residue]:
-        """Without faults first; then until the time is over, and all streams have ended."""
+        """Run without faults first; then until the time is over, and all streams have ended."""
         self._expected = await asyncio.gather(
             *(self._complete(place, f"first {place}") for place in range(len(self._prompts)))
         )
@@ -258,7 +258,7 @@ class Soak:
 
 
 def residue() -> Residue:
-    """Of this process, now."""
+    """Current resources of this process."""
     process = psutil.Process()
     names = list(SHARED_MEMORY.iterdir()) if SHARED_MEMORY.is_dir() else []
     return Residue(

@@ -69,7 +69,7 @@ class WorkersReport(msgspec.Struct, kw_only=True):
 
 
 class Seconds(NamedTuple):
-    """On the clock, and of this process on all cores."""
+    """Seconds on the clock, and of this process on all cores."""
 
     wall: float
     cpu: float

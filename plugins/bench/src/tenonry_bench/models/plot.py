@@ -18,7 +18,9 @@ TOP = 44
 
 
 def draw(results: Sequence[Result], engines: Sequence[str]) -> str:
-    """Within a figure the best engine's bar is the longest; where less is better, half as long means twice the time."""
+    """Draw the results. The best engine's bar is the longest of a figure; if less is better, half as long means twice
+    the time.
+    """
     colours = {
         engine: COLOURS[min(index, len(COLOURS) - 1)] for index, engine in enumerate(engines)
     }
@@ -42,7 +44,7 @@ def draw(results: Sequence[Result], engines: Sequence[str]) -> str:
 
 
 def title(result: Result) -> str:
-    """Of one group of bars."""
+    """Title of one group of bars."""
     return f"{result.model} {result.workload}: {result.figure}"
 
 

@@ -64,7 +64,7 @@ class Session:
         return msgspec.json.decode(self._read(), type=Times)
 
     def memory_gib(self) -> float:
-        """Of the program and all processes below it, pages that several share counted once."""
+        """Memory of the program and all processes below it, shared pages counted once."""
         root = psutil.Process(self._process.pid)
         total = 0
         for process in [root, *root.children(recursive=True)]:

@@ -59,5 +59,5 @@ def cell(value: Spread | None) -> str:
 
 
 def digits(value: float) -> int:
-    """After the point."""
+    """Number of decimals."""
     return 0 if value >= 100 else 1 if value >= 10 else 2

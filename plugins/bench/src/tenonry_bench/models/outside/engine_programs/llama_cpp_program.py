@@ -27,7 +27,7 @@ class Shape(NamedTuple):
     shared: int
 
     def cells(self) -> int:
-        """Of the KV cache."""
+        """Cells of the KV cache."""
         own = self.length - self.shared
         rounded = -(-own // CELLS) * CELLS
         total = self.sequences * rounded
@@ -166,7 +166,7 @@ def own_entries(prompts: Prompts, shared: int) -> list[Entry]:
 
 
 def pieces(entries: list[Entry]) -> list[list[Entry]]:
-    """Of one batch each."""
+    """Split entries into batches."""
     starts = range(0, len(entries), BATCH)
     return [entries[start : start + BATCH] for start in starts]
 
