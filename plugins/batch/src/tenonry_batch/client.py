@@ -35,7 +35,7 @@ class BatchClient:
         self._check = check
 
     async def wait_until_ready(self, deadline_s: float) -> None:
-        """For a server of our own. Raises LaunchError when it ends, or is not ready in time."""
+        """Wait for a server of our own. Raises LaunchError when it exits, or is not ready in time."""
         loop = asyncio.get_running_loop()
         end = loop.time() + deadline_s
         while loop.time() < end:
