@@ -66,7 +66,7 @@ def _next_request(channel: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _say(channel: socket.socket, answer: bytes) -> None:
-    """To the owner, if it is still there."""
+    """Send an answer to the owner, if it is still running."""
     with contextlib.suppress(BrokenPipeError):
         channel.send(answer)
 

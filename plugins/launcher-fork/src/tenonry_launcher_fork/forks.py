@@ -91,7 +91,7 @@ class ForkedProcess:
         """Do nothing: it runs already."""
 
     def send_signal(self, number: int, /) -> None:
-        """Does nothing to a process that has ended."""
+        """Send a signal; no-op for a process that has ended."""
         with self._lock, contextlib.suppress(ProcessLookupError):
             if self._code is None:
                 os.kill(self.pid, number)
