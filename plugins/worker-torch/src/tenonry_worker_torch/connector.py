@@ -52,7 +52,7 @@ class CacheBlocks:
 
     @torch.inference_mode()
     def read(self, block_ids: Sequence[int]) -> list[bytes]:
-        """Of tensors on the CPU each byte is copied once; others are copied with all the blocks of one call."""
+        """Read blocks. Bytes of tensors on the CPU are copied once; others with all the blocks of one call."""
         lines = self._lines()
         if lines is not None:
             return [b"".join([line[block] for line in lines]) for block in block_ids]

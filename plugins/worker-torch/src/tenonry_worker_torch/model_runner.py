@@ -246,7 +246,7 @@ class ModelRunner:
         return self.buffers.put("lengths", self.row_lengths.of_tokens(inputs))
 
     def _logits(self, inputs: StepInputs, given: torch.Tensor) -> PartLogits:
-        """In several passes where memory is short, if K/V are all that a pass leaves behind, on this rank alone."""
+        """Logits, in several passes if memory is short, K/V are the only state of a pass, and the rank is alone."""
         if self.model.states is not None or not self.model.parallel.is_alone:
             return self._pass(inputs, given)
         return self._parts.run(inputs, given, cuts_rows=self.images is None)

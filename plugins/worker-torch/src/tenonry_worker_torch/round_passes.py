@@ -41,7 +41,7 @@ class Runner(Protocol):
 
 
 class RoundPasses:
-    """Of a runner's model; see `tenonry_torch_base.rounds.SeveralPasses`."""
+    """Passes of a runner's model; see `tenonry_torch_base.rounds.SeveralPasses`."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -71,7 +71,9 @@ class RoundPasses:
     def _keys(
         self, rows: NDArray[np.intp], start: I32, most: int, backend: CpuBackend
     ) -> PagedKeys:
-        """Of rows whose last token is at `start`, with blocks for `most` tokens; blocks that they begin are cleared."""
+        """Keys of rows whose last token is at `start`, with blocks for `most` tokens; blocks that they begin are
+        cleared.
+        """
         state = self._runner.state
         size = state.block_size
         width = -(-(int(start.max()) + most) // size)

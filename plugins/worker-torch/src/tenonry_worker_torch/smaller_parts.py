@@ -87,7 +87,7 @@ class SmallerParts:
         )
 
     def _note(self, inputs: StepInputs, error: Exception) -> None:
-        """In the log, ever less often."""
+        """Log the failure, with decreasing frequency."""
         self._times += 1
         if self._times & (self._times - 1):
             return

@@ -187,7 +187,7 @@ class TorchWorker(Worker):
         return self.model.chosen_kernels
 
     def model_facts(self) -> dict[str, Any]:
-        """Of the loaded model, as plain values of `WorkerFacts`; the groups are this rank's."""
+        """Facts of the loaded model, as plain values of `WorkerFacts`; the groups are this rank's."""
         from tenonry_worker_torch.loading.examine import with_groups
 
         if self._known is None:

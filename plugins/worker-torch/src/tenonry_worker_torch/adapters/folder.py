@@ -97,7 +97,7 @@ class AdapterFolder:
 
 
 def name_and_path(text: str) -> tuple[str, str]:
-    """Of one of `lora_modules`: NAME=PATH, or an object in JSON with name and path. Raises ConfigError."""
+    """Parse an entry of `lora_modules`: NAME=PATH, or an object in JSON with name and path. Raises ConfigError."""
     if not text.lstrip().startswith("{"):
         name, _, path = text.partition("=")
         if not path:
@@ -203,7 +203,7 @@ def _check_shape(
 
 
 def digest_of(*files: Path) -> str:
-    """Of the files' contents: hexadecimal SHA-256, shortened."""
+    """Digest of the files' contents: hexadecimal SHA-256, shortened."""
     state = hashlib.sha256()
     for path in files:
         state.update(path.stat().st_size.to_bytes(8, "little"))

@@ -50,7 +50,7 @@ class LowRankKernels:
 
     @property
     def text(self) -> str:
-        """For the log."""
+        """Summary for the log."""
         return f"Step kernels {self._found.text} of adapters: {self._num_used} layers; with torch: {self._num_left}"
 
     def _prefers(self, layer: LowRank, in_features: int) -> bool:
@@ -93,7 +93,7 @@ class AllLowRank:
         self._num_used += 1
 
     def _made(self, parts: LowRankParts) -> LowRankKernel:
-        """Without one, a layer would leave its adapters out."""
+        """Make a kernel. Without one, a layer would omit its adapters."""
         made = self._found.kernels.low_rank(parts)
         if made is None:
             raise refused(f"step kernels {self._found.text} have none for adapters")
@@ -101,7 +101,7 @@ class AllLowRank:
 
     @property
     def text(self) -> str:
-        """For the log."""
+        """Summary for the log."""
         return f"Step kernels {self._found.text} of adapters: {self._num_used} layers"
 
 

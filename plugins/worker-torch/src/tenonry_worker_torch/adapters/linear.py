@@ -59,7 +59,7 @@ class LowRank:
 
     @property
     def kernel(self) -> LowRankKernel | None:
-        """For steps of few tokens; None without one, or before an adapter adds to a part."""
+        """Kernel for steps of few tokens; None without one, or before an adapter adds to a part."""
         return self._kernel
 
     def put(self, slots: Sequence[Weights | None], changed: int) -> None:

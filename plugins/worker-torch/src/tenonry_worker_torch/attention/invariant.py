@@ -37,7 +37,7 @@ class InvariantPlan:
         self._keys: StepKeys | None = None
 
     def keys(self, blocks: torch.Tensor) -> StepKeys:
-        """In the cache `blocks` of a layer."""
+        """Keys in the cache `blocks` of a layer."""
         if self._keys is None:
             self._keys = step_keys(self.batch, self.block_size, blocks)
         return self._keys._replace(blocks=blocks)
@@ -94,7 +94,9 @@ def step_keys(batch: AttentionBatch, block_size: int, blocks: torch.Tensor) -> S
 def _groups(
     begins: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Of rows with `counts` queries from `begins` on, groups of at most `GROUP_QUERIES`: row, first query, how many."""
+    """Divide the `counts` queries of rows from `begins` on into groups of at most `GROUP_QUERIES`: row, first query,
+    count.
+    """
     if len(counts) == counts.sum():
         return np.arange(len(counts)), begins, counts
     per_row = -(-counts // GROUP_QUERIES)

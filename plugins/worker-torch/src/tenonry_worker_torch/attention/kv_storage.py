@@ -38,7 +38,7 @@ class KVStorage(ABC):
     @property
     @abstractmethod
     def kept_dtype(self) -> torch.dtype:
-        """That of the tensors."""
+        """Data type of the stored tensors."""
 
     @abstractmethod
     def width(self, size: int) -> int:
@@ -164,7 +164,7 @@ class EightBits(KVStorage):
 
     @abstractmethod
     def _round(self, numbers: torch.Tensor, place: torch.Tensor) -> None:
-        """To the nearest ones that a byte has."""
+        """Round to the nearest numbers of a byte."""
 
 
 class Int8(EightBits):

@@ -119,7 +119,7 @@ class Attended(NamedTuple):
     out: torch.Tensor
 
     def by_heads(self, heads: RankHeads | None) -> Attended:
-        """With the heads of this rank alone."""
+        """The same with the heads of this rank alone."""
         if heads is None:
             return self
         return Attended(

@@ -64,7 +64,7 @@ def causal_mask(
 def show_later(
     mask: torch.Tensor, start: int, first_key: int, last_seen: NDArray[np.int64]
 ) -> None:
-    """In a causal mask [S, L], make the keys up to `last_seen[i]` visible to the query at position `start + i`.
+    """Make the keys up to `last_seen[i]` visible to the query at position `start + i` in a causal mask [S, L].
 
     Key column j is position `first_key + j`.
     """

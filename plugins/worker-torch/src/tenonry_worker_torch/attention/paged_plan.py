@@ -33,7 +33,7 @@ class PagedPlan(SdpaPlan):
         self._all_rows: tuple[Chunks, torch.Tensor, torch.Tensor] | None = None
 
     def keys(self, blocks: torch.Tensor) -> PagedKeys:
-        """In the cache `blocks` of a layer, of the rows in decode order."""
+        """Keys in the cache `blocks` of a layer, for the rows in decode order."""
         if self._table is None or self._lengths is None:
             self._lengths, self._table = self._looked_up(self.decode_order)
         return PagedKeys(blocks, self._table, self._lengths, self.batch.is_dependent)

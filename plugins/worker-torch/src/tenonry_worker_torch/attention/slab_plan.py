@@ -121,7 +121,7 @@ class CpuPlan(SdpaPlan):
 
     @property
     def only_group(self) -> SlabGroup | None:
-        """That of all tokens, in order, in a step that copies no row into a slab; None in any other."""
+        """The group of all tokens, in order, in a step that copies no row into a slab; None in any other."""
         if len(self.slab_groups) != 1:
             return None
         group = self.slab_groups[0]

@@ -157,7 +157,7 @@ class Drafts:
                 )
 
     def verified(self, rows: I32, proposal: Proposal, accepted: I32, seconds: float) -> None:
-        """Of the drafts for `rows[i]`, the first `accepted[i]` were right; the pass took so long."""
+        """`accepted[i]`: number of accepted draft tokens of `rows[i]`; `seconds`: duration of the pass."""
         if self.drafter is None:
             return
         found = {

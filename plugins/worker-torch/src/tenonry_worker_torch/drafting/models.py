@@ -40,7 +40,7 @@ DEVICE = torch.device("cpu")  # drafts are verified nowhere else
 
 
 class TorchDraftModels:
-    """Of one worker: `model` is the one that is served, to sequences of at most `max_model_len`."""
+    """Draft models of one worker: `model` is the served one, for sequences of at most `max_model_len`."""
 
     def __init__(
         self,

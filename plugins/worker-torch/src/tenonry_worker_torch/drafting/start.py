@@ -52,7 +52,7 @@ def check_drafter(context: WorkerContext, drafter: PluginChoice, device: torch.d
 
 
 def most_drafts(config: EngineConfig) -> int:
-    """Of a row in one pass: the places in a round behind its own next token."""
+    """Maximum draft tokens of a row in one pass: the slots of a multi-token step behind its own next token."""
     return min(config.max_round_tokens, MAX_TOKENS) - 1
 
 

@@ -116,7 +116,7 @@ class Verifier:
     def _keep_right(
         self, step: Verification, place: int, ids: NDArray[np.int64], failure: I32
     ) -> None:
-        """Of one row: the tokens up to the first that is no draft, ends the row, or failed."""
+        """Keep one row's tokens up to the first that is no draft, ends the row, or failed."""
         row = step.row[place]
         begin = int(step.start[place]) + 1
         count = len(ids)

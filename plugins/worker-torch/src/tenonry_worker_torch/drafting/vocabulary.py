@@ -57,7 +57,7 @@ def tokens_of(file: Path) -> dict[int, str]:
 
 
 def _listed(vocabulary: Any) -> dict[int, str]:
-    """Of a dictionary from tokens to ids, or of pairs of a token and its score in the order of ids."""
+    """Token id → token, from a dictionary of tokens to ids, or from pairs (token, score) in the order of ids."""
     if isinstance(vocabulary, list):
         return {token_id: pair[0] for token_id, pair in enumerate(vocabulary)}
     return {token_id: token for token, token_id in vocabulary.items()}

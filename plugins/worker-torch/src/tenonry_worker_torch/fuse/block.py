@@ -210,7 +210,7 @@ def fused_attention(module: nn.Module, spec: LayerSpec, attend: Attend) -> Fused
 
 
 def _gates_last(spec: LayerSpec) -> torch.Tensor:
-    """Of heads (query, gate) · num_heads, key and value, the order query, key, value, gate: i64[heads]."""
+    """Permutation of heads (query, gate) · num_heads, key and value to query, key, value, gate: i64[heads]."""
     first = 2 * spec.num_heads
     pairs = torch.arange(first).view(-1, 2)
     others = torch.arange(first, first + 2 * spec.num_kv_heads)

@@ -231,7 +231,7 @@ def _lean_layers(
 
 
 def lean_block(block: Block) -> LeanLayer | None:
-    """With attention, or a mixer in its place; None if the layer looks different."""
+    """Fused layer with attention, or a mixer instead of it; None if the layer has another structure."""
     if block.mixer is not None:
         return lean_mixer_layer(block.module, block.mixer, block.layer_type)
     attention = block.attention

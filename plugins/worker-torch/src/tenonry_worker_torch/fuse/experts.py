@@ -93,7 +93,7 @@ def _may_be_dense(module: Any) -> bool:
 
 
 def _agrees(module: Any) -> bool:
-    """In float32, with random weights, inputs and choices of two experts."""
+    """Compare in float32, with random weights, inputs and choices of two experts."""
     with seeded(0), torch.no_grad():
         copied = random_copy(module)
         dense = DenseExperts(copied)

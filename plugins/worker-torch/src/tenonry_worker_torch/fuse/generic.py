@@ -36,7 +36,7 @@ class PackedModule(nn.Module):
         return self._packed.in_rows()
 
     def in_rows(self, prefix: str, *, with_weight: bool = True) -> dict[str, torch.Tensor]:
-        """Its parameters, as an `nn.Linear` of that name has them."""
+        """Parameters, named as in an `nn.Linear` with this prefix."""
         found = {f"{prefix}weight": self._packed.in_rows()} if with_weight else {}
         if self.bias is not None:
             found[f"{prefix}bias"] = self.bias

@@ -115,7 +115,7 @@ class InvariantLayer:
         return self.kernel(hidden.float(), cos, sin, keys, keep, added)
 
     def pack(self, packing: Packing) -> None:
-        """Its weights are laid out already."""
+        """No-op: its weights are laid out already."""
 
 
 def make_invariant(

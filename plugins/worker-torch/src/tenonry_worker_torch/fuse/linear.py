@@ -200,7 +200,7 @@ class GatheredLinear:
 
 
 class OneDnnPacking:
-    """In oneDNN's layout. The modules a weight came from lose theirs, so that nothing is held twice."""
+    """Packing in oneDNN's layout. The source modules of a weight lose theirs, so that nothing is stored twice."""
 
     def dense(self, linear: DenseLinear) -> PackedLinear:
         made = pack(linear.weight, linear.bias)
@@ -222,7 +222,7 @@ def mark_packed(made: Unpackable, sources: Sequence[nn.Linear]) -> None:
 
 
 def take_weight(module: nn.Linear) -> None:
-    """Its weight is elsewhere."""
+    """Empty the module's weight, which is stored elsewhere."""
     module.weight = nn.Parameter(module.weight.new_empty(0), requires_grad=False)
 
 

@@ -108,7 +108,9 @@ class WidenedLinear(DenseLinear):
 
 
 class BlockedPacking:
-    """In blocks, where kernels read them. The modules a weight came from lose theirs, so that nothing is held twice."""
+    """Packing in the blocks that kernels read. The source modules of a weight lose theirs, so that nothing is stored
+    twice.
+    """
 
     def __init__(self, kernels: StepKernels) -> None:
         self.kernels = kernels
@@ -127,7 +129,7 @@ class BlockedPacking:
 
 
 class WidenedPacking:
-    """In rows, as they are."""
+    """Packing in unmodified rows."""
 
     def dense(self, linear: DenseLinear) -> WidenedLinear:
         return WidenedLinear(linear.weight, linear.bias, linear.sources)

@@ -122,7 +122,7 @@ class ImageCheck:
         return length
 
     def _last_seen(self, length: int) -> list[NDArray[np.int64]] | None:
-        """Of the prompt's tokens, the last one that each sees."""
+        """Last visible position of each token of the prompt."""
         if not self._whole:
             return None
         found = np.arange(length)

@@ -164,7 +164,9 @@ def probe(
 
 
 def _fill_in_order(result: ProbeResult, recorder: Probe) -> None:
-    """By index; layers that share one, and calls of one module, in the order in which they ran, numbered anew."""
+    """Fill in layers by index; layers that share one, and calls of one module, in the order in which they ran,
+    renumbered.
+    """
     found = list(zip(recorder.specs, recorder.modules, recorder.sinks, strict=True))
     found.sort(key=lambda layer: layer[0].index)
     is_shared = len({spec.index for spec, _, _ in found}) < len(found)

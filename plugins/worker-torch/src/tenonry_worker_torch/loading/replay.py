@@ -78,7 +78,7 @@ class Replay:
         return LayerError(self.calls[number][0].spec.name, float(errors[number]))
 
     def _errors(self, made: torch.Tensor, row: int) -> torch.Tensor:
-        """Of each layer the error of the row's worst step: the largest of its positions in float32, else the median."""
+        """Error of each layer in the row's worst step: the largest of its positions in float32, else the median."""
         counts = [step[row] for step in STEPS if step[row]]
         is_exact = made.dtype == torch.float32
         widths = [given.out[0].numel() for _, given in self.calls]

@@ -144,7 +144,7 @@ class SelfCheck:
         self.allowed = 0.0
 
     def errors(self, forward: Forward, cache_sizes: Sequence[int] = ()) -> list[float]:
-        """Of each prompt: the largest error of its positions in float32, the median one in 16 bits.
+        """Error of each prompt: the largest of its positions in float32, the median one in 16 bits.
 
         `cache_sizes`: none for those of the backend.
         """

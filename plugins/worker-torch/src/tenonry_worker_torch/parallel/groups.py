@@ -127,7 +127,7 @@ class Link:
         )
 
     def send(self, hidden: torch.Tensor) -> None:
-        """To the next stage."""
+        """Send to the next stage."""
         while self._under_way and (
             len(self._under_way) > self.num_stages or self._under_way[0][0].is_completed()
         ):

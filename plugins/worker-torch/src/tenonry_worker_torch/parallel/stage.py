@@ -127,7 +127,7 @@ class Stage:
         return model(**fed, use_cache=False, logits_to_keep=keep).logits[0]
 
     def own(self, all_layers: Any) -> list[Any]:
-        """Of things there is one of per layer: those of this stage."""
+        """Select this stage's part of a per-layer list."""
         return (
             list(all_layers)
             if self.layers is None

@@ -58,7 +58,7 @@ class Residency:
 
     @property
     def adapters(self) -> Adapters | None:
-        """They stay in main memory while the weights are away; None if none are served."""
+        """Adapters, which stay in main memory while the weights are away; None if none are served."""
         return self._loader.adapters
 
     @property

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class NoAttention(AttentionBackend):
-    """For a model of layers with state alone."""
+    """Backend for a model of layers with state alone."""
 
     name: ClassVar[str] = "none"
 

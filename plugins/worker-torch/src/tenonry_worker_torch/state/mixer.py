@@ -290,7 +290,7 @@ class PackedMixer:
     def _token_by_token(
         self, pieces: Pieces, arguments: tuple[Any, ...], named: dict[str, Any], out: Assembled
     ) -> None:
-        """For code that takes no more than one token on top of a state."""
+        """Run code that accepts no more than one token on top of a state."""
         places = _numbered(pieces.places, self.pools).view(-1, pieces.length)
         for tokens in places.unbind(1):
             part, part_named = changed(

@@ -60,7 +60,9 @@ class States:
         )
 
     def check(self, attention: Sequence[torch.nn.Module]) -> None:
-        """After the probe run. Raises ModelError for a layer that it did not reach, or that calls attention."""
+        """Check the layers after the probe run. Raises ModelError for one that it did not reach, or that calls
+        attention.
+        """
         for mixer in self.mixers:
             if not mixer.is_known:
                 raise mixer.refusal("a prompt does not reach it")
@@ -82,7 +84,7 @@ class States:
             mixer.allocate(num_rows + 1 + num_slots, self.device)
 
     def restore(self, output: SchedulerOutput, group: int) -> None:
-        """Before a step: copy the snapshot that `block_ids[group]` names to rows that enter behind a shared prefix."""
+        """Copy the snapshot that `block_ids[group]` names to rows that enter behind a shared prefix, before a step."""
         rows = []
         slots = []
         for new in output.new:
@@ -99,7 +101,7 @@ class States:
         self._copy(self._slots(slots), rows)
 
     def save(self, output: SchedulerOutput, group: int) -> None:
-        """After a step: copy the state of `new_block_row` to the slots that the step assigns to `group`."""
+        """Copy the state of `new_block_row` to the slots that the step assigns to `group`, after a step."""
         if len(output.new_block_row):
             chosen = output.new_block_group == group
             rows = output.new_block_row[chosen].tolist()

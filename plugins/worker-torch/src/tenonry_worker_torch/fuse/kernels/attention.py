@@ -93,7 +93,7 @@ def attention_layer(own: FusedAttention, rope: RopeTable) -> AttentionLayer | No
 
 
 def attention_parts(own: FusedAttention) -> AttentionParts:
-    """Of a layer that `attention_layer` has found."""
+    """Attention parts of a layer found by `attention_layer`."""
     spec = own.spec
     norm = own.head_norm
     return AttentionParts(

@@ -50,7 +50,7 @@ class _Prompt:
         self.step.plan = self.backend.plan(batch)
 
     def outputs(self, query: torch.Tensor, both: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Of both chunks; `query` [2 · TOKENS, heads, size], `both` as many keys and values."""
+        """Outputs of both chunks; `query` [2 · TOKENS, heads, size], `both` as many keys and values."""
         made = []
         for start in (0, TOKENS):
             self.plan(start)

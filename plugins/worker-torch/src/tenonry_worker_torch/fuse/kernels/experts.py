@@ -21,7 +21,7 @@ PARTS = ("gate", "experts", *SHARED)
 
 
 def expert_parts(layer: LeanLayer) -> ExpertParts | None:
-    """By the names of the parts, as Qwen has them; None for another shape. That it is the same is compared apart."""
+    """Parts by their names in Qwen's modules; None for another shape. A separate trial compares the results."""
     module: Any = layer.mlp
     norm = layer.before_mlp
     if norm is None or norm.weight is None or layer.after_mlp is not None:

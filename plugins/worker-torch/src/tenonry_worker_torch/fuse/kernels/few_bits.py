@@ -82,7 +82,7 @@ class FewBitsKernels:
 
     @property
     def text(self) -> str:
-        """For the end of a line of the log."""
+        """Text for the end of a log line."""
         used = ", ".join(f"{count} × {kind}" for kind, count in self.counts.items())
         left = ", ".join(f"{count} × {kind}" for kind, count in self.left.items())
         text = f"linear, any rows: {used or 'none'}"
@@ -126,7 +126,7 @@ class WithoutKernels:
         self.dtype = dtype
 
     def own(self, weight: FewBitsWeight) -> QuantisedLinear:
-        """Of the matrix that the kernel had. Raises ModelError where the quantisation has no layer for it."""
+        """The quantisation's layer for the kernel's matrix. Raises ModelError if it has none."""
         bias = None if weight.bias is None else weight.bias.to(self.dtype)
         with torch.inference_mode(False), torch.no_grad():
             made = self.quantisation.linear(weight.matrix(), bias, self.dtype)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class MixerHalf(NamedTuple):
-    """With a gated delta rule. None where the step has other tokens than those of decoding rows."""
+    """First half with a gated delta rule. None if the step has other tokens than those of decoding rows."""
 
     mixer: PackedMixer
     kernel: DeltaRuleKernel
@@ -40,7 +40,7 @@ class MixerHalf(NamedTuple):
 
 
 class AttentionHalf(NamedTuple):
-    """With attention. None where its kernel cannot be used in this step."""
+    """First half with attention. None if its kernel cannot be used in this step."""
 
     layer: AttentionLayer
     kernel: AttentionKernel

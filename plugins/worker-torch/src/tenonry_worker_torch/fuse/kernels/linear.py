@@ -17,7 +17,7 @@ TOLERANCE = 1e-2  # relative error (L2): results are rounded to 16 bits
 
 
 class KernelLinear:
-    """Is called as `PackedLinear` is. `own`: the layer, which computes more than `most` rows."""
+    """Called like `PackedLinear`. `own`: the layer, which computes more than `most` rows."""
 
     __slots__ = ("kernel", "most", "own")
 

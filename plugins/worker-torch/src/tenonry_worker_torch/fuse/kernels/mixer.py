@@ -59,7 +59,7 @@ def delta_rule_parts(path: DeltaRule) -> DeltaRuleParts | None:
 
 
 def random_states(mixer: PackedMixer, count: int) -> dict[StateKey, torch.Tensor]:
-    """Of `count` rows, far from zero, as those after a prompt."""
+    """States of `count` rows, far from zero, as after a prompt."""
     states = {}
     for key, shape in mixer.state.shapes.items():
         sizes = shape.shape[::-1] if key == WINDOW else shape.shape

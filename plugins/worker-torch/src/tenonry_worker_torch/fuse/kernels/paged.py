@@ -99,7 +99,7 @@ def is_plain(layer: AttentionLayer) -> bool:
 
 
 def paged_parts(spec: LayerSpec) -> AttentionParts:
-    """Of attention alone."""
+    """Parts of attention alone."""
     return AttentionParts(
         heads=spec.num_heads,
         kv_heads=spec.num_kv_heads,
@@ -231,7 +231,7 @@ def trial_step(
     count: int,
     kernels: Mapping[str, PagedKernel] | None = None,
 ) -> TrialStep:
-    """In bfloat16, of no more tokens than can be rotated."""
+    """A trial step in bfloat16, within the length of the rotary table."""
     longest = min(LONGEST, len(rope.cos))
     return TrialStep(own, own.spec, count, longest, torch.bfloat16, kernels)
 

@@ -48,7 +48,7 @@ class WholePrompts(NamedTuple):
 
 
 class _Attention:
-    """Of some layers, each over a cache of its own, in one step."""
+    """Attention of some layers, each over a cache of its own, in one step."""
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ class Stacks:
         attends: Mapping[str, PagedKernel],
         chunks: Mapping[str, ChunkKernel],
     ) -> None:
-        """To a model whose layers have a kernel each, and all the same rotation and tables of blocks.
+        """Assign kernels to a model whose layers have a kernel each, and all the same rotation and block tables.
 
         `attends`, `chunks`: the kernels of its layers' attention, by their names.
         """

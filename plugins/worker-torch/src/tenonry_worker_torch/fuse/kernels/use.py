@@ -96,7 +96,7 @@ class UsedKernels:
 
     @property
     def text(self) -> str:
-        """For the log."""
+        """Summary for the log."""
         used = ", ".join(f"{count} × {part}" for part, count in self.counts.items())
         left = ", ".join(f"{count} × {part}" for part, count in self.left.items())
         text = f"Step kernels {self.found.text}: {used or 'none'}"

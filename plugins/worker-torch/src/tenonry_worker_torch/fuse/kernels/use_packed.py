@@ -113,7 +113,7 @@ class UsedPacked:
 
     @property
     def text(self) -> str:
-        """For the log."""
+        """Summary for the log."""
         used = ", ".join(f"{count} × {part}" for part, count in self.counts.items())
         left = ", ".join(f"{count} × {part}" for part, count in self.left.items())
         text = f"Step kernels {self.found.text}: {used or 'none'}"
@@ -193,7 +193,7 @@ class UsedPacked:
     def _chunk_kernels(
         self, forward: LeanForward, attends: dict[str, PagedKernel]
     ) -> dict[str, ChunkKernel]:
-        """By the names of the layers that have one."""
+        """Chunk kernels by the names of the layers that have one."""
         kernels: dict[str, ChunkKernel] = {}
         for layer in forward.layers:
             own = layer.attention

@@ -48,7 +48,7 @@ def drop_paths(mixers: Iterable[PackedMixer]) -> None:
 
 
 def renew_paths(mixers: Iterable[PackedMixer]) -> None:
-    """After the linear layers inside were replaced: make each path anew from its module."""
+    """Rebuild each path from its module, after the linear layers inside were replaced."""
     for mixer in mixers:
         if mixer.path is not None:
             set_path(mixer)

@@ -30,7 +30,7 @@ def path_of(module: nn.Module) -> DecodePath | None:
 
 
 def prompt_path_of(path: DecodePath, device: torch.device) -> PromptPath | None:
-    """For pieces of prompts, of a mechanism that has one; elsewhere than on the CPU, modules have kernels for them."""
+    """Path for prompt chunks, if the mechanism has one; None outside of the CPU, where modules have kernels."""
     if device.type != "cpu":
         return None
     return getattr(path, "over_prompts", None)

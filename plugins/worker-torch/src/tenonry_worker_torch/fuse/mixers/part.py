@@ -56,7 +56,7 @@ class FusedMixer:
 
 
 def mixer_part(block: nn.Module) -> FusedMixer | None:
-    """Of a decoder layer one of whose children is a layer with state; None for any other."""
+    """Mixer of a decoder layer with exactly one child that keeps state; None for any other."""
     found = [
         FusedMixer(name, forward.over_step, forward)
         for name, child in block.named_children()
