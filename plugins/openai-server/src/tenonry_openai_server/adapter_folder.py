@@ -44,11 +44,11 @@ class AdapterFolder:
         return len(self._loaded) >= self.most
 
     def add(self, name: str) -> None:
-        """It was loaded."""
+        """Record a loaded adapter."""
         self._loaded[name] = 0
 
     def remove(self, name: str) -> None:
-        """It is none of those that were loaded because a request named them, whatever happens to it."""
+        """Drop the record that an adapter was loaded by a request that named it."""
         self._loaded.pop(name, None)
 
     def hold(self, name: str, scope: MutableMapping[str, Any]) -> None:

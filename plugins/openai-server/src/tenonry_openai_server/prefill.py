@@ -10,7 +10,7 @@ BALANCER = "prefill-decode"
 
 
 def paired(config: EngineConfig, engines: int) -> EngineConfig:
-    """With the connector and the load balancer that prefill engines need. Raises ConfigError."""
+    """Configuration with the connector and the load balancer that prefill engines need. Raises ConfigError."""
     if engines >= config.data_parallel_size:
         raise ConfigError(
             f"prefill_engines={engines} of data_parallel_size={config.data_parallel_size} leaves no engine that "

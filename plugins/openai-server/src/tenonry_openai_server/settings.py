@@ -359,7 +359,7 @@ def configs_from_arguments(args: argparse.Namespace) -> tuple[EngineConfig, Serv
 
 
 def _traced(config: EngineConfig, endpoint: str) -> EngineConfig:
-    """With the stat logger that sends traces, to this endpoint."""
+    """Configuration with the stat logger that sends traces to this endpoint."""
     options: dict[str, Any] = {}
     others = []
     for choice in config.stat_loggers:

@@ -39,7 +39,7 @@ def _usage(outputs: Sequence[RequestOutput], options: ResponseOptions) -> Usage:
 
 
 def _completions(output: RequestOutput) -> list[CompletionOutput]:
-    """In the order of their indexes. Raises EngineGenerateError if one of them failed."""
+    """Completions in the order of their indexes. Raises EngineGenerateError if one of them failed."""
     if any(completion.finish_reason == "error" for completion in output.outputs):
         raise output.failure()
     return sorted(output.outputs, key=lambda completion: completion.index)
@@ -48,7 +48,7 @@ def _completions(output: RequestOutput) -> list[CompletionOutput]:
 def completion_response(
     context: ResponseContext, outputs: Sequence[RequestOutput], _: AnswerForm | None = None
 ) -> CompletionResponse:
-    """Of the last output of each prompt, in order. Raises EngineGenerateError."""
+    """Response for the last output of each prompt, in order. Raises EngineGenerateError."""
     choices: list[CompletionChoice] = []
     for output in outputs:
         for completion in _completions(output):
@@ -85,7 +85,9 @@ def _completion_choice(
 def chat_response(
     context: ResponseContext, outputs: Sequence[RequestOutput], form: AnswerForm | None = None
 ) -> ChatResponse:
-    """Of the last output of a chat, which has one prompt. Raises EngineGenerateError, and PluginFault of a parser."""
+    """Response for the last output of a chat, which has one prompt. Raises EngineGenerateError, and PluginFault of a
+    parser.
+    """
     (output,) = outputs
     return ChatResponse(
         id=context.id,

@@ -63,7 +63,7 @@ class CompletionRequest(SamplingBody):
 
     @property
     def max_new_tokens(self) -> int:
-        """At least one: the engine always generates."""
+        """Maximum new tokens; at least one, which the engine always generates."""
         for given in (self.max_completion_tokens, self.max_tokens):
             if given is not None:
                 return max(given, 1)
@@ -75,7 +75,7 @@ class CompletionRequest(SamplingBody):
 
     @property
     def num_prompt_logprobs(self) -> int | None:
-        """With `echo`, log-probabilities cover the prompt."""
+        """Number of prompt log-probabilities; with `echo`, log-probabilities cover the prompt."""
         if self.prompt_logprobs is None and self.echo:
             return self.logprobs
         return self.prompt_logprobs
@@ -212,7 +212,7 @@ class ChatRequest(ChatPrompt, SamplingBody):
 
     @property
     def adds_special_tokens(self) -> bool:
-        """Not by default: a chat template writes them."""
+        """True if the tokenizer adds special tokens; by default the chat template writes them."""
         return bool(self.add_special_tokens)
 
     @model_validator(mode="after")

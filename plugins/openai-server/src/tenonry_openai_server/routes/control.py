@@ -149,7 +149,7 @@ async def reset_prefix_cache(request: Request) -> Response:
 
 @router.post("/reset_mm_cache", **describe("Forget processed images", EmptyRequest, DoneResponse))
 async def reset_mm_cache(request: Request) -> Response:
-    """And whatever else was made of inputs that are no text."""
+    """Clear the cache of inputs that are no text."""
     await read_operation(request, EmptyRequest)
     await told(server_state(request).engine.reset_mm_cache())
     return answer(DoneResponse())
@@ -157,7 +157,7 @@ async def reset_mm_cache(request: Request) -> Response:
 
 @router.post("/start_profile", **describe("Begin a profile", EmptyRequest, DoneResponse))
 async def start_profile(request: Request) -> Response:
-    """On every rank, and of this event loop where `--front-end-profile-dir` names a folder."""
+    """Start a profile of every rank, and of this event loop if `--front-end-profile-dir` names a folder."""
     await read_operation(request, EmptyRequest)
     await told(server_state(request).engine.start_profile())
     return answer(DoneResponse())
@@ -218,7 +218,7 @@ def check_choice(setting: str, value: Any, chosen: Any) -> None:
 
 @router.post("/update_weights", **describe("Replace weights", UpdateWeightsRequest, DoneResponse))
 async def update_weights(request: Request) -> Response:
-    """By those of a safetensors file, a folder of them, or shared memory (shm:NAME)."""
+    """Replace the weights by those of a safetensors file, a folder of them, or shared memory (shm:NAME)."""
     body = await read_operation(request, UpdateWeightsRequest)
     state = server_state(request)
     source = allowed_source(body.source, state.settings)

@@ -124,7 +124,7 @@ def serve_until_stopped(
 
 
 class Stoppable(Protocol):
-    """Can be stopped by signals."""
+    """Object that signals can stop."""
 
     is_stopping: bool
 
