@@ -40,7 +40,7 @@ class Engines:
         ]
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """On every engine but the newcomer."""
+        """Call every engine except the newcomer."""
         await asyncio.sleep(0)
         return [self._ask(index, method, args, kwargs) for index in range(NUM_ENGINES)]
 
@@ -49,7 +49,7 @@ class Engines:
         return await self.call(method, *args)
 
     async def call_engine(self, index: int, method: str, *args: Any) -> Any:
-        """On one engine, such as the newcomer."""
+        """Call one engine, such as the newcomer."""
         await asyncio.sleep(0)
         return self._ask(index, method, args, {})
 

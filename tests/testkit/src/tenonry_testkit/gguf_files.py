@@ -83,7 +83,7 @@ def random_tensors(name: str, *, tied: bool = False) -> dict[str, np.ndarray]:
 
 
 def blocks(values: np.ndarray, kind: Kind) -> np.ndarray:
-    """In blocks of a kind; where the library only reads it, random ones with scales of the right size."""
+    """Quantise to blocks of a kind; random ones with scales of the right size if the library only reads it."""
     try:
         return gguf.quantize(values, kind)
     except NotImplementedError:

@@ -137,12 +137,12 @@ class Running:
         return f"--- stdout of {' '.join(self.arguments)}\n{self.stdout}\n--- stderr\n{self.stderr}"
 
     def descendants(self) -> list[psutil.Process]:
-        """Its child processes, theirs, and so on."""
+        """Child processes, theirs, and so on."""
         return descendants(self.pid)
 
     # ------------------------------------------------------------------ waiting
     def wait(self, timeout: float = 25.0) -> int:
-        """Its exit code. AssertionError with its output when it is still running after `timeout` seconds."""
+        """Exit code. AssertionError with its output when it is still running after `timeout` seconds."""
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:

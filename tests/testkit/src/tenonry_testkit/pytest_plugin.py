@@ -80,7 +80,7 @@ def pytest_fixture_post_finalizer(fixturedef: Any, request: pytest.FixtureReques
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
-    """After all fixtures of the test: nothing that came with it may be left."""
+    """Check after all fixtures of the test that none of its resources are left."""
     yield
     watch = item.config.stash.get(WATCH, None)
     if watch is None:

@@ -74,7 +74,7 @@ class QuantisationContract:
         return resolve_point(QUANTISATIONS, self.quantisation)[0]
 
     def made(self) -> Quantisation:
-        """For the checkpoint of the example, or to quantise at load."""
+        """Build it for the checkpoint of the example, or to quantise at load."""
         example = self.stored()
         return self.found()(None if example is None else example.config)
 

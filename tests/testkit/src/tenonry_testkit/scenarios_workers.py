@@ -90,7 +90,7 @@ def a_row_fails_alone(harness: SchedulerHarness, prompt_ids: Sequence[int]) -> N
 def rows_end_in_rounds(
     harness: SchedulerHarness, prompt_ids: Sequence[int], vocab_size: int
 ) -> int:
-    """Of requests that run together one is ended by its limit, one by a stop id, and one not before min_tokens.
+    """Requests that run together: one ends by its limit, one by a stop id, and one not before min_tokens.
 
     Returns the most tokens that a row had in one answer.
     """

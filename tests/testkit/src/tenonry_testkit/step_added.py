@@ -35,14 +35,14 @@ class Added(NamedTuple):
     slots: list[int]
 
     def to(self, pieces: Sequence[Piece], *, last_only: bool = False) -> LayerAdapters:
-        """In a step with these pieces; with `last_only` the last token of each is the only query."""
+        """Adapters of a step with these pieces; with `last_only` the last token of each is the only query."""
         slots = torch.tensor([self.slots[piece.sequence] for piece in pieces], dtype=torch.int32)
         counts = torch.tensor([piece.end - piece.begin for piece in pieces])
         of_tokens = slots.repeat_interleave(counts)
         return LayerAdapters(*self.kernels, of_tokens, slots if last_only else of_tokens)
 
     def merged(self, weights: Weights, sequence: int) -> Weights:
-        """Of the layer and of the sequence's adapter together, in float64."""
+        """Merged weights of the layer and of the sequence's adapter, in float64."""
         slot = self.slots[sequence]
         names = ("projection", "out", "gate_up", "down")
         whole = {name: getattr(weights, name).double() for name in names}
@@ -77,7 +77,7 @@ class AddedSuite(KernelSuite):
         slots: list[int],
         dtype: torch.dtype,
     ) -> Added:
-        """With random weights; `has`: which linear layers have adapters."""
+        """Adapters with random weights; `has`: linear layers that have adapters."""
         one = attention.kv_heads * attention.size
         made = attention.heads * attention.size
         shapes = [

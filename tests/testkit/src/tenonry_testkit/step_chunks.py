@@ -41,7 +41,7 @@ def chunks_of(keys: PagedKeys) -> Chunks:
 def chunk_formula(
     parts: AttentionParts, query: torch.Tensor, chunks: Chunks, keys: PagedKeys
 ) -> torch.Tensor:
-    """In float64; 7 for tokens without a query."""
+    """Formula in float64; 7 for tokens without a query."""
     out = torch.full_like(query.double(), 7.0)
     block_size = keys.blocks.shape[2]
     for row, length in enumerate(keys.lengths.tolist()):

@@ -40,7 +40,7 @@ BLOCK_SIZES = st.sampled_from([1, 4, 16, 48])
 
 
 def paged_shapes(sizes: st.SearchStrategy[int]) -> st.SearchStrategy[PagedShape]:
-    """Of rows that decode, with heads of these sizes."""
+    """Shapes of decoding rows, with heads of these sizes."""
     return st.builds(
         PagedShape,
         count=COUNTS,
@@ -89,7 +89,7 @@ def layer_formula(
     sin: torch.Tensor,
     keys: PagedKeys,
 ) -> torch.Tensor:
-    """In float64; the new keys and values are written, rounded."""
+    """Formula in float64; the new keys and values are written, rounded."""
     attention = parts.attention
     x = hidden.double()
     projected = rms_norm(x, parts.norm_weight, parts.norm_eps) @ weights["projection"].t()

@@ -29,7 +29,7 @@ def random_order(columns: int) -> torch.Tensor:
 def delta_rule_parts(
     key_heads: int, sharing: int, sizes: tuple[int, int], taps: int, *, is_ordered: bool
 ) -> DeltaRuleParts:
-    """Of these shapes, with random weights."""
+    """Parts of these shapes, with random weights."""
     heads = key_heads * sharing
     key_size, value_size = sizes
     channels = 2 * key_heads * key_size + heads * value_size
@@ -59,7 +59,7 @@ def states_of(parts: DeltaRuleParts, count: int) -> tuple[torch.Tensor, torch.Te
 def attention_parts(
     kv_heads: int, sharing: int, size: int, *, is_gated: bool, is_normalised: bool, window: int = 0
 ) -> AttentionParts:
-    """Of these shapes, with random weights."""
+    """Parts of these shapes, with random weights."""
     heads = kv_heads * sharing
     return AttentionParts(
         heads=heads,
@@ -96,7 +96,7 @@ def in_float64(held: HeldKeys) -> HeldKeys:
 
 
 def half_parts(hidden: int, parts: DeltaRuleParts | AttentionParts) -> HalfParts:
-    """Around these, with random weights."""
+    """Layers around these parts, with random weights."""
     size = parts.value_size if isinstance(parts, DeltaRuleParts) else parts.size
     made = parts.heads * size
     return HalfParts(
@@ -110,7 +110,7 @@ def half_parts(hidden: int, parts: DeltaRuleParts | AttentionParts) -> HalfParts
 def expert_parts(
     hidden: int, num_experts: int, chosen: int, inner: int, shared: int, *, has_gate: bool
 ) -> ExpertParts:
-    """Of these shapes, with random weights; `shared` 0: no shared expert."""
+    """Parts of these shapes, with random weights; `shared` 0: no shared expert."""
     scale = hidden**-0.5
     return ExpertParts(
         norm_weight=torch.randn(hidden),
@@ -194,7 +194,7 @@ def paged_keys(parts: AttentionParts, count: int, longest: int, block_size: int)
 
 
 class PagedShape(NamedTuple):
-    """Of attention over blocks: `count` rows of up to `longest` tokens."""
+    """Shape of attention over blocks: `count` rows of up to `longest` tokens."""
 
     count: int
     kv_heads: int

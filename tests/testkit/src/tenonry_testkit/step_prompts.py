@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PromptShape(NamedTuple):
-    """Of a step: `count` rows of up to `longest` tokens, and of its layers."""
+    """Shape of a step: `count` rows of up to `longest` tokens, and of its layers."""
 
     count: int
     longest: int
@@ -68,7 +68,7 @@ class PromptCase(NamedTuple):
 
 
 def prompt_case(shape: PromptShape, num_layers: int) -> PromptCase:
-    """Of random numbers. A row gains some tokens, or one, behind the blocks that it shares with others."""
+    """A case of random numbers. A row gains some tokens, or one, behind the blocks that it shares with others."""
     layers = []
     weights = []
     for number in range(num_layers):
@@ -107,7 +107,7 @@ def prompt_case(shape: PromptShape, num_layers: int) -> PromptCase:
 
 
 def prompt_formula(case: PromptCase) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """In float64 except for values between layers and in `blocks`: token after token, as if each came alone.
+    """Formula in float64 except for values between layers and in `blocks`: token after token, as if each came alone.
 
     Also, by layer, how many times rounding errors of a layer's input may be multiplied in each vector of `blocks`.
     """

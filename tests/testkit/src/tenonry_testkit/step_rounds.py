@@ -42,7 +42,7 @@ class RoundCase(NamedTuple):
 
 
 def round_case(count: int, num_layers: int) -> RoundCase:
-    """Of random numbers; rows have blocks of their own for all tokens of a round."""
+    """A case of random numbers; rows have blocks of their own for all tokens of the step."""
     layers = []
     weights = []
     for _ in range(num_layers):

@@ -23,7 +23,7 @@ GROUP = 5  # most queries of a group of `Sequences`
 
 
 class Weights(NamedTuple):
-    """Of a layer, [outputs, inputs] each; `bias` of the projection, or None."""
+    """Weights of a layer, [outputs, inputs] each; `bias` of the projection, or None."""
 
     projection: torch.Tensor
     bias: torch.Tensor | None
@@ -79,7 +79,7 @@ class Sequences:
         return [Piece(sequence, begin, end) for sequence, (begin, end) in enumerate(bounds)]
 
     def keys(self, pieces: Sequence[Piece], *, last_only: bool = False) -> StepKeys:
-        """Of a step with these pieces; with `last_only` the last token of each is the only query."""
+        """Keys of a step with these pieces; with `last_only` the last token of each is the only query."""
         block_size = self.blocks.shape[2]
         slots: list[int] = []
         positions: list[int] = []
@@ -133,7 +133,7 @@ def layer_of(
     has_bias: bool,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[InvariantLayerParts, Weights]:
-    """With random weights of this type."""
+    """A layer with random weights of this type."""
     made = attention.heads * attention.size
     drawn = (
         torch.randn(attention.columns, hidden) / hidden**0.5,

@@ -32,7 +32,7 @@ def assert_near(got: torch.Tensor, wanted: torch.Tensor) -> None:
 
 
 class KernelSuite:
-    """Of one implementation: `kernels` names a class, or is an object that is made already."""
+    """Suite of one implementation: `kernels` names a class, or is an object."""
 
     kernels: ClassVar[str | StepKernels]
 

@@ -9,7 +9,7 @@ from tenonry.messages import EngineCoreRequest
 
 
 class TurnsBalancer(LoadBalancer):
-    """Of the least loaded engines, the one that was picked longest ago."""
+    """Picks the least recently picked of the least loaded engines."""
 
     def __init__(self, context: LoadBalancerContext) -> None:
         super().__init__(context)

@@ -341,7 +341,9 @@ class FakeWorker(Worker):
         return is_start
 
     def echo(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Its arguments after the rank, to see which ranks answer; those given by name follow as a dictionary."""
+        """Return the arguments after the rank, to identify the ranks that answer; keyword arguments follow as a
+        dictionary.
+        """
         named = [kwargs] if kwargs else []
         return [self.context.rank, *args, *named]
 

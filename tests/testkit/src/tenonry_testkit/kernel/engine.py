@@ -109,7 +109,7 @@ class Inbox:
                 self.stats.append(outputs.scheduler_stats)
 
     def run(self, core: EngineCore, steps: int = 500) -> Inbox:
-        """Until there is no work."""
+        """Run steps until there is no work."""
         for _ in range(steps):
             if not core.has_work():
                 return self

@@ -169,7 +169,7 @@ class WorkerOptions(FakeWorkerOptions):
 
 
 class StillWorker(FakeWorker):
-    """Has no capabilities: moves no KV blocks, for one."""
+    """Worker without capabilities, such as moving KV blocks."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset()
 
@@ -279,7 +279,7 @@ class FirstEngineWorker(FakeWorker):
 
 
 class SoloWorker(FakeWorker):
-    """Has no dummy batch, so that it cannot step in lockstep with other engines."""
+    """Worker without a dummy batch, which cannot run in lockstep with other engines."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset()
 

@@ -216,4 +216,4 @@ def fork_children(monkeypatch: Any) -> None:
 
 
 def _nothing() -> None:
-    """In place of `gc.unfreeze`."""
+    """Replacement for `gc.unfreeze`."""
