@@ -208,7 +208,7 @@ class KVCacheManager(BlockManager):
         )
 
     def reset(self) -> bool:
-        """Also drop blocks computed by rows in use: they may come from weights that have been replaced.
+        """Drop cached blocks, also those of rows in use: they may come from weights that have been replaced.
 
         No KV connector receives these blocks either.
         """

@@ -96,7 +96,7 @@ class Transfers:
 
     @property
     def is_used(self) -> bool:
-        """There is a connector."""
+        """True if there is a connector."""
         return self._connector is not None
 
     def numbers(self) -> dict[str, float]:

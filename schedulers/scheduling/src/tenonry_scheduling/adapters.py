@@ -61,7 +61,7 @@ class AdapterLimit:
             self._running.pop(name, None)
 
     def numbers(self) -> dict[str, float]:
-        """For `SchedulerStats.extra`: requests of each adapter that run and that wait."""
+        """Running and waiting requests of each adapter, for `SchedulerStats.extra`."""
         found: dict[str, float] = {}
         for name, count in self._open.items():
             running = self._running[name]

@@ -13,7 +13,7 @@ from tenonry_scheduling.whole import pieces_after, uncut
 
 
 class ChunkLimits:
-    """Of one step; rows that merely decode are not touched. `apply`: whether any row may be limited."""
+    """Limits of one step's chunks; rows that only decode are not affected. `apply`: True if any row may be limited."""
 
     __slots__ = ("_blocks", "_budget", "_encoder", "_rows", "_snapshots", "_whole")
 

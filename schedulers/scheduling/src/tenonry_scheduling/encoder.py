@@ -19,7 +19,7 @@ Image = tuple[int, int]  # its first token in the prompt, and the one after its 
 
 
 class EncoderLimit:
-    """At most `most` tokens of images per step; an image that is larger is encoded in a step of its own.
+    """Limits image tokens per step to `most`; a larger image is encoded in a step of its own.
 
     `to_encode`: by row, in order, the images of which the row has computed no token yet. Waiting requests may pass one
     whose next token is of an image that does not fit, but no more than `max_passing` of them.

@@ -252,7 +252,7 @@ class ResultReader:
 def _attach_pooled(
     result: ModelRunnerOutput, row: Index, handle: np.ndarray, finished: list[FinishedOutput]
 ) -> None:
-    """To the requests that have just ended, by their handles in the rows whose results count."""
+    """Attach pooled results to the requests that have just ended, by their handles in the current rows."""
     by_handle = {
         owner: result.pooled[place]
         for place, owner in zip(row.tolist(), handle.tolist(), strict=True)
