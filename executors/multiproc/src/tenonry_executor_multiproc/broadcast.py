@@ -116,7 +116,7 @@ class SharedBroadcast:
         return f"memfd:{','.join(map(str, fds))},{self._num_slots}", fds
 
     def handed_down(self, rank: int) -> None:
-        """Does nothing: both sides keep the descriptors."""
+        """No-op: both sides keep the descriptors."""
 
     def send(self, data: bytes, wait: Wait) -> None:
         if len(data) > SLOT_BYTES:
@@ -256,4 +256,4 @@ class SocketReader:
         return self._packets.pop(0)
 
     def finish(self) -> None:
-        """Does nothing: packets in sockets are not counted."""
+        """No-op: packets in sockets are not counted."""

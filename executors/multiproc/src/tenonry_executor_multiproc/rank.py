@@ -141,7 +141,7 @@ class Rank:
         }
 
     def serve(self) -> None:
-        """Until "stop", or the end of the engine."""
+        """Serve packets until "stop", or the end of the engine."""
         with contextlib.suppress(EOFError):
             while self._run(unpack(self._reader.receive())):
                 self._reader.finish()

@@ -45,7 +45,7 @@ class RankStep:
         return self.sent.step_id
 
     def done(self) -> bool:
-        """Also true if `result` would raise."""
+        """Return True if `result` would return or raise without waiting."""
         return self._is_answered(self)
 
     def result(self, timeout: float | None = None) -> ModelRunnerOutput:

@@ -136,7 +136,7 @@ class RayStepFuture:
         self._output: ModelRunnerOutput | None = None
 
     def done(self) -> bool:
-        """Also true if `result` would raise."""
+        """Return True if `result` would return or raise without waiting."""
         return self._output is not None or self._ranks.is_done(self._calls)
 
     def result(self, timeout: float | None = None) -> ModelRunnerOutput:

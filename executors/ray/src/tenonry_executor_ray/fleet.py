@@ -104,7 +104,7 @@ class Fleet:
             raise
 
     def _create_actor(self, engine: Engine) -> None:
-        """On the last bundle of its group (RA-3)."""
+        """Create the engine's actor on the last bundle of its group (RA-3)."""
         index = self._config.world_size
         group = engine.group.group
         options = {
