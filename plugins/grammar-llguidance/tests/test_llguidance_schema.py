@@ -73,3 +73,9 @@ class TestTexts:
         with pytest.raises(GrammarError, match="control character") as refused:
             rewritten({"items": {"type": "string", "pattern": "\\x01"}})
         assert refused.value.path == "/items"
+
+
+@pytest.mark.parametrize("value", ["colour", ["date"], {}, 5, None])
+def test_format_that_json_schema_does_not_define_is_an_annotation(value):
+    schema = {"type": "string", "maxLength": 3}
+    assert rewritten(schema | {"format": value}) == rewritten(schema)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenonry_grammar_xgrammar.formats import FORMATS
 from tenonry_grammar_xgrammar.write import written
 from tenonry_grammars.base import GrammarError
 from tenonry_grammars.regex import MAX_COUNT, MAX_NESTING, parsed
+from tenonry_grammars.schemas.formats import FORMATS
 
 
 def for_re(found: str) -> str:
@@ -183,13 +183,17 @@ def test_a_long_expression_is_read_at_once():
         (
             "date",
             ["2024-02-28", "1999-12-31"],
-            ["2024-02-31", "2024-13-01", "0000-01-01", "2024-1-1"],
+            ["2024-02-31", "2023-02-29", "2024-13-01", "0000-01-01", "2024-1-1"],
         ),
         ("time", ["23:59:59Z", "00:00:00.5+01:00"], ["24:00:00Z", "12:00Z", "12:00:00"]),
         ("date-time", ["2024-02-28T23:59:59Z"], ["2024-02-28 23:59:59Z", "2024-02-30T00:00:00Z"]),
         ("uuid", ["123e4567-e89b-12d3-a456-426614174000"], ["123e4567e89b12d3a456426614174000"]),
         ("ipv4", ["0.0.0.0", "255.1.20.199"], ["256.1.1.1", "01.1.1.1", "1.1.1"]),
         ("email", ["a.b+c@d-e.org"], ["a@b", "a..b@c.de", "@b.de", ".a@b.de"]),
+        ("hostname", ["a-b.example"], ["-a.b", "a_b", "a..b"]),
+        ("uri", ["https://a.b/c?d=e#f", "urn:x:y"], ["a b", "//a", "http://[::g]/"]),
+        ("ipv6", ["::1", "1:2:3:4:5:6:7:8"], ["1:2", ":::", "12345::"]),
+        ("duration", ["P1Y2M", "PT5S", "P3W"], ["P", "PT", "P1S"]),
     ],
 )
 def test_formats(name, right, wrong):

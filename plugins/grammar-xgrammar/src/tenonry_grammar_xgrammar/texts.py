@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tenonry_grammar_xgrammar.formats import FORMATS
 from tenonry_grammar_xgrammar.numbers import is_number
 from tenonry_grammar_xgrammar.write import ANY_JSON_TEXT, written
 from tenonry_grammars.base import GrammarError
@@ -16,6 +15,7 @@ from tenonry_grammars.characters import ANY
 from tenonry_grammars.nodes import One, Repeat
 from tenonry_grammars.regex import MAX_COUNT, parsed
 from tenonry_grammars.schema import pointer
+from tenonry_grammars.schemas.formats import FORMATS, UNSERVED
 
 KEYWORDS = frozenset({"pattern", "format", "minLength", "maxLength"})
 
@@ -23,6 +23,8 @@ KEYWORDS = frozenset({"pattern", "format", "minLength", "maxLength"})
 def string(path: tuple[str, ...], rules: dict[str, Any]) -> dict[str, Any]:
     """A text with what the schema's keywords say of it. Raises GrammarError with the path."""
     given = KEYWORDS & set(rules)
+    if _is_annotation(rules.get("format")):
+        given -= {"format"}
     if not given:
         return {"type": "string", "pattern": ANY_JSON_TEXT}
     lengths = given & {"minLength", "maxLength"}
@@ -39,11 +41,9 @@ def string(path: tuple[str, ...], rules: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(pattern, str):
         raise GrammarError(f"'{keyword}' is a text", pointer(path))
     if keyword == "format":
-        if pattern not in FORMATS:
+        if pattern in UNSERVED:
             raise GrammarError(
-                f"the format {pattern[:64]!r} is not enforced, only {', '.join(FORMATS)}; leave it out, or start with "
-                "--grammar-backend llguidance",
-                pointer(path),
+                f"the format {pattern!r} is not enforced; leave it out", pointer(path)
             )
         pattern = FORMATS[pattern]
     try:
@@ -51,6 +51,11 @@ def string(path: tuple[str, ...], rules: dict[str, Any]) -> dict[str, Any]:
     except GrammarError as error:
         raise GrammarError(str(error), pointer(path)) from None
     return {"type": "string", "pattern": found}
+
+
+def _is_annotation(value: Any) -> bool:
+    """A format that JSON Schema does not define."""
+    return not isinstance(value, str) or (value not in FORMATS and value not in UNSERVED)
 
 
 def count(path: tuple[str, ...], rules: dict[str, Any], keyword: str) -> int | None:

@@ -31,7 +31,7 @@ from tenonry_grammars.schemas.leaves import (
     Unserved,
     both,
 )
-from tenonry_grammars.schemas.protocol import SchemaReader
+from tenonry_grammars.schemas.protocol import SchemaReader, for_dependencies
 from tenonry_grammars.schemas.resources import LAST_WITHOUT_SIBLINGS, Place
 from tenonry_grammars.schemas.values import (
     count_of,
@@ -342,15 +342,7 @@ OPPOSITES: dict[str, Opposite] = {
     "not": _not,
     "$ref": _reference,
     "if": _condition,
-    "dependencies": lambda reader, place, value: _dependencies(
-        reader, place, value, "dependencies"
-    ),
-    "dependentRequired": lambda reader, place, value: _dependencies(
-        reader, place, value, "dependentRequired"
-    ),
-    "dependentSchemas": lambda reader, place, value: _dependencies(
-        reader, place, value, "dependentSchemas"
-    ),
+    **for_dependencies(_dependencies),
     **{
         name: _bound(name)
         for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")

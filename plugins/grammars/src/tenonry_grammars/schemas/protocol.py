@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from tenonry_grammars.nodes import Node
 from tenonry_grammars.schemas.leaves import Conditions, Leaf
 from tenonry_grammars.schemas.resources import Place, Resources
+
+# In draft 4, and what later drafts made of it.
+DEPENDENCIES = ("dependencies", "dependentRequired", "dependentSchemas")
 
 
 class SchemaReader(Protocol):
@@ -34,3 +38,11 @@ class SchemaReader(Protocol):
     def pattern(self, place: Place, text: Any, *, widest: bool = False) -> Node: ...
 
     def names_of_pattern(self, node: Node) -> list[str] | None: ...
+
+
+KeywordReader = Callable[[SchemaReader, Place, Any], list[Leaf]]
+
+
+def for_dependencies(read: Callable[..., list[Leaf]]) -> dict[str, KeywordReader]:
+    """Each of `DEPENDENCIES` with `read`, which has the keyword as its last argument."""
+    return {keyword: partial(read, keyword=keyword) for keyword in DEPENDENCIES}

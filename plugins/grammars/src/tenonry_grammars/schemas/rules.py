@@ -26,7 +26,7 @@ from tenonry_grammars.schemas.leaves import (
     all_but,
     both,
 )
-from tenonry_grammars.schemas.protocol import SchemaReader
+from tenonry_grammars.schemas.protocol import SchemaReader, for_dependencies
 from tenonry_grammars.schemas.resources import LAST_WITHOUT_SIBLINGS, Place
 from tenonry_grammars.schemas.typed import TYPED, typed_leaves
 from tenonry_grammars.schemas.values import list_of, names_of, schemas_of, simple_leaves
@@ -237,15 +237,7 @@ RULES: dict[str, Rule] = {
     "enum": _listed,
     "const": _const,
     "if": _condition,
-    "dependencies": lambda reader, place, value: _dependencies(
-        reader, place, value, "dependencies"
-    ),
-    "dependentRequired": lambda reader, place, value: _dependencies(
-        reader, place, value, "dependentRequired"
-    ),
-    "dependentSchemas": lambda reader, place, value: _dependencies(
-        reader, place, value, "dependentSchemas"
-    ),
+    **for_dependencies(_dependencies),
 }
 IN_PLACE = frozenset({"allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas"})
 # Read with another keyword; without it, they say nothing.

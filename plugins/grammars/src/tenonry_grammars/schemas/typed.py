@@ -104,7 +104,7 @@ def _text(reader: SchemaReader, place: Place, schema: Mapping[str, Any]) -> list
         except GrammarError as error:
             refused = Unserved(STRING, place.location("pattern"), str(error))
     name = schema.get("format")
-    if name in UNSERVED:
+    if isinstance(name, str) and name in UNSERVED:
         text = f"the format '{name}' is not served; leave it out"
         refused = refused or Unserved(STRING, place.location("format"), text)
     if refused:
