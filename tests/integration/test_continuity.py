@@ -21,6 +21,7 @@ from tenonry import AsyncLLM, EngineConfig, SamplingParams, StructuredOutput
 from tenonry.sampling_params import OutputKind
 from tenonry.step import Adapter
 from tenonry_testkit.kernel.mortal import set_fuse
+from tenonry_testkit.tiers import nightly_unless
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread", "forked_children"),
@@ -235,7 +236,7 @@ def test_killed_in_each_step_of_a_mixed_run(start, tmp_path):
     assert asyncio.run(main()) >= 20
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", nightly_unless(lambda size: size == 1, [1, 2]))
 def test_one_that_stands_by_takes_over_in_a_mixed_run(start, tmp_path, size):
     """With one rank and with two; it has the adapters that were added before it was built, and after (AF-28)."""
     engine = start(tensor_parallel_size=size, worker="torch", standby_engines=1)

@@ -192,6 +192,7 @@ def test_a_shared_beginning_is_computed_once(family):
     assert min(output.num_cached_tokens for output in again) >= SHARED
 
 
+@pytest.mark.nightly
 def test_preempted_requests_come_back(family):
     with family.engine(**family.few_blocks) as llm:
         outputs = serve(llm, PROMPTS)
@@ -199,7 +200,11 @@ def test_preempted_requests_come_back(family):
     assert sum(output.metrics.num_preemptions for output in outputs) > 0
 
 
-@pytest.mark.parametrize("two_steps", [False, True], ids=["one step", "two steps in flight"])
+@pytest.mark.parametrize(
+    "two_steps",
+    nightly_unless(lambda two_steps: two_steps, [False, True]),
+    ids=["one step", "two steps in flight"],
+)
 def test_aborted_requests_leave_nothing_behind(family, two_steps):
     """One that decodes, one amid its prompt and one that waits; others take their rows, and the same come again."""
     llm = cleared(family.in_flight if two_steps else family.in_chunks)
@@ -224,6 +229,7 @@ def test_two_completions_of_a_prompt(family):
     assert found == [[answer, answer] for answer in family.answers]
 
 
+@pytest.mark.nightly
 def test_two_steps_in_flight(family):
     assert family.in_flight.engine_core.depth == 2
     assert ids_of(serve(cleared(family.in_flight), PROMPTS)) == family.answers

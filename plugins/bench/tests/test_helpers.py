@@ -28,6 +28,7 @@ def forked_server(monkeypatch):
     monkeypatch.setattr(own_server, "tenonry_command", lambda: list(ForkedCommand.beginning))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_report(bench, forked_server):

@@ -9,6 +9,7 @@ from tenonry_bench.structured import time_per_token
 PAIRS = {"grown_ms": ("gap_ms", "gap_compiling_ms"), "later_ms": ("ttft_ms", "ttft_schema_ms")}
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(120)
 def test_report(bench):
     words = "--runs 1 --streams 2 --compilations 2 --worst-properties 40 --properties 5"

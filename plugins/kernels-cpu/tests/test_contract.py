@@ -15,6 +15,7 @@ class TestBest(StepKernelsContract):
     kernels = "cpu"
 
 
+@pytest.mark.nightly
 class TestWithoutTiles(StepKernelsContract):
     """Processors that multiply pairs of halves, but not tiles of them."""
 
@@ -24,6 +25,7 @@ class TestWithoutTiles(StepKernelsContract):
         return CpuKernels("avx512bf16")
 
 
+@pytest.mark.nightly
 class TestWithoutProducts(StepKernelsContract):
     """Processors that multiply pairs of halves, with a library that does not."""
 
@@ -33,6 +35,7 @@ class TestWithoutProducts(StepKernelsContract):
         return CpuKernels("avx512")
 
 
+@pytest.mark.nightly
 class TestWithoutHalves(StepKernelsContract):
     """Processors that multiply bytes, but not pairs of halves."""
 

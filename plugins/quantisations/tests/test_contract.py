@@ -72,6 +72,7 @@ class TestOneScale(OfTheLibrary):
     weights: ClassVar = {"num_bits": 8, "strategy": "tensor"}
 
 
+@pytest.mark.nightly
 class TestGroupsOfBytes(OfTheLibrary):
     kind = "pack-quantized"
     weights: ClassVar = {"num_bits": 8, "strategy": "group", "group_size": GROUP}
@@ -92,6 +93,7 @@ class TestGroupsWithZeros(OfTheLibrary):
     }
 
 
+@pytest.mark.nightly
 class TestPackedChannels(OfTheLibrary):
     kind = "pack-quantized"
     weights: ClassVar = {"num_bits": 4, "strategy": "channel"}
@@ -112,6 +114,7 @@ class TestFloatsByChannel(OfFloats):
     weights: ClassVar = {"type": "float", "num_bits": 8, "strategy": "channel"}
 
 
+@pytest.mark.nightly
 class TestFloatsWithOneScale(OfFloats):
     weights: ClassVar = {"type": "float", "num_bits": 8, "strategy": "tensor"}
 
@@ -140,6 +143,7 @@ class TestFp8(QuantisationContract):
             super().test_a_part_of_another_shape_or_type_is_named()
 
 
+@pytest.mark.nightly
 class TestFp8WithOneScale(TestFp8):
     config: ClassVar = {"quant_method": "fp8", "activation_scheme": "static"}
     scale = "weight_scale"
@@ -162,6 +166,7 @@ class TestGptq(QuantisationContract):
         return StoredExample(self.config, parts, made, ("qweight", "qzeros", "scales"))
 
 
+@pytest.mark.nightly
 class TestGptqOfBytes(TestGptq):
     config = GPTQ | {"bits": 8}
 

@@ -71,6 +71,7 @@ def without_products(folder: Path, kernels: str, **settings):
     return torch.tensor(found), tokens, done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not has_avx2(), reason="no library was built, or the processor has no AVX2")
 def test_int8_runs_on_processors_that_do_not_multiply_bytes(tmp_path):
     model_folder(tmp_path)

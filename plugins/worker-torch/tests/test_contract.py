@@ -37,12 +37,14 @@ class TestTorch(WorkerContract):
         )
 
 
+@pytest.mark.nightly
 class TestTorchInEightBits(TestTorch):
     """K and V in 8 bits: tokens depend on the request alone here, too."""
 
     config: ClassVar[dict[str, object]] = {"device": "cpu", "kv_cache_dtype": "int8"}
 
 
+@pytest.mark.nightly
 class TestTorchReference(TestTorch):
     """The reference attention backend, and the model's own code."""
 

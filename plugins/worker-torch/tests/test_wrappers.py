@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from worker_driver import Driver, Request
 
 from tenonry.errors import ModelError
+from tenonry_testkit.tiers import nightly_unless
 from tenonry_torch_base.checkpoint import Checkpoint
 from tenonry_torch_base.weights import read_model_config, skeleton
 from tenonry_worker_torch.loading.load import load_model
@@ -27,6 +28,7 @@ WAYS = {
     "preempted": {"budget": 11, "depth": 2, "preempt_every": 5},
 }
 CPU = torch.device("cpu")
+WRAPPERS = nightly_unless(lambda name: name in worker_wrappers.USUAL, worker_wrappers.WRAPPERS)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +74,7 @@ def serve(answer, **way):
     return [request.output for request in driver.run(requests())]
 
 
-@pytest.mark.parametrize("wrapper", worker_wrappers.WRAPPERS)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_tokens_equal_the_wrappers_own_generate(served, wrapper):
     runner = worker_tools.runner(served(wrapper))
     assert serve(runner.answer, **WAYS["preempted"]) == generated(wrapper)
@@ -85,7 +87,7 @@ def test_tokens_equal_generate_in_every_way(served, wrapper, way):
     assert serve(runner.answer, **WAYS[way]) == generated(wrapper)
 
 
-@pytest.mark.parametrize("wrapper", worker_wrappers.WRAPPERS)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_lean_layers_find_the_text_model_inside(served, wrapper):
     is_lean = type(served(wrapper).forward).__name__ == "LeanForward"
     assert is_lean == (wrapper not in worker_wrappers.OWN_CODE)

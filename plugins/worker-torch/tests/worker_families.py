@@ -76,6 +76,11 @@ DSA = MLA | {
     "mlp_layer_types": ["dense", "sparse", "dense"],
 }
 
+# One family of each kind; tests that have a quicker test beside them serve the others at night.
+USUAL = {
+    "llama-biased", "gpt2", "gpt_neox", "gemma2", "gemma3", "gemma3n", "mixtral", "gpt_oss", "llama4", "deepseek_v3",
+    "mimo_v2_flash",
+}  # fmt: skip
 FAMILIES: dict[str, tuple[str, dict[str, object]]] = {
     "llama": ("llama", SMALL),
     "llama-biased": ("llama", SMALL | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),

@@ -69,6 +69,8 @@ GRANITE_SPEECH = {
 IMAGE_INDEX = {"image_token_index": 90}
 IMAGE_ID = {"image_token_id": 90}
 
+# One of each kind: windows, three positions per token, audio, adapters of its own. Others are served at night.
+USUAL = {"gemma3", "gemma4", "qwen2_vl", "qwen3_vl", "phi4_multimodal", "llava", "granite_speech"}
 WRAPPERS: dict[str, tuple[str, dict[str, object]]] = {
     "gemma3": (
         "gemma3",

@@ -14,6 +14,7 @@ import worker_wrappers
 
 from tenonry.errors import ConfigError, ModelError
 from tenonry.info import WorkerFacts
+from tenonry_testkit.tiers import nightly_unless
 from tenonry_worker_torch.loading.examine import max_stages, tensor_parallel_sizes
 from tenonry_worker_torch.worker import TorchWorker
 
@@ -36,7 +37,10 @@ def skeleton(config):
         return AutoModelForCausalLM.from_config(config)
 
 
-@pytest.mark.parametrize("family", worker_families.FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    nightly_unless(lambda family: family in worker_families.USUAL, worker_families.FAMILIES),
+)
 def test_facts_of_a_family_are_those_of_its_loaded_model(family, tmp_path):
     worker_families.save(family, tmp_path)
     # Kernels of batch invariance lay weights out anew, and modules lose theirs.
@@ -56,7 +60,9 @@ def test_facts_of_a_family_are_those_of_its_loaded_model(family, tmp_path):
     worker.shutdown()
 
 
-@pytest.mark.parametrize("wrapper", worker_wrappers.WRAPPERS)
+@pytest.mark.parametrize(
+    "wrapper", nightly_unless(lambda name: name in worker_wrappers.USUAL, worker_wrappers.WRAPPERS)
+)
 def test_facts_of_a_wrapper_are_those_of_its_text_part(wrapper, tmp_path):
     """Towers are neither counted nor looked at."""
     worker_wrappers.build(wrapper).save_pretrained(tmp_path)

@@ -8,6 +8,7 @@ import worker_families
 import worker_tools
 
 from tenonry.errors import ModelError
+from tenonry_testkit.tiers import nightly_unless
 from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.parallel.groups import Link, Parallel, TensorGroup
 from tenonry_worker_torch.worker import TorchWorker
@@ -15,7 +16,10 @@ from tenonry_worker_torch.worker import TorchWorker
 SIZES = (2, 3)
 
 
-@pytest.mark.parametrize("family", worker_families.FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    nightly_unless(lambda family: family in worker_families.USUAL, worker_families.FAMILIES),
+)
 def test_ranks_that_facts_name_are_those_that_load(family, tmp_path):
     """Rank 0's part is loaded as in a start; the first run of cut layers is left to the tests of families."""
     worker_families.save(family, tmp_path)

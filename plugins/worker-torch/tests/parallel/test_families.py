@@ -14,6 +14,7 @@ from worker_driver import Driver, Request
 from tenonry.errors import ModelError
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import RowFailure
+from tenonry_testkit.tiers import nightly_unless
 
 NO_PLAN = {"gpt2", "opt", "stablelm", "diffllama", "whisper"}
 # Of a rank of two. MiMo has other ones in layers with a window; the keys of an indexer are whole.
@@ -88,7 +89,9 @@ def sampled(**more):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("family", PLANNED)
+@pytest.mark.parametrize(
+    "family", nightly_unless(lambda family: family in worker_families.USUAL, PLANNED)
+)
 def test_tokens_equal_generate(folders, family):
     """In a pipeline of two stages whose layers are cut in two; prompts come in chunks."""
     ranks = Ranks(folders(family), 2, 2)
@@ -99,7 +102,9 @@ def test_tokens_equal_generate(folders, family):
     ranks.close()
 
 
-@pytest.mark.parametrize("family", sorted(NO_STAGES))
+@pytest.mark.parametrize(
+    "family", nightly_unless(lambda family: family in {"llama4", "gemma4"}, sorted(NO_STAGES))
+)
 def test_tokens_equal_generate_where_only_layers_are_cut(folders, family):
     if not worker_families.has_tensor_plan(family):
         pytest.skip(f"the installed transformers has no tensor parallel plan of {family}")

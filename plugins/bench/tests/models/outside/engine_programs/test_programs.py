@@ -11,6 +11,7 @@ from tenonry_bench.models.engines import PEERS, Engine, find_peers, ours
 from tenonry_bench.models.outside.engine_programs import llama_cpp_program, qwen3_gguf
 from tenonry_bench.models.outside.engine_programs.answers import check_counts
 from tenonry_bench.models.session import Session, prepare
+from tenonry_testkit.tiers import nightly_unless
 
 PROMPTS = [[300, 301, 302, 303], [310, 311, 312, 313]]
 
@@ -29,7 +30,9 @@ def options(micro_models, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", ["tenonry", *PEERS])
+@pytest.mark.parametrize(
+    "name", nightly_unless(lambda name: name == "tenonry", ["tenonry", *PEERS])
+)
 def test_answers_runs(name, options):
     if name == "tenonry":
         engine: Engine = ours()
