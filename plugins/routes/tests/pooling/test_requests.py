@@ -60,6 +60,9 @@ def test_any_list_is_prompts_or_refused(value):
         (Embeddings, {"input": "a", "dimensions": "8"}, "dimensions"),
         (Embeddings, {"input": "a", "encoding_format": "int8"}, "encoding_format"),
         (Rerank, {"query": "a", "documents": [{"txt": "b"}]}, "documents[0]"),
+        (Embeddings, {"input": "a", "dimensions": 8.5}, "dimensions"),
+        (Embeddings, {"input": None}, "input"),
+        (Rerank, {"documents": ["b"]}, "query"),
         (Rerank, [], None),
     ],
 )
@@ -67,6 +70,10 @@ def test_wrong_fields_are_named(kind, body, field):
     with pytest.raises(RequestError) as error:
         parsed(kind, body)
     assert error.value.param == field
+
+
+def test_integer_in_another_spelling():
+    assert parsed(Embeddings, {"input": "a", "dimensions": 8.0}).dimensions == 8
 
 
 class Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
@@ -10,6 +11,7 @@ from msgspec import Meta
 from tenonry.errors import RequestError
 
 MAX_INPUTS = 2048
+MISSING = re.compile("missing required field `(.+)`")
 Texts = str | list[str]
 Body = TypeVar("Body", bound="Common")
 
@@ -108,7 +110,7 @@ class Rerank(Common, kw_only=True):
 def parsed(kind: type[Body], value: Any) -> Body:
     """`value` as a request; a field that is null is as good as absent. Raises RequestError that names the field."""
     if isinstance(value, dict):
-        value = {name: entry for name, entry in value.items() if entry is not None}
+        value = {name: _whole(entry) for name, entry in value.items() if entry is not None}
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -116,8 +118,15 @@ def parsed(kind: type[Body], value: Any) -> Body:
         place = None
         if "`$." in text:
             place = text.rpartition("`$.")[2].rstrip("`")
+        elif (missing := MISSING.search(text)) is not None:
+            place, text = missing[1], "is missing"
         where = place or "the body"
         raise RequestError(f"{where}: {text}", place) from None
+
+
+def _whole(value: Any) -> Any:
+    """The value; an integer also where it is written as 4.0, which is the same number in JSON."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def check_names(kind: type[Common], value: Any, fields: Any) -> None:
