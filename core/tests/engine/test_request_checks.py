@@ -199,6 +199,16 @@ class TestRefused:
         with pytest.raises(RequestError, match="no salt below 100"):
             check_request(request(cache_salt="x"), limits)
 
+    def test_a_check_that_fails_itself_is_named_and_ends_one_request(self):
+        def broken(source: EngineCoreRequest, limits: RequestLimits) -> None:
+            raise KeyError(source.request_id)
+
+        limits = RequestLimits(10, 100, checks=(broken,))
+        text = rf"the request check {__name__}:broken failed: KeyError\('r'\)"
+        with pytest.raises(RequestError, match=text) as caught:
+            check_request(request(), limits)
+        assert caught.value.code == "plugin_failed"
+
 
 class TestRequest:
     """A request as the scheduler sees it."""

@@ -71,6 +71,19 @@ class Call:
         self.prompt, self.params, self.request_id, self.fields = prompt, params, request_id, fields
 
 
+class FakePooling:
+    """The call set `pooling` of a model with a score head."""
+
+    @staticmethod
+    def scores_by(tasks: Any) -> str:
+        return "score"
+
+    @staticmethod
+    def matched(first: str | list[str], second: str | list[str]) -> list[tuple[str, str]]:
+        left, right = ([each] if isinstance(each, str) else each for each in (first, second))
+        return list(zip(left * len(right) if len(left) == 1 else left, right, strict=True))
+
+
 class FakeEngine:
     """Answers every prompt with `answer`, one character per step.
 
@@ -91,7 +104,8 @@ class FakeEngine:
             tasks={"score": 1, "embed": 2},
         )
         self.stat_loggers: dict[str, Any] = {}
-        self.calls: list[Call] = []
+        self.received: list[Call] = []
+        self.calls = {"pooling": FakePooling}
         self.submitted: list[tuple[str, tuple[object, ...]]] = []
         self.running: dict[str, asyncio.Event] = {}
         self.ended: dict[str, str] = {}
@@ -109,7 +123,6 @@ class FakeEngine:
         self.was_shut_down = False
         self.rpc: list[Any] | Exception = Unsupported("no calls")
         self.rpc_calls: list[str] = []
-        self.num_ignored_fields = 0
 
     async def collective_rpc(self, method: str) -> list[Any]:
         self.rpc_calls.append(method)
@@ -125,7 +138,7 @@ class FakeEngine:
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, **fields: Any
     ) -> AsyncIterator[RequestOutput]:
         params = sampling_params
-        self.calls.append(Call(prompt, params, request_id, fields))
+        self.received.append(Call(prompt, params, request_id, fields))
         if self.before is not None:
             raise self.before
         if self.is_draining:
@@ -226,7 +239,7 @@ class FakeEngine:
         self, prompt: Any, params: PoolingParams, request_id: str, **fields: Any
     ) -> PoolingOutput:
         """A vector of the prompt's length."""
-        self.calls.append(Call(prompt, params, request_id, fields))
+        self.received.append(Call(prompt, params, request_id, fields))
         text = prompt if isinstance(prompt, str) else prompt.get("prompt", "")
         return PoolingOutput(request_id, [1, 2], np.asarray([len(text), 1.0], np.float32))
 
@@ -238,8 +251,9 @@ class FakeEngine:
     def submit(self, method: str, *args: object) -> None:
         self.submitted.append((method, args))
 
-    def record_ignored_field(self) -> None:
-        self.num_ignored_fields += 1
+    @property
+    def num_ignored_fields(self) -> int:
+        return self.submitted.count(("record_ignored_field", ()))
 
     async def render_metrics(self) -> tuple[bytes, str] | None:
         renders = [getattr(one, "render", None) for one in self.stat_loggers.values()]

@@ -109,8 +109,8 @@ def test_tenants_are_tagged_and_share_no_prefixes(make_api):
             ).status_code
             == 200
         )
-    tenants = [call.fields["tags"]["tenant"] for call in api.engine.calls]
-    salts = [call.fields["cache_salt"] for call in api.engine.calls]
+    tenants = [call.fields["tags"]["tenant"] for call in api.engine.received]
+    salts = [call.fields["cache_salt"] for call in api.engine.received]
     assert tenants[0] == tenants[2] != tenants[1]
     assert salts[0] == salts[2] != salts[1]
     assert all(len(tenant) == 16 and "one" not in tenant for tenant in tenants)
@@ -118,7 +118,7 @@ def test_tenants_are_tagged_and_share_no_prefixes(make_api):
 
 def test_anonymous_requests_have_no_tenant(api):
     api.complete(cache_salt="s")
-    assert (api.engine.calls[0].fields["tags"], api.engine.calls[0].fields["cache_salt"]) == (
+    assert (api.engine.received[0].fields["tags"], api.engine.received[0].fields["cache_salt"]) == (
         {},
         "s",
     )

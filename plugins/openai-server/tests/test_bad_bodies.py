@@ -157,7 +157,7 @@ def test_bad_completion_names_the_field(body, message, api):
     assert response.status_code == 400
     assert is_openais(response)
     assert message in response.json()["error"]["message"]
-    assert not api.engine.calls or not api.engine.running
+    assert not api.engine.received or not api.engine.running
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_large_settings_are_not_multiplied(path, body, api):
     assert response.status_code == 400
     assert is_openais(response)
     assert "completions with" in response.json()["error"]["message"]
-    assert not api.engine.calls
+    assert not api.engine.received
 
 
 def test_large_settings_of_one_completion_are_taken(api):
@@ -344,7 +344,7 @@ def test_prompt_too_long_or_empty_names_the_limit(api):
     assert (ids.status_code, ids.json()["error"]["code"]) == (400, "context_length_exceeded")
     assert "has 101 tokens" in ids.text
     assert "max_model_len=100" in ids.text
-    assert len(api.engine.calls) == 1  # that of the text
+    assert len(api.engine.received) == 1  # that of the text
     empty = api.post("/v1/completions", {"prompt": "", "add_special_tokens": False})
     assert (empty.status_code, empty.json()["error"]["param"]) == (400, "prompt")
     for body in (

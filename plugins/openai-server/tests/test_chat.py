@@ -59,7 +59,7 @@ def test_chat_is_rendered_by_the_io_processor(api):
         "continue_final_message": False,
         "chat_template_kwargs": {"enable_thinking": False},
     }
-    (call,) = api.engine.calls
+    (call,) = api.engine.received
     assert call.prompt["add_special_tokens"] is False
     assert call.params.max_tokens is None  # the rest of the context
 

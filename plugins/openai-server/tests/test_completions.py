@@ -64,9 +64,9 @@ def test_default_length_is_16_and_the_end_says_stop(api):
 )
 def test_prompt_takes_four_forms(prompt, expected, api):
     answer = api.complete(prompt=prompt, n=2)
-    assert [call.prompt for call in api.engine.calls] == expected
+    assert [call.prompt for call in api.engine.received] == expected
     assert [choice["index"] for choice in answer["choices"]] == list(range(2 * len(expected)))
-    assert len({call.request_id for call in api.engine.calls}) == len(expected)
+    assert len({call.request_id for call in api.engine.received}) == len(expected)
 
 
 def test_every_sampling_field_reaches_the_engine(api):
@@ -79,7 +79,7 @@ def test_every_sampling_field_reaches_the_engine(api):
         "prompt_logprobs": 1, "extra_args": {"mine": "x"},
     }  # fmt: skip
     api.complete(**fields, priority=-4, cache_salt="s", add_special_tokens=False)
-    (call,) = api.engine.calls
+    (call,) = api.engine.received
     given = {name: getattr(call.params, name) for name in fields}
     assert given == {**fields, "logit_bias": {5: -3.0}}
     assert call.params.output_kind is OutputKind.FINAL
@@ -91,7 +91,7 @@ def test_every_sampling_field_reaches_the_engine(api):
 def test_length_has_the_name_of_chats_too(api):
     api.complete(max_tokens=9, max_completion_tokens=4)
     api.complete(max_completion_tokens=3, max_tokens=None)
-    assert [call.params.max_tokens for call in api.engine.calls] == [4, 3]
+    assert [call.params.max_tokens for call in api.engine.received] == [4, 3]
 
 
 def test_models_defaults_stand_where_the_request_says_nothing(api):
@@ -105,7 +105,7 @@ def test_models_defaults_stand_where_the_request_says_nothing(api):
         default_sampling=defaults,
     )
     api.complete(temperature=0.1, top_p=None)
-    params = api.engine.calls[0].params
+    params = api.engine.received[0].params
     assert (params.temperature, params.top_k, params.top_p, params.max_tokens) == (0.1, 20, 1.0, 16)
 
 
@@ -116,7 +116,7 @@ def test_biases_of_the_model_and_of_the_request(api):
     )
     api.complete()
     api.complete(logit_bias={"4": 2, "5": 1})
-    biases = [call.params.logit_bias for call in api.engine.calls]
+    biases = [call.params.logit_bias for call in api.engine.received]
     assert biases == [{3: -100.0, 4: -100.0}, {3: -100.0, 4: 2.0, 5: 1.0}]
 
 
@@ -131,7 +131,7 @@ def test_stream_ends_with_done_and_says_the_same(api):
     reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
     assert reasons == [None] * (len(chunks) - 1) + ["stop"]
     assert all("usage" not in chunk for chunk in chunks)
-    assert api.engine.calls[0].params.output_kind is OutputKind.DELTA
+    assert api.engine.received[0].params.output_kind is OutputKind.DELTA
 
 
 @pytest.mark.parametrize("reason", [None, 7, "llo"])
@@ -242,12 +242,12 @@ def test_prompt_logprobs_are_keyed_by_token_id(api):
 def test_truncate_keeps_the_last_tokens(api):
     api.complete(prompt="abcdef", truncate_prompt_tokens=2)
     api.complete(prompt=[1, 2, 3], truncate_prompt_tokens=2)
-    assert [call.prompt for call in api.engine.calls] == [
+    assert [call.prompt for call in api.engine.received] == [
         {"prompt_token_ids": [101, 102]},
         {"prompt_token_ids": [2, 3]},
     ]
     api.complete(prompt=list(range(2, 202)), truncate_prompt_tokens=-1, max_tokens=30)
-    assert api.engine.calls[-1].prompt == {
+    assert api.engine.received[-1].prompt == {
         "prompt_token_ids": list(range(132, 202))
     }  # and 30 make 100
     response = api.post("/v1/completions", {"prompt": "a", "truncate_prompt_tokens": 1000})
@@ -262,7 +262,7 @@ def test_without_tokenizer_only_ids_are_served(make_api):
     assert "send token ids" in response.json()["error"]["message"]
     choice = api.complete(prompt=[5], max_tokens=2, return_token_ids=True)["choices"][0]
     assert (choice["text"], len(choice["token_ids"])) == ("", 2)
-    assert api.engine.calls[0].params.detokenize is False
+    assert api.engine.received[0].params.detokenize is False
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from tenonry.errors import RequestError
 from tenonry_openai_server.errors import as_api_error
 
 
@@ -18,3 +19,13 @@ def test_an_answer_that_came_too_late_is_no_error_of_ours(text, level, caplog):
     caplog.set_level(logging.DEBUG, "tenonry.server")
     assert as_api_error(RuntimeError(text), "r1").status_code == 500
     assert [record.levelno for record in caplog.records] == [level]
+
+
+def test_a_request_check_that_fails_itself_is_no_error_of_the_client(caplog):
+    failed = RequestError(
+        "the request check acme:check failed: KeyError('x')", code="plugin_failed"
+    )
+    answer = as_api_error(failed, "r1")
+    assert answer.status_code == 500
+    assert "acme" not in str(answer)
+    assert "acme:check" in caplog.text

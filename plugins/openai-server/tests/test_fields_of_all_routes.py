@@ -96,7 +96,7 @@ def test_misspelt_fields_are_refused(path, name, nearest, routes):
 def test_fields_that_would_change_an_answer_are_refused(path, fields, routes):
     (name,) = fields
     assert error_of(routes.post(path, {**BODIES[path], **fields})).startswith(f"{name}: ")
-    assert not routes.engine.calls
+    assert not routes.engine.received
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_answer_is_that_of_the_request_without_them(api):
     plain = api.chat(seed=5, temperature=0.5)
     full = api.chat(seed=5, temperature=0.5, **OTHER_SERVERS)
     assert plain["choices"] == full["choices"]
-    first, second = api.engine.calls
+    first, second = api.engine.received
     assert (first.prompt, first.params) == (second.prompt, second.params)
 
 
@@ -152,7 +152,7 @@ def test_misspelt_fields_are_refused_with_the_right_one(path, fields, param, nea
     error = response.json()["error"]
     assert (error["param"], error["code"]) == (param, "unknown_parameter")
     assert f"did you mean {nearest}?" in error["message"]
-    assert not api.engine.calls
+    assert not api.engine.received
 
 
 @pytest.mark.parametrize("model", [ChatRequest, CompletionRequest, TokenizeRequest])
@@ -321,7 +321,7 @@ def test_keywords_that_are_not_enforced_are_named_where_they_are_left_out(
     assert response.status_code == 200, response.text
     is_lenient = keywords == "lenient"
     assert names(response) == ["schema/uniqueItems"] * is_lenient
-    wanted = api.engine.calls[-1].params.structured_output.json
+    wanted = api.engine.received[-1].params.structured_output.json
     assert (json.loads(wanted) == schema) is not is_lenient
 
 
@@ -329,7 +329,7 @@ def test_requests_without_a_schema_are_not_relaxed(make_api):
     api = make_api(schema_keywords="lenient")
     api.engine.io_processor = RelaxingProcessor(api.engine.io_processor.context)
     assert names(post(api, {**CHAT, "structured_outputs": {"regex": "a"}})) == []
-    assert api.engine.calls[-1].params.structured_output.regex == "a"
+    assert api.engine.received[-1].params.structured_output.regex == "a"
 
 
 @pytest.mark.parametrize("detail", [None, "auto", "low", "high"])

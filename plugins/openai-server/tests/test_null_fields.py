@@ -127,7 +127,7 @@ def with_nulls(body: dict[str, Any], paths: list[tuple[Any, ...]]) -> dict[str, 
 
 def asked(api: Any, path: str, body: dict[str, Any]) -> Any:
     """The engine's arguments, and the answer without the parts that differ from call to call."""
-    api.engine.calls.clear()
+    api.engine.received.clear()
     response = api.post(path, body)
     assert response.status_code == 200, (body, response.text)
     assert "x-tenonry-ignored" not in response.headers
@@ -139,7 +139,7 @@ def asked(api: Any, path: str, body: dict[str, Any]) -> Any:
             if not name.startswith(("id", "created"))
         }
         shown = {name: value for name, value in shown.items() if name not in ("output", "text")}
-    return [(call.prompt, call.params) for call in api.engine.calls], shown
+    return [(call.prompt, call.params) for call in api.engine.received], shown
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -246,4 +246,4 @@ def test_values_for_templates_are_not_nested_deeply(routes):
 
 def test_null_among_extra_args_is_absent(routes):
     routes.complete(extra_args={"a": 1, "b": None})
-    assert routes.engine.calls[0].params.extra_args == {"a": 1}
+    assert routes.engine.received[0].params.extra_args == {"a": 1}

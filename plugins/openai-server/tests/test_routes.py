@@ -256,13 +256,13 @@ def test_other_content_types_are_refused(kind, api):
     )
     assert response.status_code == 415
     assert "application/json" in error_of(response)["message"]
-    assert not api.engine.calls
+    assert not api.engine.received
 
 
 def test_client_request_id_is_echoed_and_never_used(api):
     response = api.post("/v1/completions", {"prompt": "a"}, headers={"x-request-id": "mine-1"})
     assert response.headers["x-request-id"] == "mine-1"
-    assert "mine-1" not in api.engine.calls[0].request_id
+    assert "mine-1" not in api.engine.received[0].request_id
     odd = api.post("/v1/completions", {"prompt": "a"}, headers={"x-request-id": "a" * 500})
     assert odd.headers["x-request-id"] != "a" * 500
     assert len(odd.headers["x-request-id"]) == 32
@@ -271,7 +271,7 @@ def test_client_request_id_is_echoed_and_never_used(api):
 def test_origin_of_a_request_travels_with_it(api):
     headers = {"traceparent": "00-abc-def-01", "X-Data-Parallel-Rank": "1"}
     api.post("/v1/completions", {"prompt": "a"}, headers=headers)
-    (call,) = api.engine.calls
+    (call,) = api.engine.received
     assert call.fields["trace_headers"] == {"traceparent": "00-abc-def-01"}
     assert call.fields["data_parallel_rank"] == 1
     bad = api.post("/v1/completions", {"prompt": "a"}, headers={"X-Data-Parallel-Rank": "-1"})
@@ -283,7 +283,7 @@ def test_kv_transfer_params_need_a_connector(make_api):
     assert make_api().post("/v1/completions", body).status_code == 400
     api = make_api(config={"kv_connector": "some"})
     assert api.post("/v1/completions", body).status_code == 200
-    assert api.engine.calls[0].fields["kv_transfer_params"] == {"remote": "x"}
+    assert api.engine.received[0].fields["kv_transfer_params"] == {"remote": "x"}
 
 
 @pytest.mark.parametrize(("unknown_fields", "others"), [("ignore", None), ("refuse", False)])

@@ -209,7 +209,7 @@ def test_connection_without_a_whole_body_is_dropped_quietly(api, caplog):
         client.body = None
         client.gone.set()
         await client.start()
-        assert not api.engine.calls
+        assert not api.engine.received
 
     api.run(scenario())
     assert "ERROR" not in caplog.text

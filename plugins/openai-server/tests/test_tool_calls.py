@@ -385,7 +385,7 @@ class TestDemandedCalls:
         return make_api(output_parser="think+glm")
 
     def schema(self, api):
-        return json.loads(api.engine.calls[-1].params.structured_output.json)
+        return json.loads(api.engine.received[-1].params.structured_output.json)
 
     @pytest.mark.parametrize("stream", [False, True])
     def test_required(self, stream, api):
@@ -427,7 +427,7 @@ class TestDemandedCalls:
             (choice,) = ask(thinking, tool_choice="required", tools=WITH_LISTS, **fields)
             assert choice["message"]["reasoning_content"] == "Hm."
             assert len(choice["message"]["tool_calls"]) == 2
-            start = thinking.engine.calls[-1].params.structured_output.start_after
+            start = thinking.engine.received[-1].params.structured_output.start_after
             assert start == tuple(map(ord, "</think>"))
 
     def test_a_format_holds_after_the_reasoning_that_the_prompt_began(self, thinking):
@@ -439,12 +439,12 @@ class TestDemandedCalls:
             (choice,) = ask(thinking, tools=None, **fields)
             assert choice["message"]["reasoning_content"] == "Hm."
             assert choice["message"]["content"] == '{"a": 1}'
-            spec = thinking.engine.calls[-1].params.structured_output
+            spec = thinking.engine.received[-1].params.structured_output
             assert spec == StructuredOutput(json_object=True, start_after=tuple(map(ord, start)))
 
     def test_a_format_holds_at_once_where_there_is_no_reasoning(self, api):
         ask(api, tools=None, response_format={"type": "json_object"})
-        spec = api.engine.calls[-1].params.structured_output
+        spec = api.engine.received[-1].params.structured_output
         assert spec == StructuredOutput(json_object=True)
 
     def test_parser_with_a_grammar_of_its_own_reads_its_own_format(self, make_api, tmp_path):
@@ -454,14 +454,14 @@ class TestDemandedCalls:
         api.engine.answer = "!say!"
         (choice,) = ask(api, tool_choice="required")
         assert without_ids(choice["message"]["tool_calls"]) == [{"name": "say", "arguments": "{}"}]
-        assert api.engine.calls[-1].params.structured_output.regex == "!add|say"
+        assert api.engine.received[-1].params.structured_output.regex == "!add|say"
 
     def test_first_party_format_with_a_grammar_is_read_as_such(self, make_api):
         api = make_api(output_parser="think+hermes")
         api.engine.answer = ANSWER
         (choice,) = ask(api, tool_choice="required")
         assert choice["finish_reason"] == "tool_calls"
-        assert "<tool_call>" in api.engine.calls[-1].params.structured_output.grammar
+        assert "<tool_call>" in api.engine.received[-1].params.structured_output.grammar
 
     @pytest.mark.parametrize(
         ("strict", "parser"),
@@ -473,7 +473,7 @@ class TestDemandedCalls:
         tool = {**ADD, "function": {**ADD["function"], "strict": strict}}
         (choice,) = ask(api, tools=[tool])
         assert choice["message"]["content"] == "No call."
-        spec = api.engine.calls[-1].params.structured_output
+        spec = api.engine.received[-1].params.structured_output
         assert (spec is not None) is (strict and parser != "llama")
         if spec is not None:
             assert "head[lazy]" in spec.grammar

@@ -143,7 +143,7 @@ def test_flood_is_parsed_in_turns_and_probes_overtake_it(api, connect, monkeypat
     assert sum(started_per_turn) == 300 + 1  # with the probe
     assert max(started_per_turn[1:]) <= MAX_PARSED_PER_TURN
     assert flood_when_probed[0] < 300
-    assert [call.prompt for call in api.engine.calls] == [f"p{number}" for number in range(300)]
+    assert [call.prompt for call in api.engine.received] == [f"p{number}" for number in range(300)]
 
 
 def test_waiting_requests_keep_their_connection_and_lost_ones_are_forgotten(api, connect):
@@ -167,7 +167,7 @@ def test_waiting_requests_keep_their_connection_and_lost_ones_are_forgotten(api,
         assert not kept.is_reading_paused
 
     api.run(main())
-    prompts = [call.prompt for call in api.engine.calls]
+    prompts = [call.prompt for call in api.engine.received]
     assert prompts.count("waits") == 1
     assert "lost" not in prompts
 
@@ -179,7 +179,7 @@ def test_full_server_refuses_before_it_reads_the_body(api):
         response = api.request("POST", path, content=b"no JSON at all")
         assert response.status_code == 429
         assert response.json()["error"]["code"] == "queue_full"
-    assert not api.engine.calls
+    assert not api.engine.received
 
 
 def test_flood_over_real_sockets_is_served_whole(live):

@@ -81,8 +81,9 @@ class AsyncLLM(Delegations):
             self.calls = CallSets()
             for name, call_set in build_call_sets(config, self._engines.plan).items():
                 calls = EngineCalls(self._client, self._handler, f"{name}.")
-                me = FrontEnd(weakref.proxy(self), calls, self.submit, self.calls.divergence)
-                self.calls[name] = call_set.front_end_half(me)
+                self.calls[name] = call_set.front_end_half(
+                    FrontEnd(weakref.proxy(self), calls, self.submit, self.calls.divergence)
+                )
             self._events = EngineListener(
                 config,
                 self._engines,
@@ -302,10 +303,6 @@ class AsyncLLM(Delegations):
     async def do_log_stats(self) -> None:
         """Make the stat loggers report now."""
         self.submit("log")
-
-    def record_ignored_field(self) -> None:
-        """Report to the stat loggers that a part of a request had no effect."""
-        self.submit("record_ignored_field")
 
     async def render_metrics(self) -> tuple[bytes, str] | None:
         """What the first stat logger that can render shows, and its content type; None if there is none."""

@@ -34,6 +34,7 @@ from tenonry.plugin.kinds import PROGRESS_BARS
 from tenonry.plugin.manager import resolve_point
 from tenonry.sampling_params import OutputKind, SamplingParams
 
+Params = SamplingParams | Sequence[SamplingParams] | None
 Processed = tuple[ProcessedPrompt, list[EngineCoreRequest]]
 
 
@@ -102,7 +103,7 @@ class LLM(BlockingDelegations):
     def generate(
         self,
         prompts: Any,
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: Params = None,
         *,
         use_tqdm: bool | None = None,
         priority: Sequence[int] | None = None,
@@ -150,10 +151,7 @@ class LLM(BlockingDelegations):
                 return self._run(prepared, progress)
 
     def chat(
-        self,
-        messages: Any,
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        **kwargs: Any,
+        self, messages: Any, sampling_params: Params = None, **kwargs: Any
     ) -> list[RequestOutput]:
         """Answer one conversation (a list of messages) or several (a list of those).
 

@@ -58,9 +58,8 @@ class EngineCore:
         self.kv_connector = parts.kv_connector
         self.scheduler = parts.scheduler
         self.validator = parts.validator
-        self.tasks: dict[str, int] = {}
-        if "pooling" in parts.executor.capabilities:
-            self.tasks = parts.executor.call("tasks")[0]
+        pools = "pooling" in parts.executor.capabilities
+        self.tasks: dict[str, int] = parts.executor.call("tasks")[0] if pools else {}
         self.limits = RequestLimits(
             self.kv_cache.max_model_len,
             parts.model.vocab_size,

@@ -18,7 +18,15 @@ def check_request(request: EngineCoreRequest, limits: RequestLimits) -> None:
     """Refuse what is out of bounds. Raises RequestError with the value, the bound and the field."""
     _check_prompt(request)
     for check in limits.checks:
-        check(request, limits)
+        try:
+            check(request, limits)
+        except RequestError:
+            raise
+        except Exception as error:
+            raise RequestError(
+                f"the request check {check.__module__}:{check.__name__} failed: {error!r}",
+                code="plugin_failed",
+            ) from error
     _check_length(request, limits.max_model_len)
     _check_ids(request, limits.vocab_size - 1 if limits.vocab_size else MAX_TOKEN_ID)
     _check_texts(request)

@@ -100,7 +100,7 @@ def build_call_sets(config: EngineConfig, plan: PluginPlan) -> dict[str, CallSet
     """The chosen call sets by name. Raises PluginError for two of one name."""
     made: dict[str, CallSet] = {}
     for record in plan.all("call_set"):
-        call_set: CallSet = build_plugin(record, PluginContext(config))
+        call_set = build_plugin(record, PluginContext(config))
         name = call_set.name or record.name
         if name in made:
             raise PluginError(f"two call sets are called '{name}'; one is {record.label()}")

@@ -6,7 +6,7 @@
 
 Every installed check runs for each request: in the front end, where it may spare the engine a request, and again in the
 engine, where no client can avoid it. A check raises RequestError to reject a request, changes nothing, and takes
-microseconds; its module imports no heavy library.
+microseconds; its module imports no heavy library. Any other exception fails the one request and names the check.
 """
 
 from __future__ import annotations

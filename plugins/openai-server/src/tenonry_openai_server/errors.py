@@ -111,7 +111,7 @@ def as_api_error(error: Exception, request_id: str = "") -> APIError:
         return error
     if isinstance(error, HTTPException):
         return _from_http(error)
-    if isinstance(error, RequestError):
+    if isinstance(error, RequestError) and error.code != "plugin_failed":
         return bad_request(str(error), error.param, error.code)
     if isinstance(error, QueueFullError):
         return _from_queue(error)

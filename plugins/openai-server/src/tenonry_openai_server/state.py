@@ -77,7 +77,7 @@ class ServerState:
     def _count_ignored_field(self) -> None:
         """A part of a request has no effect."""
         if self._engine is not None:
-            self._engine.record_ignored_field()
+            self._engine.submit("record_ignored_field")
 
     def enter(self) -> None:
         """An HTTP request begins."""
