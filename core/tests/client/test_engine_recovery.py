@@ -28,7 +28,10 @@ LOGS = """
         def on_death(self, index, death, requests):
             ids = sorted(request.request_id for request in requests.values())
             logging.getLogger("acme").error("engine %d: %d, %s", index, death.exit_code, ids)
-            return ()
+
+    class WrongRecovery(EngineRecovery):
+        def on_death(self, index, death, requests):
+            return len(requests)
 
     class BrokenRecovery(EngineRecovery):
         def on_death(self, index, death, requests):
@@ -39,7 +42,7 @@ LOGS = """
 @pytest.fixture
 def acme(fake_model_site: TmpPlugins) -> None:
     """A distribution of somebody else."""
-    names = {"log": "LogRecovery", "broken": "BrokenRecovery"}
+    names = {"log": "LogRecovery", "broken": "BrokenRecovery", "wrong": "WrongRecovery"}
     fake_model_site.distribution(
         "acme-recovery",
         entry_points={
@@ -67,7 +70,11 @@ async def streams_of_a_killed_engine(served: Served) -> list[Any]:
 @pytest.mark.usefixtures("acme")
 @pytest.mark.parametrize(
     ("name", "line"),
-    [("log", "engine 1: -9, ['r1', 'r3']"), ("broken", "the engine recovery failed")],
+    [
+        ("log", "engine 1: -9, ['r1', 'r3']"),
+        ("broken", "the engine recovery failed"),
+        ("wrong", "the engine recovery failed"),
+    ],
 )
 def test_one_of_a_third_party_sees_the_death_and_streams_end(serve, caplog, name, line):
     served = serve(worker=SLOW, data_parallel_size=2, engine_recovery=name)

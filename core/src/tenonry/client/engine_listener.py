@@ -76,8 +76,7 @@ class EngineListener(EngineEvents):
         self._streams = Streams(self._client, outputs)
         context = RecoveryContext(config, engines=engines, events=self, streams=self._streams)
         self.lock = context.lock
-        record = engines.plan.get("engine_recovery")
-        self.recovery: EngineRecovery = build_plugin(record, context)
+        self.recovery: EngineRecovery = build_plugin(engines.plan.get("engine_recovery"), context)
         handler.post(0.0, self.recovery.listen)
 
     # ------------------------------------------------------------------ deaths
@@ -100,15 +99,14 @@ class EngineListener(EngineEvents):
         if self._client.dead is not None:
             self._handler.stop(EngineDeadError(f"the engine died: {death}"))
         self._end(requests, taken, f"the engine of this request died: {death}")
-        if (
-            link is not None
-        ):  # no frame will bring the numbers of its requests, or that it runs none
+        if link is not None:
+            # No frame will bring the numbers of its requests, or that it runs none.
             last = EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats())
             self._stats.observe(last, self._outputs.take_iteration(index))
 
     def _decide(self, decide: Callable[..., Collection[int]], *args: Any) -> Collection[int]:
         try:
-            return decide(*args)
+            return set(decide(*args) or ())
         except Exception:
             logger.exception("the engine recovery failed")
             return ()
