@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -21,10 +22,9 @@ DEFINED = re.compile(r"^\| ([A-Z]{2}-\d+|Q\d+|fault \d+) \|", re.MULTILINE)
 
 def sources() -> Iterator[Path]:
     """Code and pages of the tree, without environments."""
-    for pattern in ("*.py", "*.md"):
-        for file in ROOT.rglob(pattern):
-            if not any(part.startswith(".") for part in file.relative_to(ROOT).parts):
-                yield file
+    for folder, names, files in os.walk(ROOT):
+        names[:] = [name for name in names if not name.startswith(".")]
+        yield from (Path(folder, file) for file in files if file.endswith((".py", ".md")))
 
 
 def cited(text: str) -> set[str]:

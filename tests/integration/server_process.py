@@ -130,7 +130,8 @@ class Server:
         if self.process.poll() is None:
             for _ in range(2):  # the second signal does not wait for what runs
                 self.process.terminate()
-                time.sleep(0.3)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(0.3)
             try:
                 self.process.wait(patience(15))
             except subprocess.TimeoutExpired:

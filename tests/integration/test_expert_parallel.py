@@ -153,6 +153,7 @@ def test_streams_of_both_nodes_go_on_when_an_engine_is_killed(folder, tmp_path):
         assert server.node.poll() is None
 
 
+@pytest.mark.nightly
 def test_streams_of_several_api_servers_go_on_when_an_engine_is_killed(folder):
     """The servers are connected to both engines again, and to another coordinator."""
     server = ForkedServer(

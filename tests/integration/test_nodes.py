@@ -158,6 +158,7 @@ def test_killed_engine_of_a_headless_node_comes_back_and_its_streams_go_on(
     assert there.process.wait(30) == 1  # its front end is gone
 
 
+@pytest.mark.nightly
 def test_streams_of_several_api_servers_go_on(node, layout, start, text_model):
     """Engines of the headless node are connected to each of them again, over TCP."""
     words = ("--worker", "null", *SLOW, *flags(layout))

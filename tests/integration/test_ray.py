@@ -180,7 +180,7 @@ def test_ranks_on_two_nodes_answer_as_one(cluster, expected):
     assert [list(answer.outputs[0].token_ids) for answer in answers] == expected[:8]
 
 
-@pytest.mark.parametrize("victim", ["actor", "engine"])
+@pytest.mark.parametrize("victim", [pytest.param("actor", marks=pytest.mark.nightly), "engine"])
 def test_streams_of_a_dead_engine_on_the_second_node_go_on(serve, expected_long, victim):
     """Some move to the other engine immediately; those of this rank wait for the restarted engine (AF-24)."""
     engine = serve(data_parallel_size=2)
@@ -221,6 +221,7 @@ def third_node(cluster):
             cluster.remove_node(node)
 
 
+@pytest.mark.nightly
 def test_an_engine_of_a_lost_node_comes_back_on_another(third_node, serve, cluster, expected_long):
     """The node is lost with its actors; the engine restarts on a node with room."""
     engine = serve(data_parallel_size=2)

@@ -147,6 +147,7 @@ def told(server: Server, number: int) -> tuple[str, list[int], str]:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_tokens_of_the_demo_model_are_those_of_an_undisturbed_run(operated):
     """In float32 nothing is lost, repeated or different. Streams follow one another until the engines have changed."""
     server = operated(kind=Demo)

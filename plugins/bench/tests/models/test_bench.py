@@ -9,6 +9,7 @@ from tenonry_bench.__main__ import main
 NULL = ("--engine-args", "--worker null --max-model-len 64")
 
 
+@pytest.mark.nightly
 def test_report_table_and_plot(bench, micro_models, workload_file, peers, tmp_path):
     plot = tmp_path / "plots" / "models.svg"
     words = ["--models", micro_models, "--name", "micro", "--workload", workload_file]
