@@ -204,8 +204,7 @@ class Stream(threading.Thread):
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    for _ in range(400):
-        if condition():
-            return
+    deadline = time.monotonic() + patience(20)
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.05)
-    raise AssertionError("it never happened")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -154,17 +154,22 @@ class TestDrain:
         """A long text is tokenised in a thread, while no stream is open."""
         process = served.engine._inputs.process
         text = "a text"
+        begun, proceed = threading.Event(), threading.Event()
 
         def slowly(prompt: Any, *args: Any, **fields: Any) -> Any:
-            time.sleep(0.2)
+            begun.set()
+            assert proceed.wait(20)
             return process("a", *args, **fields)
 
         monkeypatch.setattr(served.engine._inputs, "process", slowly)
 
         async def main() -> None:
             task = asyncio.ensure_future(collect(served.engine, text, params(), "r"))
-            await asyncio.sleep(0.05)
-            assert await served.engine.drain(10) is True
+            assert await asyncio.to_thread(begun.wait, 20)
+            drained = asyncio.ensure_future(served.engine.drain(10))
+            await asyncio.sleep(0)
+            proceed.set()
+            assert await drained is True
             assert task.done()
             assert await task == tokens("a", params())
 
