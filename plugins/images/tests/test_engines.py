@@ -57,7 +57,9 @@ def image(number):
 def serve(fake_model_site):
     worker = {"name": f"{__file__}:SeeingWorker", "options": {"delay_s": 0.002}}
     with serving() as start:
-        yield lambda codec="mirror": start(worker=worker, request_codec=codec, max_images=1)
+        yield lambda codec="mirror", **fields: start(
+            worker=worker, request_codec=codec, max_images=1, **fields
+        )
 
 
 def ask(served, name, number=7, has_begun=None, **sampling):
@@ -81,7 +83,7 @@ def test_lost_images_are_sent_again_and_requests_go_on(serve):
 
 
 def test_streams_with_images_survive_a_killed_engine(serve):
-    served = serve()
+    served = serve(engine_recovery="resume")
     long = {"max_tokens": 200}
     assert served.run(ask(served, "first")) == tokens(PROMPT, params())
 

@@ -62,9 +62,9 @@ def test_it_takes_over_after_two_faults_and_streams_go_on(text, serve, tmp_path,
     )
     assert served.run(all_of(served)) == [tokens([number], LONG) for number in range(1, 5)]
     assert caplog.text.count("raised or broke its contract 2 times") == 1
-    assert served.engine.info.plugins[0].kind == "executor"
     chosen = {each.kind: each.name for each in served.engine.info.plugins}
     assert chosen["scheduler"] == REFERENCE
+    assert "executor" in chosen
     found = [each.recovery for each in logger.records if each.recovery is not None]
     assert sum(each.fallbacks for each in found) == 1
     assert sum(each.deaths for each in found) == 2

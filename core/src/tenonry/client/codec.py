@@ -9,7 +9,7 @@ from tenonry.config import EngineConfig
 from tenonry.errors import EngineGenerateError, TenonryError
 from tenonry.interfaces.plugin import PluginContext
 from tenonry.interfaces.request_codec import RequestCodec
-from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput
+from tenonry.messages import EngineCoreOutputs, EngineCoreRequest
 from tenonry.outputs import FinishReason
 from tenonry.plugin.manager import build_plugin
 from tenonry.plugin.plan import PluginPlan
@@ -41,18 +41,14 @@ class EngineCodec:
 
     def ended(self, link: EngineLink, outputs: EngineCoreOutputs) -> Iterator[EngineCoreRequest]:
         """Drop the requests that ended. Those that the codec wants sent once more are returned, and have not ended."""
-        if not outputs.finished:
-            return
         finished = outputs.finished
+        if not finished:
+            return
         outputs.finished = []
         for outcome in finished:
             request = link.requests.pop(outcome.handle, None)
-            if self._is_sent_again(link, outcome, request) and request is not None:
+            has_failed = outcome.reason is FinishReason.ERROR
+            if has_failed and self._codec.ended(link, outcome, request) and request is not None:
                 yield request
             else:
                 outputs.finished.append(outcome)
-
-    def _is_sent_again(
-        self, link: EngineLink, outcome: FinishedOutput, request: EngineCoreRequest | None
-    ) -> bool:
-        return outcome.reason is FinishReason.ERROR and self._codec.ended(link, outcome, request)
