@@ -1,15 +1,12 @@
-"""Sources of settings: precedence, variables, the YAML file, and their errors."""
+"""Settings from keyword arguments and variables, and errors in them."""
 
 from __future__ import annotations
-
-import os
-from pathlib import Path
 
 import pytest
 from pydantic.fields import FieldInfo
 
-from tenonry.config import EngineConfig, PluginChoice
-from tenonry.config.sources import ENV_PREFIX, environment_values, load_yaml, make_config
+from tenonry.config import EngineConfig, PluginChoice, Settings, setting
+from tenonry.config.sources import ENV_PREFIX, environment_values, make_config
 from tenonry.errors import ConfigError
 
 SERVICE_VARIABLES = {
@@ -26,29 +23,21 @@ SERVICE_VARIABLES = {
 
 
 class TestSources:
-    """Flag over `TENONRY_<FIELD>` over YAML over default."""
+    """Keyword argument over `TENONRY_<FIELD>` over default."""
 
-    @pytest.fixture
-    def yaml_file(self, tmp_path: Path) -> Path:
-        path = tmp_path / "tenonry.yaml"
-        path.write_text("model: from-yaml\nmax-num-seqs: 3\nseed: 3\nblock_size: 3\n", "utf-8")
-        return path
-
-    def test_precedence(self, yaml_file, monkeypatch):
+    def test_precedence(self, monkeypatch):
         monkeypatch.setenv("TENONRY_SEED", "2")
         monkeypatch.setenv("TENONRY_BLOCK_SIZE", "2")
-        made = make_config({"config": yaml_file, "block_size": 1})
-        assert made.block_size == 1
-        assert made.seed == 2
-        assert made.max_num_seqs == 3
-        assert (made.model, made.dtype) == ("from-yaml", "auto")
+        made = make_config({"model": "m", "block_size": 1})
+        assert (made.block_size, made.seed, made.dtype) == (1, 2, "auto")
 
     def test_the_environment_can_be_left_out(self, monkeypatch):
         monkeypatch.setenv("TENONRY_SEED", "2")
         assert make_config({"model": "m"}, use_environment=False).seed == 0
 
-    def test_a_missing_flag_does_not_hide_other_sources(self, yaml_file):
-        assert make_config({"config": yaml_file, "model": None}).model == "from-yaml"
+    def test_a_model_of_none_does_not_hide_the_variable(self, monkeypatch):
+        monkeypatch.setenv("TENONRY_MODEL", "from-variable")
+        assert make_config({"model": None}).model == "from-variable"
 
     @pytest.mark.parametrize(
         ("field", "text", "value"),
@@ -95,14 +84,17 @@ class TestSources:
             monkeypatch.setenv(ENV_PREFIX + field.upper(), "1")
         assert set(environment_values(EngineConfig.model_fields)) == set(EngineConfig.model_fields)
 
-    @pytest.mark.parametrize("source", ["variable", "file"])
-    def test_a_worker_may_be_called_null(self, monkeypatch, tmp_path, source):
+    def test_a_worker_may_be_called_null(self, monkeypatch):
         """In YAML that is also the word for nothing."""
-        file = tmp_path / "tenonry.yaml"
-        file.write_text("model: m\n" + ("worker: null\n" if source == "file" else ""), "utf-8")
-        if source == "variable":
-            monkeypatch.setenv("TENONRY_WORKER", "null")
-        assert make_config({"config": file}).worker == PluginChoice(name="null")
+        monkeypatch.setenv("TENONRY_WORKER", "null")
+        assert make_config({"model": "m"}).worker == PluginChoice(name="null")
+
+    def test_a_field_may_name_its_variable(self, monkeypatch):
+        class Lanes(Settings):
+            num_lanes: int = setting(1, env="LANES")
+
+        monkeypatch.setenv("TENONRY_LANES", "3")
+        assert environment_values(Lanes.model_fields) == {"num_lanes": 3}
 
     @pytest.mark.parametrize("name", ["MAX_NUM_SEQ", "STAT_LOGGER", "MAX_MODEL_LENGTH"])
     def test_a_variable_that_is_nearly_a_setting_is_refused(self, monkeypatch, name):
@@ -158,46 +150,3 @@ class TestSources:
         monkeypatch.setenv("TENONRY_MAX_NUM_SEQS", "manyk")
         with pytest.raises(ConfigError, match="max_num_seqs='manyk': 'manyk' is not an integer"):
             make_config({"model": "m"})
-
-
-class TestYamlFile:
-    def write(self, tmp_path: Path, content: bytes) -> Path:
-        path = tmp_path / "file.yaml"
-        path.write_bytes(content)
-        return path
-
-    def test_keys_may_have_dashes_and_files_may_be_empty(self, tmp_path):
-        assert load_yaml(self.write(tmp_path, b"max-num-seqs: 3")) == {"max_num_seqs": 3}
-        assert load_yaml(self.write(tmp_path, b"# nothing")) == {}
-
-    def test_nested_keys_are_left_alone(self, tmp_path):
-        content = b"scheduler: {name: x, options: {some-key: 1}}"
-        assert load_yaml(self.write(tmp_path, content))["scheduler"]["options"] == {"some-key": 1}
-
-    @pytest.mark.parametrize(
-        ("content", "text"),
-        [(b"a: [1", "is not valid YAML"), (b"- a\n- b", "must hold a mapping of settings, not a list"),
-         (b"just text", "not a str"), (b"model: \xff", "is not valid YAML"),
-         (b"a: !!python/name:os.system", "valid YAML")],
-    )  # fmt: skip
-    def test_a_broken_file_is_named(self, tmp_path, content, text):
-        path = self.write(tmp_path, content)
-        with pytest.raises(ConfigError, match=text) as caught:
-            load_yaml(path)
-        assert str(path) in str(caught.value)
-
-    def test_a_missing_file_and_a_folder_are_named(self, tmp_path):
-        for path in (tmp_path / "none.yaml", tmp_path):
-            with pytest.raises(ConfigError, match=r"cannot be read: [A-Z]"):
-                load_yaml(path)
-
-    @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-    def test_an_unreadable_file_is_named(self, tmp_path):
-        path = self.write(tmp_path, b"")
-        path.chmod(0)
-        with pytest.raises(ConfigError, match="Permission denied"):
-            load_yaml(path)
-
-    def test_an_unknown_key_in_a_file_is_suggested(self, tmp_path):
-        with pytest.raises(ConfigError, match="did you mean 'max_model_len'"):
-            make_config({"model": "m", "config": self.write(tmp_path, b"max-model-length: 5")})

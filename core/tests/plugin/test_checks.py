@@ -32,11 +32,11 @@ def supplies_time(function):
 class Mine(StatLogger):
 """
 ABLE = """
-from tenonry.plugin.checks import CAPABILITIES
+from tenonry.config import EngineConfig, fact
 from tenonry_testkit.fakes import FakeWorker
 
 class Able(FakeWorker):
-    capabilities = frozenset(CAPABILITIES.values())
+    capabilities = frozenset(fact(field, "capability") for field in EngineConfig.model_fields.values())
 """
 LINES = HEADER.count("\n")
 

@@ -8,17 +8,11 @@ from typing import Any
 
 import pytest
 
-from tenonry.config import EngineConfig, PluginChoice
+from tenonry.config import EngineConfig, PluginChoice, Settings, fact, setting
 from tenonry.config.sources import ENV_PREFIX
 from tenonry.errors import ConfigError
-from tenonry_commands.arguments import (
-    ALIASES,
-    SKIPPED,
-    add_engine_arguments,
-    config_from_arguments,
-    human_int,
-    parse_options,
-)
+from tenonry_commands.arguments import add_engine_arguments, config_from_arguments, parse_options
+from tenonry_commands.flags import add_flags, human_int
 from tenonry_commands.setting_texts import setting_texts
 
 
@@ -58,7 +52,7 @@ class TestFlags:
         text = parser().format_help().replace("\n", " ")
         text = " ".join(text.split())
         for name, said in setting_texts(EngineConfig).items():
-            if name in SKIPPED:
+            if fact(EngineConfig.model_fields[name], "flag") is None:
                 continue
             assert f"--{name.replace('_', '-')}" in text
             assert f"env: {ENV_PREFIX}{name.upper()}" in text
@@ -94,9 +88,6 @@ class TestFlags:
         for part in field.split("."):
             found = getattr(found, part)
         assert found == value
-
-    def test_the_aliases_belong_to_fields(self):
-        assert set(ALIASES) <= set(EngineConfig.model_fields)
 
     def test_the_model_is_a_word_or_a_flag(self):
         assert config_from_arguments(parser().parse_args(["--model", "x"])).model == "x"
@@ -234,3 +225,44 @@ class TestOptions:
     def test_options_of_an_unknown_stat_logger_are_refused(self, text):
         with pytest.raises(ConfigError, match=r"write NAME\.key=value; NAME is a --stat-logger: a"):
             config("--stat-logger", "a", "--stat-logger-option", text)
+
+
+class LaneSettings(Settings):
+    """Settings of a part, as a third party declares them."""
+
+    num_lanes: int = setting(4, ge=1, group="lanes", flag="--lanes", alias="-L", env="LANES")
+    """Lanes of the chip."""
+    lane_names: tuple[str, ...] = setting((), nargs="+")
+    """Names of the lanes."""
+    lane_secret: str = setting("", flag=None)
+
+
+class TestFlagsOfAModel:
+    """One generator makes flags of every model of settings, from what its fields declare."""
+
+    def parser(self) -> argparse.ArgumentParser:
+        made = argparse.ArgumentParser("test", allow_abbrev=False)
+        add_flags(made, LaneSettings, "chip (acme-chip)")
+        return made
+
+    def test_group_flag_alias_and_variable_stand_at_the_field(self):
+        text = " ".join(self.parser().format_help().split())
+        assert "lanes: --lanes N, -L N Lanes of the chip. [default: 4; env: TENONRY_LANES]" in text
+        assert "chip (acme-chip): --lane-names LANE_NAMES" in text
+        assert "lane-secret" not in text
+
+    @pytest.mark.parametrize("flag", ["--lanes", "-L"])
+    def test_they_are_read_under_the_name_of_the_field(self, flag):
+        words = [flag, "2K", "--lane-names", "a", "b", "--lane-names", "c"]
+        found = vars(self.parser().parse_args(words))
+        assert found == {"num_lanes": 2048, "lane_names": ["a", "b", "c"]}
+
+    def test_a_flag_that_is_taken_names_both_owners(self):
+        class Others(Settings):
+            lanes: int = 1
+
+        made = self.parser()
+        with pytest.raises(
+            ConfigError, match=r"^chip 2 \(acme-other\) and lanes both claim .*--lanes"
+        ):
+            add_flags(made, Others, "chip 2 (acme-other)")

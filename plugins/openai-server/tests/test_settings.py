@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tenonry.config.sources import Sources
 from tenonry.errors import ConfigError
 from tenonry.info import PluginRecord
 from tenonry.transport.keys import read_keys
+from tenonry_commands.sources import Sources
 from tenonry_openai_server.command import ServeCommand
 from tenonry_openai_server.serving.front_end import own_engines, shared_keys
 from tenonry_openai_server.serving.listener import listen, owner_of

@@ -1,12 +1,13 @@
 """The one configuration of an engine: a flat, frozen pydantic model. Built in the front end, sent as text to children.
 
-`tenonry.config.sources` says where the values come from. Facts learnt after start-up never come back here; they live in
-`EngineFacts` and `EngineInfo`.
+`tenonry.config.sources` reads variables, `tenonry_commands` flags and files. Facts learnt after start-up never come
+back here; they live in `EngineFacts` and `EngineInfo`.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
 import types
 import typing
 from collections.abc import Container, Sequence
@@ -21,20 +22,14 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
 from tenonry.gpus import visible_devices
 
 HERE = {"uni", "mp"}  # executors with all ranks on the node of their engine
 STEP_TOKENS = 2048
 CPU_STEP_TOKENS = 512  # of prompts, beside all rows that decode: more in one step are no faster
-SUFFIXES = {
-    "k": 1_000,
-    "m": 1_000_000,
-    "g": 1_000_000_000,
-    "K": 1_024,
-    "M": 1_048_576,
-    "G": 1_073_741_824,
-}
+SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def human_int(text: str) -> int:
@@ -45,6 +40,34 @@ def human_int(text: str) -> int:
         return int(text)
     except (ValueError, OverflowError):
         raise ValueError(f"'{text}' is not an integer (32768, 25.6k and 32K are)") from None
+
+
+def setting(
+    default: Any = ...,
+    *,
+    group: str = "",
+    flag: str | None = "",
+    alias: str = "",
+    env: str = "",
+    nargs: str = "",
+    capability: str = "",
+    replaceable: bool = False,
+    **bounds: Any,
+) -> Any:
+    """A field of a model of settings; without any of this, a plain default does. `bounds`: as of pydantic's `Field`.
+
+    `group`: heading in the help instead of the owner's. `flag`: other than the name with dashes; None for no flag.
+    `alias`: a second flag. `env`: other than the name in capitals, after `TENONRY_`. `nargs`: "+" for several words
+    after a list's flag. `capability`: required of the worker. `replaceable`: may change when engines are replaced.
+    """
+    facts: Any = locals().copy()
+    return Field(default, json_schema_extra=facts, **bounds)
+
+
+def fact(field: FieldInfo, name: str) -> Any:
+    """An argument that `setting` was given for a field; empty for any other field."""
+    facts: Any = field.json_schema_extra or {}
+    return facts.get(name, "")
 
 
 class Settings(BaseModel):
@@ -76,8 +99,13 @@ class PluginPolicy(Settings):
     disable: tuple[str, ...] = ()
 
 
-def _plugin(name: str) -> PluginChoice:
-    return PluginChoice(name=name)
+def _plugin(name: str = "", **facts: Any) -> Any:
+    default = PluginChoice(name=name) if name else None
+    return setting(default, group="plugins", **facts)
+
+
+_parallel = functools.partial(setting, group="parallelism")
+_replaceable = functools.partial(setting, replaceable=True)
 
 
 def read_list(value: Any) -> Any:
@@ -101,7 +129,7 @@ class EngineConfig(Settings):
     """
 
     # the model
-    model: str = Field(min_length=1)
+    model: str = setting(min_length=1, flag=None)
     """Folder, hub id or registered name of the model."""
     tokenizer: str | None = None
     """Folder or hub id of the tokenizer; the model's by default."""
@@ -113,7 +141,7 @@ class EngineConfig(Settings):
     """auto, cpu or cuda."""
     seed: int = Field(0, ge=0)
     """Seeds the seeds of requests that bring none, and dummy weights."""
-    quantization: str | None = None
+    quantization: str | None = setting(None, capability="quantization")
     """Weights in few bits: int8 and int4 make them at load; a checkpoint says its own format."""
     load_format: Literal["auto", "safetensors", "sharded", "dummy"] = "auto"
     """sharded: files of each rank, as `save_sharded_state` writes them; dummy: random weights."""
@@ -121,17 +149,17 @@ class EngineConfig(Settings):
     """Longest sequence in tokens; the model's own by default."""
     skip_model_check: bool = False
     """Skip the packed-against-apart self check at start."""
-    batch_invariant: bool | None = None
+    batch_invariant: bool | None = setting(None, capability="batch_invariant")
     """Give a request the same bits whatever runs beside it; by default where a worker can in float32."""
-    enforce_eager: bool = False
+    enforce_eager: bool = _replaceable(False)
     """Run the model as loaded: no fusion, no graphs."""
     skip_tokenizer_init: bool = False
     """Load no tokenizer; prompts must be token ids."""
-    served_model_name: tuple[str, ...] = ()
+    served_model_name: tuple[str, ...] = setting((), nargs="+")
     """Names in the API; the model's by default."""
     chat_template: str | None = None
     """Template text or file used instead of the model's own."""
-    max_images: int = Field(0, ge=0)
+    max_images: int = setting(0, ge=0, capability="media")
     """Most images of a request; 0: none, and what sees in a model is not loaded."""
     max_encoder_tokens: int = Field(0, ge=0)
     """Most tokens of images that a step encodes, or one larger image; 0: as many as a step has tokens."""
@@ -141,75 +169,77 @@ class EngineConfig(Settings):
     # the batch and the KV cache
     refuse_while_asleep: bool = False
     """Refuse requests that come while the engine sleeps; otherwise they wait."""
-    max_num_seqs: int = Field(256, ge=1, le=65536)
+    max_num_seqs: int = _replaceable(256, ge=1, le=65536)
     """Most sequences that run at once."""
-    max_num_batched_tokens: int | None = Field(None, ge=1, le=1 << 24)
+    max_num_batched_tokens: int | None = _replaceable(None, ge=1, le=1 << 24)
     """Token budget of one step; default max(2048, max_num_seqs), or 512 + max_num_seqs where a CPU splits prompts."""
     block_size: int | None = Field(None, ge=1, le=4096)
     """Slots in a KV block; the backend's choice by default."""
-    num_gpu_blocks_override: int | None = Field(None, ge=1)
+    num_gpu_blocks_override: int | None = _replaceable(None, ge=1)
     """Exactly this many KV blocks."""
-    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
+    gpu_memory_utilization: float = _replaceable(0.9, gt=0, le=1)
     """Share of the device's memory to use."""
-    kv_cache_dtype: Literal["auto", "int8", "fp8"] = "auto"
+    kv_cache_dtype: Literal["auto", "int8", "fp8"] = setting("auto", capability="kv_cache_dtype")
     """How K and V are kept: auto in the model's type; int8 and fp8 in 8 bits, with a scale per token and KV head."""
-    kv_cache_memory_bytes: int | None = Field(None, ge=1)
+    kv_cache_memory_bytes: int | None = _replaceable(None, ge=1)
     """Exactly this much KV memory, in bytes."""
-    state_cache_memory_bytes: int | None = Field(None, ge=0)
+    state_cache_memory_bytes: int | None = _replaceable(None, ge=0)
     """Part of it for snapshots of recurrent state; by default a share of it, 0: none."""
-    max_loras: int = Field(0, ge=0, le=1024)
+    max_loras: int = setting(0, ge=0, le=1024, capability="lora")
     """Most different adapters (LoRA) in one step; 0 serves none."""
     max_lora_rank: int = Field(16, ge=1, le=4096)
     """Largest rank of an adapter."""
-    lora_modules: tuple[str, ...] = ()
+    lora_modules: tuple[str, ...] = setting((), capability="lora", nargs="+")
     """Adapters to load at the start, each as name=path or a JSON object with name and path."""
-    enable_prefix_caching: bool = True
+    enable_prefix_caching: bool = _replaceable(True)
     """Reuse the KV blocks of equal prefixes."""
-    enable_chunked_prefill: bool = True
+    enable_chunked_prefill: bool = _replaceable(True)
     """Split long prompts over several steps."""
-    async_scheduling: bool = True
+    async_scheduling: bool = _replaceable(True)
     """Let the executor keep several steps in flight."""
-    max_round_tokens: int = Field(8, ge=1, le=64)
+    max_round_tokens: int = _replaceable(8, ge=1, le=64)
     """Most tokens of each request in one step, while none waits and a step takes at most 5 ms more; 1: one."""
     max_num_queued_reqs: int | None = Field(4096, ge=0)
     """Waiting requests above which new ones get 429."""
-    validate_scheduler: bool = True
+    validate_scheduler: bool = _replaceable(True)
     """Check every step of the scheduler against its contract."""
 
     # parallelism
-    tensor_parallel_size: int = Field(1, ge=1, le=1024)
+    tensor_parallel_size: int = _parallel(1, ge=1, le=1024, alias="-tp")
     """Ranks that share each layer."""
-    pipeline_parallel_size: int = Field(1, ge=1, le=1024)
+    pipeline_parallel_size: int = _parallel(1, ge=1, le=1024, alias="-pp")
     """Ranks that share the stack of layers."""
-    data_parallel_size: int = Field(1, ge=1, le=65536)
+    data_parallel_size: int = _parallel(1, ge=1, le=65536, alias="-dp")
     """Independent copies of the engine."""
-    data_parallel_size_local: int | None = Field(None, ge=0, le=65536)
+    data_parallel_size_local: int | None = _parallel(None, ge=0, le=65536, alias="-dpl")
     """Engines started on this node; all of them by default."""
-    data_parallel_start_rank: int = Field(0, ge=0, le=65535)
+    data_parallel_start_rank: int = _parallel(0, ge=0, le=65535, alias="-dpr")
     """First engine of this node (--headless)."""
-    data_parallel_rank: int | None = Field(None, ge=0, le=65535)
+    data_parallel_rank: int | None = _parallel(None, ge=0, le=65535, alias="-dpn")
     """This server runs the one engine of this rank; a balancer in front chooses."""
-    data_parallel_address: str = "127.0.0.1"
+    data_parallel_address: str = _parallel("127.0.0.1", alias="-dpa")
     """Address of the first node, for engines on others."""
-    data_parallel_rpc_port: int = Field(0, ge=0, le=65535)
+    data_parallel_rpc_port: int = _parallel(0, ge=0, le=65535, alias="-dpp")
     """Its port for them; 0 takes a free one."""
-    data_parallel_sync_steps: int = Field(32, ge=1, le=65536)
+    data_parallel_sync_steps: int = _parallel(32, ge=1, le=65536)
     """Steps between two looks at who has work."""
-    enable_expert_parallel: bool = False
+    enable_expert_parallel: bool = _parallel(False)
     """Share the experts of each layer out among the ranks of all engines, which then step together."""
-    expert_rendezvous: str = ""
+    expert_rendezvous: str = _parallel("")
     """Where they meet: tcp://HOST:PORT, a free port of engine 0's node; needed if engines are on several nodes."""
-    auth_key_file: str | None = None
+    auth_key_file: str | None = _parallel(None)
     """File with the keys that nodes of one instance share."""
 
     # the plugins
-    executor: PluginChoice = _plugin("uni")
+    executor: PluginChoice = _plugin(
+        "uni", replaceable=True, alias="--distributed-executor-backend"
+    )
     """Where the ranks of one engine run; mp for more than one rank."""
-    scheduler: PluginChoice = _plugin("batching")
+    scheduler: PluginChoice = _plugin("batching", replaceable=True, alias="--scheduler-cls")
     """What runs next."""
-    fallback_scheduler: PluginChoice | None = None
+    fallback_scheduler: PluginChoice | None = _plugin(replaceable=True)
     """Takes the place of a scheduler that raised or broke its contract twice, when the engine is started again."""
-    scheduling_policy: PluginChoice = _plugin("fcfs")
+    scheduling_policy: PluginChoice = _plugin("fcfs", replaceable=True)
     """Order, admission and victims of the batching scheduler."""
     worker: PluginChoice = _plugin("auto")
     """What one rank runs."""
@@ -217,39 +247,41 @@ class EngineConfig(Settings):
     """Where engine processes are started."""
     engine_recovery: PluginChoice = _plugin("auto")
     """Reaction to engine failure; auto restarts engines where tenonry-recovery is installed, else fails streams."""
-    load_balancer: PluginChoice = _plugin("affinity")
+    load_balancer: PluginChoice = _plugin("affinity", alias="--load-balancing")
     """Which engine a request goes to."""
     io_processor: PluginChoice | None = _plugin("text")
     """Raw prompt to tokens and back."""
     request_codec: PluginChoice = _plugin("plain")
     """Encoding of requests for engines."""
-    kv_connector: PluginChoice | None = None
+    kv_connector: PluginChoice | None = _plugin(capability="kv_connector")
     """Moves KV blocks in or out of the engine."""
-    fallback_kv_connector: PluginChoice | None = None
+    fallback_kv_connector: PluginChoice | None = _plugin()
     """Takes the place of a KV connector that raised twice, when the engine is started again; off: none does."""
-    stat_loggers: tuple[PluginChoice, ...] = ()
+    stat_loggers: tuple[PluginChoice, ...] = setting((), alias="--stat-logger", group="plugins")
     """Who hears the numbers; any number of them."""
-    call_sets: tuple[PluginChoice, ...] | None = None
+    call_sets: tuple[PluginChoice, ...] | None = setting(None, alias="--call-set", group="plugins")
     """Call sets to enable; by default those of operations, adapters and pooling that are installed."""
-    attention_backend: str | None = None
+    attention_backend: str | None = _replaceable(
+        None, capability="attention_backend", group="plugins"
+    )
     """Attention backend of the torch worker."""
-    drafter: PluginChoice | None = None
+    drafter: PluginChoice | None = _plugin(replaceable=True, capability="drafts")
     """Guesses tokens, of which the worker verifies several at once where few requests run: ngram or model."""
-    grammar_backend: str | None = None
+    grammar_backend: str | None = setting(None, capability="grammar", group="plugins")
     """What compiles structured output; llguidance by default, where it is installed."""
-    plugins: PluginPolicy = PluginPolicy()
+    plugins: PluginPolicy = setting(PluginPolicy(), flag=None)
     """Which hook modules may be active (allow, disable)."""
 
     # operations
     shutdown_timeout: float = Field(30.0, ge=0, le=86400)
     """Seconds that running requests get after SIGTERM."""
-    start_timeout: float = Field(600.0, gt=0, le=86400)
+    start_timeout: float = _replaceable(600.0, gt=0, le=86400)
     """Seconds until an engine must be ready."""
-    step_timeout: float = Field(300.0, gt=0, le=86400)
+    step_timeout: float = _replaceable(300.0, gt=0, le=86400)
     """Seconds until a silent process is given up."""
     engine_death: Literal["restart", "stop"] | None = None
     """On engine failure: restart and resume its streams (default with tenonry-recovery), or stop and fail them."""
-    standby_engines: int = Field(0, ge=0, le=64)
+    standby_engines: int = _replaceable(0, ge=0, le=64)
     """Engines that are built and wait, so that one that died is back at once; each takes the memory of an engine."""
     stream_interval: int = Field(1, ge=1)
     """Tokens per output of a stream. The first token and the end are sent immediately."""

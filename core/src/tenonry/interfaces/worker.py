@@ -80,7 +80,7 @@ class Worker(Plugin[WorkerContext], ABC):
     "drafts" that it reads `drafter`; its rounds then have rows with log-probabilities. "batch_invariant" says that with
     that setting, and without it where it can, no bit of what a request gets depends on what runs beside it,
     "attention_backend" that it has some.
-    A setting that a worker would ignore is refused at the start: `tenonry.plugin.checks.CAPABILITIES`.
+    A setting that a worker would ignore is refused at the start: its field in `EngineConfig` names the capability.
     `rpc_methods` is the allow-list of `call`. `steps_in_flight` is how many steps may be launched before the first is
     answered. Whatever it raises from `execute_model` ends the engine; a fault of one row is reported in the result
     instead.

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from tenonry.config import EngineConfig, explain
+from tenonry.config import EngineConfig, explain, fact
 from tenonry.errors import ConfigError, PluginError, PluginIncompatible
 from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import NoOptions
@@ -23,19 +23,6 @@ from tenonry.point import Point
 NEAR = 0.85
 # Parameters that came after the first release: callers look whether a class takes them.
 LATER = {"kwargs"}
-# Settings that some workers do not know, and the capability of those that do.
-CAPABILITIES = {
-    "attention_backend": "attention_backend",
-    "batch_invariant": "batch_invariant",
-    "drafter": "drafts",
-    "grammar_backend": "grammar",
-    "kv_cache_dtype": "kv_cache_dtype",
-    "kv_connector": "kv_connector",
-    "lora_modules": "lora",
-    "max_images": "media",
-    "max_loras": "lora",
-    "quantization": "quantization",
-}
 
 
 def supported_versions(interface: Any) -> range:
@@ -92,12 +79,12 @@ def load_options(record: PluginRecord, found: Any) -> BaseModel:
 
 def check_settings(config: EngineConfig, worker: PluginRecord, declared: Container[str]) -> None:
     """Raises ConfigError for a setting that a worker with these capabilities would ignore."""
-    for setting, capability in CAPABILITIES.items():
-        value = getattr(config, setting)
-        default = EngineConfig.model_fields[setting].default
-        if value and value != default and capability not in declared:
+    for name, field in EngineConfig.model_fields.items():
+        value = getattr(config, name)
+        capability = fact(field, "capability")
+        if capability and value and value != field.default and capability not in declared:
             raise ConfigError(
-                f"{setting}={getattr(value, 'name', value)}: {worker.label()} lacks the capability '{capability}'; "
+                f"{name}={getattr(value, 'name', value)}: {worker.label()} lacks the capability '{capability}'; "
                 "leave it out, or choose another with --worker"
             )
 

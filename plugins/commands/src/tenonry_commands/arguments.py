@@ -7,53 +7,17 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal, get_args, get_origin
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from pydantic import BaseModel
 
-from tenonry import config
-from tenonry.config import PLUGIN_FIELDS, EngineConfig, PluginChoice, plain_type
-from tenonry.config.sources import ENV_PREFIX, Sources, read_yaml
+from tenonry.config import PLUGIN_FIELDS, EngineConfig, PluginChoice
+from tenonry.config.sources import ENV_PREFIX, read_yaml
 from tenonry.errors import ConfigError
 from tenonry_commands.familiar_flags import check_translations, translate
-from tenonry_commands.setting_texts import setting_texts
-
-ALIASES: dict[str, tuple[str, ...]] = {
-    "tensor_parallel_size": ("-tp",),
-    "pipeline_parallel_size": ("-pp",),
-    "data_parallel_size": ("-dp",),
-    "data_parallel_size_local": ("-dpl",),
-    "data_parallel_rank": ("-dpn",),
-    "data_parallel_start_rank": ("-dpr",),
-    "data_parallel_address": ("-dpa",),
-    "data_parallel_rpc_port": ("-dpp",),
-    "scheduler": ("--scheduler-cls",),
-    "load_balancer": ("--load-balancing",),
-    "executor": ("--distributed-executor-backend",),
-    "stat_loggers": ("--stat-logger",),
-    "call_sets": ("--call-set",),
-}
-FIELDS = EngineConfig.model_fields
-GROUPS: dict[str, tuple[str, ...]] = {
-    "plugins": (
-        *PLUGIN_FIELDS,
-        "stat_loggers",
-        "call_sets",
-        "attention_backend",
-        "grammar_backend",
-    ),
-    "parallelism": (*(name for name in FIELDS if "parallel" in name), "auth_key_file"),
-}
-SKIPPED = {"model", "plugins"}  # positional, and spelt --allow-plugin / --disable-plugin
-
-
-def human_int(text: str) -> int:
-    """As `tenonry.config.human_int`, with the error that a parser shows."""
-    try:
-        return config.human_int(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+from tenonry_commands.flags import add_flags, group_of
+from tenonry_commands.sources import Sources
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: bool = True) -> None:
@@ -66,19 +30,10 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: b
     variable = f"{ENV_PREFIX}CONFIG"
     note = f"YAML file of settings; flags and other variables win over it. [env: {variable}]"
     parser.add_argument("--config", metavar="FILE", default=os.environ.get(variable), help=note)
-    engine = parser.add_argument_group("engine")
-    groups = {title: parser.add_argument_group(title) for title in GROUPS}
-    owner = {name: groups[title] for title, names in GROUPS.items() for name in names}
-    texts = setting_texts(EngineConfig)
-    for name in FIELDS:
-        if name not in SKIPPED:
-            _add_field(owner.get(name, engine), name, texts[name])
-    options = groups["plugins"]
+    add_flags(parser, EngineConfig, "engine")
+    options = group_of(parser, "plugins")
     for field in PLUGIN_FIELDS:
-        kind = field.replace("_", "-")
-        options.add_argument(
-            f"--{kind}-option", action="append", metavar="KEY=VALUE", help=f"Option of the {kind}."
-        )
+        _add_option(options, field)
     help_ = "Option of a stat logger."
     options.add_argument(
         "--stat-logger-option", action="append", metavar="NAME.KEY=VALUE", help=help_
@@ -94,56 +49,27 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: b
     )
 
 
-def add_setting_arguments(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
+def add_setting_arguments(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
     """Add a flag for each of these fields of EngineConfig, and one for the options of plugins. None has a default."""
-    texts = setting_texts(EngineConfig)
-    for name in names:
-        _add_field(parser, name, texts[name])
-        if name in PLUGIN_FIELDS:
-            kind = name.replace("_", "-")
-            parser.add_argument(
-                f"--{kind}-option",
-                action="append",
-                metavar="KEY=VALUE",
-                help=f"Option of the {kind}.",
-            )
+    add_flags(parser, EngineConfig, "engine", names)
+    for name in PLUGIN_FIELDS:
+        if name in names:
+            _add_option(parser, name)
 
 
-def _add_field(group: Any, name: str, text: str) -> None:
-    field = FIELDS[name]
-    kind = plain_type(field.annotation)
-    note = f"{text} [default: {_default_text(field.default)}; env: {ENV_PREFIX}{name.upper()}]"
-    keywords: dict[str, Any] = {"help": note.replace("%", "%%")}
-    if kind is bool:
-        keywords["action"] = argparse.BooleanOptionalAction
-    elif name in {"stat_loggers", "call_sets"}:
-        keywords |= {"action": "append", "metavar": "NAME"}
-    elif name == "served_model_name":
-        keywords |= {"nargs": "+", "metavar": "NAME"}
-    elif name == "lora_modules":
-        keywords |= {"action": "extend", "nargs": "+", "metavar": "NAME=PATH"}
-    elif get_origin(kind) is Literal:
-        keywords["choices"] = get_args(kind)
-    elif kind in (int, float):
-        keywords["type"] = human_int if kind is int else float
-        keywords["metavar"] = "N" if kind is int else "X"
-    else:
-        keywords["metavar"] = name.upper()
-    group.add_argument("--" + name.replace("_", "-"), *ALIASES.get(name, ()), **keywords)
-
-
-def _default_text(default: Any) -> str:
-    if isinstance(default, PluginChoice):
-        return default.name
-    return "none" if default in (None, ()) else str(default)
+def _add_option(group: Any, name: str) -> None:
+    kind = name.replace("_", "-")
+    text = f"Option of the {kind}."
+    group.add_argument(f"--{kind}-option", action="append", metavar="KEY=VALUE", help=text)
 
 
 def sources_from_arguments(args: argparse.Namespace, *others: type[BaseModel]) -> Sources:
     """Values of EngineConfig and `others` from flags, environment and `--config`. Raises ConfigError."""
     given = vars(args)
     check_translations(given)
-    names = set(FIELDS).union(*(model.model_fields for model in others))
-    flags = {name: given[name] for name in names - SKIPPED if given.get(name) is not None}
+    models: tuple[type[BaseModel], ...] = (EngineConfig, *others)
+    names = set[str]().union(*(model.model_fields for model in models)) - {"plugins"}
+    flags = {name: given[name] for name in names if given.get(name) is not None}
     if model := given.get("model_tag") or given.get("model"):
         flags["model"] = model
     allow = given.get("allow_plugin")

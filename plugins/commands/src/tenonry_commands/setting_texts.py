@@ -12,12 +12,11 @@ from pathlib import Path
 
 
 def setting_texts(owner: type) -> dict[str, str]:
-    """Text under each setting, by name. Settings without one are omitted."""
+    """By the name of a setting, the text under it. Settings without one are left out."""
     source = Path(inspect.getfile(owner)).read_text(encoding="utf-8")
-    module = ast.parse(source)
     body = next(
         node.body
-        for node in module.body
+        for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.ClassDef) and node.name == owner.__name__
     )
     texts = {}

@@ -6,8 +6,9 @@ import argparse
 import sys
 
 from tenonry.interfaces.command import Command
-from tenonry_commands.arguments import add_engine_arguments, config_from_arguments, human_int
+from tenonry_commands.arguments import add_engine_arguments, config_from_arguments
 from tenonry_commands.familiar_flags import add_familiar_flags
+from tenonry_commands.flags import human_int
 
 DEFAULT_SHARD_BYTES = 5 * 10**9
 

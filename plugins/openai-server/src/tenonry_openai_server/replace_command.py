@@ -10,14 +10,14 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from tenonry.config import PLUGIN_FIELDS
-from tenonry.config.replaceable import REPLACEABLE
+from tenonry.config import PLUGIN_FIELDS, EngineConfig, fact
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.interfaces.command import Command
 from tenonry_commands.arguments import add_setting_arguments, parse_options
 
 TIMEOUT_S = 3600.0
 KEY = "TENONRY_API_KEY"
+REPLACEABLE = [n for n, field in EngineConfig.model_fields.items() if fact(field, "replaceable")]
 
 
 class ReplaceCommand(Command):

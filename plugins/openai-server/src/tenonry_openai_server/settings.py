@@ -9,23 +9,21 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_origin
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from tenonry.config import EngineConfig, PluginChoice, Settings, human_int
-from tenonry.config.sources import ENV_PREFIX
+from tenonry.config import EngineConfig, PluginChoice, Settings, human_int, setting
 from tenonry.errors import ConfigError
 from tenonry.plugin.discovery import installed
 from tenonry.plugin.kinds import KINDS
-from tenonry_commands import arguments
 from tenonry_commands.arguments import sources_from_arguments, with_options
 from tenonry_commands.familiar_flags import add_familiar_flags
+from tenonry_commands.flags import add_flags
 from tenonry_openai_server.grouped import check_grouped
 from tenonry_openai_server.points import ROUTES
 from tenonry_openai_server.prefill import paired
 
-ALIASES = {"api_server_count": ("-asc",)}
 # vLLM's names of parsers, where ours differ; other names are taken as they are.
 FAMILIAR_PARSERS = {
     "cohere_command3": "cohere",
@@ -146,8 +144,8 @@ class ServerConfig(Settings):
         (),
         description="Route plugin to mount; repeat for several. Without it responses, messages, pooling, if installed.",
     )
-    api_server_count: int = Field(
-        1, ge=1, le=256, description="API server processes that share the engines."
+    api_server_count: int = setting(
+        1, ge=1, le=256, alias="-asc", description="API server processes that share the engines."
     )
     api_server_death: Literal["restart", "stop"] = Field(
         "restart",
@@ -313,26 +311,7 @@ class ServerConfig(Settings):
 
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
     """A flag per field of ServerConfig."""
-    group = parser.add_argument_group("server")
-    for name, field in ServerConfig.model_fields.items():
-        many = get_origin(field.annotation) is tuple
-        default = "none" if field.default in (None, (), "") else field.default
-        note = f"{field.description} [default: {default}; env: {ENV_PREFIX}{name.upper()}]"
-        keywords: dict[str, Any] = {"dest": name, "default": None, "help": note.replace("%", "%%")}
-        if field.annotation is bool:
-            keywords["action"] = "store_true"
-        elif many:
-            keywords |= {"action": "append", "metavar": name.upper()}
-        elif get_origin(field.annotation) is Literal:
-            keywords["choices"] = get_args(field.annotation)
-        elif field.annotation in (int, float):
-            keywords |= {
-                "type": arguments.human_int if field.annotation is int else float,
-                "metavar": "N",
-            }
-        else:
-            keywords["metavar"] = name.upper()
-        group.add_argument("--" + name.replace("_", "-"), *ALIASES.get(name, ()), **keywords)
+    add_flags(parser, ServerConfig, "server")
     add_familiar_flags(parser)
 
 

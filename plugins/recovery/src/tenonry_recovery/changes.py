@@ -7,8 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tenonry.config import EngineConfig, explain
-from tenonry.config.replaceable import REPLACEABLE
+from tenonry.config import EngineConfig, explain, fact
 from tenonry.errors import ConfigError
 
 HINTS = {
@@ -20,13 +19,15 @@ ELSEWHERE = "start another server with it, and move clients there"
 
 def changed(config: EngineConfig, changes: Mapping[str, Any]) -> EngineConfig:
     """The configuration with these changes. Raises ConfigError for one that open requests would not survive."""
+    fields = EngineConfig.model_fields
+    can_change = [name for name, field in fields.items() if fact(field, "replaceable")]
     for name in changes:
-        if name in EngineConfig.model_fields and name not in REPLACEABLE:
+        if name in fields and name not in can_change:
             raise ConfigError(
                 f"{name} cannot change while engines are replaced: open requests and the front end count on it; "
-                f"{HINTS.get(name, ELSEWHERE)}. What can change: {', '.join(REPLACEABLE)}"
+                f"{HINTS.get(name, ELSEWHERE)}. What can change: {', '.join(can_change)}"
             )
     try:
         return config.replaced(**changes)
     except ValidationError as error:
-        raise ConfigError(explain(error, list(EngineConfig.model_fields))) from None
+        raise ConfigError(explain(error, list(fields))) from None

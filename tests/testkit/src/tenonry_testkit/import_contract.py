@@ -25,7 +25,6 @@ PUBLIC = (
     # values and settings
     "tenonry",
     "tenonry.config",
-    "tenonry.config.replaceable",
     "tenonry.config.sources",
     "tenonry.errors",
     "tenonry.gpus",
