@@ -105,7 +105,7 @@ def test_an_idle_server_ends_at_once(start, layout):
         ("one engine", r"(listening) on"),
         ("two servers", r"(listening) on"),
         ("two ranks", r"(\[engine 0\])"),
-        ("two engines", r"(\[engine 1\])"),
+        pytest.param("two engines", r"(\[engine 1\])", marks=pytest.mark.nightly),
     ],
 )
 def test_a_start_is_given_up(start, layout, moment):

@@ -147,7 +147,9 @@ def test_windows_alone_need_a_handful_of_blocks(cases):
         assert ids_of(serve(llm, [prompt], 40)) == [case.answer(prompt, 40)]
 
 
-@pytest.mark.parametrize("name", ["windows alone", "every other layer"])
+@pytest.mark.parametrize(
+    "name", ["windows alone", pytest.param("every other layer", marks=pytest.mark.nightly)]
+)
 def test_preempted_and_shared(cases, name):
     """Six prompts with a common beginning in a pool of hardly more than one sequence, twice, with two answers each."""
     case = cases(name)

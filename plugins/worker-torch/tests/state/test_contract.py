@@ -39,6 +39,7 @@ class TestBesideAttention(WorkerContract):
         )
 
 
+@pytest.mark.nightly
 class TestStateAlone(TestBesideAttention):
     family = "mamba2"
 
