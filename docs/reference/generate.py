@@ -59,7 +59,7 @@ OWNERS = {
     "command": ("`tenonry.interfaces.command.Command`", "the command line: `tenonry NAME`"),
     "progress_bar": (
         "a context manager of the number of requests, that yields a function of how many ended",
-        "`LLM.generate(use_tqdm=True)`: `default`",
+        "`LLM.generate(prompts, use_tqdm=True)`: `default`",
     ),
     "coordination": (
         "`tenonry.interfaces.coordination.Coordination`", "several front ends, nodes, or engines in lockstep: `waves`",
