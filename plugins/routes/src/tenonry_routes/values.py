@@ -21,3 +21,8 @@ def text_of(value: Any, where: str, name: str) -> str:
     if not isinstance(text, str):
         refuse(f"{where}.{name}", "must be a text")
     return str(text)
+
+
+def whole(value: Any) -> Any:
+    """The value; an integer also where it is written as 4.0, which is the same number in JSON."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -465,3 +465,14 @@ def test_empty_answer_and_stop_sequence():
     assert whole_message(answer, answer._parts)["stop_sequence"] == "###"
     kinds = [event["type"] for event in streamed(Answer([]))]
     assert kinds == ["message_start", "ping", "message_delta", "message_stop"]
+
+
+def test_answer_without_content_continues():
+    turns = [*PLAIN["messages"], {"role": "assistant", "content": None}, *PLAIN["messages"]]
+    found = chat_of({**PLAIN, "messages": turns})["messages"]
+    assert [message["role"] for message in found] == ["user", "assistant", "user"]
+    assert not found[1]["content"]
+
+
+def test_integer_in_another_spelling():
+    assert chat_of({**PLAIN, "max_tokens": 5.0}) == chat_of(PLAIN)

@@ -144,7 +144,7 @@ def test_settings_have_other_names():
             {"input": [{"role": "user", "content": [{"type": "input_file"}]}]},
             "input.0.content.0.type",
         ),
-        ({"input": [{"type": "function_call", "name": "f"}]}, "input.0.arguments"),
+        ({"input": [{"type": "function_call", "name": "f", "arguments": 5}]}, "input.0.arguments"),
         ({"input": [{"type": "reasoning", "content": 5}]}, "input.0.content"),
         ({"input": [{"type": "reasoning", "content": ["x"]}]}, "input.0.content.0.text"),
         ({"input": [{"type": "reasoning"}]}, "input"),
@@ -241,6 +241,20 @@ def test_answers_and_results_may_hold_nothing():
     found = messages_of({"role": "assistant", "content": None}, call, result)
     assert [message["role"] for message in found] == ["assistant", "tool"]
     assert found[1]["content"] == ""
+
+
+@pytest.mark.parametrize(("arguments", "shown"), [(None, ""), ({"a": 1}, '{"a": 1}'), ("{", "{")])
+def test_arguments_of_earlier_calls_are_text(arguments, shown):
+    call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": arguments}
+    result = {"type": "function_call_output", "call_id": "1", "output": {"b": 2}}
+    turn, answer = messages_of(call, result)
+    assert turn["tool_calls"][0]["function"]["arguments"] == shown
+    assert answer["content"] == '{"b": 2}'
+
+
+def test_integer_in_another_spelling():
+    whole = chat_of({**PLAIN, "max_output_tokens": 9})
+    assert chat_of({**PLAIN, "max_output_tokens": 9.0}) == whole
 
 
 def test_call_that_a_server_made_has_its_result():

@@ -73,7 +73,9 @@ class BlockReader:
             return self.system(content, at)
         if isinstance(content, str):
             return [{"role": role, "content": content}]
-        return self._user(content, at) if role == "user" else [self._assistant(content, at)]
+        if role == "user":
+            return self._user(content, at)
+        return [self._assistant([] if content is None else content, at)]
 
     def _user(self, content: Any, where: str) -> list[Message]:
         """Results of tools become messages of their own, before the rest."""

@@ -11,7 +11,7 @@ from typing import Any
 from tenonry.errors import RequestError
 from tenonry.sampling_params import MAX_STOP_STRING_CHARS, MAX_STOP_STRINGS
 from tenonry_routes.messages.blocks import BlockReader
-from tenonry_routes.values import Ignore, refuse, text_of
+from tenonry_routes.values import Ignore, refuse, text_of, whole
 
 PASSED = (
     "model", "temperature", "top_p", "top_k", "stream", "seed", "min_p", "presence_penalty", "frequency_penalty",
@@ -74,6 +74,7 @@ def _is_stop(value: Any) -> bool:
 
 
 def _max_tokens(value: Any) -> int:
+    value = whole(value)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         refuse("max_tokens", f"must be a number of at least 1, not {value!r:.40}")
     return int(value)

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from tenonry.errors import RequestError
+from tenonry_routes.values import whole
 
 MAX_INPUTS = 2048
 MISSING = re.compile("missing required field `(.+)`")
@@ -110,7 +111,7 @@ class Rerank(Common, kw_only=True):
 def parsed(kind: type[Body], value: Any) -> Body:
     """`value` as a request; a field that is null is as good as absent. Raises RequestError that names the field."""
     if isinstance(value, dict):
-        value = {name: _whole(entry) for name, entry in value.items() if entry is not None}
+        value = {name: whole(entry) for name, entry in value.items() if entry is not None}
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -122,11 +123,6 @@ def parsed(kind: type[Body], value: Any) -> Body:
             place, text = missing[1], "is missing"
         where = place or "the body"
         raise RequestError(f"{where}: {text}", place) from None
-
-
-def _whole(value: Any) -> Any:
-    """The value; an integer also where it is written as 4.0, which is the same number in JSON."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def check_names(kind: type[Common], value: Any, fields: Any) -> None:

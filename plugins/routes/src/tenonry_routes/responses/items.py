@@ -112,7 +112,12 @@ class _Conversation:
 
     def _function_call(self, item: Item, where: str) -> None:
         name = joined_name(item.get("namespace"), text_of(item, where, "name"))
-        self._call(item, where, name, text_of(item, where, "arguments"))
+        arguments = item.get("arguments")
+        if arguments is None:
+            arguments = ""
+        elif isinstance(arguments, dict):
+            arguments = _json(arguments)
+        self._call(item, where, name, text_of({"arguments": arguments}, where, "arguments"))
 
     def _custom_call(self, item: Item, where: str) -> None:
         name = joined_name(item.get("namespace"), text_of(item, where, "name"))
@@ -160,6 +165,7 @@ class _Conversation:
             output = item.get("status") if output is None else output
             output = output if isinstance(output, str) else _json(output)
         output = "" if output is None else output
+        output = _json(output) if isinstance(output, dict) else output
         self._result(call_id, _parts(output, f"{where}.output"))
 
     def _result(self, call_id: str, parts: list[Part]) -> None:

@@ -13,7 +13,7 @@ from tenonry.errors import RequestError
 from tenonry.sampling_params import MAX_TOKENS
 from tenonry_routes.responses.items import messages_of
 from tenonry_routes.responses.tools import add_tools
-from tenonry_routes.values import Ignore, refuse
+from tenonry_routes.values import Ignore, refuse, whole
 
 PASSED = (
     "model", "temperature", "top_p", "parallel_tool_calls", "seed", "stop", "top_k", "min_p", "presence_penalty",
@@ -90,6 +90,7 @@ def _check_values(body: Mapping[str, Any]) -> None:
 
 
 def _count(value: Any) -> int:
+    value = whole(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_TOKENS:
         refuse("max_output_tokens", f"must be a number of 1 to {MAX_TOKENS}, not {value!r:.40}")
     return int(value)
