@@ -137,7 +137,7 @@ class PluginManager:
             and config.load_balancer == EngineConfig.model_fields["load_balancer"].default
         ):
             kinds.remove("load_balancer")
-        entries = [resolve_point(REQUEST_CHECKS, one.name)[1] for one in installed(REQUEST_CHECKS)]
+        entries = []
         for kind in kinds:
             is_many = kind in {"stat_logger", "call_set"}
             choices: Any = getattr(config, f"{kind}s") if is_many else [getattr(config, kind)]
@@ -145,6 +145,9 @@ class PluginManager:
                 own = KINDS[kind].provider  # those of others are asked for by name
                 choices = [each for each in installed(KINDS[kind]) if each.name in own]
             entries += [self.resolve(kind, choice, config) for choice in choices if choice]
+        entries += [
+            resolve_point(REQUEST_CHECKS, each.name)[1] for each in installed(REQUEST_CHECKS)
+        ]
         plan = PluginPlan(tuple(entries), tuple(self.hook_modules))
         self.call("tenonry_configured", config=config)
         return plan
