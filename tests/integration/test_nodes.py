@@ -133,7 +133,9 @@ def expected() -> list[list[int]]:
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.nightly)]
+)
 def test_killed_engine_of_a_headless_node_comes_back_and_its_streams_go_on(
     number, node, layout, expected
 ):

@@ -66,6 +66,7 @@ def test_restarts_leave_no_file_open(start):
         eventually(lambda: num_files(server) == before)
 
 
+@pytest.mark.nightly
 def test_one_that_stands_by_takes_over_for_all_servers(start):
     """The engine is back without a start, under its number (AF-28)."""
     server = start("--worker-option", "step_ms=5", "--standby-engines", "1").ready()

@@ -52,6 +52,7 @@ class TestBaseline(StepKernelsContract):
         return CpuKernels("baseline")
 
 
+@pytest.mark.nightly
 class TestMiddle(StepKernelsContract):
     """Instruction set between the best and the baseline, if any."""
 

@@ -27,6 +27,7 @@ class TestFcfs(SchedulerContract):
     effort = 0.2
 
 
+@pytest.mark.nightly
 class TestPriority(SchedulerContract):
     scheduler = BatchingScheduler
     policy = f"{POLICIES}:PriorityPolicy"
