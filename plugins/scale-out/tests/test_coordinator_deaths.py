@@ -42,7 +42,7 @@ def test_a_coordinator_that_dies_after_all_engines_keeps_none_from_coming_back(s
     """As several front ends have one."""
     coordinated = functools.partialmethod(OwnedEngines.__init__, coordinated=True)
     monkeypatch.setattr(OwnedEngines, "__init__", coordinated)
-    served = serve(data_parallel_size=2)
+    served = serve(data_parallel_size=2, engine_recovery="resume")
 
     async def main() -> list[list[int]]:
         begun = [asyncio.Event() for _ in range(2)]
