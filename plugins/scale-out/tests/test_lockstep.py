@@ -248,9 +248,7 @@ def complete(count: int) -> list[list[int]]:
 class TestReplacement:
     def test_they_are_replaced_together(self, serve):
         """With another coordinator."""
-        served = serve(
-            model="fake-lockstep", data_parallel_size=2, engine_recovery="resume"
-        )
+        served = serve(model="fake-lockstep", data_parallel_size=2, engine_recovery="resume")
         before = served.engine.engine_pids
 
         async def main() -> list[list[int]]:
@@ -267,9 +265,7 @@ class TestReplacement:
         assert served.run(again) == tokens([1], LONG)
 
     def test_they_stay_where_one_cannot_start(self, serve, tmp_path):
-        served = serve(
-            model="fake-lockstep", data_parallel_size=2, engine_recovery="resume"
-        )
+        served = serve(model="fake-lockstep", data_parallel_size=2, engine_recovery="resume")
         before = served.engine.engine_pids
         scheduler = tmp_path / "other.py"
         scheduler.write_text(ONCE.format(folder=str(tmp_path)), "utf-8")
