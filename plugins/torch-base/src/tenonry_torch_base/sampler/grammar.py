@@ -234,20 +234,25 @@ class GrammarMasks(LogitsProcessor):
     def _make(self, rows: list[GrammarRow]) -> None:
         """Fill one mask per row."""
         matchers = []
-        places = []
+        filled = []
         for row in rows:
             if row.failure:
                 self._masks[row.index] = NOTHING
+                self._stuck.append(row)
             elif row.matcher is None:
                 mask = self._masks[row.index]
                 mask[:] = EVERYTHING
                 forbid(mask, row.end_ids)
             else:
                 matchers.append(row.matcher)
-                places.append(row.index)
-        if matchers:
-            self._masks[places] = self._filled(matchers)
-        self._stuck += [row for row in rows if not self._masks[row.index].any()]
+                filled.append(row)
+        if not matchers:
+            return
+        masks = self._filled(matchers)
+        self._masks[[row.index for row in filled]] = masks
+        has_token = masks.view(np.bool_).any(axis=1)  # bytes: ends at the first one
+        if not has_token.all():
+            self._stuck += [row for row, has in zip(filled, has_token, strict=True) if not has]
 
     def _filled(self, matchers: list[Matcher]) -> I32:
         """One mask per matcher; without any token for all of them where the backend fails."""
