@@ -65,18 +65,26 @@ def test_frames_that_no_engine_sent_are_dropped_and_counted(serve):
 
 
 class Twice(RequestCodec):
-    """An engine takes a request the second time it comes. Priorities 7 and 8 have `decode` and `encode` raise."""
+    """An engine takes a request the second time it comes.
+
+    Priorities 7 and 8 have `decode` and `encode` raise, 9 `ended`, and 10 `encode` when it comes for the second time.
+    """
 
     def __init__(self, context):
         super().__init__(context)
         self.known = set()
+        self.ends = set()
 
     def encode(self, request, peer):
-        if request.priority == 8:
+        if request.priority == 8 or request.handle in self.ends:
             raise KeyError("encode")
         return super().encode(request, peer)
 
     def ended(self, peer, outcome, request):
+        if request.priority == 9:
+            raise KeyError("ended")
+        if request.priority == 10:
+            self.ends.add(request.handle)
         return outcome.code == "again"
 
     def decode(self, frames, client):
@@ -100,10 +108,18 @@ def test_the_codec_has_requests_sent_once_more_and_streams_notice_nothing(serve)
     assert not served.engine._client.engines[0].requests
 
 
-@pytest.mark.parametrize(("priority", "call"), [(7, "decode"), (8, "encode")])
-def test_a_codec_that_fails_is_named_and_costs_one_request(serve, priority, call):
+@pytest.mark.parametrize(
+    ("priority", "text"),
+    [
+        (7, r"Twice\.decode raised KeyError"),
+        (8, r"Twice\.encode raised KeyError"),
+        (9, r"Twice: KeyError\('ended'\)"),
+        (10, r"Twice\.encode raised KeyError"),
+    ],
+)
+def test_a_codec_that_fails_is_named_and_costs_one_request(serve, priority, text):
     served = serve(request_codec=f"{__file__}:Twice")
-    with pytest.raises(EngineGenerateError, match=rf"Twice.{call} raised KeyError"):
+    with pytest.raises(EngineGenerateError, match=text):
         served.run(collect(served.engine, [1], params(), "bad", priority=priority))
     assert not served.engine._client.engines[0].requests
     assert served.run(collect(served.engine, [1], params(), "good")) == tokens([1], params())

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 from tenonry.client.engine_link import EngineLink
-from tenonry.config import EngineConfig
-from tenonry.errors import EngineGenerateError, TenonryError
+from tenonry.client.load_balancer import EngineChooser
+from tenonry.errors import EngineDeadError, EngineGenerateError, TenonryError
 from tenonry.interfaces.plugin import PluginContext
 from tenonry.interfaces.request_codec import RequestCodec
-from tenonry.messages import EngineCoreOutputs, EngineCoreRequest
+from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput
 from tenonry.outputs import FinishReason
 from tenonry.plugin.manager import build_plugin
-from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.serial import Frame
+
+Send = Callable[[EngineLink, EngineCoreRequest], None]
 
 
 class EngineCodec:
     """Encodes requests for engines, and keeps the requests of each link."""
 
-    def __init__(self, config: EngineConfig, plan: PluginPlan) -> None:
-        codec = build_plugin(plan.get("request_codec"), PluginContext(config))
-        self._codec: RequestCodec = codec
-        self.forget = codec.forget
+    def __init__(self, chooser: EngineChooser) -> None:
+        self._codec: RequestCodec = build_plugin(
+            chooser.plan.get("request_codec"), PluginContext(chooser.config)
+        )
+        self.forget = self._codec.forget
 
     def encode(self, request: EngineCoreRequest, link: EngineLink) -> list[Frame]:
         """Frames of a request, which runs in the engine of this link from now on.
@@ -34,21 +36,29 @@ class EngineCodec:
         except TenonryError:
             raise
         except Exception as error:
-            text = f"{type(self._codec).__qualname__}.encode raised {error!r}"
-            raise EngineGenerateError(text, request_id=request.request_id) from error
+            raise EngineGenerateError(
+                f"{type(self._codec).__qualname__}.encode raised {error!r}"
+            ) from error
         link.requests[request.handle] = request
         return frames
 
-    def ended(self, link: EngineLink, outputs: EngineCoreOutputs) -> Iterator[EngineCoreRequest]:
-        """Drop the requests that ended. Those that the codec wants sent once more are returned, and have not ended."""
-        finished = outputs.finished
-        if not finished:
-            return
-        outputs.finished = []
-        for outcome in finished:
-            request = link.requests.pop(outcome.handle, None)
-            has_failed = outcome.reason is FinishReason.ERROR
-            if has_failed and self._codec.ended(link, outcome, request) and request is not None:
-                yield request
-            else:
-                outputs.finished.append(outcome)
+    def ended(self, link: EngineLink, outputs: EngineCoreOutputs, send: Send) -> None:
+        """Drop the requests that ended; `send` those once more that the codec asks for, which have not ended."""
+        outputs.finished = [
+            each for each in outputs.finished if not self._is_sent_again(link, each, send)
+        ]
+
+    def _is_sent_again(self, link: EngineLink, outcome: FinishedOutput, send: Send) -> bool:
+        request = link.requests.pop(outcome.handle, None)
+        if outcome.reason is not FinishReason.ERROR:
+            return False
+        try:
+            if not self._codec.ended(link, outcome, request) or request is None:
+                return False
+            send(link, request)
+        except EngineDeadError:  # it ends with its engine
+            pass
+        except Exception as error:  # noqa: BLE001 - a plugin's
+            outcome.error = f"{outcome.error}; {type(self._codec).__qualname__}: {error!r}"
+            return False
+        return True

@@ -71,7 +71,7 @@ class CoreClient:
         self._chooser = chooser
         self._calls: dict[tuple[EngineLink, int], asyncio.Future[Any]] = {}  # by number
         self._call_ids = itertools.count(1)
-        self.codec = EngineCodec(chooser.config, chooser.plan)
+        self.codec = EngineCodec(chooser)
         self._encoder = Encoder()
         self._decoder: Decoder[EngineCoreOutputs] = Decoder(EngineCoreOutputs)
         self._context: Context = zmq.Context()
@@ -178,7 +178,6 @@ class CoreClient:
         return link.requests
 
     def _forget(self, link: EngineLink, reason: str) -> None:
-        self.codec.forget(link.index)
         self.ports.forget(link.identity)
         self.ports.unbind_unused()
         self.fail_calls(EngineDeadError(reason), link)
@@ -349,9 +348,7 @@ class CoreClient:
         if link is None or outputs.epoch != link.epoch:
             self._hear_newcomer(outputs)
             return None
-        for request in self.codec.ended(link, outputs):
-            with contextlib.suppress(EngineDeadError):  # then it ends with its engine
-                self._add(link, request)
+        self.codec.ended(link, outputs, self._add)
         if outputs.utility is not None:
             self._answer(link, outputs.utility)
         if outputs.dead:

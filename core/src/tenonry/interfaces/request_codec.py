@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from tenonry.errors import RequestError
@@ -18,9 +18,7 @@ class Peer(Protocol):
     """
 
     index: int
-
-    @property
-    def requests(self) -> Mapping[int, EngineCoreRequest]: ...
+    requests: dict[int, EngineCoreRequest]
 
 
 class RequestCodec(Plugin[PluginContext]):
