@@ -475,7 +475,7 @@ class SharesBetweenTenants(Honest):
     caught_by = "test_cached_blocks_are_private"
 
     def add_request(self, request):
-        request.source.cache_salt = None
+        request.source = msgspec.structs.replace(request.source, cache_salt=None)
         super().add_request(request)
 
 

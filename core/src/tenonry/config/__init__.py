@@ -130,135 +130,135 @@ class EngineConfig(Settings):
 
     # the model
     model: str = setting(min_length=1, flag=None)
-    """Folder, hub id or registered name of the model."""
+    """Model folder, hub id or registered name."""
     tokenizer: str | None = None
-    """Folder or hub id of the tokenizer; the model's by default."""
+    """Tokenizer folder or hub id. Defaults to the model's."""
     revision: str | None = None
     """Branch, tag or commit of a hub model."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Weight and KV data type."""
+    """Data type of weights and KV cache."""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-    """auto, cpu or cuda."""
+    """Device: auto, cpu or cuda."""
     seed: int = Field(0, ge=0)
-    """Seeds the seeds of requests that bring none, and dummy weights."""
+    """Seed for requests without one, and for dummy weights."""
     quantization: str | None = setting(None, capability="quantization")
-    """Weights in few bits: int8 and int4 make them at load; a checkpoint says its own format."""
+    """Quantise weights at load: int8 or int4. Checkpoints declare their own format."""
     load_format: Literal["auto", "safetensors", "sharded", "dummy"] = "auto"
-    """sharded: files of each rank, as `save_sharded_state` writes them; dummy: random weights."""
+    """Weight format. sharded: per-rank files of `save_sharded_state`; dummy: random weights."""
     max_model_len: int | None = Field(None, ge=1)
-    """Longest sequence in tokens; the model's own by default."""
+    """Maximum sequence length in tokens. Defaults to the model's."""
     skip_model_check: bool = False
-    """Skip the packed-against-apart self check at start."""
+    """Skip the startup comparison of packed and separate sequences."""
     batch_invariant: bool | None = setting(None, capability="batch_invariant")
-    """Give a request the same bits whatever runs beside it; by default where a worker can in float32."""
+    """Produce the same bits for a request in any batch. Defaults to on where a worker can in float32."""
     enforce_eager: bool = _replaceable(False)
     """Run the model as loaded: no fusion, no graphs."""
     skip_tokenizer_init: bool = False
     """Load no tokenizer; prompts must be token ids."""
     served_model_name: tuple[str, ...] = setting((), nargs="+")
-    """Names in the API; the model's by default."""
+    """Model names in the API. Defaults to the model's."""
     chat_template: str | None = None
-    """Template text or file used instead of the model's own."""
+    """Chat template, as text or file, instead of the model's own."""
     max_images: int = setting(0, ge=0, capability="media")
-    """Most images of a request; 0: none, and what sees in a model is not loaded."""
+    """Maximum images per request. 0 disables image input and skips loading the vision encoder."""
     max_encoder_tokens: int = Field(0, ge=0)
-    """Most tokens of images that a step encodes, or one larger image; 0: as many as a step has tokens."""
+    """Maximum image tokens encoded per step, or one larger image. 0: the token budget of the step."""
     mm_cache_mib: int = Field(256, ge=0)
-    """What an engine keeps of the images that one front end sent, in MiB, so that they are sent once; 0: nothing."""
+    """Image cache per engine and front end, in MiB. 0 disables it."""
 
     # the batch and the KV cache
     refuse_while_asleep: bool = False
-    """Refuse requests that come while the engine sleeps; otherwise they wait."""
+    """Reject requests while the engine sleeps instead of queueing them."""
     max_num_seqs: int = _replaceable(256, ge=1, le=65536)
-    """Most sequences that run at once."""
+    """Maximum concurrent sequences."""
     max_num_batched_tokens: int | None = _replaceable(None, ge=1, le=1 << 24)
-    """Token budget of one step; default max(2048, max_num_seqs), or 512 + max_num_seqs where a CPU splits prompts."""
+    """Token budget per step. Defaults to max(2048, max_num_seqs), or 512 + max_num_seqs where a CPU splits prompts."""
     block_size: int | None = Field(None, ge=1, le=4096)
-    """Slots in a KV block; the backend's choice by default."""
+    """KV block size in tokens. Defaults to the attention backend's choice."""
     num_gpu_blocks_override: int | None = _replaceable(None, ge=1)
-    """Exactly this many KV blocks."""
+    """Exact number of KV blocks."""
     gpu_memory_utilization: float = _replaceable(0.9, gt=0, le=1)
-    """Share of the device's memory to use."""
+    """Fraction of device memory to use."""
     kv_cache_dtype: Literal["auto", "int8", "fp8"] = setting("auto", capability="kv_cache_dtype")
-    """How K and V are kept: auto in the model's type; int8 and fp8 in 8 bits, with a scale per token and KV head."""
+    """KV cache data type. auto: the model's; int8 and fp8: 8 bits with a scale per token and KV head."""
     kv_cache_memory_bytes: int | None = _replaceable(None, ge=1)
-    """Exactly this much KV memory, in bytes."""
+    """Exact KV cache size in bytes."""
     state_cache_memory_bytes: int | None = _replaceable(None, ge=0)
-    """Part of it for snapshots of recurrent state; by default a share of it, 0: none."""
+    """Bytes of the KV cache for recurrent state snapshots. Defaults to a share of it; 0 disables them."""
     max_loras: int = setting(0, ge=0, le=1024, capability="lora")
-    """Most different adapters (LoRA) in one step; 0 serves none."""
+    """Maximum distinct LoRA adapters per step. 0 disables adapters."""
     max_lora_rank: int = Field(16, ge=1, le=4096)
-    """Largest rank of an adapter."""
+    """Maximum LoRA rank."""
     lora_modules: tuple[str, ...] = setting((), capability="lora", nargs="+")
-    """Adapters to load at the start, each as name=path or a JSON object with name and path."""
+    """Adapters to load at startup, each as name=path or a JSON object with name and path."""
     enable_prefix_caching: bool = _replaceable(True)
-    """Reuse the KV blocks of equal prefixes."""
+    """Reuse KV blocks of equal prefixes."""
     enable_chunked_prefill: bool = _replaceable(True)
     """Split long prompts over several steps."""
     async_scheduling: bool = _replaceable(True)
-    """Let the executor keep several steps in flight."""
+    """Allow several steps in flight."""
     max_round_tokens: int = _replaceable(8, ge=1, le=64)
-    """Most tokens of each request in one step, while none waits and a step takes at most 5 ms more; 1: one."""
+    """Maximum tokens decoded per request and step while the queue is empty. 1 disables multi-token steps."""
     max_num_queued_reqs: int | None = Field(4096, ge=0)
-    """Waiting requests above which new ones get 429."""
+    """Maximum queued requests. Further ones are rejected with 429."""
     validate_scheduler: bool = _replaceable(True)
-    """Check every step of the scheduler against its contract."""
+    """Validate every scheduler step against its contract."""
 
     # parallelism
     tensor_parallel_size: int = _parallel(1, ge=1, le=1024, alias="-tp")
-    """Ranks that share each layer."""
+    """Tensor parallel ranks."""
     pipeline_parallel_size: int = _parallel(1, ge=1, le=1024, alias="-pp")
-    """Ranks that share the stack of layers."""
+    """Pipeline parallel stages."""
     data_parallel_size: int = _parallel(1, ge=1, le=65536, alias="-dp")
-    """Independent copies of the engine."""
+    """Number of engines."""
     data_parallel_size_local: int | None = _parallel(None, ge=0, le=65536, alias="-dpl")
-    """Engines started on this node; all of them by default."""
+    """Engines to start on this node. Defaults to all."""
     data_parallel_start_rank: int = _parallel(0, ge=0, le=65535, alias="-dpr")
     """First engine of this node (--headless)."""
     data_parallel_rank: int | None = _parallel(None, ge=0, le=65535, alias="-dpn")
-    """This server runs the one engine of this rank; a balancer in front chooses."""
+    """Run only the engine of this rank, behind an external load balancer."""
     data_parallel_address: str = _parallel("127.0.0.1", alias="-dpa")
-    """Address of the first node, for engines on others."""
+    """Address of the first node, for engines on other nodes."""
     data_parallel_rpc_port: int = _parallel(0, ge=0, le=65535, alias="-dpp")
-    """Its port for them; 0 takes a free one."""
+    """Port of the first node for engines on other nodes. 0 picks a free one."""
     data_parallel_sync_steps: int = _parallel(32, ge=1, le=65536)
-    """Steps between two looks at who has work."""
+    """Steps between synchronisations of unfinished work."""
     enable_expert_parallel: bool = _parallel(False)
-    """Share the experts of each layer out among the ranks of all engines, which then step together."""
+    """Distribute the experts of each layer over the ranks of all engines, which then step together."""
     expert_rendezvous: str = _parallel("")
-    """Where they meet: tcp://HOST:PORT, a free port of engine 0's node; needed if engines are on several nodes."""
+    """Rendezvous of these ranks: tcp://HOST:PORT, a free port of engine 0's node. Required for several nodes."""
     auth_key_file: str | None = _parallel(None)
-    """File with the keys that nodes of one instance share."""
+    """Key file shared by the nodes of an instance."""
 
     # the plugins
     executor: PluginChoice = _plugin(
         "uni", replaceable=True, alias="--distributed-executor-backend"
     )
-    """Where the ranks of one engine run; mp for more than one rank."""
+    """Executor of the ranks of one engine. mp for more than one rank."""
     scheduler: PluginChoice = _plugin("batching", replaceable=True, alias="--scheduler-cls")
-    """What runs next."""
+    """Scheduler of an engine."""
     fallback_scheduler: PluginChoice | None = _plugin(replaceable=True)
-    """Takes the place of a scheduler that raised or broke its contract twice, when the engine is started again."""
+    """Scheduler to restart with after the chosen one raised or broke its contract twice."""
     scheduling_policy: PluginChoice = _plugin("fcfs", replaceable=True)
-    """Order, admission and victims of the batching scheduler."""
+    """Queue order, admission and preemption of the batching scheduler."""
     worker: PluginChoice = _plugin("auto")
-    """What one rank runs."""
+    """Worker of each rank."""
     launcher: PluginChoice = _plugin("process")
-    """Where engine processes are started."""
+    """Launcher of engine processes."""
     engine_recovery: PluginChoice = _plugin("auto")
     """Reaction to engine failure; auto restarts engines where tenonry-recovery is installed, else fails streams."""
     load_balancer: PluginChoice = _plugin("affinity", alias="--load-balancing")
-    """Which engine a request goes to."""
+    """Load balancer over engines."""
     io_processor: PluginChoice | None = _plugin("text")
-    """Raw prompt to tokens and back."""
+    """IO processor: prompts to tokens, and tokens to text."""
     request_codec: PluginChoice = _plugin("plain")
     """Encoding of requests for engines."""
     kv_connector: PluginChoice | None = _plugin(capability="kv_connector")
-    """Moves KV blocks in or out of the engine."""
+    """KV connector: moves KV blocks in or out of the engine."""
     fallback_kv_connector: PluginChoice | None = _plugin()
-    """Takes the place of a KV connector that raised twice, when the engine is started again; off: none does."""
+    """KV connector to restart with after the chosen one raised twice; off for none."""
     stat_loggers: tuple[PluginChoice, ...] = setting((), alias="--stat-logger", group="plugins")
-    """Who hears the numbers; any number of them."""
+    """Stat loggers to enable."""
     call_sets: tuple[PluginChoice, ...] | None = setting(None, alias="--call-set", group="plugins")
     """Call sets to enable; by default those of operations, adapters and pooling that are installed."""
     attention_backend: str | None = _replaceable(
@@ -266,29 +266,29 @@ class EngineConfig(Settings):
     )
     """Attention backend of the torch worker."""
     drafter: PluginChoice | None = _plugin(replaceable=True, capability="drafts")
-    """Guesses tokens, of which the worker verifies several at once where few requests run: ngram or model."""
+    """Drafter for speculative decoding: ngram or model."""
     grammar_backend: str | None = setting(None, capability="grammar", group="plugins")
-    """What compiles structured output; llguidance by default, where it is installed."""
+    """Grammar backend of structured output. Defaults to llguidance where installed."""
     plugins: PluginPolicy = setting(PluginPolicy(), flag=None)
-    """Which hook modules may be active (allow, disable)."""
+    """Hook modules to allow or disable."""
 
     # operations
     shutdown_timeout: float = Field(30.0, ge=0, le=86400)
-    """Seconds that running requests get after SIGTERM."""
+    """Seconds for running requests to finish after SIGTERM."""
     start_timeout: float = _replaceable(600.0, gt=0, le=86400)
-    """Seconds until an engine must be ready."""
+    """Engine startup timeout in seconds."""
     step_timeout: float = _replaceable(300.0, gt=0, le=86400)
-    """Seconds until a silent process is given up."""
+    """Heartbeat timeout in seconds, after which a process is killed."""
     engine_death: Literal["restart", "stop"] | None = None
-    """On engine failure: restart and resume its streams (default with tenonry-recovery), or stop and fail them."""
+    """On engine failure: `restart` and resume its streams, or `stop` and fail them."""
     standby_engines: int = _replaceable(0, ge=0, le=64)
-    """Engines that are built and wait, so that one that died is back at once; each takes the memory of an engine."""
+    """Hot standby engines for immediate failover. Each uses a full engine's memory."""
     stream_interval: int = Field(1, ge=1)
-    """Tokens per output of a stream. The first token and the end are sent immediately."""
+    """Tokens per streamed output. The first token and the end are sent immediately."""
     log_stats: bool = True
     """Collect statistics for stat loggers."""
     log_requests: bool = False
-    """Log each request as it comes and goes."""
+    """Log each request when it arrives and when it ends."""
 
     @model_validator(mode="before")
     @classmethod

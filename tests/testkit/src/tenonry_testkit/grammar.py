@@ -240,7 +240,7 @@ class GrammarContract:
     def test_end_with_a_text_is_not_shown_behind_an_answer(self) -> None:
         """Stop ids of a request may be ordinary tokens: the answer would be `ab!`."""
         backend = self.open()
-        grammar = backend.compile(StructuredOutput(regex="ab"))
+        grammar = backend.compile(StructuredOutput(choice=("ab",)))
         text = PIECES[b"!"]
         both = grammar.matcher([END, text])
         alone = grammar.matcher([text])
