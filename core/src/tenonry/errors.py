@@ -67,7 +67,7 @@ class PluginFault(PluginError):
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether `error` ends the program or a task, and is no fault of the plugin that runs at the moment.
+    """Return True if `error` ends the program or a task, and is no fault of the running plugin.
 
     Ctrl-C is one where Python raises it, elsewhere a plugin did; and so is what a signal handler or asyncio raises.
     """

@@ -1,4 +1,4 @@
-"""Which GPUs this node offers, without a library that would have to be imported or initialised. Any process."""
+"""GPUs of this node, found without importing or initialising a library. Any process."""
 
 from __future__ import annotations
 

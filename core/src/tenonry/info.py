@@ -1,4 +1,4 @@
-"""What the kernel knows of a model: a few facts, resolved once by the `tenonry_resolve_model` hook, never weights.
+"""Model facts known to the kernel, resolved once by the `tenonry_resolve_model` hook, never weights.
 
 Made in the front end and sent as text to every process; nothing here needs torch.
 """
@@ -35,7 +35,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker finds out about a model before it reads a weight (`Worker.examine`), of all ranks together.
+    """Model facts that a worker finds before it reads a weight (`Worker.examine`), of all ranks together.
 
     `worker` is the name of the worker that would serve it: one that chooses another gives that one's facts, and in
     `refused`, by name, why those before it cannot. `groups` are what `Worker.kv_cache_groups` reports if one rank holds
@@ -73,7 +73,7 @@ class PluginRecord(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     options: dict[str, Any] = {}
 
     def label(self) -> str:
-        """What messages call it, with where it comes from."""
+        """Return the name for messages, with the origin."""
         origin = f"{self.distribution} {self.version}" if self.distribution else "no distribution"
         place = self.path or f"{self.target}, {origin}"
         return f"{self.kind.replace('_', ' ')} '{self.name}' ({place})"

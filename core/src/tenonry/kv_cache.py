@@ -13,7 +13,7 @@ import msgspec
 
 
 class LengthClasses(msgspec.Struct, frozen=True):
-    """How K of equal tokens depend on the length of their sequence, where a model's rotary tables do.
+    """Dependence of K on the sequence length, for models whose rotary tables depend on it.
 
     Prompts of at most `original` tokens are of one class, longer ones of another: prefixes are shared within a class
     only. `grows`: longer prompts of different lengths are of different classes. `restarts`: a request's class is that

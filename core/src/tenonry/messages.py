@@ -138,7 +138,7 @@ class UtilityResult(msgspec.Struct, array_like=True):
 
 
 class EngineZmqAddresses(msgspec.Struct, kw_only=True):
-    """Where an engine connects: one input and one output per front-end client."""
+    """Addresses for an engine to connect to: one input and one output per front-end client."""
 
     inputs: list[str] = []
     outputs: list[str] = []
@@ -152,7 +152,7 @@ class CoordinatorFacts(msgspec.Struct, frozen=True):
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known only once an engine is built. `epoch` is the one its messages carry; `resolved` what its own
+    """Facts of an engine that has been built. `epoch` is that of its messages; `resolved` what its own
     extension points resolved to; `tasks` as in EngineInfo.
     """
 

@@ -11,7 +11,7 @@ from tenonry.errors import EngineGenerateError
 
 
 class FinishReason(enum.IntEnum):
-    """Why a request ended: exactly one of these, exactly once."""
+    """Reason for the end of a request: exactly one of these, exactly once."""
 
     STOP = 0
     LENGTH = 1

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Point:
-    """Where plugins of one kind are named, what they are, and which distribution brings the known ones.
+    """Extension point: the entry-point group of a kind, its base class, and the distributions of known plugins.
 
         SAMPLERS = Point("acme.samplers", "acme.sampling:Sampler", {"fast": "acme-fast-sampler"})
 

@@ -13,7 +13,7 @@ from tenonry.step import I32, NewRow
 
 
 class RequestStatus(enum.IntEnum):
-    """Where a request stands; everything from FINISHED on is terminal."""
+    """State of a request; everything from FINISHED on is terminal."""
 
     WAITING = 0
     WAITING_FOR_KV = 1
@@ -64,7 +64,7 @@ class Request:
         self.key: object = None  # set by a scheduling policy: its place in the queue
 
     def new_row(self, row: int, num_computed: int, block_ids: tuple[I32, ...]) -> NewRow:
-        """What workers need to run the request in `row`; arguments as in `NewRow`."""
+        """Return the row for workers that run the request; arguments as in `NewRow`."""
         source = self.source
         return NewRow(
             row=row,

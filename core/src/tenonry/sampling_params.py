@@ -1,4 +1,4 @@
-"""How one request samples. Built by users and servers, checked at once, and carried unchanged to the worker.
+"""Sampling parameters of one request. Built by users and servers, checked at once, and carried unchanged to the worker.
 
 A frozen msgspec struct: it is the public object and the wire form in one. Every field is bounded; a bad value is
 refused with the field, the value and the bound, here and again when the engine decodes it.
@@ -74,7 +74,7 @@ def check_type(field: str, value: Any, kind: Any) -> None:
 
 
 class OutputKind(enum.IntEnum):
-    """What each output of a stream holds: all so far, only what is new, or nothing until the end."""
+    """Content of each output of a stream: all so far, only what is new, or nothing until the end."""
 
     CUMULATIVE = 0
     DELTA = 1
@@ -82,7 +82,7 @@ class OutputKind(enum.IntEnum):
 
 
 class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the output must look like. Exactly one of the first five; vLLM's names.
+    """Constraint on the output. Exactly one of the first five; vLLM's names.
 
     `json`: a JSON schema, as text. `json_object`: any JSON object. `regex`: the whole output matches. `choice`: the
     output is one of these texts. `grammar`: in Lark's or in GBNF's notation. `start_after`: it holds for what follows
@@ -126,7 +126,7 @@ class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is asked of a prompt instead of tokens after it: a vector, or scores of a classification head.
+    """Pooling request: a vector of the prompt, or scores of a classification head, instead of tokens.
 
     `task`: "embed", "classify" or "score", whichever the model serves. `normalize`: whether a vector gets length 1, or
     scores pass the head's activation; by default as the model's files say. `dimensions`: the first so many numbers of

@@ -58,7 +58,7 @@ class FinishedRequestStats(msgspec.Struct, kw_only=True):
 
 
 class IterationStats(msgspec.Struct, kw_only=True):
-    """What one engine frame brought to a front end."""
+    """Statistics of one engine frame in a front end."""
 
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
@@ -69,7 +69,7 @@ class IterationStats(msgspec.Struct, kw_only=True):
 
 
 class RecoveryStats(msgspec.Struct, kw_only=True):
-    """What happened to an engine that died, or was replaced. `tokens_recomputed`: prompts and delivered tokens of
+    """Statistics of an engine that died, or was replaced. `tokens_recomputed`: prompts and delivered tokens of
     continued requests that had run; less is computed of those that another engine has in its prefix cache.
     `silence_s`: seconds from its death until it served again. `fallbacks`: its scheduler was replaced,
     `connector_fallbacks`: its KV connector. `replacements`: another one took its place. `takeovers`: one that stood by

@@ -73,7 +73,7 @@ class NewRow(msgspec.Struct, array_like=True, kw_only=True):
 
 
 class SchedulerOutput(msgspec.Struct, array_like=True, kw_only=True):
-    """What one step computes. R rows are scheduled, B blocks are added to rows that already run.
+    """One step: R rows are scheduled, B blocks are added to rows that already run.
 
     `gone` rows leave before the step, then `new` rows enter, then `new_block_*` extend block tables in order. For each
     i: `row[i]` computes `num_tokens[i]` tokens from its first uncomputed position on; `next_token[i]` is the id at that
@@ -185,7 +185,7 @@ class RowFailure:
 
 
 class StepFuture(Protocol):
-    """What `Executor.execute_model` returns: the result of one step, now or later."""
+    """Result of `Executor.execute_model`: the output of one step, now or later."""
 
     def done(self) -> bool: ...
 

@@ -258,7 +258,7 @@ class AsyncLLM(Delegations):
     # ------------------------------------------------------------------ engines
     @property
     def info(self) -> EngineInfo:
-        """What is known of the engines."""
+        """Facts of the engines."""
         return self._engines.info
 
     @property
@@ -305,15 +305,15 @@ class AsyncLLM(Delegations):
         self.submit("log")
 
     async def render_metrics(self) -> tuple[bytes, str] | None:
-        """What the first stat logger that can render shows, and its content type; None if there is none."""
+        """Return the page of the first stat logger that renders, and its content type; None if there is none."""
         return await self._stats.render()
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
-        """What requests may ask for: "generate", or tasks of PoolingParams."""
+        """Return the supported tasks: "generate", or tasks of PoolingParams."""
         return tuple(self.info.tasks) or ("generate",)
 
     async def is_tracing_enabled(self) -> bool:
-        """Whether a stat logger makes requests part of their callers' traces (`trace_headers`)."""
+        """Return True if a stat logger joins requests to their callers' traces (`trace_headers`)."""
         return self._stats.traces
 
     # ------------------------------------------------------------------ health, end
@@ -333,7 +333,7 @@ class AsyncLLM(Delegations):
 
     @property
     def is_serving(self) -> bool:
-        """Whether an engine takes requests; while one that died is started again, requests wait."""
+        """True if an engine accepts requests. While a dead one restarts, requests wait."""
         return self._client.dead is None and bool(self._client.able)
 
     @property

@@ -50,7 +50,7 @@ class Delegations(_Common):
         await self.calls["operations"].wake_up(tags)
 
     async def is_sleeping(self) -> bool:
-        """Whether every engine sleeps."""
+        """Return True if every engine sleeps."""
         return await self.calls["operations"].is_sleeping()
 
     async def update_weights(
@@ -159,7 +159,7 @@ class BlockingDelegations(_Common):
         self.calls["operations"].wake_up(tags)
 
     def is_sleeping(self) -> bool:
-        """Whether weights or KV cache are away."""
+        """Return True if weights or KV cache are released."""
         return self.calls["operations"].is_sleeping()
 
     def update_weights(

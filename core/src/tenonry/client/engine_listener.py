@@ -1,4 +1,4 @@
-"""What a front end does when something happens to its engines: the listener of `Engines`. Front end."""
+"""Listener of `Engines`: reactions of a front end to deaths, joins and replacements. Front end."""
 
 from __future__ import annotations
 

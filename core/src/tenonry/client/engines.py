@@ -35,7 +35,7 @@ MAX_ENGINES = 1024
 
 
 class Engines(ABC):
-    """What a front end knows of its engines once this is built: `plan`, `model`, `client`, the link to them, and
+    """Engines of a front end, as known once this is built: `plan`, `model`, `client`, the link to them, and
     `stats`, which takes their numbers. The front end is the client `index` of `count` beside the owner.
 
     `info` is there after `start`, and replaced as a whole when the number of engines changes. `is_owner`: this started
@@ -126,7 +126,7 @@ class OwnedEngines(Engines):
 
     @property
     def fleet(self) -> EngineFleet:
-        """What starts engines."""
+        """Fleet that starts the engines."""
         return self.fleets.current
 
     def start(self, events: EngineEvents) -> None:

@@ -203,7 +203,7 @@ def _plain_token_ids(prompt: Any) -> np.ndarray | None:
 
 
 def num_text_chars(prompt: Any, params: SamplingParams) -> int:
-    """How many characters of prompt and bad words are to be tokenised."""
+    """Return the number of characters to tokenise, of prompt and bad words."""
     if isinstance(prompt, Mapping):
         prompt = prompt.get("prompt")
     words = sum(map(len, params.bad_words or ()))

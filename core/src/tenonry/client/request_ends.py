@@ -1,4 +1,4 @@
-"""What is recorded of a request: log lines when it is added and when it ends, and its numbers. Front end."""
+"""Records of a request: log lines for its start and end, and its statistics. Front end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `LLM` and `AsyncLLM` both build from a configuration: plan, model facts, IO processor, records. Front end."""
+"""Parts that `LLM` and `AsyncLLM` build from a configuration: plan, model facts, IO processor, records. Front end."""
 
 from __future__ import annotations
 

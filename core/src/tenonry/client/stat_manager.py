@@ -99,7 +99,7 @@ class StatManager:
         function()
 
     async def render(self) -> tuple[bytes, str] | None:
-        """What the first logger that can render shows, and its content type; None if there is none."""
+        """Return the page of the first logger that renders, and its content type; None if there is none."""
         for stat_logger in self.loggers.values():
             render = getattr(stat_logger, "render", None)
             if render is not None:

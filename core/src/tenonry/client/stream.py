@@ -1,4 +1,4 @@
-"""What a front end holds per request: one stream for the caller, one completion per engine request. Front end.
+"""State of a request in the front end: one stream for the caller, one completion per engine request. Front end.
 
 New tokens collect in a completion until the caller takes them, so a slow caller costs memory for ids and text, never a
 queue of outputs, and a fast engine costs a wake-up per take and not per token.
@@ -102,7 +102,7 @@ class Stream:
 
     @property
     def is_ready(self) -> bool:
-        """Whether `take` returns an output."""
+        """True if `take` returns an output."""
         return bool(self.ready) and (self.kind != OutputKind.FINAL or self.finished)
 
     def notify(self) -> None:

@@ -1,4 +1,4 @@
-"""Which threads prepare a request where that takes long. Front end."""
+"""Threads for request preparation that takes long. Front end."""
 
 from __future__ import annotations
 

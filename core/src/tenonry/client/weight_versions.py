@@ -1,4 +1,4 @@
-"""Which weights made a request's newest tokens, by the versions that engines send with them. Front end."""
+"""Weight versions of requests' newest tokens, as engines send them. Front end."""
 
 from __future__ import annotations
 

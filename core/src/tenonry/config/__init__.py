@@ -93,7 +93,7 @@ class PluginChoice(Settings):
 
 
 class PluginPolicy(Settings):
-    """Which hook modules may be active: `allow` unset means all installed ones; `disable` always wins."""
+    """Policy for hook modules: an unset `allow` allows all installed ones; `disable` always wins."""
 
     allow: tuple[str, ...] | None = None
     disable: tuple[str, ...] = ()
@@ -305,7 +305,7 @@ class EngineConfig(Settings):
     @field_validator("*", mode="before")
     @classmethod
     def _read_text(cls, value: Any, info: ValidationInfo) -> Any:
-        """What a variable or a YAML file holds as text means what it means as a flag."""
+        """Read text from a variable or YAML file as the flag would."""
         name = info.field_name or ""
         if name == "worker" and value is None:
             return "null"  # YAML's word for nothing is also the name of a worker
@@ -347,7 +347,7 @@ class EngineConfig(Settings):
 
     @property
     def may_use_gpus(self) -> bool:
-        """Whether a rank may compute on a GPU: this node offers some, or ranks are where this node cannot look."""
+        """True if a rank may compute on a GPU: this node has one, or ranks run on nodes that cannot be inspected."""
         if self.device != "auto":
             return self.device != "cpu"
         is_here = self.executor.name in HERE and self.data_parallel_size_local is None
@@ -359,7 +359,7 @@ class EngineConfig(Settings):
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
     def describe(self) -> str:
-        """What differs from the defaults, as JSON for a log: without plugins' options, which can be secrets."""
+        """Return the non-default settings as JSON for a log, without plugin options, which may be secrets."""
         return self.model_dump_json(
             exclude_defaults=True,
             exclude={

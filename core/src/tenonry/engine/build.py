@@ -31,7 +31,7 @@ def _log_failure(reason: str) -> None:
 
 @dataclasses.dataclass
 class EngineParts:
-    """What an engine core drives, as `build_engine` made it. `validator` is None when validation is off."""
+    """Parts that an engine core drives, made by `build_engine`. `validator` is None when validation is off."""
 
     config: EngineConfig
     model: ModelInfo

@@ -86,7 +86,7 @@ class EngineCore:
         self._stats_dirty = False
 
     def facts(self, epoch: int = 0) -> EngineFacts:
-        """What a front end has to know of this engine; `epoch` is the one its messages carry."""
+        """Return the facts that a front end needs; `epoch` is that of the engine's messages."""
         return EngineFacts(
             index=self.index,
             epoch=epoch,

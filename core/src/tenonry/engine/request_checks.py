@@ -1,4 +1,4 @@
-"""What a request may ask of an engine, checked in the front end and again in the engine. Pure."""
+"""Limits of requests, checked in the front end and again in the engine. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine's process is called where people look: in its title, which `tenonry ps` reads. Engine process."""
+"""Title of an engine's process, which `tenonry ps` reads. Engine process."""
 
 from __future__ import annotations
 

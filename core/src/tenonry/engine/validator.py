@@ -189,7 +189,7 @@ class StepValidator:
         self._stay[row] = self._stays + row
 
     def _check_fields(self, new: NewRow, request: NewRow) -> None:
-        """What a row carries of its request, also when it comes back with more output."""
+        """Compare a row with its request, which may have more output by now."""
         more = new.token_ids[len(request.token_ids) :]
         expected = msgspec.structs.replace(
             request,

@@ -105,7 +105,7 @@ class Executor(Plugin[ExecutorContext], ABC):
         """
 
     def resolved_plugins(self) -> dict[str, str]:
-        """What the workers' own extension points resolved to, from the first rank."""
+        """Return the plugins of the workers' own extension points, from the first rank."""
         return {}
 
     @abstractmethod

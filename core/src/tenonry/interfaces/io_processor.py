@@ -20,7 +20,7 @@ from tenonry.step import I32, Media
 
 @dataclass(slots=True)
 class IOProcessorContext(PluginContext):
-    """What an IO processor is built from. `submit("record_extra", record)` passes a record to every stat logger, from
+    """Context of an IO processor. `submit("record_extra", record)` passes a record to every stat logger, from
     any thread.
     """
 
@@ -88,7 +88,7 @@ class IOProcessor(Plugin[IOProcessorContext], ABC):
     def token_bytes(
         self, token_ids: Sequence[int], *, skip_special_tokens: bool = False
     ) -> list[bytes]:
-        """What each id adds to a text, in UTF-8: a part of a character is its own bytes, a skipped token is nothing."""
+        """Return the UTF-8 bytes that each id adds to a text: part of a character, or none for a skipped token."""
         return [
             self.decode([i], skip_special_tokens=skip_special_tokens).encode(errors="replace")
             for i in token_ids

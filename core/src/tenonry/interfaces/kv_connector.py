@@ -20,7 +20,7 @@ from tenonry.step import SchedulerOutput
 
 
 class KVConnectorRole(enum.Enum):
-    """Which half of a connector an instance is."""
+    """Half of a connector: scheduler or worker."""
 
     SCHEDULER = "scheduler"
     WORKER = "worker"
@@ -75,7 +75,7 @@ class RankTransfers:
         self._ended: dict[int, bool] = {}  # handle → whether it failed; since the last `take`
 
     def begin(self, output: SchedulerOutput) -> None:
-        """What `add` brings next was said in this step.
+        """Begin a step, to which the next calls of `add` belong.
 
         To be called when its answers are merged, not when it is sent: a row that leaves in the next step, which may be
         in flight already, still holds its request in this one.
@@ -85,7 +85,7 @@ class RankTransfers:
         self._handle_of.update({new.row: new.handle for new in output.new})
 
     def add(self, rank: int, done: Iterable[int], failed: Iterable[int]) -> None:
-        """What one rank said."""
+        """Add the report of one rank."""
         outcomes = dict.fromkeys(done, False) | dict.fromkeys(failed, True)
         for handle, has_failed in outcomes.items():
             if has_failed and handle in self._handle_of.values():
@@ -136,7 +136,7 @@ class KVConnector(Plugin[KVConnectorContext], ABC):
         """`block_ids` (all of the request's, in order) now hold room for the tokens promised by `match`."""
 
     def build_metadata(self) -> Any:
-        """What the worker half must do around the next step, or None."""
+        """Return the work of the worker half around the next step, or None."""
         return None
 
     def finished(

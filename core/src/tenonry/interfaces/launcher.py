@@ -16,14 +16,14 @@ FIRST_STANDBY = 4096  # the lowest index of engines that stand by; above those o
 
 
 def engine_name(index: int) -> str:
-    """What the process of an engine is called."""
+    """Return the name of an engine's process."""
     if index >= FIRST_STANDBY:
         return f"standby {index - FIRST_STANDBY}"
     return f"engine {index}"
 
 
 class Death(msgspec.Struct, frozen=True):
-    """How an engine ended. `began_step`: False if no request can have ended it; `lost_node`: the node that is gone, and
+    """End of an engine. `began_step`: False if no request can have ended it; `lost_node`: the node that is gone, and
     its engines with it, or empty; `exit_code`: that of its process if it ended first (negative: the signal).
     """
 

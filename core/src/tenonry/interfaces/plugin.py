@@ -1,4 +1,4 @@
-"""What every plugin class has in common. Any process."""
+"""Base of every plugin class. Any process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_OPTIONS = NoOptions()
 
 @dataclass(slots=True)
 class PluginContext:
-    """What every plugin may know: the engine's configuration, and its own options."""
+    """Context of every plugin: the engine's configuration, and its own options."""
 
     config: EngineConfig
     _: KW_ONLY

@@ -19,7 +19,7 @@ from tenonry.messages import CoordinatorFacts, EngineCoreRequest
 
 
 class EngineEvents:
-    """What happens to engines: one listener, passed to `Engines.start`. All but `on_death` run on the event loop.
+    """Events of engines: one listener, passed to `Engines.start`. All but `on_death` run on the event loop.
 
     A listener overrides what it needs.
     """
@@ -80,7 +80,7 @@ class OpenStreams(Protocol):
         """The completion of this handle, if it has not ended."""
 
     def is_open(self, request_id: str) -> bool:
-        """Whether the stream of this id has not ended."""
+        """Return True until the stream of this id has ended."""
 
     def send(self, requests: Sequence[EngineCoreRequest]) -> None:
         """Send the completions of one request to any engine, or keep them until one serves; they fail without."""
@@ -113,7 +113,7 @@ class EngineRecovery(Plugin[RecoveryContext]):
 
     @classmethod
     def restarts(cls, config: EngineConfig) -> bool:
-        """Whether dead engines are restarted."""
+        """Return True if dead engines are restarted."""
         return False
 
     @classmethod

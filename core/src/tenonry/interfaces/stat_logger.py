@@ -14,7 +14,7 @@ from tenonry.stats import StatRecord
 
 @dataclass(slots=True)
 class StatLoggerContext(PluginContext):
-    """What a stat logger is built from."""
+    """Context of a stat logger."""
 
     plugin_name: str = ""
 

@@ -159,7 +159,7 @@ class Worker(Plugin[WorkerContext], ABC):
         return called(*bound.args, **bound.kwargs)
 
     def resolved_plugins(self) -> dict[str, str]:
-        """What this worker's own extension points resolved to: kind → name with version. Asked after `warm_up`."""
+        """Return the plugins of this worker's own extension points: kind → name with version. Asked after `warm_up`."""
         return {}
 
     def check_health(self) -> None:

@@ -1,4 +1,4 @@
-"""What `python -m tenonry.launch.child` runs: reads its role from standard input, ends with its parent, runs the role.
+"""Entry of `python -m tenonry.launch.child`: read the role from standard input, end with the parent, run the role.
 
 The message is JSON text: name, role ("module:function"), payload (texts for the role), sys_path, lifeline (a file
 descriptor that closes when the parent ends, or -1), parent (its pid, or 0), removes (a folder, or nothing).

@@ -1,4 +1,4 @@
-"""Which GPUs an engine of a data-parallel instance sees. Front end or supervisor, before the engine starts."""
+"""GPUs visible to an engine of a data-parallel instance. Front end or supervisor, before the engine starts."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class EngineFleet:
 
     @property
     def supports_replacement(self) -> bool:
-        """Whether its launcher lets engines take the names of others."""
+        """True if the launcher lets engines take the names of others."""
         return self._launcher.supports_replacement
 
     def change(self, config: EngineConfig, plan: PluginPlan) -> None:
@@ -128,7 +128,7 @@ class EngineFleet:
             raise LaunchError("the engines were shut down while more were started")
 
     def address(self, directory: RunDirectory, port: int = 0) -> str:
-        """Where a socket may bind: a new file in the directory, or any free TCP port of this node."""
+        """Return an address to bind: a new file in the directory, or any free TCP port of this node."""
         return directory.address() if self.is_local else tcp_address(self._host, port)
 
     def prepare(self) -> None:
@@ -200,7 +200,7 @@ class EngineFleet:
 
     @property
     def _is_running(self) -> bool:
-        """Whether the first engines have been started, as far as that matters to those that follow."""
+        """True if the first engines have started, as far as that matters to later ones."""
         return bool(self.engines or (self._nodes and self._nodes.is_running))
 
     def _run_handshake(

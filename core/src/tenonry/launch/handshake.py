@@ -35,7 +35,7 @@ COMPARE = "compare --data-parallel-size-local and --data-parallel-start-rank of 
 
 
 class CoreEngineState(enum.Enum):
-    """How far the handshake with one engine has come."""
+    """Progress of the handshake with one engine."""
 
     NEW = "new"
     CONNECTED = "connected"
@@ -44,7 +44,7 @@ class CoreEngineState(enum.Enum):
 
 @dataclass(slots=True)
 class CoreEngine:
-    """What a front end knows of one engine; `facts` once it is ready."""
+    """One engine during the handshake; `facts` once it is ready."""
 
     index: int
     local: bool = True

@@ -1,4 +1,4 @@
-"""How a child process comes to be: its input, and a fresh interpreter that takes it. Public. The parent's process."""
+"""Start of child processes: their input, and a fresh interpreter that reads it. Public. The parent's process."""
 
 from __future__ import annotations
 

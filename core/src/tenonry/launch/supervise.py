@@ -290,7 +290,7 @@ def _falls_silent(child: Child, pipe: io.FileIO, limit_s: float) -> bool:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether a process, or a descendant that it may wait for, was stopped by a signal."""
+    """Return True if a process, or a descendant that it may wait for, was stopped by a signal."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return any(process.status() == psutil.STATUS_STOPPED for process in _tree(pid))
     return False

@@ -1,4 +1,4 @@
-"""What a plugin class must be before anything starts: of its interface, complete, callable, and spelt right.
+"""Checks of a plugin class before anything starts: of its interface, complete, callable, and spelt right.
 
 Run by the resolver in the front end, by `tenonry plugins show`, and by the conformance suites.
 """
@@ -49,7 +49,7 @@ def check_plugin(found: Any, record: PluginRecord, point: Point) -> None:
 
 
 def _wrong_class(found: Any, base: Any, point: Point) -> str:
-    """What keeps it from being an implementation of the interface, or nothing."""
+    """Return the reason why it is no implementation of the interface, or nothing."""
     if not (inspect.isclass(found) and issubclass(found, base)):
         return f"is not a subclass of {base.__module__}.{base.__qualname__}; it stands at {_where(found)}"
     missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
@@ -149,7 +149,7 @@ def _wrong_signature(found: type, base: type) -> str:
 
 
 def _takes(function: Any, declared: Any) -> bool:
-    """Whether it can be called with all that is declared, later parameters excepted, and with the least."""
+    """Return True if it can be called with all that is declared, later parameters excepted, and with the least."""
     parameters = inspect.signature(declared).parameters.values()
     every = [one for one in parameters if one.name not in LATER]
     required = [one for one in every if one.default is one.empty]

@@ -1,4 +1,4 @@
-"""What is installed, read from metadata alone: nothing is imported here. Any process that starts engines."""
+"""Installed plugins, read from metadata alone; nothing is imported here. Any process that starts engines."""
 
 from __future__ import annotations
 

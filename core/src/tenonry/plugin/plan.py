@@ -54,7 +54,7 @@ class PluginPlan(msgspec.Struct, frozen=True):
         return tuple(map(import_target, self.all("request_check")))
 
     def of_engines(self) -> dict[str, str]:
-        """What every engine must have alike: kind → name and class of each."""
+        """Return the plugins that all engines must share: kind → name and class of each."""
         found: dict[str, list[str]] = {}
         for entry in self.entries:
             if entry.kind not in KINDS or KINDS[entry.kind].lives_in != "front end":
