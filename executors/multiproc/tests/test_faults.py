@@ -17,6 +17,7 @@ import pytest
 from tenonry.errors import ConfigError, EngineDeadError, LaunchError, ModelError, Unsupported
 from tenonry.step import SchedulerOutput
 from tenonry_executor_multiproc import executor as executor_module
+from tenonry_executor_multiproc import ranks as ranks_module
 from tenonry_testkit.roles import eventually
 
 forked = pytest.mark.usefixtures("forked_children")
@@ -219,6 +220,18 @@ def test_a_stopped_rank_that_only_listens_is_found_when_it_is_too_far_behind(bui
     os.kill(pids[1], signal.SIGSTOP)
     with pytest.raises(EngineDeadError, match=rf"worker 0\.1 \(pid {pids[1]}, stopped\)"):
         run_steps(executor, [SchedulerOutput(step_id=step_id) for step_id in range(50)])
+    assert gone(pids)
+
+
+@forked
+def test_a_rank_that_stays_stopped_is_killed_while_the_engine_is_idle(build, monkeypatch):
+    monkeypatch.setattr(ranks_module, "STOPPED_S", 2.0)
+    built = build()
+    built.start()
+    pids = built.pids
+    os.kill(pids[1], signal.SIGSTOP)
+    eventually(lambda: built.reasons)
+    assert built.reasons == [f"worker 0.1 (pid {pids[1]}) ended: signal SIGKILL"]
     assert gone(pids)
 
 
