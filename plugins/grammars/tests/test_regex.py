@@ -31,7 +31,7 @@ texts = st.text("ab1{}[", max_size=5)
 
 
 def is_found(pattern: str, text: str) -> bool:
-    """Whether the expression is found in the text, by the tree that was read."""
+    """Return True if the parsed tree of the expression matches the text, somewhere in it."""
     try:
         node = parsed(pattern, whole=False)
     except GrammarError as error:

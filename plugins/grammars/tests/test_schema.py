@@ -1,4 +1,4 @@
-"""What is wrong with a schema, and where."""
+"""Errors of a schema, and their paths."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class GrammarContext:
 
 
 class Matcher(ABC):
-    """How far one output has come in its grammar. Used by one thread at a time."""
+    """Position of one output in its grammar. Used by one thread at a time."""
 
     @abstractmethod
     def accept(self, token_ids: Sequence[int]) -> int:
@@ -66,7 +66,7 @@ class Grammar(ABC):
 
     @property
     def is_spent(self) -> bool:
-        """Whether its matchers share a limit that is reached: rows that come get the specification compiled anew."""
+        """True if its matchers have reached a shared limit: new rows need the specification recompiled."""
         return False
 
     @abstractmethod
@@ -116,7 +116,7 @@ class GrammarBackend(ABC):
 
     @abstractmethod
     def fill_masks(self, matchers: Sequence[Matcher], out: I32) -> None:
-        """Which tokens may come next: `out` i32[matchers, `num_words`], bit i % 32 of word i // 32 for token i.
+        """Fill the masks of the next tokens: `out` i32[matchers, `num_words`], bit i % 32 of word i // 32 for token i.
 
-        A line without any bit says that the grammar cannot be continued: it has failed, or reached a limit.
+        A row without any bit: the grammar cannot be continued, because it failed or reached a limit.
         """

@@ -24,7 +24,7 @@ def union(*parts: Iterable[Range]) -> Chars:
 
 
 def complement(chars: Iterable[Range]) -> Chars:
-    """What is left of Unicode, without surrogates."""
+    """All other characters of Unicode, without surrogates."""
     left = []
     start = 0
     for low, high in union(chars, SURROGATES):
@@ -48,7 +48,7 @@ def of(text: str) -> Chars:
 
 
 def has(chars: Chars, char: str) -> bool:
-    """Whether a character is among them."""
+    """Return True if the character is one of `chars`."""
     return any(low <= ord(char) <= high for low, high in chars)
 
 

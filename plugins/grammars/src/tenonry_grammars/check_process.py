@@ -1,6 +1,6 @@
-"""What a helper process does with the grammars of requests: it checks one specification after another. Helper process.
+"""Check of requests' grammars, one specification after another. Helper process.
 
-A process of its own, because a specification can be made to take all the time and memory there is.
+A process of its own, because a specification can be written to exhaust time and memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_ERROR_CHARS = 600
 
 
 class Setup(msgspec.Struct, array_like=True):
-    """What the process begins with: the backend's name, and its tokenizer."""
+    """Start parameters of the process: the backend's name, and its tokenizer."""
 
     backend: str | None
     tokenizer_json: str

@@ -1,4 +1,4 @@
-"""What may follow a beginning of a regular expression's texts, and what that tells: Brzozowski's derivatives. Pure.
+"""Brzozowski derivatives of regular expressions, and comparisons based on them. Pure.
 
 J. A. Brzozowski, "Derivatives of Regular Expressions", Journal of the ACM 11 (1964).
 """
@@ -17,7 +17,7 @@ MAX_PAIRS = 200  # of what follows, which are compared
 
 
 def are_apart(one: Node, other: Node) -> bool:
-    """Whether it is certain that no text matches both."""
+    """Return True if it is certain that no text matches both."""
     waiting = [(one, other)]
     seen = {(one, other)}
     while waiting:
@@ -35,7 +35,7 @@ def are_apart(one: Node, other: Node) -> bool:
 
 
 def without(node: Node, texts: Iterable[str]) -> Node:
-    """What matches it but for these texts."""
+    """The same expression, except that it does not match `texts`."""
     excluded = set(texts)
     if not excluded or node == NOTHING:
         return node
@@ -64,7 +64,7 @@ def without(node: Node, texts: Iterable[str]) -> Node:
 
 @lru_cache(8192)
 def derivative(node: Node, char: int) -> Node:
-    """What may follow this character, the code of one."""
+    """Continuations after this character, given as its code point."""
     if isinstance(node, One):
         return EMPTY if any(low <= char <= high for low, high in node.chars) else NOTHING
     if isinstance(node, Choice):
@@ -117,7 +117,7 @@ def first_sets(node: Node) -> set[Chars]:
 
 
 def range_starts(sets: Iterable[Chars]) -> list[int]:
-    """Where ranges begin within which all characters are in the same sets."""
+    """Sorted first characters of ranges within which all characters are in the same sets."""
     found = {0}
     for some in sets:
         for low, high in some:

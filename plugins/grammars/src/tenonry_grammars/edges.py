@@ -36,7 +36,8 @@ class _Form(NamedTuple):
 
 
 def without_edges(node: Node, *, whole: bool) -> Node:
-    """What the whole text has to match. `whole`: it does so already; else a match may stand anywhere in the text.
+    """Expression that the whole text has to match. `whole`: `node` describes the whole text already; otherwise a match
+    may stand anywhere in the text.
 
     Raises NoTextError.
     """

@@ -57,7 +57,7 @@ def _longest_value(schema: Any) -> int | None:
 
 
 def _has_one_form(value: Any) -> bool:
-    """Whether a value is written in no longer form than `json.dumps` does."""
+    """Return True if no JSON form of the value is longer than that of `json.dumps`."""
     return (
         value is None or isinstance(value, bool) or (isinstance(value, str) and value.isprintable())
     )

@@ -41,7 +41,7 @@ def relaxed(backend: GrammarBackend, text: str) -> Relaxed:
 
 
 def _leave_out(part: Any, keyword: str | None) -> bool:
-    """Whether the schema had the keyword. `oneOf` becomes `anyOf`, which says most of it."""
+    """Remove the keyword from the schema; return False if it is absent. `oneOf` is weakened to `anyOf`."""
     if not isinstance(part, dict) or keyword is None or keyword not in part:
         return False
     value = part[keyword]

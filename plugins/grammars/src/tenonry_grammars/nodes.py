@@ -76,7 +76,7 @@ EMPTY = Row()
 
 
 def is_nullable(node: Node) -> bool:
-    """Whether it matches the empty text."""
+    """Return True if the node matches the empty text."""
     if isinstance(node, Repeat):
         return node.low == 0 or is_nullable(node.part)
     if isinstance(node, Row):

@@ -8,5 +8,5 @@ _LARK = re.compile(r"^[ \t]*(?:%llguidance\b|[?!]?start(?:\.-?\d+)?[ \t]*:(?!:=)
 
 
 def is_lark(grammar: str) -> bool:
-    """Whether it is in Lark's notation, with a rule `start:`; else it is to be read as GBNF."""
+    """Return True for Lark notation, with a rule `start:` or an `%llguidance`; other grammars are read as GBNF."""
     return bool(_LARK.search(grammar))

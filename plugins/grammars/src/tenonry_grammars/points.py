@@ -33,5 +33,5 @@ def find_backend(name: str | None) -> tuple[Any, str] | None:
 
 
 def missing_backend() -> str:
-    """What to type where the default backend is not installed."""
+    """Command that installs the default backend."""
     return f"pip install {GRAMMARS.provider[DEFAULT_BACKEND]}"

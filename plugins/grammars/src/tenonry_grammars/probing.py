@@ -1,6 +1,6 @@
-"""Whether a specification can be served: compiled, and followed for some tokens. In the checking process.
+"""Checks that a specification can be served: compiles it, and follows it for some tokens. In the checking process.
 
-Some grammars compile and then allow nothing, or reach a limit at once; walking a few ways through one finds those
+Some grammars compile but then allow nothing, or reach a limit immediately; a few walks through the grammar detect those
 before a request runs.
 """
 
@@ -67,7 +67,7 @@ def _compiles(backend: GrammarBackend, schema: str) -> bool:
 
 
 def _is_too_complex(backend: GrammarBackend, schema: str) -> bool:
-    """Whether it compiles, and cannot be followed; a part that nothing satisfies alone is not at fault."""
+    """Return True if the schema compiles but cannot be followed; a part unsatisfiable by itself is not at fault."""
     try:
         grammar = backend.compile(StructuredOutput(json=schema))
     except GrammarError:

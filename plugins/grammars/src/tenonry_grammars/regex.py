@@ -27,10 +27,10 @@ AMBIGUOUS = ("[", "&&", "--", "~~", "||")
 
 
 def parsed(pattern: str, *, whole: bool, widest: bool = False) -> Node:
-    """What the expression matches. Raises GrammarError for what is not regular, or ambiguous.
+    """Tree of the expression's matches. Raises GrammarError for constructs that are not regular, or ambiguous.
 
-    `whole`: it has to match the whole text; else some part of it, as `pattern` in a JSON schema. `widest`: what any
-    reading matches instead of what all of them do, for texts that must not match.
+    `whole`: it has to match the whole text; otherwise some part of it, as `pattern` in a JSON schema. `widest`: matches
+    of any reading instead of those of all readings, for texts that must not match.
     """
     return _Parser(pattern, whole, widest).parse()
 
@@ -58,7 +58,7 @@ class _Parser:
         return self._error(f"{what} is not supported")
 
     def _next(self, text: str) -> bool:
-        """Whether this comes next; then it is passed."""
+        """Consume `text` if it comes next; return True if it did."""
         if not self.text.startswith(text, self.place):
             return False
         self.place += len(text)

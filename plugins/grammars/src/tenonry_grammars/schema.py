@@ -1,6 +1,6 @@
-"""What is wrong with a JSON schema, and where: the part that a backend cannot compile, or one nested too deep. Pure.
+"""Errors of a JSON schema and their location: the part that a backend cannot compile, or one nested too deep. Pure.
 
-A keyword that JSON Schema does not define is an annotation, and is ignored as every validator does.
+A keyword that JSON Schema does not define is an annotation and is ignored, as by every validator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many properties an object has, said by which it has: for libraries that count only those without a name. Pure."""
+"""Property counts of an object, expanded to sets of properties: for libraries that count only unnamed ones. Pure."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def counted(form: Object) -> list[Object] | None:
 def _choices(
     optional: list[str], low: int, high: int | None, num_required: int
 ) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Which optional properties there are. The second: no other ones."""
+    """Yield (optional properties that are present, True if no other one is)."""
     if high is not None:
         for count in range(min(len(optional), max(0, high - num_required)) + 1):
             for chosen in combinations(optional, count):

@@ -39,7 +39,7 @@ def exclusive(reader: SchemaReader, place: Place, schemas: list[Any]) -> list[Le
 def _alone(
     reader: SchemaReader, place: Place, options: list[Conditions], index: int, shared: list[int]
 ) -> Leaf | None:
-    """What satisfies the schema and none of the `shared` ones; None where nothing does."""
+    """Form of the values that satisfy schema `index` and none of the `shared` ones; None if there are none."""
     whole = options[index]
     for other in shared:
         schema = place.schema["oneOf"][other]

@@ -12,7 +12,7 @@ from tenonry_grammars.regex_text import pattern_text
 
 @lru_cache(4096)
 def expression(text: str, *, widest: bool = False) -> Node:
-    """What the whole text has to match, where this is found in it; see `parsed`. Raises GrammarError."""
+    """Expression for whole texts that contain a match of `text`; see `parsed`. Raises GrammarError."""
     return parsed(text, whole=False, widest=widest)
 
 
@@ -22,5 +22,5 @@ def _compiled(node: Node) -> re.Pattern[str]:
 
 
 def matches(node: Node, text: str) -> bool:
-    """Whether the whole text matches."""
+    """Return True if the whole text matches."""
     return bool(_compiled(node).fullmatch(text))

@@ -65,7 +65,7 @@ class Forms:
             raise GrammarError("nothing satisfies it", "")
 
     def is_satisfied(self, conditions: Conditions) -> bool:
-        """Whether some value satisfies them."""
+        """Return True if some value satisfies the conditions."""
         return conditions in self._satisfied
 
     # ------------------------------------------------------------------ what no value has

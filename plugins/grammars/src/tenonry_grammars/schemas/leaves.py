@@ -119,7 +119,7 @@ class Object:
 
 @dataclass(frozen=True, slots=True)
 class Sub:
-    """What these conditions allow, not worked out."""
+    """Forms that these conditions allow, not expanded yet."""
 
     conditions: Conditions
 
@@ -151,7 +151,7 @@ def all_but(*kinds: str) -> list[Leaf]:
 
 
 def both(one: Conditions, other: Conditions) -> Conditions:
-    """What both say, in the order of the first and then the second."""
+    """Conjunction of both: those of the first one, then further ones of the second."""
     if not one or not other:
         return one or other
     return one + tuple(number for number in other if number not in one)
@@ -293,18 +293,18 @@ def _arrays(one: Array, other: Array) -> Array | None:
 
 
 def item(array: Array, place: int) -> Conditions:
-    """What holds for the item at this place."""
+    """Conditions of the item at this index."""
     return array.first[place] if place < len(array.first) else array.rest
 
 
 def of_property(form: Object, name: str, matches: Callable[[Node, str], bool]) -> Conditions:
-    """What holds for a property of this name."""
+    """Conditions of the property of this name."""
     found = dict(form.properties).get(name)
     return _of_other(form, name, matches) if found is None else found
 
 
 def _of_other(form: Object, name: str, matches: Callable[[Node, str], bool]) -> Conditions:
-    """What holds for a property that is none of the form's `properties`."""
+    """Conditions of a property that is none of the form's `properties`."""
     conditions = [inner for node, inner in form.patterns if matches(node, name)]
     if not conditions:
         return form.rest

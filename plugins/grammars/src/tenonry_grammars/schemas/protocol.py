@@ -1,4 +1,4 @@
-"""What the readers of keywords need of the reader of the whole schema. Pure."""
+"""Interface of the whole schema's reader, as used by the readers of keywords. Pure."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Reader:
             raise
 
     def product(self, ones: list[Leaf], others: list[Leaf]) -> list[Leaf]:
-        """What is in both lists. Raises GrammarError for too many combinations."""
+        """Intersection of two lists of forms. Raises GrammarError for too many combinations."""
         if any(isinstance(leaf, Anything) for leaf in ones):
             return others
         if any(isinstance(leaf, Anything) for leaf in others):
@@ -183,7 +183,7 @@ class Reader:
 
     # ------------------------------------------------------------------ nothing
     def is_empty(self, conditions: Conditions, look: int = MAX_LOOK) -> bool:
-        """Whether it is certain that no value satisfies the conditions."""
+        """Return True if it is certain that no value satisfies the conditions."""
         if not conditions or look == 0:
             return False
         try:
@@ -192,7 +192,7 @@ class Reader:
             return False
 
     def has_no_value(self, leaf: Leaf, look: int = MAX_LOOK) -> bool:
-        """Whether it is certain that no value has this form."""
+        """Return True if it is certain that no value has this form."""
         if isinstance(leaf, Sub):
             return self.is_empty(leaf.conditions, look - 1)
         if isinstance(leaf, Array):

@@ -1,4 +1,4 @@
-"""Where the references of a JSON schema lead, in all drafts; nothing is retrieved. Pure."""
+"""Targets of references in a JSON schema, in all drafts; nothing is retrieved. Pure."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Resources:
         return Place(path, schema, self._bases.get(path, base))
 
     def target(self, place: Place, keyword: str) -> Place:
-        """Where the reference of a schema leads. Raises GrammarError."""
+        """Target of a schema's reference. Raises GrammarError."""
         reference = place.schema[keyword]
         if not isinstance(reference, str):
             raise GrammarError(f"'{keyword}' is a text, not {reference!r:.64}", pointer(place.path))
@@ -90,7 +90,7 @@ class Resources:
         return self._below(document, unquote(fragment), reference, place)
 
     def _is_plain(self, reference: str) -> bool:
-        """Whether a dynamic reference can lead to one place alone."""
+        """Return True if a dynamic reference has a single possible target."""
         _, _, name = reference.partition("#")
         return len(self._dynamic.get(name, ())) <= 1 and not name.startswith("/")
 

@@ -1,7 +1,7 @@
-"""What the keywords of one JSON schema allow. Pure.
+"""Forms of values that the keywords of one JSON schema allow. Pure.
 
-Keywords that restrict values by their type come together, where the first of them stands; the others, which hold
-further schemas or list values, each in its place: so properties come in the order in which they are written.
+Keywords that restrict values by their type are read together, at the position of the first of them; the others, which
+hold further schemas or list values, each at its own: so properties keep the order in which they are written.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _combined(reader: SchemaReader, place: Place, keyword: str, found: list[Leaf
 
 
 def _has_opposite(schema: Any) -> bool:
-    """Whether there is a `not` for the same value: what it looks at counts as unevaluated."""
+    """Return True if the same value has a `not`: properties and items that it names count as unevaluated."""
     if isinstance(schema, list):
         return any(map(_has_opposite, schema))
     if not isinstance(schema, dict):
@@ -157,7 +157,7 @@ def _condition(reader: SchemaReader, place: Place, value: Any) -> list[Leaf]:
 
 
 def _dependencies(reader: SchemaReader, place: Place, value: Any, keyword: str) -> list[Leaf]:
-    """Where an object has a property, others are required, or a schema holds."""
+    """Forms of `dependencies`: an object with one property requires others, or has to satisfy a schema."""
     found: list[Leaf] = [Anything()]
     for name, inner in schemas_of(place.path, keyword, value).items():
         has = Object(required=(name,))

@@ -1,4 +1,4 @@
-"""What the keywords say that restrict values of one type: numbers, texts, arrays and objects. Pure."""
+"""Keywords that restrict values of one type: numbers, texts, arrays and objects. Pure."""
 
 from __future__ import annotations
 

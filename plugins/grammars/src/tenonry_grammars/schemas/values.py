@@ -16,7 +16,7 @@ MAX_COUNT = 1 << 32
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number that JSON can write."""
+    """Return True for a number that JSON can represent."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
