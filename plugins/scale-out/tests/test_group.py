@@ -35,7 +35,7 @@ SLEEPER = {"name": "tenonry_testkit.kernel.faulty:SleepyWorker", "options": {"de
 
 
 class Group:
-    """What its servers have in common; they start in threads, and are used on one event loop."""
+    """Common state of a group's servers; they start in threads, and are used on one event loop."""
 
     def __init__(self, folder: Path) -> None:
         keys = folder / "keys"
@@ -65,7 +65,7 @@ class Group:
         return self._made[-1]
 
     def is_answered(self, rank: int) -> bool:
-        """Whether the leader has taken up the engine of a server that starts."""
+        """Return True if the leader has accepted the engine of a server that starts."""
         return any(engines.reports.engines == [rank] for engines in self._joining)
 
     def both(self, **values: Any) -> tuple[AsyncLLM, AsyncLLM]:
@@ -185,7 +185,7 @@ def test_calls_for_all_go_through_the_leader(group):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_an_engine_that_dies_ends_the_requests_of_all(group, rank):
-    """What waits for the leader's process to end is shown with processes, by `test_grouped_servers`."""
+    """`test_grouped_servers` covers the wait for the end of the leader's process, with real processes."""
     engines = group.both(worker={"name": f"{FAKES}:FakeWorker", "options": {"delay_s": 0.01}})
 
     async def main() -> None:

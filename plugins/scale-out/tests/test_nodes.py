@@ -1,4 +1,4 @@
-"""What a front end hears of the nodes that have engines and no front end."""
+"""A front end's view of nodes that have engines and no front end."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_garbage_is_dropped(body, context, caplog):
 
 
 def test_an_order_reaches_the_node_of_its_engine(context):
-    """What that node said before it followed the order counts no more."""
+    """Reports that the node sent before it followed the order are ignored."""
     deaths: list[Death] = []
     watch = HeadlessNodes(lambda _, death: deaths.append(death), deaf)
     door = context.socket(zmq.ROUTER)

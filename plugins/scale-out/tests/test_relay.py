@@ -1,4 +1,4 @@
-"""What the front end of a node says when the first node does not answer its engine."""
+"""Errors of a node's front end while the first node does not answer its engine."""
 
 from __future__ import annotations
 

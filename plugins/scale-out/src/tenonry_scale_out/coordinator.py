@@ -34,9 +34,9 @@ REPEAT_EVERY_S = 5.0  # while they do not: for front ends that joined later
 
 
 class CoordinatorState:
-    """What the coordinator knows; `take` returns the orders that follow from a message. Pure, so that it can be tested.
+    """State of the coordinator; `take` returns the orders that follow from a message. Pure, so that it can be tested.
 
-    `lockstep`: engines pause together, and have to be woken.
+    `lockstep`: engines pause together and have to be woken.
     """
 
     def __init__(self, *, lockstep: bool = True) -> None:
@@ -102,7 +102,7 @@ class Coordinator:
         self.state = CoordinatorState(lockstep=lockstep)
 
     def endpoints(self) -> Endpoints:
-        """Where engines and front ends connect."""
+        """Addresses to which engines and front ends connect."""
         return Endpoints(
             orders=endpoint(self._orders),
             reports=endpoint(self._reports),

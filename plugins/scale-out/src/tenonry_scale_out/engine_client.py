@@ -66,7 +66,7 @@ class EngineClient(Protocol):
     # ------------------------------------------------------------------ pausing
     @property
     def is_paused(self) -> bool:
-        """Whether new requests are held back."""
+        """True while new requests are held back."""
         ...
 
     async def pause_generation(
@@ -96,7 +96,7 @@ class EngineClient(Protocol):
         """Allocates memory again."""
 
     async def is_sleeping(self) -> bool:
-        """Whether every engine sleeps."""
+        """Returns True if every engine sleeps."""
         ...
 
     async def update_weights(
@@ -182,7 +182,7 @@ class EngineClient(Protocol):
         ...
 
     async def is_tracing_enabled(self) -> bool:
-        """Whether requests join their callers' traces."""
+        """Returns True if requests join their callers' traces."""
         ...
 
     async def do_log_stats(self) -> None:
@@ -193,7 +193,7 @@ class EngineClient(Protocol):
 
     @property
     def errored(self) -> bool:
-        """Whether no request can be served any more."""
+        """True if no request can be served any more."""
         ...
 
     @property
@@ -203,7 +203,7 @@ class EngineClient(Protocol):
 
     @property
     def is_running(self) -> bool:
-        """Whether outputs are received."""
+        """True while outputs are received."""
         ...
 
     @property

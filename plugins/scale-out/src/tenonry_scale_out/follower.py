@@ -1,7 +1,7 @@
-"""What a front end does when an engine that it shares comes back, or is replaced. Front end, event loop.
+"""A front end's part in the restart or replacement of a shared engine. Front end, event loop.
 
-Its supervisor starts the engine and says what comes next: bind for it, wait until it is connected, use it, try
-suspects, go on.
+Its supervisor starts the engine and orders the steps: bind for it, wait until it is connected, use it, try suspects,
+resume.
 """
 
 from __future__ import annotations

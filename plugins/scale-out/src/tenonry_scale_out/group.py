@@ -60,7 +60,7 @@ def engines_of_group(config: EngineConfig, context: str = "library") -> Engines:
 
 
 def leads(config: EngineConfig) -> bool:
-    """Whether this server is the one that the others join."""
+    """Return True if this server is the one that the others join."""
     return config.data_parallel_rank == 0
 
 

@@ -1,8 +1,8 @@
-"""What several API servers share: the engines, the stat loggers, and the channel on which servers attach to them. The
-supervisor's process; every method runs on its event loop, or before there is one.
+"""Resources shared by several API servers: the engines, the stat loggers, and the channel on which servers attach to
+them. The supervisor's process; every method runs on its event loop, or before there is one.
 
-The supervisor is client 0 of the engines, the one that gets their numbers, and asks nothing of them but to attach and
-detach the others.
+The supervisor is client 0 of the engines, the one that receives their statistics; its only requests to them attach and
+detach the other clients.
 """
 
 from __future__ import annotations
@@ -120,12 +120,12 @@ class Hub:
 
     @property
     def config(self) -> EngineConfig:
-        """What engines have now."""
+        """Current configuration of the engines."""
         return self._engines.config
 
     @property
     def info(self) -> EngineInfo:
-        """What is known of them."""
+        """Current facts about the engines."""
         return self._engines.info
 
     # ------------------------------------------------------------------ start
@@ -195,7 +195,7 @@ class Hub:
 
     @property
     def dead(self) -> str | None:
-        """Why there is no engine left."""
+        """Reason why no engine is left; None if one is."""
         return self._client.dead
 
     def pids(self) -> dict[str, int]:

@@ -15,8 +15,8 @@ from tenonry_helper_pool.stats import HelperStats
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
-    """How an API server attaches to its supervisor, as text for its process. `index` counts from 1 to `count`;
-    `identity` belongs to one process, so that its successor is not taken for it. `curve_keys` is a secret.
+    """Attachment of an API server to its supervisor, as text for its process. `index` counts from 1 to `count`;
+    `identity` belongs to one process and distinguishes it from its successor. `curve_keys` is a secret.
     """
 
     index: int

@@ -72,7 +72,7 @@ def engine_specs(
     address: str,
     keys: CurveKeys,
 ) -> list[EngineSpec]:
-    """What a launcher starts on this node: engines that belong to the first node, whose handshake is at `address`."""
+    """Engines for a launcher of this node: they belong to the first node, whose handshake is at `address`."""
     return [
         EngineSpec(
             engine_index=index,
@@ -169,7 +169,7 @@ class HeadlessNode:
         return 0
 
     def _joins_others(self, socket: zmq.Socket[bytes]) -> bool:
-        """Whether the engines of all nodes have been ready before. Raises LaunchError if none is started again."""
+        """Return True if all nodes' engines were ready before. Raises LaunchError then if restarts are disabled."""
         self._report(socket, {})
         if socket.poll(round(REPORT_EVERY_S * 1000)):
             self._receive(socket)

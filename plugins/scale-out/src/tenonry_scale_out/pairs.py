@@ -122,7 +122,7 @@ class PairedLLM(AsyncLLM):
         return processed.text, request
 
     async def _prefill(self, request: EngineCoreRequest, count: int) -> dict[str, Any] | None:
-        """Where the K/V of the prompt can be fetched, by `count` requests; None if that failed."""
+        """Run the prompt on a prefill engine; return parameters for `count` fetches of its K/V, None on failure."""
         name = request.request_id + SUFFIX
         prompt = msgspec.structs.replace(
             request, stop_token_ids=(), bad_words=(), output_token_ids=[]

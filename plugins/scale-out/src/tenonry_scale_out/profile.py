@@ -34,7 +34,7 @@ PERIOD_S = 7_889_238  # torch's traces count time from the last multiple of this
 
 
 class Recording:
-    """What one thread calls, from `start` to `stop`. `calls`: (code, start, duration), in ns of `perf_counter_ns`."""
+    """Calls of one thread, from `start` to `stop`. `calls`: (code, start, duration), in ns of `perf_counter_ns`."""
 
     def __init__(self, least_ns: int = LEAST_NS, most: int = MOST_CALLS) -> None:
         self.calls: list[tuple[CodeType, int, int]] = []
@@ -112,7 +112,7 @@ class LoopProfile:
         atexit.register(self.end)
 
     def stop(self) -> Recording | None:
-        """What was recorded, for `write`; None when no profile runs."""
+        """End the recording and return it, for `write`; None if no profile runs."""
         recording = self._running
         self._running = None
         if recording is not None:

@@ -1,8 +1,8 @@
-"""How engines that several front ends share come back after a death, and are replaced. The supervisor's process, its
-event loop.
+"""Restart and replacement of engines that several front ends share. The supervisor's process, its event loop.
 
-The supervisor starts an engine, and connects it to every front end, which then uses it in place of the one before. Each
-has its turn to try its suspects in it, while the others wait, and then all send what waits for it.
+The supervisor starts an engine and connects it to every front end, which then uses it instead of the former one. The
+front ends try their suspects in it one after another, while the others wait; then all send the requests that wait for
+it.
 """
 
 from __future__ import annotations

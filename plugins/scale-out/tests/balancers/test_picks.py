@@ -1,4 +1,4 @@
-"""Which engine gets a request (DP-11: cache affinity, then the less loaded of two random choices)."""
+"""Choice of the engine for a request (DP-11: cache affinity, then the less loaded of two random choices)."""
 
 from __future__ import annotations
 
