@@ -211,7 +211,7 @@ def test_an_offer_that_was_changed_is_not_followed(engines, caplog, change):
 
 
 def fetched(engine, good, prompt):
-    """Whether a fetch is in time; on a busy machine it may not be."""
+    """Return True if a fetch finishes in time; on a busy machine it may not."""
     return engine.run(prompt, parameters=good.offer(prompt)).num_cached == 16
 
 

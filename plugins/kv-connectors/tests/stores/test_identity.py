@@ -1,4 +1,4 @@
-"""What K/V depend on is in their identity: another model, another division, another version is a miss."""
+"""Identities cover all dependencies of K/V: another model, another division, another version is a miss."""
 
 from __future__ import annotations
 

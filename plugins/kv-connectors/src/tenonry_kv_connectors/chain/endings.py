@@ -14,7 +14,7 @@ class Expected:
 
 
 class Endings:
-    """What the connectors' `poll` said, merged."""
+    """Merged results of the connectors' `poll`."""
 
     def __init__(self) -> None:
         self._expected: dict[int, list[Expected]] = {}  # handle → transfers, oldest first

@@ -26,7 +26,7 @@ class BlockFormat:
         self._layout = hashlib.blake2b(layout.encode(), digest_size=LAYOUT_BYTES).digest()
 
     def header(self, name: bytes, content: bytes) -> bytes:
-        """What stands before the content."""
+        """The header, which precedes the content."""
         start = _START.pack(MAGIC, VERSION, len(name)) + name + self._layout
         start += _LENGTH.pack(len(content))
         return start + _checksum(start, content)
@@ -43,7 +43,7 @@ class BlockFormat:
         return found
 
     def is_whole(self, name: bytes, header: bytes, content: bytes) -> bool:
-        """Whether these were written for this name in this layout, and nothing has changed since."""
+        """Return True if header and content were written for this name in this layout and are unchanged."""
         return header == self.header(name, content)
 
 

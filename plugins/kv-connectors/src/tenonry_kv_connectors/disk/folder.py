@@ -68,7 +68,7 @@ def _check_parent(parent: Path, path: Path) -> None:
 
 
 class BlockFolder:
-    """Where the files of an opened directory stand. `num_ranks`: of one engine."""
+    """Paths of the files in an opened directory. `num_ranks`: of one engine."""
 
     def __init__(self, root: Path, num_ranks: int) -> None:
         self.root = root
@@ -88,11 +88,11 @@ class BlockFolder:
         return f"{rank}-of-{self._num_ranks}"
 
     def is_stored(self, name: bytes) -> bool:
-        """Whether every rank's part is there."""
+        """Return True if the parts of all ranks exist."""
         return all(self.path(name, rank).is_file() for rank in range(self._num_ranks))
 
     def epoch(self, model: bytes) -> bytes:
-        """What names of this model's blocks depend on until the next reset, equal for all engines."""
+        """Key of this model's block names until the next reset, equal for all engines."""
         place = self.root / model.hex() / EPOCH
         try:
             place.parent.mkdir(mode=MODE, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Which blocks are on the disk, and what they are called there. Engine process."""
+"""Index of the blocks on the disk, and their names there. Engine process."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class DiskWriter:
 
     # ------------------------------------------------------------------ called by the mover
     def wants(self, path: Path) -> bool:
-        """Whether `put` would take it."""
+        """Return True if `put` would accept the file."""
         if self._stopped or self._staged_bytes >= self._max_staged:
             return False
         return path not in self._staged and not path.exists()

@@ -1,4 +1,4 @@
-"""Which blocks are in main memory, and which go when there is no room. Engine process."""
+"""Index of the blocks in main memory, and their eviction. Engine process."""
 
 from __future__ import annotations
 

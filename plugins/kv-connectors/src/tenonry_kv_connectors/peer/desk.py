@@ -76,7 +76,7 @@ class Desk:
         return (last - first) * self._size, True
 
     def _objection(self, offer: Offer | None) -> str:
-        """Why an offer is not followed; empty if it is."""
+        """Reason for ignoring an offer; empty if it is followed."""
         if offer is None:
             return "no engine of this deployment made them"
         if len(offer.peer) != self._num_ranks:
@@ -144,7 +144,7 @@ class Desk:
 
     # ------------------------------------------------------------------ both
     def take(self) -> Any:
-        """What the next step carries, or None."""
+        """Metadata of the next step, or None."""
         self._first.clear()
         registry = "" if self._registry.is_complete else self._registry.address
         if registry and self._told_ranks:
@@ -159,7 +159,7 @@ class Desk:
         return metadata
 
     def reset(self) -> bool:
-        """What is held is given to no engine any more; offers made before are not followed."""
+        """Send held blocks to no engine any more, and ignore offers made before."""
         self._since = time.time()
         self._clears = True
         for hold in self._holds:  # their handles are named all the same
@@ -182,5 +182,5 @@ def _pairs(digests: Sequence[bytes], block_ids: Sequence[int]) -> list[list[Any]
 
 
 def _count(value: Any) -> int:
-    """How many requests will fetch a prompt."""
+    """Number of requests that will fetch a prompt: 1 to `MAX_READERS`."""
     return min(max(value, 1), MAX_READERS) if isinstance(value, int) else 1

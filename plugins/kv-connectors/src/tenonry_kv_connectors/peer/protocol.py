@@ -1,6 +1,6 @@
-"""What a rank sends to the same rank of another engine: asks, answers, and blocks with a checksum. Worker process.
+"""Messages between equal ranks of two engines: asks, answers, and blocks with a checksum. Worker process.
 
-Every message is one frame of msgpack, and an answer's blocks follow as frames of their own.
+Every message is one frame of msgpack; an answer's blocks follow as separate frames.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Where the ranks of this engine can be asked for blocks: each says so once, on a socket of the engine. Engine
-process.
+"""Addresses of this engine's ranks for block requests; each rank reports its own once, on a socket of the engine.
+Engine process.
 """
 
 from __future__ import annotations

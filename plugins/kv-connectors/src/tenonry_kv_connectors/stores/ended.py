@@ -1,4 +1,4 @@
-"""Which transfers have ended, from the thread that makes them to the step that asks. Worker process."""
+"""Finished transfers, passed from the transfer thread to the step that polls them. Worker process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What K and V depend on besides the tokens: for names of blocks that outlive the engine. Engine process.
+"""Dependencies of K and V besides the tokens: for names of blocks that outlive the engine. Engine process.
 
-Equal identities mean equal K/V for equal tokens, up to the rounding that two runs of one engine may differ by. What is
-not known to be equal is taken for different, so a wrong answer is a block computed once more, never a wrong token.
+Equal identities mean equal K/V for equal tokens, up to the rounding by which two runs of one engine may differ.
+Anything not known to be equal counts as different, so an error costs a recomputed block, never a wrong token.
 """
 
 from __future__ import annotations

@@ -15,14 +15,14 @@ Job = list[Any]
 
 
 class Index(Protocol):
-    """What the stores of all ranks hold, as far as the engine knows. What it says is found may be lost all the same."""
+    """Blocks in the stores of all ranks, as far as the engine knows. A block that it reports may still be lost."""
 
     def name(self, digest: bytes) -> bytes:
         """The name under which the stores keep the block of this digest."""
         ...
 
     def has(self, digest: bytes) -> bool:
-        """Whether every rank can load the block."""
+        """Return True if every rank can load the block."""
         ...
 
     def use(self, digests: Sequence[bytes]) -> None:
@@ -99,7 +99,7 @@ class Ledger:
     def finished(
         self, request: Request, block_ids: Sequence[int], digests: Sequence[bytes]
     ) -> bool:
-        """Whether some of the request's blocks have to be kept until they are written."""
+        """Queue the request's new blocks for saving; return True if some have to be kept until they are written."""
         stored = {digest for digest in digests if self.index.has(digest)}
         self.index.use([digest for digest in digests if digest in stored])
         pairs = zip(digests, block_ids, strict=True)

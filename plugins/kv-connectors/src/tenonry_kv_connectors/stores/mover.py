@@ -20,11 +20,11 @@ class Store(Protocol):
     """Bytes under names. All calls but `close` come from one thread, in the order in which the engine sent them."""
 
     def wants(self, name: bytes) -> bool:
-        """Whether `write` would keep it: False for what is there, and where there is no room."""
+        """Return True if `write` would keep it: False if it is stored already, or if there is no room."""
         ...
 
     def read(self, name: bytes) -> bytes | None:
-        """What was written under this name, whole and unchanged, or None."""
+        """Data written under this name, whole and unchanged, or None."""
         ...
 
     def write(self, name: bytes, data: bytes) -> None:
@@ -32,7 +32,7 @@ class Store(Protocol):
         ...
 
     def follow(self, orders: Any) -> None:
-        """What the index ordered."""
+        """Execute the index's orders."""
         ...
 
     def close(self) -> None:
