@@ -14,7 +14,7 @@ NAMES = ["<soft>", "<boi>", "<eoi>"]  # ids 2, 3 and 4
 
 @pytest.fixture
 def gemma_folder(tmp_path):
-    """What the image processor reads of a model like Gemma 3: its processor writes line breaks around an image, and its
+    """Files of an image processor like that of Gemma 3: its processor writes line breaks around an image, and its
     tokenizer has a token for each number of these.
     """
     words = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))

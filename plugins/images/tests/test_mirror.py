@@ -1,4 +1,4 @@
-"""What a front end leaves out of a message is what the engine has, whatever happened between them (MM-1, EC-14)."""
+"""A front end omits only images that the engine has, whatever happened between them (MM-1, EC-14)."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ OPS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(OPS)
 def test_no_order_of_events_gives_a_wrong_image(ops):
-    """What arrives is what was asked for; after a loss a request may be sent again, and the next one is not."""
+    """Received requests equal those sent; after a loss a request may be sent again, and the next one is not."""
     pair = Pair()
     has_lost = False
     for op in ops:

@@ -70,7 +70,7 @@ def test_elsewhere_the_models_processor_writes_the_tokens(tmp_path):
 
 
 def wants_torchvision(name):
-    """Whether the installed transformers asks for torchvision, which is not installed, for the class."""
+    """Return True if the installed transformers requires torchvision, which is not installed, for the class."""
     return (
         getattr(getattr(transformers, name), "is_dummy", False) and not is_torchvision_available()
     )

@@ -1,4 +1,4 @@
-"""Where images may come from: what is refused, and a real https server whose address a test may allow."""
+"""Allowed image sources: rejected URLs, and a real https server whose address a test may allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an image processor is, and what it makes of an image. Front end."""
+"""Interface of an image processor, and its result. Front end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REDUCED_EDGE = 512
 
 
 class ImageLimits(msgspec.Struct, frozen=True):
-    """What one image may take: bytes as sent, pixels, and seconds of processor time to decode and prepare it."""
+    """Limits of one image: bytes as sent, pixels, and seconds of processor time to decode and prepare it."""
 
     max_bytes: int = 20 << 20
     max_pixels: int = 50_000_000
@@ -30,8 +30,8 @@ class ImageLimits(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ImageContext:
-    """What an image processor is built from: the model's folder, and what one image may take. `report` receives the
-    numbers of its helper, a `HelperStats`.
+    """Arguments of an image processor: the model's folder, and the limits of one image. `report` receives the
+    statistics of its helper, a `HelperStats`.
     """
 
     path: str
@@ -62,7 +62,7 @@ class ProcessedImage(msgspec.Struct, frozen=True):
 
     @property
     def num_bytes(self) -> int:
-        """What it takes in memory."""
+        """Memory of its inputs in bytes."""
         return sum(array.nbytes for array in self.inputs.values())
 
 

@@ -23,7 +23,7 @@ class ProcessedImages:
         return len(self._images)
 
     def get(self, key: bytes) -> ProcessedImage | None:
-        """What was made of a file, or None."""
+        """Image made from the file of this key, or None."""
         with self._lock:
             found = self._images.get(key)
             if found is not None:

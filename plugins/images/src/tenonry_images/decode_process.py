@@ -1,6 +1,6 @@
-"""What a helper process does with images: it makes one after another ready for a front end. Helper process.
+"""Preparation of images for a front end, one after another. Helper process.
 
-A process of its own, because a file can be made to take all the time and memory there is, and decoders have had holes.
+A process of its own, because a file can be made to exhaust time and memory, and decoders have had vulnerabilities.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What passes between a front end and the helper processes that decode its images. Light."""
+"""Messages between a front end and the helper processes that decode its images. Light."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Packed = tuple[str, list[int], memoryview]
 
 
 class Setup(msgspec.Struct, array_like=True):
-    """What the process begins with: the model's folder, and the bound of one image."""
+    """Start parameters of the process: the model's folder, and the maximum pixels of one image."""
 
     path: str
     max_pixels: int
 
 
 class Facts(msgspec.Struct, array_like=True):
-    """What it reports once it is built: the token that stands for an image."""
+    """Report of the process once it is ready: the token that stands for an image."""
 
     token_id: int
 

@@ -35,7 +35,7 @@ HELD = 2
 
 
 class SentImages:
-    """What one engine keeps of this front end: at most `max_bytes`, those sent longest ago evicted first.
+    """Images of this front end that one engine caches: at most `max_bytes`, least recently used evicted first.
 
     `resent`: requests that were sent once more, by handle.
     """

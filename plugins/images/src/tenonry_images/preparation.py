@@ -28,8 +28,8 @@ class CannotPrepare(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What is made of a picture: the tokens that stand for it, and what the model reads of it. `sees_itself`: the model
-    is told which tokens are of images, so that these see one another. The other fields are those of `ProcessedImage`.
+    """Tokens that stand for a picture, and the model's inputs. `sees_itself`: the model receives the runs of image
+    tokens, so that these attend to one another. The other fields are those of `ProcessedImage`.
     """
 
     token_ids: list[int]
@@ -87,7 +87,7 @@ class Preparation:
 
     @property
     def _counts_patches(self) -> bool:
-        """Whether the processor says how many patches an image has (Qwen-VL's kind): no text is needed to count."""
+        """True if the processor reports an image's number of patches (Qwen-VL's kind): no text is needed to count."""
         return hasattr(self._images, "merge_size")
 
     def make(self, data: bytes | memoryview, max_pixels: int, max_edge: int = 0) -> Made:
@@ -178,7 +178,7 @@ def _piece(token_ids: list[int], token_id: int) -> tuple[int, int] | None:
 
 
 def _runs(token_ids: list[int], token_id: int) -> list[tuple[int, int]]:
-    """Where the token stands, neighbours together: the first place of each run, and how many there are."""
+    """Runs of adjacent places of the token: the first place of each run, and its length."""
     places = np.flatnonzero(np.array(token_ids) == token_id)
     runs = np.split(places, np.flatnonzero(np.diff(places) != 1) + 1)
     return [(int(run[0]), len(run)) for run in runs]

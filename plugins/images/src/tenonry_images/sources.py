@@ -1,8 +1,7 @@
-"""Where the bytes of an image come from: data URLs, and https addresses of hosts that the operator allows. Front end;
-helper threads.
+"""Sources of image bytes: data URLs, and https addresses of hosts that the operator allows. Front end; helper threads.
 
-A request must not make the server read what only the server can reach. So a host must be on the list, each of its
-addresses must be a public one, the connection goes to the address that was looked at, and redirects are not followed.
+A request must not make the server read resources that only the server can reach. So a host must be on the list, each of
+its addresses must be public, the connection uses the address that was checked, and redirects are not followed.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _BASE64 = re.compile(r";\s*base64\s*$", re.IGNORECASE)
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the public internet."""
+    """Return True for an IP address of the public internet."""
     found = ipaddress.ip_address(address.partition("%")[0])
     mapped = getattr(found, "ipv4_mapped", None)
     return (mapped or found).is_global and not found.is_multicast
