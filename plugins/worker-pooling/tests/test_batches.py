@@ -1,4 +1,4 @@
-"""Which prompts are computed together: all of them, once, within the bounds."""
+"""Batches of prompts: all of them, once, within the bounds."""
 
 from __future__ import annotations
 

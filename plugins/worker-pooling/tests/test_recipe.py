@@ -1,4 +1,4 @@
-"""What is refused before a weight is read, and what the files of sentence-transformers mean."""
+"""Rejection of models before a weight is read, and the meaning of sentence-transformers' files."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_texts_are_cut_where_sentence_transformers_cuts_them(saved, tmp_path):
 
 
 class TestBadLayers:
-    """What is wrong with a Dense is said before weights are read."""
+    """Errors of a Dense layer are raised before weights are read."""
 
     @pytest.fixture
     def layer(self, saved):

@@ -1,4 +1,4 @@
-"""Which prompts of a step are computed together. Pure; worker process."""
+"""Batches of a step's prompts. Pure; worker process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BatchLimits(NamedTuple):
 
 
 def batch_ends(lengths: Sequence[int], limits: BatchLimits) -> Iterator[int]:
-    """Where each batch of prompts ends, so that it holds little padding and is small only at need; `lengths` falls."""
+    """Yield the end of each batch, with little padding, and small only if necessary. `lengths` are descending."""
     start = 0
     tokens = 0
     for place, length in enumerate(lengths):

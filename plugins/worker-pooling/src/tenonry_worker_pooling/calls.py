@@ -36,7 +36,7 @@ class Pooling(FrontEndHalf):
     async def encode(
         self, prompt: Any, pooling_params: PoolingParams, request_id: str, **fields: Any
     ) -> PoolingOutput:
-        """What the model makes of a prompt; prompt, `fields` and errors are those of `generate`."""
+        """Return the model's output for a prompt; prompt, `fields` and errors are those of `generate`."""
         return await self._pooled(prompt, sampling(pooling_params), request_id, **fields)
 
     async def score(
@@ -47,9 +47,9 @@ class Pooling(FrontEndHalf):
         truncate_prompt_tokens: int | None = None,
         **fields: Any,
     ) -> PoolingOutput:
-        """How well two texts go together, `data` f32[1]: by the head of a cross-encoder.
+        """Return the score of a pair of texts by a cross-encoder's head, `data` f32[1].
 
-        `truncate_prompt_tokens`: of both as one prompt, of which the longer text loses its end; -1 for all that fits.
+        `truncate_prompt_tokens`: maximum tokens of both as one prompt, cut at the longer text's end; -1: all that fit.
         """
         prompt, params = await asyncio.to_thread(
             pair, self._llm.io_processor, text_1, text_2, truncate_prompt_tokens
@@ -74,7 +74,7 @@ class BlockingPooling:
     def encode(
         self, prompts: Any, pooling_params: PoolingParams, **options: Any
     ) -> list[PoolingOutput]:
-        """What the model makes of prompts, one answer each, in order; `options` are those of `generate`."""
+        """Return the model's outputs for prompts, one each, in order; `options` are those of `generate`."""
         return [
             pooled(each)
             for each in self._llm.generate(prompts, sampling(pooling_params), **options)
@@ -87,9 +87,9 @@ class BlockingPooling:
         truncate_prompt_tokens: int | None = None,
         **options: Any,
     ) -> list[float]:
-        """How well texts go together: one first text with each second one, or pairs of two lists.
+        """Return scores of pairs of texts: one first text with each second one, or two lists pair by pair.
 
-        By the head of a cross-encoder; with a model of vectors, the cosine of the angle between two.
+        Computed by the head of a cross-encoder, or with an embedding model as the cosine of two vectors.
         `truncate_prompt_tokens`: of a pair as in `AsyncLLM.score`, of a text for its vector as in its prompt.
         """
         pairs = matched(text_1, text_2)

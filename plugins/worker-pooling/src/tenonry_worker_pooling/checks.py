@@ -70,7 +70,7 @@ def _check_params(pooling: PoolingParams, tasks: Mapping[str, int]) -> None:
 
 
 def says(tasks: Mapping[str, int]) -> str:
-    """What the model serves, and the remedy where that is tokens alone."""
+    """Description of the model's tasks, with the remedy if it only generates."""
     if not tasks:
         return (
             "this model generates; start the server with a model that pools, or with --worker pooling for one whose "

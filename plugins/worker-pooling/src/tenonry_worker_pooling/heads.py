@@ -1,7 +1,7 @@
-"""What a classification head's numbers become. Worker process.
+"""Activations of classification heads, from logits to scores. Worker process.
 
 One label: a sigmoid, as cross-encoders of sentence-transformers do, unless their own field names another activation.
-Several: what `problem_type` of transformers says, a softmax without it.
+Several: the one for `problem_type` of transformers, a softmax without it.
 """
 
 from __future__ import annotations

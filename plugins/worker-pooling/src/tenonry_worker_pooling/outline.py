@@ -96,7 +96,9 @@ def outline(path: str, *, needs_weights: bool, mode: str | None) -> Outline:
 
 
 def _own_mode(config: PretrainedConfig) -> str:
-    """Where the folder says nothing: the mean where a token sees those behind it, else the last, which sees all."""
+    """Default for folders without a pooling mode: the mean if tokens attend to later ones, otherwise the last token,
+    which attends to all.
+    """
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
     kind = type(config)

@@ -34,7 +34,7 @@ class PackedLinear(nn.Module):
 
 
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether oneDNN computes this type here; in float32 it does wherever torch was built with it."""
+    """Return True if oneDNN supports this dtype here; it supports float32 wherever torch was built with it."""
     if device.type != "cpu" or not hasattr(ONEDNN, "_reorder_linear_weight"):
         return False
     if dtype == torch.bfloat16:

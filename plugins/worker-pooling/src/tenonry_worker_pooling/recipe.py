@@ -1,6 +1,6 @@
-"""How a folder says that its hidden states become one vector. Read before any weight. Worker process.
+"""Pooling configuration of a folder: from hidden states to one vector. Read before any weight. Worker process.
 
-Folders of sentence-transformers say it in `modules.json`, `1_Pooling/config.json` and `sentence_bert_config.json`.
+Folders of sentence-transformers store it in `modules.json`, `1_Pooling/config.json` and `sentence_bert_config.json`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ NORMALIZE = "Normalize"
 
 
 class Recipe(msgspec.Struct, frozen=True):
-    """What makes a vector of hidden states. `modes`: which are joined; none where the folder does not say. `dense`:
-    folders of the linear layers that follow, in order. `normalize`: whether it gets length 1 at the end.
+    """Steps from hidden states to a vector. `modes`: concatenated poolings; empty if the folder names none. `dense`:
+    folders of the linear layers that follow, in order. `normalize`: scale the vector to length 1 at the end.
     """
 
     modes: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Recipe(msgspec.Struct, frozen=True):
 
 
 def read_recipe(path: str) -> Recipe:
-    """What the folder says. Raises ModelError that names the module which cannot be served."""
+    """Read the folder's recipe. Raises ModelError that names the module which cannot be served."""
     folder = Path(path)
     if not (folder / "modules.json").exists():
         return Recipe()
