@@ -1,4 +1,4 @@
-"""How often an engine that dies is started again. Front end."""
+"""Restart limit of a crashing engine. Front end."""
 
 from __future__ import annotations
 

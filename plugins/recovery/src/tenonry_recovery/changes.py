@@ -1,4 +1,4 @@
-"""Which settings engines may have otherwise than those that they replace while requests are open. Front end."""
+"""Settings that replacement engines may change while requests are open. Front end."""
 
 from __future__ import annotations
 

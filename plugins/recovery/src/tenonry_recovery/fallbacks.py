@@ -1,4 +1,4 @@
-"""What takes the place of a plugin that ended engines again and again. Front end, and the top of a headless node."""
+"""Fallbacks of plugins that repeatedly ended engines. Front end, and the top of a headless node."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def check_fallbacks(config: EngineConfig) -> None:
 
 
 def fallbacks_of(config: EngineConfig, manager: PluginManager) -> dict[str, PluginChoice | None]:
-    """What takes the place of a plugin that ended engines, by its kind; None where nothing does. Raises if one cannot
-    be used.
-    """
+    """Fallbacks of plugins that end engines, by kind; None: engines run without one. Raises if one cannot be used."""
     chosen: dict[str, PluginChoice | None] = {
         "scheduler": config.fallback_scheduler,
         "kv_connector": config.fallback_kv_connector,
@@ -57,7 +55,7 @@ def fall_back(config: EngineConfig, kind: str, other: PluginChoice | None) -> En
 
 
 def counted(kind: str) -> RecoveryStats:
-    """What stat loggers hear of it."""
+    """Statistics of a fallback, for stat loggers."""
     if kind == "scheduler":
         return RecoveryStats(fallbacks=1)
     return RecoveryStats(connector_fallbacks=1)

@@ -59,11 +59,11 @@ class OwnedRecovery:
 
     @property
     def serves(self) -> bool:
-        """Whether engines are left to which streams go."""
+        """True if engines are left for the streams."""
         return any(not link.dead for link in self.client.engines.values())
 
     def has(self, index: int) -> bool:
-        """Whether this engine is there."""
+        """Return True if this engine exists."""
         return index in self.client.engines
 
     async def divergence(self) -> Collection[str]:

@@ -31,7 +31,7 @@ SAME_FACTS = ("block_size", "max_model_len", "tasks")
 
 
 class Owner(Protocol):
-    """Who owns the engines, and whose listener moves their streams."""
+    """Owner of the engines, whose listener moves their streams."""
 
     engines: OwnedEngines
     client: CoreClient
@@ -171,7 +171,7 @@ def check_unchanged(changes: Collection[str]) -> None:
 
 
 def check_same(known: EngineFacts, found: EngineFacts) -> None:
-    """What open requests were checked against must hold. Raises ConfigError."""
+    """Raises ConfigError if a fact differs that open requests were checked against."""
     for name in SAME_FACTS:
         expected = getattr(known, name)
         value = getattr(found, name)

@@ -54,7 +54,7 @@ class Standbys:
 
     @property
     def num_at_once(self) -> int:
-        """How many engines can be brought back together at once; 0 if none stands by or is about to."""
+        """Number of engines that can be restored together immediately; 0 if none stands by or is being built."""
         return len(self._ready) or int(self._built is not None)
 
     # ------------------------------------------------------------------ starting them

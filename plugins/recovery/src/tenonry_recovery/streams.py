@@ -135,7 +135,7 @@ class StreamRecovery:
     def _refusal(
         self, index: int, death: Death, lost: Lost, *, is_suspect: bool
     ) -> Exception | None:
-        """Why a request cannot go on."""
+        """Error of a request that cannot be resumed; None if it can."""
         try:
             _check_own(lost, f"died: {death}")
         except EngineDeadError as error:

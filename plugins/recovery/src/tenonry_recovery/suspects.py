@@ -1,4 +1,4 @@
-"""Which requests may have killed their engine: those that ran at two crashes in a row. Front end."""
+"""Requests that may have crashed their engine: those running during two consecutive crashes. Front end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CRASHES = 2
 
 @dataclass(slots=True, eq=False)
 class Lost:
-    """What a dead engine ran, or would have run, of one stream."""
+    """Requests of one stream that a dead engine ran, or would have run."""
 
     stream: OpenStream
     requests: list[EngineCoreRequest] = field(default_factory=list)
@@ -25,7 +25,7 @@ class Lost:
 
     @property
     def num_tokens(self) -> int:
-        """What was computed, as far as that is known."""
+        """Number of computed tokens, as far as it is known."""
         if not self.is_known_to_run:
             return 0
         return sum(
