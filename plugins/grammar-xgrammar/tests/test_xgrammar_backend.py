@@ -40,7 +40,7 @@ def backend() -> XGrammar:
 
 
 def accepts(backend: XGrammar, text: str, **spec) -> bool:
-    """Whether the whole text is allowed, and may end there."""
+    """Return True if the whole text is allowed, and may end there."""
     matcher = backend.compile(StructuredOutput(**spec)).matcher([END])
     tokens = tokens_of(text)
     return matcher.accept(tokens) == len(tokens) and matcher.inner.is_completed()

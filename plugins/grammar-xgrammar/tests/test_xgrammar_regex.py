@@ -21,13 +21,13 @@ def for_re(found: str) -> str:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether the expression, as xgrammar gets it, matches the whole text."""
+    """Return True if the expression, as passed to xgrammar, matches the whole text."""
     found = written(parsed(pattern, whole=True), in_json=False)
     return bool(re.fullmatch(for_re(found), text))
 
 
 def allows(pattern: str, text: str) -> bool:
-    """Whether a JSON string of the text is right for `pattern` in a schema, as xgrammar gets it."""
+    """Return True if a JSON string of the text satisfies `pattern` of a schema, as passed to xgrammar."""
     found = written(parsed(pattern, whole=False), in_json=True)
     return bool(re.fullmatch(for_re(found), json.dumps(text, ensure_ascii=False)[1:-1]))
 

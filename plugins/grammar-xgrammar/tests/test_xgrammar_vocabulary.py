@@ -1,4 +1,4 @@
-"""Which bytes a token stands for; needs no xgrammar."""
+"""Bytes of the vocabulary's tokens; needs no xgrammar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a JSON schema says of numbers, and which values xgrammar writes as they are. Pure."""
+"""Number keywords of a JSON schema, and the values that xgrammar writes unchanged. Pure."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def number(path: Path, rules: Schema) -> Schema:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number that JSON can write."""
+    """Return True for a number that JSON can represent."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_of(value: Any, name: str) -> bool:
-    """Whether a value has the type of this name."""
+    """Return True if the value has the type of this name."""
     if name == "boolean":
         return isinstance(value, bool)
     if name in {"integer", "number"}:

@@ -1,4 +1,4 @@
-"""Where the references of a JSON schema lead, and what of a schema says something. Pure."""
+"""Targets of references in a JSON schema, and a schema's restricting keywords. Pure."""
 
 from __future__ import annotations
 

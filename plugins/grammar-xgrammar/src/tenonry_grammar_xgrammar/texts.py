@@ -1,7 +1,7 @@
-"""What a JSON schema says of texts, as one expression. Pure.
+"""Text keywords of a JSON schema, as one expression. Pure.
 
-xgrammar takes one of `format`, `pattern` and lengths and passes over the others; its texts of a given length may
-have control characters, which JSON forbids.
+xgrammar enforces one of `format`, `pattern` and lengths and ignores the others; its texts of a given length may contain
+control characters, which JSON forbids.
 """
 
 from __future__ import annotations

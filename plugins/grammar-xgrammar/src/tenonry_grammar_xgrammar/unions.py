@@ -1,6 +1,6 @@
-"""Whether no value can satisfy two schemas: then `oneOf` means what `anyOf` does, which xgrammar enforces. Pure.
+"""Disjointness of schemas: without a common value `oneOf` equals `anyOf`, which xgrammar enforces. Pure.
 
-It reads `oneOf` as `anyOf` where it cannot tell, and only logs that.
+xgrammar reads `oneOf` as `anyOf` if it cannot decide, and only logs that.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _values(schema: Any) -> list[Any] | None:
 
 
 def _differ(one: Any, other: Any) -> bool:
-    """Whether both name all of their values, and none is the same."""
+    """Return True if both schemas list all of their values, and none is the same."""
     values = _values(one)
     others = _values(other)
     if values is None or others is None:

@@ -57,7 +57,7 @@ def _vocabulary(model: Any) -> Iterator[tuple[str, int]]:
 
 
 def _reader(data: dict[str, Any]) -> Callable[[str], bytes]:
-    """What turns a token of the vocabulary into its bytes, by the decoder of the tokenizer."""
+    """Function from a token of the vocabulary to its bytes, according to the tokenizer's decoder."""
     kinds = set(_kinds(data.get("decoder")))
     if "ByteLevel" in kinds or "ByteLevel" in set(_kinds(data.get("pre_tokenizer"))):
         return _from_letters
