@@ -44,7 +44,7 @@ MANY_WORDS = tokens_of(f'"{" ".join(f"word{place}" for place in range(45))}"')
 
 
 def accepts(backend: LLGuidance, text: str, **spec) -> bool:
-    """Whether the whole text is allowed, and may end there."""
+    """Return True if the whole text is allowed, and may end there."""
     matcher = backend.compile(StructuredOutput(**spec)).matcher([END])
     tokens = tokens_of(text)
     return matcher.accept(tokens) == len(tokens) and matcher.inner.is_accepting()

@@ -175,7 +175,7 @@ class LLGuidance(GrammarBackend):
         self._threads.unsafe_compute_mask_ptr(numbered, first, num_bytes, len(rows))
 
     def _is_alone(self, num_rows: int) -> bool:
-        """Whether the calling thread is as quick: a single other one would have to be woken, and waited for."""
+        """Return True if the calling thread is as fast: a single other one would have to be woken, and waited for."""
         return num_rows < ROWS_FOR_THREADS or self._num_threads < 2
 
     @cached_property

@@ -261,7 +261,7 @@ def _check_text(text: str) -> None:
 
 @lru_cache(4096)
 def _is_written(some: Chars) -> bool:
-    """Whether JSON writes one of the characters without its number."""
+    """Return True if JSON writes one of the characters in another form than its number."""
     return bool(chars.minus(some, UNWRITTEN))
 
 
