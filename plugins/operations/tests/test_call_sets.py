@@ -95,7 +95,7 @@ class TestCapabilities:
         assert CALLS == ["save /p *.st 5", "dummy"]
 
     def test_who_goes_to_sleep_forgets_cached_blocks_first(self, core, monkeypatch):
-        """What they refer to may be gone when it wakes up."""
+        """K/V of cached blocks may be gone when the engine wakes up."""
         order: list[str] = []
         monkeypatch.setattr(
             core.scheduler,

@@ -41,11 +41,11 @@ class EngineOperations:
         self._apply()
 
     def is_held(self) -> bool:
-        """Whether `hold` is in effect."""
+        """Return True while `hold` is in effect."""
         return self._is_paused
 
     def is_stepping(self) -> bool:
-        """Whether engines that step together still do: those that hold nothing back have dummy steps to end."""
+        """Return True while engines in lockstep still step: those without held requests have dummy steps to finish."""
         return self._core.in_wave
 
     def _apply(self) -> None:
@@ -88,7 +88,7 @@ class EngineOperations:
         self._apply()
 
     def is_sleeping(self) -> bool:
-        """Whether a rank does. Where workers cannot sleep, none does."""
+        """Return True if any rank sleeps; False if workers cannot sleep."""
         core = self._core
         return "sleep" in core.executor.capabilities and any(core.call_workers("is_sleeping"))
 

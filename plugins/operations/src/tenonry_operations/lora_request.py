@@ -32,7 +32,7 @@ class LoRARequest(msgspec.Struct, frozen=True):
 
 
 def must_load(request: Any, paths: Mapping[str, str], loaded: Mapping[str, Any]) -> bool:
-    """Whether the adapter has yet to be loaded. `paths` of adapters and `loaded` ones, by name.
+    """Return True if the adapter has yet to be loaded. `paths` of adapters and `loaded` ones, by name.
 
     Raises RequestError for a name that is in use with another path, and for values that are no LoRARequest.
     """

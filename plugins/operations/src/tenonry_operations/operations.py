@@ -98,7 +98,7 @@ class Operations(FrontEndHalf):
             self._record("record_sleep_state", False, 0)
 
     async def is_sleeping(self) -> bool:
-        """Whether every engine sleeps."""
+        """Return True if every engine sleeps."""
         return all(await self.engines.call("is_sleeping"))
 
     # ------------------------------------------------------------------ weights
