@@ -1,4 +1,4 @@
-"""What the routes may be asked; the server itself is in the integration tests."""
+"""Requests of the routes; the server itself is in the integration tests."""
 
 from __future__ import annotations
 

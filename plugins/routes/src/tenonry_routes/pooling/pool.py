@@ -40,7 +40,7 @@ class Pool:
         return await self._all(one, prompts)
 
     async def scores(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """How well the texts of each pair go together; see `LLM.score`."""
+        """Scores of pairs of texts; see `LLM.score`."""
         calls = self._engine.calls["pooling"]
         if calls.scores_by(self._engine.info.tasks) == "score":
             answers = await self._all(self._score, pairs)

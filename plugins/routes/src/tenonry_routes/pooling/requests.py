@@ -1,4 +1,4 @@
-"""What the routes may be asked, checked field by field. Front end."""
+"""Requests of the routes, checked field by field. Front end."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ DONE_ANYWAY: dict[str, tuple[Any, ...]] = {
 
 
 class Common(msgspec.Struct, kw_only=True):
-    """What each of them takes. `user` changes no answer. `REFUSED`: further names that would."""
+    """Fields of all requests. `user` changes no answer. `REFUSED`: further names that would."""
 
     REFUSED: ClassVar[dict[str, str]] = {}
 

@@ -70,7 +70,7 @@ class PoolingRoutes:
         return self._end(answer, pool)
 
     async def score(self, request: Request) -> Response:
-        """How well texts go together: one with each of several, or two lists pair by pair."""
+        """Scores of pairs of texts: one with each of several, or two lists pair by pair."""
         body, pool, answer = await self._begin(request, Score, "score")
         pairs = self._context.engine.calls["pooling"].matched(body.text_1, body.text_2)
         check_count("text_2", len(pairs))
