@@ -171,7 +171,7 @@ def test_a_cross_encoder_scores_pairs(cross_encoder):
 @pytest.mark.parametrize(
     ("path", "body", "words"),
     [
-        ("embeddings", {}, "missing required field `input`"),
+        ("embeddings", {}, "input: is missing"),
         ("embeddings", {"input": []}, "input: it is empty"),
         ("embeddings", {"input": ["a", ""]}, "input.1: it must be a text or a list of token ids"),
         ("embeddings", {"input": ["a"] * 2049}, "input: 2049 are more than 2048"),

@@ -126,7 +126,8 @@ def test_memory_falls_with_sleep_and_comes_back(tmp_path):
         return resident()
 
     async def sizes():
-        found = [await use("first")]
+        await use("first")  # which grows buffers that stay
+        found = [await use("second")]
         for level in (1, 2):
             await llm.sleep(level)
             found.append(resident())

@@ -59,7 +59,7 @@ def run(main: Callable[[], None], faults: str, shared: Path | None = None) -> No
 
 def answers(**values: Any) -> list[list[int]]:
     """Answers of an engine to all prompts concurrently."""
-    engine = AsyncLLM(served_config(plugins=HOOKS, **values))
+    engine = AsyncLLM(served_config(plugins=HOOKS, engine_recovery="resume", **values))
 
     async def ask() -> list[list[int]]:
         calls = [collect(engine, prompt, SAMPLING, str(prompt)) for prompt in PROMPTS]
