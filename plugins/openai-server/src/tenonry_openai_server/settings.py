@@ -82,128 +82,130 @@ class ServerConfig(Settings):
     host: str = Field(
         "127.0.0.1", min_length=1, max_length=255, description="Address to bind; 0.0.0.0 for all."
     )
-    port: int = Field(8000, ge=0, le=65535, description="Port to bind; 0 takes a free one.")
+    port: int = Field(8000, ge=0, le=65535, description="Port to bind. 0 picks a free one.")
     uds: str | None = Field(
         None, min_length=1, description="Unix socket to bind instead of host and port."
     )
     api_key: tuple[str, ...] = Field(
-        (), description="Key that clients must send; repeat it for several.", repr=False
+        (), description="API key required from clients; repeat for several.", repr=False
     )
     enable_operator_routes: bool = Field(
         False,
-        description="Routes that act on the engines: /sleep, /update_weights, adapters, …. Needs an API key.",
+        description="Routes that control the engines: /sleep, /update_weights, adapters, …. Requires an API "
+        "key.",
     )
     lora_folder: str | None = Field(
         None,
         min_length=1,
-        description="Folder whose adapters are loaded when a request names them as its model. Needs --max-loras.",
+        description="Folder of adapters that are loaded when a request names them as its model. Requires "
+        "--max-loras.",
     )
     max_folder_loras: int = Field(
         0,
         ge=0,
         le=1 << 16,
-        description="Most adapters of that folder that are loaded at a time; 0: as many as --max-loras. The one used "
-        "longest ago makes room.",
+        description="Maximum adapters of that folder loaded at a time; the least recently used is evicted. "
+        "0: --max-loras.",
     )
     weight_source: tuple[str, ...] = Field(
         (),
-        description="Folder that /update_weights may read, or shm:PREFIX of shared memory; repeat for several.",
+        description="Folder readable by /update_weights, or shm:PREFIX of shared memory; repeat for several.",
     )
     front_end_profile_dir: str | None = Field(
         None,
         min_length=1,
-        description="Folder for profiles of the server's event loop, between /start_profile and /stop_profile.",
+        description="Folder for profiles of the event loop, between /start_profile and /stop_profile.",
     )
     front_end_profile_gzip: bool = Field(False, description="Compress these profiles.")
     allowed_hosts: tuple[str, ...] = Field(
-        (), description="Host names to answer to besides local ones."
+        (), description="Accepted host names besides local ones."
     )
     allowed_origins: tuple[str, ...] = Field(
         (), description="Origins whose web pages may call the server, or *."
     )
     root_path: str = Field(
-        "", pattern=r"^(/.*[^/])?$", description="Path prefix that a proxy in front removes."
+        "", pattern=r"^(/.*[^/])?$", description="Path prefix removed by a proxy in front."
     )
-    max_body_bytes: int = Field(16 << 20, ge=1024, le=1 << 30, description="Largest request body.")
+    max_body_bytes: int = Field(
+        16 << 20, ge=1024, le=1 << 30, description="Maximum request body in bytes."
+    )
     max_header_bytes: int = Field(
-        64 << 10, ge=1024, le=1 << 20, description="Largest request line and headers."
+        64 << 10, ge=1024, le=1 << 20, description="Maximum request line and headers in bytes."
     )
     receive_timeout: float = Field(
         60.0,
         gt=0,
         le=3600,
-        description="Seconds that headers, or the next part of a body, may take.",
+        description="Timeout in seconds for headers, and for each part of a body.",
     )
     keep_alive_timeout: int = Field(
-        65, ge=1, le=3600, description="Seconds that an idle connection is kept."
+        65, ge=1, le=3600, description="Idle connection timeout in seconds."
     )
     backlog: int = Field(
-        4096, ge=1, le=65535, description="Connections that may wait to be accepted."
+        4096, ge=1, le=65535, description="Maximum connections waiting to be accepted."
     )
     route: tuple[str, ...] = Field(
         (),
-        description="Route plugin to mount; repeat for several. Without it responses, messages, pooling, if installed.",
+        description="Route plugin to mount; repeat for several. Defaults to responses, messages and pooling "
+        "where installed.",
     )
     api_server_count: int = setting(
         1, ge=1, le=256, alias="-asc", description="API server processes that share the engines."
     )
     api_server_death: Literal["restart", "stop"] = Field(
         "restart",
-        description="What follows when one of several API servers dies: it is restarted, or all stop.",
+        description="On failure of one of several API servers: `restart` it, or `stop` all.",
     )
     prefill_engines: int = Field(
         0,
         ge=0,
         le=1023,
-        description="Engines, of those of --data-parallel-size, that only compute prompts for the others.",
+        description="Engines, of those of --data-parallel-size, dedicated to prefill.",
     )
     prefill_min_tokens: int = Field(
-        256, ge=1, description="Prompts shorter than this are computed where they are decoded."
+        256, ge=1, description="Minimum prompt length in tokens for prefill on another engine."
     )
     unknown_fields: Literal["ignore", "refuse"] = Field(
         "ignore",
-        description="Fields of requests that this server does not have: ignore and name them in the response header "
-        "x-tenonry-ignored, or refuse the request.",
+        description="Unknown request fields: `ignore` and list them in the response header "
+        "x-tenonry-ignored, or `refuse` the request.",
     )
     schema_keywords: Literal["strict", "lenient"] = Field(
         "strict",
-        description="Keywords of JSON schemas that cannot be enforced: refuse the request, or leave them out and name "
-        "them in the response header x-tenonry-ignored.",
+        description="JSON schema keywords that cannot be enforced: `strict` rejects the request, `lenient` "
+        "drops them and lists them in the response header x-tenonry-ignored.",
     )
     output_parser: str = Field(
         "auto",
         min_length=1,
         max_length=1024,
-        description="Parser of chats' answers, such as think+hermes; none, or auto by the chat template.",
+        description="Parser of chat answers, such as think+hermes; none, or auto by the chat template.",
     )
     tool_call_parser: str | None = Field(
-        None, min_length=1, max_length=256, description="Parser of calls, by vLLM's name for it."
+        None, min_length=1, max_length=256, description="Tool call parser, by vLLM's name."
     )
     reasoning_parser: str | None = Field(
-        None,
-        min_length=1,
-        max_length=256,
-        description="Parser of reasoning, by vLLM's name for it.",
+        None, min_length=1, max_length=256, description="Reasoning parser, by vLLM's name."
     )
     enable_auto_tool_choice: bool = Field(
-        False, description="Calls are found wherever a request offers tools, with this and without."
+        False, description="No effect: tool calls are parsed wherever a request offers tools."
     )
     headless: bool = Field(
-        False, description="Run only this node's engines, for a server on another node."
+        False, description="Run only the engines of this node, for a server on another node."
     )
     otlp_traces_endpoint: str | None = Field(
         None,
         min_length=1,
         description=f"Collector that gets a span per request, from the stat logger {TRACER}.",
     )
-    disable_access_log: bool = Field(False, description="Do not log each HTTP request.")
-    ssl_certfile: str | None = Field(None, description="Certificate file; turns on HTTPS.")
+    disable_access_log: bool = Field(False, description="Disable the log line per HTTP request.")
+    ssl_certfile: str | None = Field(None, description="Certificate file. Enables HTTPS.")
     ssl_keyfile: str | None = Field(None, description="Key file of the certificate.")
     ssl_keyfile_password: str | None = Field(
         None, description="Password of the key file.", repr=False
     )
     ssl_ca_certs: str | None = Field(
-        None, description="Authorities whose client certificates are required."
+        None, description="Authorities file for required client certificates."
     )
 
     @model_validator(mode="before")
