@@ -302,6 +302,6 @@ def test_replaced_there_and_back_in_a_mixed_run(start, tmp_path, caplog, monkeyp
 
     expected, found = asyncio.run(main())
     assert [differences(expected, each) for each in found] == [{}, {}]
-    moved = re.findall(r"engine 0: (\d+) of its requests go on", caplog.text)
+    moved = re.findall(r"engine 0: resumed (\d+) requests", caplog.text)
     assert len(moved) == 2
     assert min(map(int, moved)) >= 8

@@ -105,7 +105,7 @@ def test_there_and_back(load, tmp_path, caplog, monkeypatch):
     expected = asyncio.run(main())
     assert len({tuple(ids) for ids in expected}) > NUM_STREAMS // 2  # each stream is checked
     assert [len(ids) for ids in expected] == [48 + n % 5 for n in range(NUM_STREAMS)]
-    moved = re.findall(r"engine 0: (\d+) of its requests go on", caplog.text)
+    moved = re.findall(r"engine 0: resumed (\d+) requests", caplog.text)
     assert moved == [str(NUM_STREAMS)] * 2
 
 

@@ -112,7 +112,7 @@ def test_suspects_of_all_servers_are_tried_one_after_the_other(start):
     os.kill(server.pids()["engine 0 epoch 2"], signal.SIGKILL)
     assert {stream.end() for some in streams.values() for stream in some} == {"length"}
     assert len(texts(streams)) == 1
-    assert server.output.count("it is tried alone") == sum(map(len, streams.values()))
+    assert server.output.count("retrying it in isolation") == sum(map(len, streams.values()))
 
 
 def test_killed_server_while_an_engine_is_started_again(start):

@@ -232,7 +232,7 @@ class TestGarbage:
 
     def test_a_handle_that_is_none_or_in_use_is_refused(self, engine):
         engine.add(request(0))
-        assert "handle 0 is in use, or is none" in str(engine.until_finished(0).finished[0].error)
+        assert "handle 0 is in use or invalid" in str(engine.until_finished(0).finished[0].error)
 
     def test_what_was_dropped_is_counted(self, start):
         peer = start()

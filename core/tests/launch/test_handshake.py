@@ -169,7 +169,7 @@ class TestWhatGoesWrong:
             assert front.socket.poll(10_000)
         front.send(hello(), READY)
         assert front.run() == [FACTS]
-        assert "dropped a message of what is no engine" in caplog.text
+        assert "ignored a message from an unknown peer" in caplog.text
 
     @pytest.mark.parametrize(("expected", "found"), [("local", "remote"), ("remote", "local")])
     def test_the_wrong_side(self, front_end, expected, found):

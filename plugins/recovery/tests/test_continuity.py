@@ -456,7 +456,7 @@ class TestInnocent:
         assert served.run(main()) == [tokens([1], LONG), tokens([2], LONG)]
         assert len(pids) == 2
         assert "SIGKILL, before its first step" in caplog.text
-        assert "it is tried alone" not in caplog.text
+        assert "retrying it in isolation" not in caplog.text
 
     def test_an_engine_that_dies_before_it_tries_a_suspect(self, serve, monkeypatch, caplog):
         served = serve(worker=worker(delay_s=0.1), max_round_tokens=1)
@@ -489,7 +489,7 @@ class TestInnocent:
 
         assert served.run(main()) == tokens([1], short)
         assert len(trials) == 2
-        assert caplog.text.count("it is tried alone") == 2
+        assert caplog.text.count("retrying it in isolation") == 2
 
 
 class TestGivingUp:

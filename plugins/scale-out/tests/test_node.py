@@ -213,7 +213,7 @@ def test_a_node_that_is_started_again_joins_again(nodes, caplog):
     assert "engines [1] join them" in nodes.log.read_text()
     assert "engine 1: its node" in caplog.text
     kill()
-    served.run(until(lambda: "the engine is given up" in caplog.text))
+    served.run(until(lambda: "engine failed permanently" in caplog.text))
     nodes.start_node()
     served.run(until(lambda: len(served.engine._client.able) == 2))
     assert served.run(kill_under_load(served, lambda: None)) == UNDER_LOAD

@@ -119,7 +119,7 @@ class EngineListener(EngineEvents):
     def on_given_up(self, index: int, reason: str) -> None:
         """With the last engine everything ends."""
         client = self._client
-        logger.error("the engine is given up: %s", reason)
+        logger.error("engine failed permanently: %s", reason)
         client.awaited.discard(index)
         if not client.engines and not client.awaited:
             client.dead = reason

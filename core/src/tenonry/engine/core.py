@@ -127,7 +127,7 @@ class EngineCore:
             raise RequestError(self.refusal, code=ErrorCode.ENGINE_HELD)
         check_request(source, self.limits)
         if not 0 < source.handle < 2**64 or source.handle in self._live:
-            raise RequestError(f"handle {source.handle} is in use, or is none", "handle")
+            raise RequestError(f"handle {source.handle} is in use or invalid", "handle")
         if source.data_parallel_rank not in (None, self.index):
             raise RequestError(
                 f"data_parallel_rank={source.data_parallel_rank}, but this is engine {self.index}",

@@ -114,7 +114,7 @@ class Handshake:
                 raise LaunchError(f"{ended}, before it was ready")
             return
         if len(identity) != IDENTITY_BYTES:
-            logger.warning("dropped a message of what is no engine")
+            logger.warning("ignored a message from an unknown peer")
             return
         engine = self._engines.get(identity)
         if engine is None:

@@ -126,10 +126,7 @@ class StreamRecovery:
         record = StatRecord(engine_index=index, time=time.monotonic(), recovery=numbers)
         self._record(record)
         logger.warning(
-            "engine %d: %d of its requests go on, %d tokens are computed again",
-            index,
-            num_requests,
-            num_tokens,
+            "engine %d: resumed %d requests, recomputing %d tokens", index, num_requests, num_tokens
         )
 
     def _refusal(
@@ -176,7 +173,9 @@ class StreamRecovery:
         stream = alive[0].stream
         enough = stream.num_generated + MARGIN
         logger.warning(
-            "request %s ran at %d crashes in a row; it is tried alone", self._on_trial, CRASHES
+            "request %s was running during %d consecutive crashes; retrying it in isolation",
+            self._on_trial,
+            CRASHES,
         )
         self._client.send_requests(index, [each for each in requests if self._completion(each)])
         while not link.dead and stream.num_generated < enough:

@@ -158,7 +158,7 @@ def test_a_wrong_prompt_path_drops_the_path(monkeypatch, caplog):
     with caplog.at_level(logging.INFO, "tenonry.worker"):
         mixers = loaded("qwen3_next").states.mixers
     assert all(mixer.path is mixer.prompt_path is None for mixer in mixers)
-    assert "looks like a known mixer but computes otherwise" in caplog.text
+    assert "fused mixer differs from the reference" in caplog.text
 
 
 def test_a_path_that_fails_leaves_the_layer_its_own_code(monkeypatch, caplog):
@@ -204,7 +204,7 @@ def test_a_layer_that_only_looks_like_a_known_one_runs_its_own_code(change, capl
     with caplog.at_level(logging.INFO, "tenonry.worker"):
         assert not use_paths([mixer])
     assert mixer.path is None
-    assert "looks like a known mixer but computes otherwise" in caplog.text
+    assert "fused mixer differs from the reference" in caplog.text
 
 
 def other_output(kind):

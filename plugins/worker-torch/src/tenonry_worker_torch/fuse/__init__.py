@@ -46,7 +46,7 @@ def fast_forward(
     is_same = all_agree(layers_agree(model, layers.values()))
     if not is_same or not all_agree(is_right(lean)):
         logger.info(
-            "%s looks like a known layout but computes otherwise; it runs its own code",
+            "%s: fused forward differs from the reference; using the original module",
             type(model).__name__,
         )
         return None

@@ -68,7 +68,7 @@ def _has_right_path(mixer: PackedMixer) -> bool:
         return False
     if found is False:
         logger.info(
-            "%s looks like a known mixer but computes otherwise; it runs its own code", mixer.kind
+            "%s: fused mixer differs from the reference; using the original module", mixer.kind
         )
     return bool(found)
 
