@@ -18,7 +18,7 @@ Texts = str | Sequence[str]
 
 
 class _Common:
-    """Of both kinds of front end. `calls`: the call sets in use, by name."""
+    """Members of both kinds of front end. `calls`: the call sets in use, by name."""
 
     calls: CallSets
     io_processor: IOProcessor | None

@@ -48,7 +48,7 @@ class Sources:
         self._values |= flags
 
     def values(self, model: type[BaseModel]) -> dict[str, Any]:
-        """What is given of a model's keys."""
+        """Return the given values of a model's keys."""
         names = set(model.model_fields)
         if model is self._first:
             names |= self._values.keys() - self._fields

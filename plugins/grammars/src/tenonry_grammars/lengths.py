@@ -45,7 +45,7 @@ def _longest_match(node: Node) -> int | None:
 
 
 def _longest_value(schema: Any) -> int | None:
-    """Of a schema whose values are listed, or of a type with few values."""
+    """Return the longest value of a schema that lists its values, or of a type with few values."""
     if not isinstance(schema, dict):
         return None
     values = [schema["const"]] if "const" in schema else schema.get("enum")

@@ -108,7 +108,7 @@ class HandshakeRelay:
         self._here.send_multipart([engine_identity(self._engine), answer])
 
     def _check_answer(self) -> None:
-        """Of two servers with one rank that start at the same time, the first node may hear only the later one."""
+        """Raise LaunchError if the answer is overdue: of two servers with one rank, the later may be known alone."""
         if time.monotonic() > self._asked_at + ANSWER_S:
             raise LaunchError(
                 f"the server of rank 0 at {self._address} answers this node, but not engine {self._engine}; another "

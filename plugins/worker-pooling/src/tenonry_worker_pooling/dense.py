@@ -43,7 +43,7 @@ class DenseSpec(msgspec.Struct, frozen=True):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the tensors in its file."""
+        """Shapes of the tensors in its file."""
         found: dict[str, tuple[int, ...]] = {"linear.weight": (self.width_out, self.width_in)}
         if self.has_bias:
             found["linear.bias"] = (self.width_out,)

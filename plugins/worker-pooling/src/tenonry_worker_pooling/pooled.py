@@ -31,7 +31,7 @@ def greatest(states: torch.Tensor, mask: torch.Tensor, _lengths: torch.Tensor) -
 
 
 def total(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Of the states of tokens. A state of padding may be anything, also not a number."""
+    """Sum of the tokens' states. A state of padding may be anything, also not a number."""
     return states.float().masked_fill(~mask[:, :, None], 0).sum(1)
 
 

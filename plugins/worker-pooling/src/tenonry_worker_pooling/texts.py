@@ -59,7 +59,7 @@ def scores_by(tasks: Mapping[str, int]) -> str:
 
 
 def cosine(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
-    """Of the angle between two vectors; 0 where one has no length."""
+    """Cosine of the angle between two vectors; 0 if one has no length."""
     lengths = float(np.linalg.norm(first) * np.linalg.norm(second))
     return float(first @ second) / lengths if lengths else 0.0
 

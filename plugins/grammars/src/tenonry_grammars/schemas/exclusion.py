@@ -86,7 +86,7 @@ def _told_apart(
 
 
 def _properties(reader: SchemaReader, conditions: Conditions) -> dict[str, Conditions]:
-    """Of a schema that is an object of one form."""
+    """Return the properties of a schema that is an object of one form."""
     leaves = reader.expanded(reader.leaves(conditions))
     objects = [leaf for leaf in leaves if isinstance(leaf, Object)]
     if len(objects) != 1 or len(leaves) != 1:

@@ -74,7 +74,7 @@ class PeerConnector(KVConnector):
     # ------------------------------------------------------------------ scheduler half
     @property
     def desk(self) -> Desk:
-        """Of the scheduler half."""
+        """Transfer queue of the scheduler half."""
         if self._desk is None:
             raise RuntimeError("KV connector 'peer': this is the worker half")
         return self._desk
@@ -121,7 +121,7 @@ class PeerConnector(KVConnector):
 
     @property
     def exchange(self) -> Exchange:
-        """Of the worker half, once the KV tensors exist."""
+        """Block exchange of the worker half, once the KV tensors exist."""
         if self._exchange is None:
             raise RuntimeError("KV connector 'peer': bind() comes first")
         return self._exchange

@@ -56,7 +56,7 @@ class StoreConnector(KVConnector):
     # ------------------------------------------------------------------ scheduler half
     @property
     def ledger(self) -> Ledger:
-        """Of the scheduler half."""
+        """Ledger of the scheduler half."""
         if self._ledger is None:
             raise RuntimeError(f"KV connector '{self.label}': this is the worker half")
         return self._ledger
@@ -92,7 +92,7 @@ class StoreConnector(KVConnector):
 
     @property
     def mover(self) -> Mover:
-        """Of the worker half, once the KV tensors exist."""
+        """Block mover of the worker half, once the KV tensors exist."""
         if self._mover is None:
             raise RuntimeError(f"KV connector '{self.label}': bind() comes first")
         return self._mover
