@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tenonry_worker_torch.model_runner import ModelRunner
+from tenonry_worker_torch.runner.runner import ModelRunner
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 MOST_TOKENS = 5  # fewer than there are streams, and than their prompts have

@@ -16,7 +16,7 @@ from tenonry_cuda_buffers import CudaBuffers
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.loaded_model import build
-from tenonry_worker_torch.model_runner import ModelRunner
+from tenonry_worker_torch.runner.runner import ModelRunner
 
 LENGTHS = (5, 17, 1, 9)
 BLOCK_SIZE, BLOCKS = 4, 12  # per row

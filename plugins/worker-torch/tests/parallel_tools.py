@@ -16,8 +16,8 @@ from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.images.check import ImageCheck
 from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.loading.load import load_model, look
-from tenonry_worker_torch.model_runner import ModelRunner
 from tenonry_worker_torch.parallel.groups import Link, Parallel, TensorGroup
+from tenonry_worker_torch.runner.runner import ModelRunner
 from tenonry_worker_torch.stage_runner import StageRunner
 
 TIMEOUT_S = 20

@@ -13,7 +13,7 @@ from tenonry_torch_base.results import DeviceFuture, StepResult
 from tenonry_torch_base.sampler.logprobs import Logprobs
 from tenonry_torch_base.sampler.sampler import Sampled
 from tenonry_worker_torch.loading.packed_run import PackedRun
-from tenonry_worker_torch.model_runner import ModelRunner
+from tenonry_worker_torch.runner.runner import ModelRunner
 
 
 class Event:

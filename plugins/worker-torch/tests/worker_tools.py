@@ -17,8 +17,8 @@ from tenonry_worker_torch.attention.cpu import CpuBackend
 from tenonry_worker_torch.attention.invariant import InvariantBackend
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.loaded_model import build
-from tenonry_worker_torch.model_runner import ModelRunner
 from tenonry_worker_torch.options import TorchOptions
+from tenonry_worker_torch.runner.runner import ModelRunner
 
 BACKENDS = {"sdpa": SdpaBackend, "cpu": CpuBackend, "invariant": InvariantBackend}
 PROMPT_LENGTHS = (5, 17, 1, 33, 9, 26)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tenonry.kv_cache import KVCacheConfig
     from tenonry.step import SchedulerOutput, StepFuture
     from tenonry_worker_torch.attention.base import LayerCache
-    from tenonry_worker_torch.model_runner import ModelRunner
+    from tenonry_worker_torch.runner.runner import ModelRunner
 
 
 class CacheBlocks:

@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from tenonry_worker_torch.attention.layer import StepPlan
-    from tenonry_worker_torch.row_lengths import StepLengths
+
+
+class StepLengths:
+    """Sequence lengths i64[T] of the tokens of the step under way; None while a prompt runs by itself."""
+
+    __slots__ = ("of_tokens",)
+
+    def __init__(self) -> None:
+        self.of_tokens: torch.Tensor | None = None
 
 
 class ForwardPlans:

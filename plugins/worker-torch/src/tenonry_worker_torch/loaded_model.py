@@ -21,7 +21,7 @@ from tenonry_worker_torch.attention.layer import (
     LayerCalls,
     StepPlan,
 )
-from tenonry_worker_torch.forward import Forward, ModuleForward
+from tenonry_worker_torch.forward import Forward, ModuleForward, StepLengths
 from tenonry_worker_torch.fuse.decoder import LeanForward
 from tenonry_worker_torch.fuse.generic import unpack_read
 from tenonry_worker_torch.fuse.invariant import make_invariant, refused
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.fuse.kernels.found import FoundKernels
     from tenonry_worker_torch.images.check import ImageCheck
     from tenonry_worker_torch.parallel.groups import Parallel
-    from tenonry_worker_torch.row_lengths import StepLengths
     from tenonry_worker_torch.state.mixer import PackedMixer
 
 logger = logging.getLogger("tenonry.worker")

@@ -10,7 +10,7 @@ import torch
 from tenonry_torch_base.results import StepResult
 from tenonry_worker_torch.batch import attention_batch
 from tenonry_worker_torch.forward import ForwardPlans
-from tenonry_worker_torch.model_runner import ModelRunner
+from tenonry_worker_torch.runner.runner import ModelRunner
 
 if TYPE_CHECKING:
     from tenonry.step import SchedulerOutput

@@ -33,10 +33,10 @@ from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.loading.examine import examine, known_facts
 from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.loading.quantised import computes
-from tenonry_worker_torch.model_runner import ModelRunner
 from tenonry_worker_torch.parallel.experts import check_experts, check_settings
 from tenonry_worker_torch.parallel.groups import alone
 from tenonry_worker_torch.points import ATTENTION_BACKENDS
+from tenonry_worker_torch.runner.runner import ModelRunner
 from tenonry_worker_torch.setting_checks import (
     check_adapters,
     check_kv_cache_dtype,

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.connector import ConnectorHalf
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.loading.load import Look
-    from tenonry_worker_torch.model_runner import ModelRunner
     from tenonry_worker_torch.parallel.groups import Rendezvous
     from tenonry_worker_torch.residency.residency import Residency
+    from tenonry_worker_torch.runner.runner import ModelRunner
 
 
 class TorchWorker(Worker):

@@ -19,10 +19,10 @@ from tenonry.step import DoneFuture
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.loading.load import load_model
-from tenonry_worker_torch.model_runner import ModelRunner
 from tenonry_worker_torch.parallel import experts
 from tenonry_worker_torch.parallel.groups import ExpertGroups, Parallel, TensorGroup
 from tenonry_worker_torch.residency.residency import Residency
+from tenonry_worker_torch.runner.runner import ModelRunner
 from tenonry_worker_torch.startup import looked
 
 worker_families.OTHERS["olmoe"] = (

@@ -20,7 +20,7 @@ import torch
 from tenonry.errors import ModelError
 from tenonry.kv_cache import LengthClasses
 from tenonry_torch_base.rope_lengths import DYNAMIC, length_types, reset_tables
-from tenonry_worker_torch.row_lengths import StepLengths
+from tenonry_worker_torch.forward import StepLengths
 
 if TYPE_CHECKING:
     from torch import nn

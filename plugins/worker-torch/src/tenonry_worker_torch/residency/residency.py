@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.loading.load import Look
-    from tenonry_worker_torch.model_runner import ModelRunner
+    from tenonry_worker_torch.runner.runner import ModelRunner
     from tenonry_worker_torch.startup import Loader
 
 WEIGHTS = "weights"

@@ -27,9 +27,9 @@ from tenonry_worker_torch.images.rows import ImageRows, image_rows
 from tenonry_worker_torch.kv_binding import bind_kv_cache
 from tenonry_worker_torch.kv_groups import GroupLayout
 from tenonry_worker_torch.parallel.tokens import shared
-from tenonry_worker_torch.round_passes import RoundPasses
-from tenonry_worker_torch.row_lengths import RowLengths
-from tenonry_worker_torch.smaller_parts import PartLogits, SmallerParts
+from tenonry_worker_torch.runner.halving import PartLogits, SmallerParts
+from tenonry_worker_torch.runner.kernel_passes import RoundPasses
+from tenonry_worker_torch.runner.row_lengths import RowLengths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

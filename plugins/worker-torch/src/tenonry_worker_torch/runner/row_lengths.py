@@ -7,20 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    import torch
     from numpy.typing import NDArray
 
     from tenonry.kv_cache import LengthClasses
     from tenonry.step import BatchState, NewRow, StepInputs
-
-
-class StepLengths:
-    """Sequence lengths i64[T] of the tokens of the step under way; None while a prompt runs by itself."""
-
-    __slots__ = ("of_tokens",)
-
-    def __init__(self) -> None:
-        self.of_tokens: torch.Tensor | None = None
 
 
 class RowLengths:

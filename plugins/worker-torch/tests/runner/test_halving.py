@@ -11,7 +11,7 @@ from worker_driver import Driver, Request
 
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import BatchState, NewRow, SchedulerOutput
-from tenonry_worker_torch.smaller_parts import is_in_order, middle, part_of
+from tenonry_worker_torch.runner.halving import is_in_order, middle, part_of
 
 HUGE = 1 << 60  # bytes
 SORTS = (

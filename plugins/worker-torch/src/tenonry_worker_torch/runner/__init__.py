@@ -1,0 +1,1 @@
+"""Steps of the worker: the runner, its features, and drivers around its passes. Worker process."""
