@@ -122,6 +122,14 @@ class StructuredBody(Body):
         (values,) = given.values()
         return StructuredOutput(**values, start_after=tuple(start_after or ()))
 
+    @property
+    def output_field(self) -> str | None:
+        """Path of the field that requests structured output, None if there is none."""
+        field = next(iter(self._given()), None)
+        if field == "response_format" and self.response_format and self.response_format.json_schema:
+            return "response_format.json_schema.schema"
+        return field
+
     def _given(self) -> dict[str, dict[str, Any]]:
         """Value of each field that requests structured output."""
         given: dict[str, dict[str, Any]] = {}

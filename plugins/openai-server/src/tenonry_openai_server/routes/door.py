@@ -28,6 +28,7 @@ from tenonry_openai_server.routes.bodies import check_content_type, server_state
 from tenonry_openai_server.routes.chat import CHAT
 from tenonry_openai_server.routes.field_check import FieldCheck
 from tenonry_openai_server.routes.generation import Begun, admit
+from tenonry_openai_server.routes.output_field import renamed_fields
 from tenonry_openai_server.routes.prompts import need_text, render
 from tenonry_openai_server.sse import PartStream
 from tenonry_output_parsers.events import Event, TextDelta
@@ -54,21 +55,25 @@ class ChatPart(NamedTuple):
 class ChatAnswer:
     """The answer to a chat. `model` is the served name, `created` a time in seconds."""
 
-    def __init__(self, begun: Begun, new_call_id: Callable[[], str]) -> None:
+    def __init__(
+        self, begun: Begun, new_call_id: Callable[[], str], names: Mapping[str, str]
+    ) -> None:
         self.model = begun.context.model
         self.created = begun.context.created
         self.id = begun.context.id
         self.new_call_id = new_call_id
         self._begun = begun
+        self._names = names
         self._generated = 0
         self._reader: CompletionReader | None = None
 
     async def parts(self) -> AsyncGenerator[ChatPart, None]:
         """Parts of the answer, as they arrive; closing it aborts the request. Propagates errors of the engine."""
-        async with aclosing(self._begun.outputs()) as outputs:
-            async for output in outputs:
-                for completion in output.outputs:
-                    yield self._part(output, completion)
+        with renamed_fields(self._names):
+            async with aclosing(self._begun.outputs()) as outputs:
+                async for output in outputs:
+                    for completion in output.outputs:
+                        yield self._part(output, completion)
 
     def _part(self, output: RequestOutput, completion: CompletionOutput) -> ChatPart:
         if completion.finish_reason == "error":
@@ -153,16 +158,21 @@ class ChatDoor:
         """`async with door.watch(request):` ends its body when the client leaves. The body must have been read."""
         return DisconnectWatch(request.receive)
 
-    async def chat(self, request: Request, fields: Mapping[str, Any]) -> ChatAnswer:
+    async def chat(
+        self, request: Request, fields: Mapping[str, Any], names: Mapping[str, str] | None = None
+    ) -> ChatAnswer:
         """Begin the answer to a chat, whose fields are those of /v1/chat/completions except `n` and `stream`.
 
+        `names`: the client's path of fields by their path in the chat, for errors about them and what is in them.
         Raises errors that the server answers with 4xx or 503.
         """
-        body = msgspec.json.encode({**fields, "stream": True})
-        chat = parse_body(ChatRequest, body, ignored(request).add)
-        begun = await CHAT.begin(request, chat)
+        names = names or {}
+        with renamed_fields(names):
+            body = msgspec.json.encode({**fields, "stream": True})
+            chat = parse_body(ChatRequest, body, ignored(request).add)
+            begun = await CHAT.begin(request, chat)
         parsers = server_state(request).parsers
-        return ChatAnswer(begun, parsers.new_call_id if parsers is not None else _no_call)
+        return ChatAnswer(begun, parsers.new_call_id if parsers is not None else _no_call, names)
 
     async def whole(self, request: Request, answer: ChatAnswer) -> list[ChatPart]:
         """All parts of an answer; a client that leaves ends it."""

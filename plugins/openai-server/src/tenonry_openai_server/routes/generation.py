@@ -29,6 +29,7 @@ from tenonry_openai_server.protocol.sampling import SamplingBody
 from tenonry_openai_server.protocol.tokens import TokenTexts
 from tenonry_openai_server.routes.bodies import read_body, server_state
 from tenonry_openai_server.routes.identity import RequestIdentity
+from tenonry_openai_server.routes.output_field import naming_field, with_field
 from tenonry_openai_server.sse import EventStream
 from tenonry_openai_server.state import ServerState
 
@@ -105,14 +106,15 @@ class Endpoint(Generic[BodyType]):
         _check_transfer(engine, body)
         identity = RequestIdentity.of(request, body, self.id_prefix)
         form = self.form(state, body)
-        generation = Generation(engine, body, identity, model, form, adapter)
-        prompts = await self.prompts(engine, body)
-        if form is not None and form.wanted:
-            form = generation.force(form, prompts[0])
-        elif form is not None:
-            generation.bound(form, prompts[0])
-        if state.settings.schema_keywords == "lenient":
-            await generation.relax(ignored(request))
+        async with naming_field(body, engine.io_processor):
+            generation = Generation(engine, body, identity, model, form, adapter)
+            prompts = await self.prompts(engine, body)
+            if form is not None and form.wanted:
+                form = generation.force(form, prompts[0])
+            elif form is not None:
+                generation.bound(form, prompts[0])
+            if state.settings.schema_keywords == "lenient":
+                await generation.relax(ignored(request))
         streams = generation.start(prompts)
         bases = generation.choice_bases(len(streams))
         return Begun(generation.context, streams, bases, form)
@@ -195,7 +197,9 @@ class Generation:
             kv_transfer_params=self._body.kv_transfer_params,
             add_special_tokens=self._body.adds_special_tokens,
         )
-        return cast("OutputStream", outputs)
+        if self._params.structured_output is None:
+            return cast("OutputStream", outputs)
+        return with_field(outputs, self._body, self._engine.io_processor)
 
     def choice_bases(self, num_prompts: int) -> dict[str, int]:
         """Id of each prompt → index of its first choice."""

@@ -59,6 +59,20 @@ def chat_fields(body: Any, ignore: Ignore, *, needs_max_tokens: bool = True) -> 
     return fields
 
 
+def field_names(fields: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, str]:
+    """Paths of a request's fields by those of the chat's `fields` that were made of them."""
+    places = {tool.get("name"): place for place, tool in enumerate(body.get("tools") or ())}
+    form = "output_format" if body.get("output_format") is not None else "output_config.format"
+    names = {"response_format.json_schema": form}
+    for index, tool in enumerate(fields.get("tools", ())):
+        place = places.get(tool["function"].get("name"), index)
+        for path in (f"tools[{index}]", f"tools.{index}"):
+            own = path.replace(str(index), str(place))
+            names[f"{path}.function.parameters"] = f"{own}.input_schema"
+            names[f"{path}.function"] = own
+    return names
+
+
 def _check_stop(value: Any) -> None:
     texts = [value] if isinstance(value, str) else value
     is_valid = isinstance(texts, list) and len(texts) <= MAX_STOP_STRINGS

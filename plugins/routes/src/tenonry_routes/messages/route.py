@@ -11,7 +11,7 @@ from starlette.responses import Response
 from tenonry_routes.messages.answer import MessageStream, event, whole_message
 from tenonry_routes.messages.document import BODY, COUNTED
 from tenonry_routes.messages.names import check_names
-from tenonry_routes.messages.request import chat_fields
+from tenonry_routes.messages.request import chat_fields, field_names
 
 TYPES = {
     400: "invalid_request_error",
@@ -64,7 +64,8 @@ def build(context: Any) -> APIRouter:
             body = await chats.read(request)
             fields = chats.fields(request)
             check_names(body, fields)
-            answer = await chats.chat(request, chat_fields(body, fields.ignore))
+            chat = chat_fields(body, fields.ignore)
+            answer = await chats.chat(request, chat, field_names(chat, body))
             if not body.get("stream"):
                 parts = await chats.whole(request, answer)
                 return chats.answer(whole_message(answer, parts))

@@ -12,7 +12,7 @@ from tenonry_routes.responses.answer import ResponseWriter
 from tenonry_routes.responses.document import BODY
 from tenonry_routes.responses.names import check_names
 from tenonry_routes.responses.request import chat_fields
-from tenonry_routes.responses.tools import own_names
+from tenonry_routes.responses.tools import field_names, own_names
 
 EVENTS = "text/event-stream"
 
@@ -30,7 +30,8 @@ def build(context: Any) -> APIRouter:
         body = await chats.read(request)
         fields = chats.fields(request)
         check_names(body, fields)
-        answer = await chats.chat(request, chat_fields(body, fields.ignore))
+        chat = chat_fields(body, fields.ignore)
+        answer = await chats.chat(request, chat, field_names(chat, body.get("tools")))
         writer = ResponseWriter(
             answer, body, lambda text: chats.count_text(request, text), own_names(body.get("tools"))
         )

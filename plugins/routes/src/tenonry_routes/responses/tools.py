@@ -39,6 +39,17 @@ def own_names(tools: Any) -> dict[str, OwnName]:
     }
 
 
+def field_names(fields: Mapping[str, Any], tools: Any) -> dict[str, str]:
+    """Paths of a request's fields by those of the chat's `fields` that were made of them."""
+    places = {joined_name(space, tool.get("name")): place for place, space, tool in _entries(tools)}
+    names = {"response_format.json_schema": "text.format"}
+    for index, tool in enumerate(fields.get("tools", ())):
+        place = places.get(tool["function"].get("name"), "tools")
+        names[f"tools[{index}].function"] = place
+        names[f"tools.{index}.function"] = place
+    return names
+
+
 def add_tools(fields: dict[str, Any], body: Mapping[str, Any], ignore: Ignore) -> None:
     """Put tools and the choice among them into the fields of a chat. Raises RequestError."""
     tools = body.get("tools")
