@@ -53,6 +53,27 @@ class TestHooks:
         manager.register(importlib.import_module("shy_hooks"))
         assert resolve("good", manager).target == "acme:Mine"
 
+    def test_the_kernels_answer_follows_every_default(self, acme):
+        """A `trylast` hook is a default that any plain one overrides; entry points answer what is left."""
+
+        def answering(target: str, **marks: bool) -> object:
+            class Hooks:
+                @hookimpl(**marks)
+                def tenonry_get_stat_logger(self, name: str) -> str | None:
+                    return target if name == "good" else None
+
+            return Hooks()
+
+        source = STAT_LOGGER + "class Default(Mine): ...\nclass Plain(Mine): ...\n"
+        (acme.folder / "others.py").write_text(source, "utf-8")
+        manager = PluginManager(discover=False)
+        assert resolve("good", manager).target == "acme:Mine"
+        manager.register(answering("others:Default", trylast=True))
+        assert resolve("good", manager).target == "others:Default"
+        manager.register(answering("others:Plain"))
+        manager.register(answering("others:Mine", trylast=True))
+        assert resolve("good", manager).target == "others:Plain"
+
     def test_hooks_see_the_configuration(self, acme):
         class Hooks:
             @hookimpl

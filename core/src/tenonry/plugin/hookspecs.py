@@ -16,7 +16,8 @@ module. An installed one that has nothing to do, such as without a variable that
 that returns True it is not called, and does not stand among the plugins in use.
 
 Order: the implementation that was registered last is called first; those marked `@hookimpl(trylast=True)` come at the
-end, and the kernel's own answer, the entry points, after all of them. Hooks that choose something stop at the first
+end, as defaults that any other one overrides. The kernel's own implementation of a choosing hook, which reads the entry
+points, is `trylast` as well and the last of all. Hooks that choose something stop at the first
 answer other than None; the others call every implementation.
 
 Exceptions: those of `tenonry.errors` end the start with their own message and the hook module. Any other one,
@@ -45,7 +46,7 @@ def tenonry_get_executor(name: str, config: EngineConfig) -> str | None:
 
     Called once, with what stands behind `--executor` and the complete configuration. Answer "module:Class", a subclass
     of `tenonry.interfaces.executor.Executor`, or None for a name that is not yours; None from all hook modules leaves
-    the answer to the entry points in `tenonry.executors`. For an exception see the top of this page.
+    the answer to the kernel's own implementation, which reads the entry points in `tenonry.executors`. For an exception see the top of this page.
 
         @hookimpl
         def tenonry_get_executor(name, config):

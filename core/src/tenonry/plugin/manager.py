@@ -1,7 +1,7 @@
 """Chooses plugins: one resolver for every kind, at start-up, in the process that starts the engines.
 
-`module:Class` and `path.py:Class` are taken as written; for any other name the hook modules are asked, and when none
-answers, the entry points of the kind's group.
+`module:Class` and `path.py:Class` are taken as written. Any other name goes to the hook of its kind, whose last
+implementation is the kernel's own: the entry points of the kind's group.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import contextlib
 import hashlib
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -42,6 +43,17 @@ from tenonry.plugin.plan import PluginPlan, import_target, load_class
 from tenonry.point import Point
 
 
+def _entry_points_of(kind: Kind) -> Callable[[str], PluginRecord | None]:
+    @hookspecs.hookimpl(trylast=True)
+    def answer(name: str) -> PluginRecord | None:
+        return find_entry_point(kind, name)
+
+    return answer
+
+
+OWN_ANSWERS = SimpleNamespace(**{kind.hook: _entry_points_of(kind) for kind in KINDS.values()})
+
+
 class PluginManager:
     """Hook modules and the resolver. `discover=False` registers no installed hook module (tests, embedding)."""
 
@@ -50,6 +62,7 @@ class PluginManager:
         self._pluggy.add_hookspecs(hookspecs)
         self.hook: Any = self._pluggy.hook
         self.hook_modules: list[PluginRecord] = []
+        self._pluggy.register(OWN_ANSWERS, "tenonry")
         if discover:
             self._load_hook_modules(policy or PluginPolicy())
 
@@ -74,6 +87,9 @@ class PluginManager:
         try:
             self._pluggy.register(module, name=name)
             self._pluggy.check_pending()
+            # Of several that are `trylast`, the one that was registered last is called last.
+            self._pluggy.unregister(OWN_ANSWERS)
+            self._pluggy.register(OWN_ANSWERS, "tenonry")
         except (ValueError, pluggy.PluginValidationError) as error:
             if self._pluggy.is_registered(module):
                 self._pluggy.unregister(module)
@@ -108,12 +124,12 @@ class PluginManager:
         return record
 
     def _find(self, kind: Kind, choice: PluginChoice, config: EngineConfig) -> PluginRecord:
-        """For a plain name the answer of a hook module, else the entry point."""
-        target = None
-        if ":" not in choice.name:
-            target = self.call(kind.hook, name=choice.name, config=config)
-        if target is None:
-            return _find_record(kind, choice)
+        """For a plain name the answer of its hook."""
+        if ":" in choice.name:
+            return qualified_record(kind.kind, choice)
+        target = self.call(kind.hook, name=choice.name, config=config)
+        if target is None or isinstance(target, PluginRecord):
+            return _entry_record(kind, choice, target)
         try:
             record = _target_record(kind.kind, choice, str(target))
             load_class(record)
@@ -205,7 +221,11 @@ def _find_record(point: Point, choice: PluginChoice) -> PluginRecord:
     """The record of `module:Class`, `path.py:Class` or an entry point's name. Raises PluginNotFound."""
     if ":" in choice.name:
         return qualified_record(point.kind, choice)
-    found = find_entry_point(point, choice.name)
+    return _entry_record(point, choice, find_entry_point(point, choice.name))
+
+
+def _entry_record(point: Point, choice: PluginChoice, found: PluginRecord | None) -> PluginRecord:
+    """The record of an entry point, with the options of the choice. Raises PluginNotFound."""
     if found is None:
         raise not_found(point, choice.name)
     check_requirements(found.distribution)
