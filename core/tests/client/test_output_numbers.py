@@ -57,6 +57,16 @@ class TestWaiting:
 
 
 class TestNumbers:
+    def test_the_weight_version_of_the_newest_tokens(self):
+        front = EnginelessFrontEnd()
+        first, second = front.open("a"), front.open("b")
+        for version, tokens in (("", {1: "a", 2: "b"}), ("v1", {1: "c"}), ("v2", {1: "d"})):
+            news = frame(tokens)
+            news.weight_version = version
+            front.outputs.absorb(news)
+            front.outputs.flush()
+        assert (take(first).weight_version, take(second).weight_version) == ("v2", "")
+
     def test_times_of_a_request(self):
         front = EnginelessFrontEnd(log_stats=True)
         stream = front.open("r", "hi", max_tokens=7)

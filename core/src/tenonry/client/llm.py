@@ -175,9 +175,11 @@ class LLM(BlockingDelegations):
                     refused = self.engine_core.add_request(request)
                     if refused is not None:
                         self._outputs.absorb(EngineCoreOutputs(finished=[refused]))
-            while len(self._outputs):
+            num_open = len(self._outputs)
+            while num_open:
                 self._step()
-                progress(len(streams) - len(self._outputs))
+                if num_open != (num_open := len(self._outputs)):
+                    progress(len(streams) - num_open)
         except BaseException:
             handles = self._outputs.abort(self._outputs.request_ids())
             if self._dead is None:

@@ -18,7 +18,6 @@ from tenonry.client.io_calls import io_call, io_fault
 from tenonry.client.logprobs import logprob_entry
 from tenonry.client.request_ends import finished_stats, log_added, log_end
 from tenonry.client.stream import Completion, Stream
-from tenonry.client.weight_versions import WeightVersions
 from tenonry.errors import EngineGenerateError, RequestError
 from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput, ScheduledOutput
@@ -55,7 +54,6 @@ class OutputProcessor:
         self.touched: list[Completion] = []
         self._aborts: list[int] = []  # handles that have ended here and not in the engine
         self._iterations: dict[int, IterationStats] = defaultdict(IterationStats)  # by engine
-        self._versions = WeightVersions()
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -121,7 +119,7 @@ class OutputProcessor:
                 if completion.finish_reason is None:
                     self._finish(completion, FinishReason.ABORT, None)
             stream.notify()
-        return self._take_aborts()
+        return self.flush(0)
 
     def live_handles(self) -> list[int]:
         """Handles that the engine still runs."""
@@ -165,7 +163,9 @@ class OutputProcessor:
             self._absorb_logprobs(handles, outputs)
         for event in outputs.scheduled:
             self._on_scheduled(outputs.engine_index, event)
-        self._versions.read(outputs, self._streams.values())
+        if outputs.weight_version:
+            for completion in filter(None, map(completions.get, handles)):
+                completion.stream.weight_version = outputs.weight_version
         for finished in outputs.finished:
             self._on_finished(finished)
 
@@ -245,9 +245,6 @@ class OutputProcessor:
         for completion in touched:
             self._push_received(completion, now)
             completion.stream.notify()
-        return self._take_aborts()
-
-    def _take_aborts(self) -> list[int]:
         aborts = self._aborts
         self._aborts = []
         return aborts

@@ -46,7 +46,8 @@ def tenonry_get_executor(name: str, config: EngineConfig) -> str | None:
 
     Called once, with what stands behind `--executor` and the complete configuration. Answer "module:Class", a subclass
     of `tenonry.interfaces.executor.Executor`, or None for a name that is not yours; None from all hook modules leaves
-    the answer to the kernel's own implementation, which reads the entry points in `tenonry.executors`. For an exception see the top of this page.
+    the answer to the kernel's own implementation, which reads the entry points in `tenonry.executors`. For an exception
+    see the top of this page.
 
         @hookimpl
         def tenonry_get_executor(name, config):
