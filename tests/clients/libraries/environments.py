@@ -23,10 +23,13 @@ def python_with(requirements: str) -> list[str]:
     source = HERE / requirements
     folder = _folder(Path(requirements).stem, source.read_bytes() + sys.version.encode())
     python = folder / "bin" / "python"
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    _make(
-        folder, [[sys.executable, "-m", "venv", folder], [*pip, "-r", source]], Path(requirements)
-    )
+    # The pip of this environment, and nothing compiled: programs compile what they import, a part of all.
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-compile"]
+    commands: list[list[object]] = [
+        [sys.executable, "-m", "venv", "--without-pip", folder],
+        [*pip, "--quiet", "--disable-pip-version-check", "-r", source],
+    ]
+    _make(folder, commands, Path(requirements))
     return [str(python)]
 
 
