@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Set up this repository and work with it. Needs Python 3.11, 3.12 or 3.13 and nothing else.
+"""Set up this repository and work with it. Needs Python 3.11 to 3.14 and nothing else.
 
     python3 dev.py run [WORDS]                 tenonry WORDS; without words: serve the demo model
     python3 dev.py test [PYTEST ARGUMENTS]     all tests, some at a time, or those that the arguments choose
@@ -93,7 +93,7 @@ NICENESS = 10
 TRIED_AGAIN = 2  # tests, at most; more failures are no race
 # In a process of their own: Ray may end a process whose cluster is lost.
 ALONE = ("executors/ray/tests", "tests/integration/test_ray.py")
-SUPPORTED = ((3, 11), (3, 12), (3, 13))
+SUPPORTED = ((3, 11), (3, 12), (3, 13), (3, 14))
 # Lines of pip that report progress; an error is among the others.
 PROGRESS = re.compile(
     r"\s*(Requirement already|Looking in|Obtaining|Collecting|Using cached|Downloading|Preparing|Getting"
@@ -136,7 +136,7 @@ def need_python() -> None:
         if probe.returncode == 0:  # else a launcher without its Python, as pyenv has them
             os.execv(other, [other, str(ROOT / "dev.py"), *sys.argv[1:]])
     stop(
-        f"needs Python 3.11, 3.12 or 3.13; this is {sys.version_info[0]}.{sys.version_info[1]} "
+        f"needs Python 3.11 to 3.14; this is {sys.version_info[0]}.{sys.version_info[1]} "
         f"({sys.executable}) and none of them is on the PATH. Install one and run: python3.13 dev.py"
     )
 

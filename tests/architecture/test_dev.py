@@ -627,7 +627,7 @@ def test_unknown_distribution_is_refused_with_the_known_ones(dev: ModuleType):
 def test_unsupported_python_is_refused_by_name(dev: ModuleType, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "version_info", (3, 10, 4))
     monkeypatch.setattr(dev.shutil, "which", lambda _name: None)
-    with pytest.raises(SystemExit, match=r"needs Python 3\.11, 3\.12 or 3\.13; this is 3\.10"):
+    with pytest.raises(SystemExit, match=r"needs Python 3\.11 to 3\.14; this is 3\.10"):
         dev.need_python()
 
 
@@ -640,7 +640,7 @@ def test_unsupported_python_hands_over_to_one_that_starts(
         (tmp_path / name).chmod(0o755)
     calls = []
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sys, "version_info", (3, 14, 0))
+    monkeypatch.setattr(sys, "version_info", (3, 15, 0))
     monkeypatch.setattr(
         dev.os, "execv", lambda path, arguments: calls.append((path, arguments)) or sys.exit(0)
     )

@@ -142,7 +142,7 @@ def _fields(holder: Any) -> set[str]:
     annotations = {
         name
         for cls in getattr(holder, "__mro__", ())
-        for name in vars(cls).get("__annotations__", {})
+        for name in inspect.get_annotations(cls)
     }
     return annotations | set(getattr(holder, "model_fields", {}))
 
