@@ -83,7 +83,7 @@ while pending:
 """
 AT_A_TIME = 2  # environments of distributions: one per core
 PARTS = 2  # of what is pinned beside torch; each pip waits for downloads, too
-TESTERS = AT_A_TIME + 1  # tests wait for processes, too, and leave a part of the cores idle
+TESTERS = 2 * AT_A_TIME  # tests wait for processes, too, and leave a third of the cores' time idle
 # In a clone that is new, one tester compiles the test files, and the others, which begin later, find them compiled.
 HEAD_START_S = 7
 LAST_COMPILED = "tests/architecture/__pycache__/test_size.*"
