@@ -140,9 +140,7 @@ def _has(holder: Any, path: list[str]) -> bool:
 
 def _fields(holder: Any) -> set[str]:
     annotations = {
-        name
-        for cls in getattr(holder, "__mro__", ())
-        for name in inspect.get_annotations(cls)
+        name for cls in getattr(holder, "__mro__", ()) for name in inspect.get_annotations(cls)
     }
     return annotations | set(getattr(holder, "model_fields", {}))
 
