@@ -18,14 +18,13 @@ from tenonry.interfaces.io_processor import IOProcessor, IOProcessorContext, Pro
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
 from tenonry.interfaces.plugin import NoOptions, Plugin, PluginOptions
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
-from tenonry.interfaces.worker import Worker, WorkerContext, call_worker
+from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.outputs import RequestOutput
 from tenonry.plugin import hookspecs
 from tenonry.plugin.checks import supported_versions
 from tenonry.plugin.kinds import HOOK_MODULES, KINDS, POINTS
 from tenonry.request import Request
 from tenonry.stats import StatRecord
-from tenonry_testkit.fakes import FakeWorker
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.kernel.engine import fake_config
 from tenonry_testkit.kernel.engine import request as make_request
@@ -251,19 +250,3 @@ class TestLightness:
             "multiprocessing.context"
         }
         assert not {name for name in loaded if name.startswith("tenonry_")}
-
-
-class Positional(FakeWorker):
-    """Written before keyword arguments."""
-
-    def call(self, method, args=()):
-        return [method, *args]
-
-
-def test_a_worker_without_keyword_arguments_is_called_as_it_was():
-    worker = object.__new__(Positional)
-    assert call_worker(worker, "echo", [1], {}) == ["echo", 1]
-    with pytest.raises(
-        Unsupported, match=r"Positional takes no keyword arguments.*'echo'.*\['b'\]"
-    ):
-        call_worker(worker, "echo", [1], {"b": 2})

@@ -146,7 +146,7 @@ class PooledExecutor(Executor):
             pipe.send(("execute_model", (output,)))
         return StepOfPool(self)
 
-    def call(self, method, args=(), timeout=None):
+    def call(self, method, args=(), timeout=None, kwargs=None):
         return self.pool.ask(self.count, "call", method, list(args))
 
     def shutdown(self) -> None:

@@ -83,34 +83,12 @@ class PluginRecord(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
         return msgspec.structs.replace(self, source="", path="", options={})
 
 
-class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The configuration in use, for stat loggers that report it. It never leaves the machine by itself."""
-
-    architecture: str
-    dtype: str
-    block_size: int
-    gpu_memory_utilization: float
-    kv_cache_bytes: int | None
-    quantization: str | None = None
-    enable_lora: bool = False
-    enable_prefix_caching: bool
-    enforce_eager: bool
-    tensor_parallel_size: int
-    data_parallel_size: int
-    pipeline_parallel_size: int
-    kv_connector: str | None
-    kv_cache_dtype: str = "auto"
-    enable_expert_parallel: bool = False
-    all2all_backend: str | None = None
-    disable_custom_all_reduce: bool = False
-    context: str = "library"
-
-
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Facts learnt at start-up; replaced as a whole when they change. `num_gpu_blocks` is the sum over engines.
 
     `tasks`: those of PoolingParams that requests may ask for, and how many numbers answer each; a model that has any
-    does not generate.
+    does not generate. `usage`: the configuration in use, as plain values: settings that are not the default, without
+    options of plugins, and facts learnt at start-up. It is for stat loggers, and never leaves the machine by itself.
     """
 
     model: str
@@ -120,5 +98,5 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     engine_indexes: tuple[int, ...] = (0,)
     plugins: tuple[PluginRecord, ...] = ()
-    usage: UsageRecord | None = None
+    usage: dict[str, Any] = {}
     tasks: dict[str, int] = {}

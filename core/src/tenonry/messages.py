@@ -10,14 +10,14 @@ from __future__ import annotations
 import enum
 import struct
 import time
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
 from tenonry.info import PluginRecord
 from tenonry.outputs import FinishReason
-from tenonry.sampling_params import SamplingParams
+from tenonry.sampling_params import SamplingParams, needs
 from tenonry.stats import SchedulerStats
 from tenonry.step import I32, NO_ROWS, Adapter, Media, PromptLogprobs, TokenLogprobs
 
@@ -54,9 +54,9 @@ class EngineCoreRequest(
     bad_words: tuple[tuple[int, ...], ...] = ()
     cache_salt: str | None = None
     tags: dict[str, str | float] = {}
-    adapter: Adapter | None = None
-    features: dict[str, np.ndarray] | None = None
-    media: Media | None = None
+    adapter: Annotated[Adapter | None, needs("lora")] = None
+    features: Annotated[dict[str, np.ndarray] | None, needs("features")] = None
+    media: Annotated[Media | None, needs("media")] = None
     kv_transfer_params: dict[str, Any] | None = None
     trace_headers: dict[str, str] | None = None
     data_parallel_rank: int | None = None

@@ -51,11 +51,9 @@ class Request:
             self.token_ids = np.concatenate(
                 [source.prompt_token_ids, np.asarray(source.output_token_ids, np.int32)]
             )
-        max_tokens = source.sampling_params.max_tokens
-        longest = max_model_len if max_tokens is None else self.num_prompt_tokens + max_tokens
-        # Nothing is computed of the one token of a pooling request.
-        most = max_model_len + (source.sampling_params.pooling is not None)
-        self.max_total_tokens = min(most, longest)
+        self.max_total_tokens = source.sampling_params.max_total_tokens(
+            self.num_prompt_tokens, max_model_len
+        )
         self.status = RequestStatus.WAITING
         self.row = -1
         self.num_cached_tokens = -1  # −1 until first scheduled

@@ -9,11 +9,10 @@ from __future__ import annotations
 import enum
 import operator
 import reprlib
-from collections.abc import Collection, Mapping, Sequence, Sized
-from typing import Any
+from collections.abc import Collection, Sequence, Sized
+from typing import Annotated, Any
 
 import msgspec
-import numpy as np
 
 from tenonry.errors import RequestError
 
@@ -27,8 +26,6 @@ MAX_BAD_WORDS = 256
 MAX_ALLOWED_TOKEN_IDS = 262_144
 MAX_GRAMMAR_BYTES = 262_144  # of a structured output's texts together, in UTF-8
 MAX_START_AFTER = 64
-MAX_ARRAYS = 4096
-MAX_ARRAY_BYTES = 1 << 28  # of the features of a request, or of its media
 MAX_TOKENS = 2**31 - 1
 MAX_TOKEN_ID = 2**31 - 1
 
@@ -46,23 +43,6 @@ def check_token_ids(field: str, token_ids: Collection[int], largest: int = MAX_T
             raise RequestError(f"{field} holds token id {token_id}; ids are 0 to {largest}", field)
 
 
-def check_arrays(field: str, arrays: Mapping[str, Any]) -> None:
-    """Raises RequestError for too many arrays or bytes, and for what is no array of numbers or booleans."""
-    check_count(field, arrays, MAX_ARRAYS)
-    num_bytes = 0
-    for name, array in arrays.items():
-        if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-            raise RequestError(
-                f"{field}: '{name:.80}' must be a numpy array of numbers or booleans, not {array!r:.40}",
-                field,
-            )
-        num_bytes += array.nbytes
-    if num_bytes > MAX_ARRAY_BYTES:
-        raise RequestError(
-            f"{field} has {num_bytes} bytes; at most {MAX_ARRAY_BYTES} are allowed", field
-        )
-
-
 def check_type(field: str, value: Any, kind: Any) -> None:
     """Raises RequestError for what a decoder of `kind` would refuse."""
     try:
@@ -71,6 +51,11 @@ def check_type(field: str, value: Any, kind: Any) -> None:
         raise RequestError(
             f"{field}={reprlib.repr(value)} has the wrong type: {error}", field
         ) from None
+
+
+def needs(capability: str) -> msgspec.Meta:
+    """Annotation of a request's field: a worker without this capability rejects all but None."""
+    return msgspec.Meta(extra={"capability": capability})
 
 
 class OutputKind(enum.IntEnum):
@@ -170,8 +155,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     detokenize: bool = True
-    structured_output: StructuredOutput | None = None
-    pooling: PoolingParams | None = None
+    structured_output: Annotated[StructuredOutput | None, needs("grammar")] = None
+    pooling: Annotated[PoolingParams | None, needs("pooling")] = None
     output_kind: OutputKind = OutputKind.CUMULATIVE
     extra_args: dict[str, Any] | None = None
 
@@ -207,6 +192,17 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     @property
     def is_greedy(self) -> bool:
         return self.temperature == 0.0
+
+    @property
+    def generates(self) -> bool:
+        """True if the output is tokens. Otherwise the one token that ends the request is never computed from."""
+        return self.pooling is None
+
+    def max_total_tokens(self, num_prompt_tokens: int, max_model_len: int) -> int:
+        """Length, prompt included, at which a request with this prompt ends at the latest."""
+        if self.max_tokens is None:
+            return max_model_len
+        return min(max_model_len + (not self.generates), num_prompt_tokens + self.max_tokens)
 
 
 def _check_field(info: msgspec.structs.FieldInfo, value: Any) -> None:

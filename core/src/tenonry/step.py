@@ -7,19 +7,40 @@ real one alike.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tenonry.errors import ErrorCode
-from tenonry.sampling_params import SamplingParams, StructuredOutput
+from tenonry.errors import ErrorCode, RequestError
+from tenonry.sampling_params import SamplingParams, StructuredOutput, check_count
 
 I32 = NDArray[np.int32]
 NO_ROWS: I32 = np.empty(0, np.int32)
 NO_ROWS.setflags(write=False)
 KNOWN_TO_WORKER = -1  # in `next_token`: the id was sent with the row, or the worker sampled it
+MAX_NAME_CHARS = 256  # request id, cache salt, name and digest of an adapter
+MAX_ARRAYS = 4096
+MAX_ARRAY_BYTES = 1 << 28  # of the features of a request, or of its media
+
+
+def check_arrays(field: str, arrays: Mapping[str, Any]) -> None:
+    """Raises RequestError for too many arrays or bytes, and for what is no array of numbers or booleans."""
+    check_count(field, arrays, MAX_ARRAYS)
+    num_bytes = 0
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+            raise RequestError(
+                f"{field}: '{name:.80}' must be a numpy array of numbers or booleans, not {array!r:.40}",
+                field,
+            )
+        num_bytes += array.nbytes
+    if num_bytes > MAX_ARRAY_BYTES:
+        raise RequestError(
+            f"{field} has {num_bytes} bytes; at most {MAX_ARRAY_BYTES} are allowed", field
+        )
 
 
 class Adapter(msgspec.Struct, array_like=True, frozen=True):
@@ -27,6 +48,13 @@ class Adapter(msgspec.Struct, array_like=True, frozen=True):
 
     name: str
     digest: str
+
+    def __post_init__(self) -> None:
+        if max(len(self.name), len(self.digest)) > MAX_NAME_CHARS:
+            raise RequestError(f"adapter has more than {MAX_NAME_CHARS} characters", "adapter")
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
 
 
 class Media(msgspec.Struct, array_like=True, frozen=True):
@@ -56,7 +84,10 @@ class NewRow(msgspec.Struct, array_like=True, kw_only=True):
     any ids where a sliding group no longer reads; for a recurrent group the state slot that the row starts from, or
     nothing if `num_computed` is 0.
     `stop_token_ids`: all ids that end the request, for min_tokens; `bad_words`: token id sequences.
+    `DISTINCT`: setting, unless 0, that bounds the different values of a field in the rows of one step.
     """
+
+    DISTINCT: ClassVar[dict[str, str]] = {"adapter": "max_loras"}
 
     row: int
     handle: int

@@ -40,7 +40,7 @@ class TestStatLoggers:
         served.run(main())
         served.engine.shutdown()
         (info,) = observer.infos
-        assert info.usage is not None
+        assert info.usage["model"]
         assert info == served.engine.info
         assert sum(record.iteration.num_generation_tokens for record in observer.records) == 20
         assert any(record.scheduler.num_running == 1 for record in observer.records)

@@ -95,10 +95,8 @@ class TestCalls:
             "hook_module",
         }
         usage = engine.info.usage
-        assert usage is not None
-        assert usage.architecture == "FakeForCausalLM"
-        assert usage.tensor_parallel_size == 1
-        assert usage.context == "library"
+        assert usage["architecture"] == "FakeForCausalLM"
+        assert usage["context"] == "library"
         assert engine.stat_loggers == {}
         with pytest.raises(ValueError, match="has no tokenizer"):
             engine.get_tokenizer()

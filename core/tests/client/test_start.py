@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from tenonry.client.start import engine_info
 from tenonry.config.sources import make_config
 from tenonry.info import ModelInfo
@@ -41,21 +39,26 @@ def test_facts_of_several_engines():
 
 def test_the_record_says_what_is_in_use():
     """US-1: the record contains non-default values, and the resolved value of `auto`."""
-    usual = msgspec.structs.asdict(info().usage)
+    usual = info().usage
     assert usual["dtype"] == usual["kv_cache_dtype"] == "bfloat16"
-    assert info(kv_cache_dtype="int8").usage.kv_cache_dtype == "int8"
+    assert info(kv_cache_dtype="int8").usage["kv_cache_dtype"] == "int8"
     assert usual["architecture"] == "A"
     assert usual["block_size"] == 16
     assert usual["context"] == "library"
-    assert usual["kv_connector"] is usual["kv_cache_bytes"] is None
     changes: dict[str, Any] = {
         "gpu_memory_utilization": 0.5, "enable_prefix_caching": False, "enforce_eager": True,
         "tensor_parallel_size": 2, "pipeline_parallel_size": 3, "data_parallel_size": 4,
     }  # fmt: skip
     more = {"dtype": "float32", "kv_cache_memory_bytes": 5, "kv_connector": "k"}
-    used = msgspec.structs.asdict(info(context="server", **changes, **more).usage)
+    used = info(context="server", **changes, **more).usage
     expected = {
-        **usual, **changes, "dtype": "float32", "kv_cache_dtype": "float32", "kv_cache_bytes": 5, "kv_connector": "k",
-        "context": "server",
+        **usual, **changes, **more, "kv_cache_dtype": "float32", "kv_connector": {"name": "k"}, "context": "server",
+        "executor": {"name": "mp"},
     }  # fmt: skip
     assert used == expected
+
+
+def test_the_record_has_no_options_of_plugins():
+    """US-1: they may be secrets."""
+    (used,) = [info(scheduler={"name": "mine", "options": {"key": "secret"}}).usage]
+    assert used["scheduler"] == {"name": "mine"}

@@ -10,7 +10,6 @@ import pytest
 
 from tenonry.engine.request_checks import (
     MAX_BAD_WORD_TOKENS,
-    MAX_NAME_CHARS,
     MAX_STOP_IDS,
     MAX_TAG_CHARS,
     MAX_TAGS,
@@ -21,8 +20,8 @@ from tenonry.interfaces.request_check import RequestLimits
 from tenonry.messages import EngineCoreRequest, make_handle
 from tenonry.outputs import FinishReason
 from tenonry.request import Request, RequestStatus
-from tenonry.sampling_params import MAX_ARRAY_BYTES, PoolingParams, SamplingParams, StructuredOutput
-from tenonry.step import Adapter, Media
+from tenonry.sampling_params import PoolingParams, SamplingParams, StructuredOutput
+from tenonry.step import MAX_ARRAY_BYTES, MAX_NAME_CHARS, Adapter, Media
 
 MEDIA = Media(np.array([[0, 1]]), np.zeros((1, 32), np.uint8), [{}])
 LIMITS = RequestLimits(max_model_len=10, vocab_size=100)
@@ -119,8 +118,6 @@ class TestRefused:
             ),
             ({"request_id": None}, "request_id", f"more than {MAX_NAME_CHARS}"),
             ({"cache_salt": "x" * 257}, "cache_salt", "more than 256"),
-            ({"adapter": Adapter("x" * 257, "1f")}, "adapter", "more than 256"),
-            ({"adapter": Adapter("x", "1" * 257)}, "adapter", "more than 256"),
             (
                 {"features": {"a": [1]}},
                 "features",
@@ -183,6 +180,14 @@ class TestRefused:
         with pytest.raises(RequestError, match=text) as caught:
             check_request(made, unable)
         assert caught.value.param == param
+
+    @pytest.mark.parametrize(("name", "digest"), [("x" * 257, "1f"), ("x", "1" * 257)])
+    def test_an_adapter_with_a_long_name_is_refused_where_it_is_made_or_decoded(self, name, digest):
+        with pytest.raises(RequestError, match="adapter has more than 256") as caught:
+            Adapter(name, digest)
+        assert caught.value.param == "adapter"
+        with pytest.raises(msgspec.ValidationError, match="more than 256"):
+            msgspec.convert([name, digest], Adapter)
 
     def test_a_prompt_too_long_has_a_code_of_its_own(self):
         with pytest.raises(RequestError) as caught:

@@ -276,7 +276,7 @@ def test_a_step_has_rows_of_at_most_max_loras_adapters():
     validator.check(step(0, (0, 3, True), (1, 2, True), (2, 1, True), new=entering))
     second = new_row(2, 4, 2, 3, adapter=two)
     shared = step(1, (0, 1, True), (2, 2, True), gone=[2], new=[second])
-    expect(copy.deepcopy(validator), "max_loras", shared, "2 different adapters")
+    expect(copy.deepcopy(validator), "max_loras", shared, "2 different values of adapter")
     validator.check(step(1, (2, 2, True), gone=[2], new=[second]))  # alone in its step
     expect(copy.deepcopy(validator), "max_loras", step(2, (1, 1, True), (2, 1, True)))
     validator.check(step(2, (0, 1, True), (1, 1, True)))

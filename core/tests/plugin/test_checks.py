@@ -157,17 +157,6 @@ class Mine(Base):
         choice = PluginChoice(name=f"{path}:Mine")
         assert PluginManager(discover=False).resolve("stat_logger", choice, CONFIG)
 
-    def test_a_parameter_that_came_later_may_be_missing(self, tmp_path):
-        """An executor without keyword arguments for its ranks works, as long as none are given."""
-        path = tmp_path / "mine.py"
-        path.write_text(
-            "from tenonry_testkit.fakes import InstantExecutor\nclass Mine(InstantExecutor):\n"
-            "    def call(self, method, args=(), timeout=None): ...\n",
-            "utf-8",
-        )
-        choice = PluginChoice(name=f"{path}:Mine")
-        assert PluginManager(discover=False).resolve("executor", choice, CONFIG)
-
 
 class TestTheCheckOfAPlugin:
     BODY = RECORD + (

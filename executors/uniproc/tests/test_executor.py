@@ -109,23 +109,6 @@ def test_calls_reach_only_the_allow_list():
         executor.call("shutdown")
 
 
-class Positional(Recorder):
-    """Written before keyword arguments."""
-
-    def call(self, method, args=()):
-        return super().call(method, args)
-
-
-def test_a_worker_without_keyword_arguments_is_called_as_it_was():
-    executor = make(Positional)
-    executor.start()
-    assert executor.call("double", [21]) == [42]
-    with pytest.raises(
-        Unsupported, match=r"Positional takes no keyword arguments.*'double'.*\['number'\]"
-    ):
-        executor.call("double", kwargs={"number": 21})
-
-
 def test_more_than_one_rank_is_refused_with_the_remedy():
     with pytest.raises(ConfigError, match=r"= 2; use --executor mp"):
         make(tensor_parallel_size=2)

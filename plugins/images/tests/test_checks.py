@@ -9,8 +9,8 @@ from tenonry.errors import RequestError
 from tenonry.messages import EngineCoreRequest
 from tenonry.plugin.kinds import REQUEST_CHECKS
 from tenonry.plugin.manager import resolve_point
-from tenonry.sampling_params import MAX_ARRAYS, SamplingParams
-from tenonry.step import Media
+from tenonry.sampling_params import SamplingParams
+from tenonry.step import MAX_ARRAYS, Media
 from tenonry_images.checks import check_media
 
 LENGTH = 10

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import TenonryError
-from tenonry.info import EngineInfo, PluginRecord, UsageRecord
+from tenonry.info import EngineInfo, PluginRecord
 from tenonry.interfaces.stat_logger import StatLoggerContext
 from tenonry.plugin.checks import load_options
 from tenonry.plugin.manager import PluginManager
@@ -30,21 +30,14 @@ FINISHED = FinishedRequestStats(
     e2e_latency_s=3.0,
     ttft_s=1.0,
 )
-USAGE = UsageRecord(
-    architecture="LlamaForCausalLM",
-    dtype="bfloat16",
-    block_size=16,
-    gpu_memory_utilization=0.9,
-    kv_cache_bytes=1 << 20,
-    quantization=None,
-    enable_lora=False,
-    enable_prefix_caching=True,
-    enforce_eager=False,
-    tensor_parallel_size=2,
-    data_parallel_size=1,
-    pipeline_parallel_size=1,
-    kv_connector=None,
-)
+USAGE = {
+    "architecture": "LlamaForCausalLM",
+    "dtype": "bfloat16",
+    "block_size": 16,
+    "kv_cache_memory_bytes": 1 << 20,
+    "tensor_parallel_size": 2,
+    "context": "library",
+}
 
 
 def record(engine=0, scheduler=None, iteration=None) -> StatRecord:

@@ -69,7 +69,7 @@ class AnswersOutOfOrder(InstantExecutor):
 class CallsAnything(InstantExecutor):
     caught_by = "test_calls_are_limited_to_the_allow_list"
 
-    def call(self, method, args=(), timeout=None):
+    def call(self, method, args=(), timeout=None, kwargs=None):
         return [getattr(self.worker, method, print)(*args)]
 
 

@@ -107,7 +107,7 @@ class SamplesByTheStep(Unchecked):
 class CallsAnything(Unchecked):
     caught_by = "test_calls_are_limited_to_the_allow_list"
 
-    def call(self, method, args=()):
+    def call(self, method, args=(), kwargs=None):
         return getattr(self, method, lambda *args: None)(*args) if method != "__init__" else None
 
 

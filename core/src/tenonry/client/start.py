@@ -6,9 +6,11 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError
-from tenonry.info import EngineInfo, ModelInfo, PluginRecord, UsageRecord
+from tenonry.info import EngineInfo, ModelInfo, PluginRecord
 from tenonry.interfaces.io_processor import IOProcessor, IOProcessorContext
 from tenonry.logs import open_standard_streams
 from tenonry.messages import EngineFacts
@@ -71,12 +73,10 @@ def engine_info(
     engines: Sequence[EngineFacts],
     context: str = "library",
 ) -> EngineInfo:
-    """The facts known once every engine is ready. The usage record is for stat loggers; nothing is sent anywhere."""
+    """The facts known once every engine is ready."""
     dtype = model.dtype if config.dtype == "auto" else config.dtype
     kv_cache_dtype = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
     first = engines[0]
-    learnt = {"dtype", "block_size", "kv_connector", "kv_cache_dtype"}
-    same = config.model_dump(include={*UsageRecord.__struct_fields__} - learnt)
     return EngineInfo(
         model=model.name,
         served_model_name=(config.served_model_name or (config.model,))[0],
@@ -86,15 +86,12 @@ def engine_info(
         engine_indexes=tuple(sorted(engine.index for engine in engines)),
         plugins=plan.records(),
         tasks=first.tasks,
-        usage=UsageRecord(
-            enable_lora=config.max_loras > 0,
-            architecture=model.architecture,
-            dtype=dtype,
-            block_size=first.block_size,
-            kv_cache_bytes=config.kv_cache_memory_bytes,
-            kv_connector=config.kv_connector.name if config.kv_connector else None,
-            kv_cache_dtype=kv_cache_dtype,
-            context=context,
-            **same,
-        ),
+        usage={
+            **msgspec.json.decode(config.describe()),
+            "architecture": model.architecture,
+            "dtype": dtype,
+            "kv_cache_dtype": kv_cache_dtype,
+            "block_size": first.block_size,
+            "context": context,
+        },
     )

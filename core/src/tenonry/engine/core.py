@@ -74,7 +74,7 @@ class EngineCore:
         self.is_away = False  # it lacks the memory for any step
         self.refusal = ""  # why requests are refused
         self.weight_version = ""
-        self.in_wave = False
+        self.steps_together = False
         self._in_flight: deque[tuple[SchedulerOutput, StepFuture]] = deque()
         self._held_outputs: deque[OutputsByClient] = deque()
         self._arrivals = 0
@@ -264,8 +264,7 @@ class EngineCore:
     ) -> list[Any]:
         """Call a worker method of the allow-list on every rank, after draining the steps in flight."""
         self.collect_all()
-        more = (kwargs,) if kwargs else ()  # executors of others may take none
-        return self.executor.call(method, args, timeout, *more)
+        return self.executor.call(method, args, timeout, kwargs)
 
     # ------------------------------------------------------------------ statistics and faults
     def attach_stats(self, outputs_by_client: OutputsByClient, *, idle: bool) -> OutputsByClient:

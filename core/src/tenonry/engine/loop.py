@@ -127,7 +127,7 @@ class EngineLoop:
         companion = self._companion
         self._heartbeat.send()
         must_step = companion is not None and companion.must_step and self._stop_at is None
-        core.in_wave = must_step
+        core.steps_together = must_step
         if self._stop_at is None and not must_step and not core.has_work():
             self._rest()
         self._drain()

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from tenonry.errors import ErrorCode, RequestError
 from tenonry.interfaces.request_check import RequestLimits
 from tenonry.messages import EngineCoreRequest
-from tenonry.sampling_params import MAX_TOKEN_ID, check_arrays, check_count, check_token_ids
+from tenonry.sampling_params import MAX_TOKEN_ID, SamplingParams, check_count, check_token_ids
+from tenonry.step import MAX_NAME_CHARS, check_arrays
 
 MAX_TAGS = 16
 MAX_TAG_CHARS = 256
-MAX_NAME_CHARS = 256  # request id, cache salt, name and digest of an adapter
 MAX_STOP_IDS = 1024
 MAX_BAD_WORD_TOKENS = 4096
+NEEDED = {
+    info.name: meta.extra["capability"]
+    for kind in (EngineCoreRequest, SamplingParams)
+    for info in msgspec.structs.fields(kind)
+    for meta in getattr(info.type, "__metadata__", ())
+}  # field → capability that a worker needs for it
 
 
 def check_request(request: EngineCoreRequest, limits: RequestLimits) -> None:
@@ -47,18 +55,15 @@ def _check_prompt(request: EngineCoreRequest) -> None:
 
 
 def _check_length(request: EngineCoreRequest, max_model_len: int) -> None:
-    """A prompt leaves room for `min_tokens`, and for one token unless all of the answer is about the prompt."""
+    """A prompt leaves room for `min_tokens`, and for one token of output if there is any."""
     params = request.sampling_params
     room = max_model_len - len(request.prompt_token_ids)
-    remedy = (
-        "all for the prompt; shorten it, or give truncate_prompt_tokens=-1, which cuts it"
-        if params.pooling
-        else "and at least one must be left for the output; shorten the prompt"
-    )
-    if len(request.output_token_ids) >= room + bool(params.pooling):
+    least = int(params.generates)
+    if len(request.output_token_ids) > room - least:
         raise RequestError(
             f"the prompt has {max_model_len - room + len(request.output_token_ids)} tokens, but the context holds "
-            f"max_model_len={max_model_len} tokens {remedy}",
+            f"max_model_len={max_model_len} tokens and at least {least} must be left for the "
+            "output; shorten the prompt",
             "prompt",
             "context_length_exceeded",
         )
@@ -91,12 +96,8 @@ def _check_ids(request: EngineCoreRequest, largest: int) -> None:
 
 
 def _check_texts(request: EngineCoreRequest) -> None:
-    adapter = request.adapter
-    texts = {"request_id": request.request_id, "cache_salt": request.cache_salt}
-    if adapter is not None:
-        texts["adapter"] = max(adapter.name, adapter.digest, key=len)
-    for field, text in texts.items():
-        if len(text or "") > MAX_NAME_CHARS:
+    for field in ("request_id", "cache_salt"):
+        if len(getattr(request, field) or "") > MAX_NAME_CHARS:
             raise RequestError(f"{field} has more than {MAX_NAME_CHARS} characters", field)
     if len(request.tags) > MAX_TAGS:
         raise RequestError(f"{len(request.tags)} tags; at most {MAX_TAGS} are allowed", "tags")
@@ -110,14 +111,9 @@ def _check_texts(request: EngineCoreRequest) -> None:
 def _check_capabilities(
     request: EngineCoreRequest, worker: str, capabilities: frozenset[str]
 ) -> None:
-    needed = {
-        "adapter": ("lora", request.adapter),
-        "features": ("features", request.features),
-        "media": ("media", request.media),
-        "structured_output": ("grammar", request.sampling_params.structured_output),
-        "pooling": ("pooling", request.sampling_params.pooling),
-    }
-    for field, (capability, value) in needed.items():
+    for field, capability in NEEDED.items():
+        owner = request if hasattr(request, field) else request.sampling_params
+        value = getattr(owner, field)
         if value is not None and capability not in capabilities:
             raise RequestError(
                 f"{field}={value!r:.64}: worker '{worker}' does not support '{capability}'",

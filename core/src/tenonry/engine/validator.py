@@ -54,8 +54,11 @@ class StepValidator:
         # Rows that never run with a pending token: all where tokens are not fed back, else those with a grammar.
         self._waits = np.full(num_rows, not self._feeds_back)
         self._use = np.full(num_rows, FREE, np.int8)
-        self._max_loras = context.config.max_loras
-        self._adapter = np.zeros(num_rows, np.int64)  # hash of its digest, 0 for none
+        # The most different values of a field in one step (0: any number), and a hash of each row's value.
+        self._bounded = [
+            (field, setting, getattr(context.config, setting), np.zeros(num_rows, np.int64))
+            for field, setting in NewRow.DISTINCT.items()
+        ]
         self._row_of: dict[int, int] = {}  # by handle
         # A stay is the time that a request spends in a row: its number modulo the number of rows is the row.
         self._stay = np.zeros(num_rows, np.int64)
@@ -175,15 +178,14 @@ class StepValidator:
             if not self._windows[group]:
                 expect(count == (hit > 0), "one state per hit", "row %d has %d", row, count)
         self._check_fields(new, self._live[handle])
-        if new.sampling.max_tokens is not None:
-            longest += new.sampling.pooling is not None  # its token has no place to be computed
-            longest = min(longest, length - new.num_output + new.sampling.max_tokens)
-        self._limit[row] = longest
+        self._limit[row] = new.sampling.max_total_tokens(length - new.num_output, longest)
         self._total[row] = length
         self._pending[row] = 0
         self._waits[row] = not self._feeds_back or new.sampling.structured_output is not None
         self._use[row] = RUNNING
-        self._adapter[row] = hash(new.adapter.digest) if new.adapter else 0
+        for field, *_, column in self._bounded:
+            value = getattr(new, field)
+            column[row] = hash(value) if value else 0
         self._row_of[handle] = row
         self._stays += self._num_rows
         self._stay[row] = self._stays + row
@@ -256,9 +258,10 @@ class StepValidator:
         idle = row[self._use[row] != RUNNING]
         self._expect(not idle.size, "only running rows are scheduled", "rows %s do not run", idle)
         self._expect(self._distinct(row), "a row is scheduled once per step", "a row appears twice")
-        if self._max_loras:
-            found = np.count_nonzero(np.unique(self._adapter[row]))
-            self._expect(found <= self._max_loras, "max_loras", "%d different adapters", found)
+        for field, rule, most, column in self._bounded:
+            if most:
+                found = np.count_nonzero(np.unique(column[row]))
+                self._expect(found <= most, rule, "%d different values of %s", found, field)
         total = self._total[row] + self._ahead
         beyond = np.count_nonzero(seq_lens > total)
         self._expect(not beyond, "only existing tokens are computed", "num_tokens is too large")

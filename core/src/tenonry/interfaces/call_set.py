@@ -17,7 +17,7 @@ class Engine(Protocol):
     """An engine, for its engine halves.
 
     `index`: its rank. `held`: why nothing is stepped, or "". `is_away`: it lacks the memory for any step, including
-    those of lockstep. `refusal`: why requests are rejected, or "". `in_wave`: it steps with others. `weight_version`:
+    those of lockstep. `refusal`: why requests are rejected, or "". `steps_together`: it steps with others. `weight_version`:
     part of every output.
     """
 
@@ -26,7 +26,7 @@ class Engine(Protocol):
     is_away: bool
     refusal: str
     weight_version: str
-    in_wave: bool
+    steps_together: bool
     executor: Any
     plan: Any
     kv_connector: Any

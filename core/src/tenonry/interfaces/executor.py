@@ -88,10 +88,7 @@ class Executor(Plugin[ExecutorContext], ABC):
         timeout: float | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call a worker method of the allow-list on every rank; one result per rank. Raises Unsupported.
-
-        `kwargs` is given only when it is not empty, so an executor that has no such parameter works without it.
-        """
+        """Call a worker method of the allow-list on every rank; one result per rank. Raises Unsupported."""
 
     def on_failure(self, callback: Callable[[str], None]) -> None:
         """Call `callback(reason)`, from any thread, when a rank dies. One-process executors never do."""

@@ -167,20 +167,3 @@ class Worker(Plugin[WorkerContext], ABC):
 
     def shutdown(self) -> None:
         """Free the device. Called once."""
-
-
-def call_worker(
-    worker: Worker, method: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
-) -> Any:
-    """`Worker.call`, for executors: a worker written before keyword arguments is called without any.
-
-    Raises Unsupported if such a worker is given some.
-    """
-    if not kwargs:
-        return worker.call(method, args)
-    if "kwargs" not in inspect.signature(worker.call).parameters:
-        raise Unsupported(
-            f"worker {type(worker).__name__} takes no keyword arguments; "
-            f"give those of '{method}' by position: {sorted(kwargs)}"
-        )
-    return worker.call(method, args, kwargs)

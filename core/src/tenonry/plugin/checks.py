@@ -21,8 +21,6 @@ from tenonry.interfaces.plugin import NoOptions
 from tenonry.point import Point
 
 NEAR = 0.85
-# Parameters that came after the first release: callers look whether a class takes them.
-LATER = {"kwargs"}
 
 
 def supported_versions(interface: Any) -> range:
@@ -149,9 +147,8 @@ def _wrong_signature(found: type, base: type) -> str:
 
 
 def _takes(function: Any, declared: Any) -> bool:
-    """Return True if it can be called with all that is declared, later parameters excepted, and with the least."""
-    parameters = inspect.signature(declared).parameters.values()
-    every = [one for one in parameters if one.name not in LATER]
+    """Return True if it can be called with all that is declared, and with the least."""
+    every = inspect.signature(declared).parameters.values()
     required = [one for one in every if one.default is one.empty]
     own = inspect.signature(function, follow_wrapped=False)
     for given in (every, required):

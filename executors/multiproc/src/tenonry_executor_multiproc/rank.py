@@ -22,7 +22,7 @@ import msgspec
 from tenonry.config import EngineConfig
 from tenonry.errors import PluginFault, TenonryError
 from tenonry.info import ModelInfo, PluginRecord
-from tenonry.interfaces.worker import Worker, WorkerContext, call_worker
+from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig
 from tenonry.launch.supervise import STOP_SIGNAL
 from tenonry.plugin.plan import load_class
@@ -155,7 +155,7 @@ class Rank:
             call = self._calls.decode(packet.frames)
             method = call.method
             if packet.kind == Kind.CALL:
-                result = to_plain(call_worker(self._worker, call.method, call.args, call.kwargs))
+                result = to_plain(self._worker.call(call.method, call.args, call.kwargs))
             elif call.method == "stop":
                 return False
             else:

@@ -18,7 +18,7 @@ import msgspec
 from tenonry.config import EngineConfig
 from tenonry.errors import Unsupported
 from tenonry.info import ModelInfo
-from tenonry.interfaces.worker import Worker, WorkerContext, call_worker
+from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig
 from tenonry.logs import configure_logging
 from tenonry.plugin.checks import load_options
@@ -137,7 +137,7 @@ class RankActor:
         self.worker.warm_up()
 
     def _call(self, call: tuple[str, list[Any], dict[str, Any]]) -> Any:
-        return to_plain(call_worker(self.worker, *call))
+        return to_plain(self.worker.call(*call))
 
     def _check_health(self, _: None) -> None:
         self.worker.check_health()

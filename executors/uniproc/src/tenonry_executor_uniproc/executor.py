@@ -7,7 +7,7 @@ from typing import Any
 
 from tenonry.errors import ConfigError
 from tenonry.interfaces.executor import Executor, ExecutorContext
-from tenonry.interfaces.worker import Worker, WorkerContext, call_worker
+from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
 from tenonry.step import DoneFuture, ModelRunnerOutput, SchedulerOutput, StepFuture
 
@@ -72,7 +72,7 @@ class UniprocExecutor(Executor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """Call the worker directly; `timeout` cannot interrupt a call in the same thread and is ignored."""
-        return [call_worker(self.worker, method, args, kwargs)]
+        return [self.worker.call(method, args, kwargs)]
 
     def check_health(self) -> None:
         self.worker.check_health()

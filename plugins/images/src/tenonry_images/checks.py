@@ -9,7 +9,8 @@ import numpy as np
 from tenonry.errors import RequestError
 from tenonry.interfaces.request_check import RequestLimits
 from tenonry.messages import EngineCoreRequest
-from tenonry.sampling_params import check_arrays, check_type
+from tenonry.sampling_params import check_type
+from tenonry.step import check_arrays
 
 DIGEST_BYTES = 32
 

@@ -46,7 +46,7 @@ class EngineOperations:
 
     def is_stepping(self) -> bool:
         """Return True while engines in lockstep still step: those without held requests have dummy steps to finish."""
-        return self._core.in_wave
+        return self._core.steps_together
 
     def _apply(self) -> None:
         core = self._core

@@ -40,6 +40,13 @@ def check_task(request: EngineCoreRequest, limits: RequestLimits) -> None:
                 )
         if request.output_token_ids:
             raise RequestError("a pooling request has no output_token_ids", "output_token_ids")
+        if len(request.prompt_token_ids) > limits.max_model_len:
+            raise RequestError(
+                f"the prompt has {len(request.prompt_token_ids)} tokens, but the context holds max_model_len="
+                f"{limits.max_model_len} tokens; shorten it, or give truncate_prompt_tokens=-1, which cuts it",
+                "prompt",
+                "context_length_exceeded",
+            )
     elif tasks:
         raise RequestError(
             f"this model does not generate, it serves {', '.join(tasks)}: use {instead(tasks)}",

@@ -5,10 +5,11 @@ thread of one process; `render` may be called on any thread of it. prometheus_cl
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from tenonry.config import EngineConfig
 from tenonry.info import EngineInfo
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
@@ -21,6 +22,11 @@ from tenonry_stat_logger_prometheus.storage import Reading, Storage
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+
+
+DEFAULTS: dict[str, Any] = {
+    name: field.default for name, field in EngineConfig.model_fields.items()
+}  # of settings that `EngineInfo.usage` leaves out
 
 
 class PrometheusOptions(PluginOptions):
@@ -145,29 +151,30 @@ class PrometheusStatLogger(StatLogger):
 
     def _set_facts(self, info: EngineInfo) -> None:
         storage = self._storage
-        usage = info.usage
+        usage = DEFAULTS | info.usage
+        facts = {
+            **usage,
+            "max_model_len": info.max_model_len,
+            "enable_lora": usage.get("max_loras", 0) > 0,
+            "kv_connector": (usage["kv_connector"] or {}).get("name"),
+        }
         for name in ("plugin_info", "cache_config_info", "engine_info"):
             storage.remove(name)
         for plugin in info.plugins:
             storage.cell(
                 "plugin_info", plugin.kind, plugin.name, plugin.distribution, plugin.version
             ).value = 1
-        config = self.context.config
         cache = (
             info.block_size,
             info.num_gpu_blocks,
-            config.gpu_memory_utilization,
-            config.enable_prefix_caching,
+            usage["gpu_memory_utilization"],
+            usage["enable_prefix_caching"],
+            usage["kv_cache_memory_bytes"],
         )
-        size = usage.kv_cache_bytes if usage is not None else None
-        storage.cell("cache_config_info", *(_text(value) for value in (*cache, size))).value = 1
-        if usage is not None:
-            names = BY_NAME["engine_info"].labels[1:]
-            values = [
-                info.max_model_len if name == "max_model_len" else getattr(usage, name)
-                for name in names
-            ]
-            storage.cell("engine_info", *(_text(value) for value in values)).value = 1
+        storage.cell("cache_config_info", *map(_text, cache)).value = 1
+        if info.usage:
+            values = [facts.get(name) for name in BY_NAME["engine_info"].labels[1:]]
+            storage.cell("engine_info", *map(_text, values)).value = 1
 
 
 def _text(value: object) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tenonry.interfaces.executor import Executor, ExecutorContext
-from tenonry.interfaces.worker import Worker, WorkerContext, call_worker
+from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
 from tenonry.step import DoneFuture, ModelRunnerOutput, SchedulerOutput, StepFuture
 
@@ -48,7 +48,7 @@ class SoloExecutor(Executor):
         timeout: float | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        return [call_worker(self._worker, method, args, kwargs)]
+        return [self._worker.call(method, args, kwargs)]
 
     def shutdown(self) -> None:
         self._worker.shutdown()
