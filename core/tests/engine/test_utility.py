@@ -125,17 +125,6 @@ class TestArguments:
     def test_names_that_a_method_does_not_take_are_refused(self, core, method, args, kwargs, text):
         assert call(core, method, *args, **kwargs).failure == f"TypeError: {text}"
 
-    def test_an_executor_without_keyword_arguments_serves_those_given_by_position(
-        self, core, monkeypatch
-    ):
-        """One that was written before there were any."""
-
-        def old_call(method: str, args: Any = (), timeout: float | None = None) -> list[Any]:
-            return [core.executor.worker.call(method, args)]
-
-        monkeypatch.setattr(core.executor, "call", old_call)
-        assert result(core, "collective_rpc", "profile", [True]) == [True]
-
     def test_structs_are_converted(self, core, monkeypatch):
         class Point(msgspec.Struct):
             x: int
