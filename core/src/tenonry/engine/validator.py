@@ -56,7 +56,7 @@ class StepValidator:
         self._use = np.full(num_rows, FREE, np.int8)
         # The most different values of a field in one step (0: any number), and a hash of each row's value.
         self._bounded = [
-            (field, setting, getattr(context.config, setting), np.zeros(num_rows, np.int64))
+            (field, setting, getattr(context.config, setting, 0), np.zeros(num_rows, np.int64))
             for field, setting in NewRow.DISTINCT.items()
         ]
         self._row_of: dict[int, int] = {}  # by handle
