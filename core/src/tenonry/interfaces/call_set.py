@@ -17,8 +17,8 @@ class Engine(Protocol):
     """An engine, for its engine halves.
 
     `index`: its rank. `held`: why nothing is stepped, or "". `is_away`: it lacks the memory for any step, including
-    those of lockstep. `refusal`: why requests are rejected, or "". `steps_together`: it steps with others. `weight_version`:
-    part of every output.
+    those of lockstep. `refusal`: why requests are rejected, or "". `steps_together`: it steps with others.
+    `weight_version`: part of every output.
     """
 
     index: int
