@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tenonry.errors import EngineDeadError
+from tenonry.launch import supervise
 from tenonry.launch.supervise import STOP_SIGNAL
 from tenonry.sampling_params import OutputKind
 from tenonry_testkit.roles import eventually
@@ -120,6 +121,25 @@ class TestDeath:
         assert re.search(
             r"engine 0 \(pid \d+\) has sent no heartbeat for 2 s \(--step-timeout\)", caplog.text
         )
+
+    @pytest.mark.parametrize("is_busy", [False, True])
+    def test_an_engine_that_stays_stopped_is_killed(self, serve, caplog, monkeypatch, is_busy):
+        """Long before --step-timeout, which is 300 s."""
+        monkeypatch.setattr(supervise, "STOPPED_S", 2.0)
+        served = serve(worker=SLOW, engine_death="stop")
+
+        async def main() -> None:
+            stream = served.engine.generate([1], LONG, "r")
+            if is_busy:
+                await anext(stream)
+            os.kill(served.pid, signal.SIGSTOP)
+            with pytest.raises(EngineDeadError, match="signal SIGKILL"):
+                async for _ in stream:
+                    pass
+
+        served.run(main())
+        assert served.engine.errored
+        assert re.search(r"engine 0 \(pid \d+\) was stopped by a signal for 2 s", caplog.text)
 
     def test_an_idle_engine_and_one_with_a_long_call_live_on(self, serve):
         served = serve(step_timeout=1)

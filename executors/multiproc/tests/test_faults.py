@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from tenonry.errors import ConfigError, EngineDeadError, LaunchError, ModelError, Unsupported
+from tenonry.launch import supervise
 from tenonry.step import SchedulerOutput
 from tenonry_executor_multiproc import executor as executor_module
-from tenonry_executor_multiproc import ranks as ranks_module
 from tenonry_testkit.roles import eventually
 
 forked = pytest.mark.usefixtures("forked_children")
@@ -225,7 +225,7 @@ def test_a_stopped_rank_that_only_listens_is_found_when_it_is_too_far_behind(bui
 
 @forked
 def test_a_rank_that_stays_stopped_is_killed_while_the_engine_is_idle(build, monkeypatch):
-    monkeypatch.setattr(ranks_module, "STOPPED_S", 2.0)
+    monkeypatch.setattr(supervise, "STOPPED_S", 2.0)
     built = build()
     built.start()
     pids = built.pids

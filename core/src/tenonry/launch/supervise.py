@@ -3,7 +3,8 @@
 No child outlives its parent: each holds the read end of a pipe whose write end only the parent has, and ends when
 that closes. Children are plain `python -P -m tenonry.launch.child`; what they run is text on standard input.
 
-A child that can hang sends a `Heartbeat`, and is killed when it has been silent for too long.
+A child that can hang is watched: it is killed when it has sent no `Heartbeat` for too long, or stays stopped by a
+signal. What becomes of its own children is its affair.
 
 A child ignores the signals that reach a whole group of processes (a terminal's, systemd's): its parent received them
 as well and decides what they mean. The parent ends its children by STOP_SIGNAL.
@@ -38,6 +39,7 @@ STOP_SIGNAL = signal.SIGUSR1  # parent to child: finish and end; twice: end
 # numpy starts a thread per core when it is imported, for matrices that no child of ours multiplies with it.
 CHILD_DEFAULTS = {"OPENBLAS_NUM_THREADS": "1"}
 HEARTBEAT_S = 0.5
+STOPPED_S = 15.0  # a watched child that a signal has stopped for so long is killed
 FRESH = FreshInterpreter()
 ExitCallback = Callable[[str, int, int], None]
 
@@ -177,18 +179,19 @@ class Supervisor:
         role: str,
         payload: Mapping[str, str],
         *,
-        silence_s: float = math.inf,
+        silence_s: float | None = None,
         silence_hint: str = "",
         **options: Any,
     ) -> Child:
-        """As `start_child`; the child is watched from now on, and killed if it is silent for `silence_s` seconds.
+        """As `start_child`; with `silence_s` the child is watched, and killed if it is silent for so many seconds, or
+        stays stopped by a signal.
 
-        It sends `Heartbeat(int(payload["heartbeat"]))`; its silence counts from the first one on, and always while it
-        is stopped. In the log `silence_hint` follows the limit, such as the setting that it comes from.
+        It sends `Heartbeat(int(payload["heartbeat"]))`; its silence counts from the first one on. In the log
+        `silence_hint` follows the limit, such as the setting that it comes from.
         """
         heartbeats, heartbeat = os.pipe()
         owned_fds = []
-        if silence_s < math.inf:
+        if silence_s is not None:
             payload = {**payload, "heartbeat": str(heartbeat)}
             owned_fds = [heartbeat]
         else:
@@ -246,13 +249,17 @@ class Supervisor:
 
 
 def _watch(
-    child: Child, heartbeats: int, silence_s: float, hint: str, callbacks: list[ExitCallback]
+    child: Child,
+    heartbeats: int,
+    silence_s: float | None,
+    hint: str,
+    callbacks: list[ExitCallback],
 ) -> None:
     child.process.begin()
     with open(heartbeats, "rb", buffering=0) as pipe:
-        if _falls_silent(child, pipe, silence_s):
-            text = "%s (pid %d) has sent no heartbeat for %g s%s; killing it"
-            logger.error(text, child.name, child.pid, silence_s, hint)
+        fault = "" if silence_s is None else _fault(child, pipe, silence_s, hint)
+        if fault:
+            logger.error("%s (pid %d) %s; killing it", child.name, child.pid, fault)
             kill_tree(child.pid)
     code = child.process.wait()
     if not child.stopping:
@@ -260,39 +267,38 @@ def _watch(
             callback(child.name, child.pid, code)
 
 
-def _falls_silent(child: Child, pipe: io.FileIO, limit_s: float) -> bool:
-    """True once a child that lives has been silent for too long; False when it ends, or has no limit. Before its first
-    heartbeat, and while it may be silent, only seconds count in which it is stopped.
+def _fault(child: Child, pipe: io.FileIO, limit_s: float, hint: str) -> str:
+    """Reason to kill a child, once there is one; empty when it ends. Before its first heartbeat, and while it is
+    paused, only the seconds of a stop count.
 
     Counted in seconds in which this process ran: a machine that stops both does not make the child late.
     """
     poller = select.poll()
     poller.register(pipe, select.POLLIN)
-    silent_s = 0.0
+    silent_s = stopped_s = 0
     is_paused = True
-    while limit_s < math.inf:
+    while True:
         if poller.poll(1000):
             received = pipe.read(4096)
             if not received:
-                break
+                return ""
             child.has_begun |= Heartbeat.BEGUN in received
-            silent_s = 0.0
+            silent_s = stopped_s = 0
             is_paused = not received.endswith(Heartbeat.ALIVE)
-        elif child.exit_code is not None:
-            break
-        elif is_paused and not _is_stopped(child.pid):
-            silent_s = 0.0
-        else:
-            silent_s += 1
-            if silent_s >= limit_s:
-                return True
-    return False
+            continue
+        if child.exit_code is not None:
+            return ""
+        silent_s = 0 if is_paused else silent_s + 1
+        stopped_s = stopped_s + 1 if _is_stopped(child.pid) else 0
+        if silent_s >= limit_s:
+            return f"has sent no heartbeat for {limit_s:g} s{hint}"
+        if stopped_s >= STOPPED_S:
+            return f"was stopped by a signal for {STOPPED_S:g} s"
 
 
 def _is_stopped(pid: int) -> bool:
-    """Return True if a process, or a descendant that it may wait for, was stopped by a signal."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        return any(process.status() == psutil.STATUS_STOPPED for process in _tree(pid))
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     return False
 
 

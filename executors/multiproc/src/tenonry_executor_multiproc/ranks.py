@@ -41,7 +41,6 @@ ROLE = "tenonry_executor_multiproc.rank:run_rank"
 ASKING_SHARE = 0.6  # of the time to stop: what an orderly end may take
 BROKEN_STOP_TIMEOUT_S = 1.0
 GRACE_S = 0.3  # after an error of one rank: another rank's death may be its cause, or others may still answer
-STOPPED_S = 15.0  # a rank that a signal has stopped for so long is killed
 HELLO = 0
 
 
@@ -116,8 +115,7 @@ class RankGroup:
                 name,
                 ROLE,
                 {"setup": msgspec.json.encode(setup).decode()},
-                silence_s=STOPPED_S,  # without heartbeats only seconds count in which it is stopped
-                silence_hint=" while stopped by a signal",
+                silence_s=math.inf,  # it sends no heartbeats
                 environment=environment,
                 pass_fds=(*ends, *rendezvous.fds),
                 removes=rendezvous.folder,

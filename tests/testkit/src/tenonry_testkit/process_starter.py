@@ -7,6 +7,7 @@ class TestMine(ProcessStarterContract):
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tenonry.launch import supervise
 from tenonry.launch.spawn import GROUP_SIGNALS, ProcessStarter
 from tenonry.launch.supervise import FRESH, STOP_SIGNAL, Child, Supervisor
 from tenonry_testkit.kernel.exits import Exits
@@ -172,32 +174,30 @@ class ProcessStarterContract:
         ]
         assert caplog.text.count("has sent no heartbeat for 2 s") == 2
 
-    def test_one_that_is_stopped_may_not_be_silent(self, supervisor, file, caplog):
-        """Nor may one whose descendant is, such as a rank that a call waits for. Else a call may take any time."""
+    def test_one_that_stays_stopped_is_killed(self, supervisor, file, caplog, monkeypatch):
+        """Whatever limit there is for its silence, and although it may be silent. Its own children are its affair."""
+        monkeypatch.setattr(supervise, "STOPPED_S", 2.0)
         exits = Exits()
         supervisor.on_exit(exits)
         role = "tenonry_testkit.kernel.roles:wait_for_descendant"
-        for name in ("stopped", "waiting", "working"):
+        facts = {}
+        for name in ("stopped", "waiting"):
             payload = {"file": str(file.with_name(name))}
-            supervisor.start(name, role, payload, silence_s=2)
-        facts = {
-            name: read_facts(file.with_name(name)) for name in ("stopped", "waiting", "working")
-        }
-        os.kill(facts["stopped"]["pid"], signal.SIGSTOP)
+            supervisor.start(name, role, payload, silence_s=math.inf)
+            facts[name] = read_facts(file.with_name(name))
         os.kill(facts["waiting"]["grandchild"], signal.SIGSTOP)
-        eventually(lambda: len(exits.seen) == 2)
-        assert sorted((name, code) for name, _, code in exits.seen) == [
-            ("stopped", -9),
-            ("waiting", -9),
-        ]
-        assert caplog.text.count("has sent no heartbeat for 2 s") == 2
-        assert list(supervisor.pids()) == ["working"]
-        eventually(lambda: is_gone(facts["waiting"]["grandchild"]))
+        os.kill(facts["stopped"]["pid"], signal.SIGSTOP)
+        eventually(lambda: exits.seen)
+        assert exits.seen == [("stopped", facts["stopped"]["pid"], -signal.SIGKILL)]
+        assert caplog.text.count("was stopped by a signal for 2 s; killing it") == 1
+        eventually(lambda: is_gone(facts["stopped"]["grandchild"]))
+        assert list(supervisor.pids()) == ["waiting"]
 
-    def test_one_that_goes_on_in_time_may_be_silent_again(self, supervisor, file):
+    def test_one_that_continues_in_time_may_be_stopped_again(self, supervisor, file, monkeypatch):
         """The seconds of a stop count only one after the other."""
+        monkeypatch.setattr(supervise, "STOPPED_S", 3.0)
         role = "tenonry_testkit.kernel.roles:wait_for_descendant"
-        child = supervisor.start("x", role, {"file": str(file)}, silence_s=3)
+        child = supervisor.start("x", role, {"file": str(file)}, silence_s=math.inf)
         read_facts(file)
         for _ in range(2):
             child.process.send_signal(signal.SIGSTOP)
