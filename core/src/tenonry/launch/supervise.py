@@ -3,8 +3,7 @@
 No child outlives its parent: each holds the read end of a pipe whose write end only the parent has, and ends when
 that closes. Children are plain `python -P -m tenonry.launch.child`; what they run is text on standard input.
 
-A child that can hang is watched: it is killed when it has sent no `Heartbeat` for too long, or stays stopped by a
-signal. What becomes of its own children is its affair.
+A child that stays stopped by a signal, or stops sending its `Heartbeat`, is killed. Its own children are its concern.
 
 A child ignores the signals that reach a whole group of processes (a terminal's, systemd's): its parent received them
 as well and decides what they mean. The parent ends its children by STOP_SIGNAL.
@@ -39,7 +38,7 @@ STOP_SIGNAL = signal.SIGUSR1  # parent to child: finish and end; twice: end
 # numpy starts a thread per core when it is imported, for matrices that no child of ours multiplies with it.
 CHILD_DEFAULTS = {"OPENBLAS_NUM_THREADS": "1"}
 HEARTBEAT_S = 0.5
-STOPPED_S = 15.0  # a watched child that a signal has stopped for so long is killed
+STOPPED_S = 15.0  # a child that a signal has stopped for so long is killed
 FRESH = FreshInterpreter()
 ExitCallback = Callable[[str, int, int], None]
 
@@ -179,25 +178,20 @@ class Supervisor:
         role: str,
         payload: Mapping[str, str],
         *,
-        silence_s: float | None = None,
+        silence_s: float = math.inf,
         silence_hint: str = "",
         **options: Any,
     ) -> Child:
-        """As `start_child`; with `silence_s` the child is watched, and killed if it is silent for so many seconds, or
-        stays stopped by a signal.
+        """As `start_child`; the child is watched from now on, and killed if it stays stopped by a signal, or is silent
+        for `silence_s` seconds.
 
-        It sends `Heartbeat(int(payload["heartbeat"]))`; its silence counts from the first one on. In the log
+        It may send `Heartbeat(int(payload["heartbeat"]))`; its silence counts from the first one on. In the log
         `silence_hint` follows the limit, such as the setting that it comes from.
         """
         heartbeats, heartbeat = os.pipe()
-        owned_fds = []
-        if silence_s is not None:
-            payload = {**payload, "heartbeat": str(heartbeat)}
-            owned_fds = [heartbeat]
-        else:
-            os.close(heartbeat)
+        payload = {**payload, "heartbeat": str(heartbeat)}
         try:
-            child = start_child(name, role, payload, owned_fds=owned_fds, **options)
+            child = start_child(name, role, payload, owned_fds=[heartbeat], **options)
         except BaseException:
             os.close(heartbeats)
             raise
@@ -249,16 +243,11 @@ class Supervisor:
 
 
 def _watch(
-    child: Child,
-    heartbeats: int,
-    silence_s: float | None,
-    hint: str,
-    callbacks: list[ExitCallback],
+    child: Child, heartbeats: int, silence_s: float, hint: str, callbacks: list[ExitCallback]
 ) -> None:
     child.process.begin()
     with open(heartbeats, "rb", buffering=0) as pipe:
-        fault = "" if silence_s is None else _fault(child, pipe, silence_s, hint)
-        if fault:
+        if fault := _fault(child, pipe, silence_s, hint):
             logger.error("%s (pid %d) %s; killing it", child.name, child.pid, fault)
             kill_tree(child.pid)
     code = child.process.wait()

@@ -115,7 +115,6 @@ class RankGroup:
                 name,
                 ROLE,
                 {"setup": msgspec.json.encode(setup).decode()},
-                silence_s=math.inf,  # it sends no heartbeats
                 environment=environment,
                 pass_fds=(*ends, *rendezvous.fds),
                 removes=rendezvous.folder,
