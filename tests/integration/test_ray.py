@@ -196,6 +196,7 @@ def test_streams_of_a_dead_engine_on_the_second_node_go_on(serve, expected_long,
     assert [list(answer.token_ids) for answer in answers] == expected_long
 
 
+@pytest.mark.nightly
 def test_a_stopped_engine_is_killed_and_its_streams_go_on(serve, expected_long):
     """SIGSTOP: its actor counts the heartbeats, and ends it after --step-timeout."""
     engine = serve(step_timeout=2.0)
@@ -254,6 +255,7 @@ def test_with_engine_death_stop_its_own_streams_end(serve):
     assert {len(answer.token_ids) for answer in answers if answer not in errors} == {100}
 
 
+@pytest.mark.nightly
 def test_ranks_use_the_group_of_their_engine(serve, expected_long, caplog):
     """The launcher and the executor together; a rank that is killed is named, and the streams continue."""
     engine = serve(executor="ray", tensor_parallel_size=2)
@@ -274,6 +276,7 @@ def is_rank(process):
     return is_ours(process, ("ray::RankActor", "ray::rank"))
 
 
+@pytest.mark.nightly
 def test_streams_of_several_api_servers_go_on(cluster, start):
     """Each server binds ports for the engine that comes back, and sends its own requests again."""
     options = ("--launcher", "ray", "--launcher-option", f"address={cluster.address}")
