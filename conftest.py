@@ -1,4 +1,4 @@
-"""Settings for every test: no deadlines for hypothesis, Ctrl-C means Ctrl-C, no `gpu` tests without a CUDA device."""
+"""Settings for every test: its tier, no deadlines for hypothesis, no `gpu` tests without a CUDA device."""
 
 from __future__ import annotations
 
@@ -28,8 +28,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # To the end of the collection: what is imported and collected stays, so looking for garbage among it is wasted.
 gc.disable()
 
+ROOT = Path(__file__).parent
 # Faults at random moments and all model families, for minutes; each of their guarantees has a shorter test besides.
-CHAOS, PARITY = (Path(__file__).parent / "tests" / name for name in ("chaos", "parity"))
+NIGHTLY = [ROOT / "tests" / name for name in ("chaos", "parity")]
+# Several distributions together, most of them in real processes.
+INTEGRATION = [
+    *(ROOT / "tests" / name for name in ("clients", "integration", "public", "security")),
+    ROOT / "executors" / "ray",
+]
+# Fixtures that start processes, or serve those that do.
+STARTING = {"fake_model_site", "forked_children", "run_cli", "start_server"}
 
 # A shell starts what it runs in the background with SIGINT ignored, `nohup` with SIGHUP, and children inherit that; a
 # server then rightly ignores it, too. Ours are interrupted.
@@ -74,10 +82,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs at night; skip the tests that need a GPU, of which torch is asked only if there are any."""
+    """Mark the tiers that follow from folders and fixtures; skip the tests that need a GPU if there is none."""
     for item in items:
-        if item.path.is_relative_to(CHAOS) or item.path.is_relative_to(PARITY):
+        if any(map(item.path.is_relative_to, NIGHTLY)):
             item.add_marker("nightly")
+        starts = STARTING.intersection(getattr(item, "fixturenames", ()))
+        if starts or any(map(item.path.is_relative_to, INTEGRATION)):
+            item.add_marker("integration")
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not cuda_is_available():
         for item in marked:

@@ -2,7 +2,9 @@
 """Set up this repository and work with it. Needs Python 3.11 to 3.14 and nothing else.
 
     python3 dev.py run [WORDS]                 tenonry WORDS; without words: serve the demo model
-    python3 dev.py test [PYTEST ARGUMENTS]     all tests, some at a time, or those that the arguments choose
+    python3 dev.py test [PYTEST ARGUMENTS]     tests of every change, some at a time, or those that the arguments choose
+    python3 dev.py test --unit                 the quick ones, which start no process: two minutes
+    python3 dev.py test --all                  and those marked nightly, which take minutes each
     python3 dev.py test --isolated [DIST ...]  a distribution's tests with only what it declares installed
     python3 dev.py check [--fix] [NAME ...]    ruff, format, mypy, layers, declared: all of them, or by name
     python3 dev.py bench [WORDS]               tenonry bench WORDS; without words: the standard set
@@ -91,6 +93,13 @@ PRINTING = threading.Lock()
 # Helper processes start with this priority, which gives them little of the time beside testers with a higher one.
 NICENESS = 10
 TRIED_AGAIN = 2  # tests, at most; more failures are no race
+# Words of `dev.py test` and the tests that they choose, as pytest's `-m`; a test without a marker is in each.
+TIERS = {
+    (): "not nightly",
+    ("--unit",): "not integration and not nightly and not slow",
+    ("--all",): "",
+}
+UNIT_EFFORT = "0.2"  # examples of the contract suites, compared with those of the other tiers
 # In a process of their own: Ray may end a process whose cluster is lost.
 ALONE = ("executors/ray/tests", "tests/integration/test_ray.py")
 SUPPORTED = ((3, 11), (3, 12), (3, 13), (3, 14))
@@ -422,21 +431,21 @@ def bench(words: list[str]) -> NoReturn:
 
 
 def test(words: list[str]) -> int:
-    """Tests in `.venv`: those of every change, with `--all` also what takes minutes each, or those that are named. Or
-    each distribution's in an environment of its own.
-    """
+    """Tests in `.venv`: those of a tier, or those that are named; or each distribution's in its own environment."""
     if words[:1] == ["--isolated"]:
         return test_isolated(words[1:])
     ensure_environment()
     os.chdir(ROOT)
-    is_all = words == ["--all"]
-    if words and not is_all:
+    if tuple(words) not in TIERS:
         become(PYTHON, "-m", "pytest", *words, env=test_env())
+    chosen = ["-m", TIERS[tuple(words)]] if TIERS[tuple(words)] else []
+    if words == ["--unit"]:
+        at_a_time = ["-n", str(AT_A_TIME), "--dist", "loadfile", f"--testkit-effort={UNIT_EFFORT}"]
+        become(PYTHON, "-m", "pytest", "-q", *chosen, *at_a_time, *unit_folders(), env=test_env())
     env = test_env()
     if not list(ROOT.glob(LAST_COMPILED)):
         env["TESTERS_HEAD_START_S"] = str(HEAD_START_S)
     with tempfile.TemporaryFile() as output_of_ray, tempfile.TemporaryDirectory() as caches:
-        chosen = [] if is_all else ["-m", "not nightly"]
         command = [str(PYTHON), "-m", "pytest", "-q", *chosen, "-o"]
         ray_command = [*command, f"cache_dir={caches}/ray", *ALONE]
         # Ray's tests wait more than they compute, so they share the time of the others.
@@ -465,6 +474,12 @@ def test(words: list[str]) -> int:
         status = without_races(others, Path(caches, "others"), status)
         ray_status = without_races(ray_command, Path(caches, "ray"), ray_status)
     return summary("test", {"all but Ray": status, "Ray": ray_status})
+
+
+def unit_folders() -> list[str]:
+    """Return the folders of tests of the tier `unit`; in the others, collecting would find none."""
+    own = [f"{folder.relative_to(ROOT)}/tests" for folder in distributions().values()]
+    return [folder for folder in own if folder not in ALONE] + ["tests/architecture"]
 
 
 def lower() -> None:

@@ -109,6 +109,7 @@ class TestHelp:
         assert "Does what its argument says." in capsys.readouterr().out
 
     @pytest.mark.parametrize("arguments", [["--version"], ["--help"]])
+    @pytest.mark.integration
     def test_nothing_heavy_and_no_plugin_is_imported(self, acts, arguments):
         """Help and lists come from metadata alone."""
         code = (
@@ -129,6 +130,7 @@ class TestHelp:
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.integration
 class TestGarbage:
     """Objects of the verb's imports live until the process ends."""
 
@@ -229,6 +231,7 @@ class TestStatus:
     def test_130_for_an_interrupt(self, acts):
         assert main(["act", "interrupt"]) == 130
 
+    @pytest.mark.integration
     def test_130_for_a_real_one_without_a_traceback(self, acts):
         environment = {**os.environ, "PYTHONPATH": str(acts.folder)}
         command = [sys.executable, "-m", "tenonry", "act", "wait"]
@@ -247,6 +250,7 @@ class TestStatus:
             main(["act", "bug"])
 
     @pytest.mark.parametrize("what", ["write", "ok"])
+    @pytest.mark.integration
     def test_a_reader_that_has_left_is_no_traceback(self, acts, what):
         script = f"{sys.executable} -m tenonry act {what}; echo status $? >&2"
         environment = {**os.environ, "PYTHONPATH": str(acts.folder)}
@@ -259,6 +263,7 @@ class TestStatus:
         )
         assert done.stderr in {"status 0\n", "status 1\n"}
 
+    @pytest.mark.integration
     def test_python_dash_m(self, acts):
         done = sh(sys.executable, "-m", "tenonry", "act", "fail", site=acts)
         assert done.returncode == 1

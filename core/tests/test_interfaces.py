@@ -223,6 +223,7 @@ class TestStatLogger:
         assert logger.interval_s == 5.0
 
 
+@pytest.mark.integration
 class TestLightness:
     """Importing the kernel is cheap, and loads nothing heavy."""
 

@@ -71,6 +71,7 @@ open(sys.argv[1], "w").write(json.dumps([number, status, sys.stderr.isatty()]))
 """
 
 
+@pytest.mark.integration
 class TestStandardStreams:
     """A socket that got the number of a closed one would be inherited, written to, or closed by a child."""
 
@@ -100,6 +101,7 @@ class TestStandardStreams:
 
 
 @pytest.mark.parametrize("variable", ["ascii", "latin-1"])
+@pytest.mark.integration
 def test_characters_that_standard_output_lacks_are_escaped(variable):
     code = "from tenonry.logs import configure_logging; configure_logging('one'); print('a…é')"
     done = subprocess.run(

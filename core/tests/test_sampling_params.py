@@ -150,6 +150,7 @@ class TestAnything:
 
     @settings(deadline=None)
     @given(st.sampled_from(FIELDS), ANYTHING)
+    @pytest.mark.slow
     def test_building_raises_request_error_or_nothing(self, field, value):
         try:
             params = SamplingParams(**{field: value})

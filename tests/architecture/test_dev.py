@@ -543,6 +543,20 @@ def test_what_takes_minutes_runs_too_with_all(dev, tmp_path, monkeypatch, capfd)
     assert "nightly" not in printed
 
 
+def test_the_tier_unit_is_one_run_of_the_folders_that_have_it(dev, monkeypatch):
+    ran = []
+    monkeypatch.setattr(dev, "become", lambda *words, env: ran.append(words) or sys.exit(0))
+    monkeypatch.setattr(dev, "ensure_environment", lambda: None)
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(SystemExit):
+        dev.test(["--unit"])
+    ((_, *words),) = ran
+    assert words[:5] == ["-m", "pytest", "-q", "-m", dev.TIERS["--unit",]]
+    folders = [word for word in words if word.endswith(("tests", "architecture"))]
+    assert {"core/tests", "plugins/recovery/tests", "tests/architecture"} <= set(folders)
+    assert not [folder for folder in folders if not (ROOT / folder).is_dir()]
+
+
 @pytest.fixture
 def three_runs(dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tree with three tests, each of which passes in its nth run, for the n in its file."""

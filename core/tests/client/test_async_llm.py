@@ -19,6 +19,8 @@ from tenonry.outputs import FinishReason
 from tenonry.sampling_params import OutputKind
 from tenonry_testkit.served import LENGTH, collect, params, tokens
 
+pytestmark = pytest.mark.integration
+
 LONG = params(max_tokens=LENGTH - 20)
 
 

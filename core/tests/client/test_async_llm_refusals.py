@@ -12,6 +12,8 @@ from tenonry.errors import EngineGenerateError, QueueFullError, RequestError, Te
 from tenonry.sampling_params import StructuredOutput
 from tenonry_testkit.served import LENGTH, collect, params, tokens
 
+pytestmark = pytest.mark.integration
+
 
 class TestRefusals:
     @pytest.mark.parametrize(

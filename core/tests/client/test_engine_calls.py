@@ -10,6 +10,8 @@ import pytest
 from tenonry.errors import EngineGenerateError
 from tenonry_testkit.served import LENGTH
 
+pytestmark = pytest.mark.integration
+
 
 class TestCalls:
     """AF-15, AF-17, AF-20, AF-22, AF-23."""

@@ -199,6 +199,7 @@ class TestPostProcess:
 
     SAMPLING = SamplingParams(temperature=0, max_tokens=8, output_kind=OutputKind.FINAL)
 
+    @pytest.mark.integration
     def test_the_text_is_the_same_offline_and_online(self, make_llm, monkeypatch):
         monkeypatch.setattr(ByteIOProcessor, "post_process", ShoutingIO.post_process)
         llm = make_llm()

@@ -14,6 +14,8 @@ from tenonry.errors import DrainingError, EngineGenerateError, QueueFullError, R
 from tenonry.outputs import RequestOutput
 from tenonry_testkit.served import collect, params, tokens
 
+pytestmark = pytest.mark.integration
+
 
 async def rest(first: RequestOutput, stream: AsyncGenerator[RequestOutput, None]) -> list[int]:
     """The tokens of a stream that has begun."""

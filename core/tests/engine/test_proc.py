@@ -23,6 +23,8 @@ from tenonry_testkit.kernel.engine import request
 from tenonry_testkit.kernel.peer import EPOCH, IDENTITY, Peer
 from tenonry_testkit.roles import eventually
 
+pytestmark = pytest.mark.integration
+
 SLOW = {"name": "tenonry_testkit.kernel.faulty:FaultyWorker", "options": {"delay_s": 0.02}}
 ADD, ABORT, UTILITY = RequestType.ADD.value, RequestType.ABORT.value, RequestType.UTILITY.value
 

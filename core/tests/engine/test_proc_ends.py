@@ -15,6 +15,8 @@ from tenonry_testkit.kernel.engine import request
 from tenonry_testkit.kernel.peer import Peer
 from tenonry_testkit.roles import eventually
 
+pytestmark = pytest.mark.integration
+
 forked = pytest.mark.usefixtures("forked_children")
 SLOW = {"name": "tenonry_testkit.kernel.faulty:FaultyWorker", "options": {"delay_s": 0.02}}
 

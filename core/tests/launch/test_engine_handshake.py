@@ -88,6 +88,7 @@ class TestEnginesSide:
         assert self.receive(socket)[1] == FailedMessage(error=text)
 
 
+@pytest.mark.integration
 class TestRealEngine:
     """The same with a process of its own."""
 

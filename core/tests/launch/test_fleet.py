@@ -80,6 +80,7 @@ def test_one_that_ended_takes_no_place(fleet):
         made.promote(FIRST_STANDBY + 1, 0)
 
 
+@pytest.mark.integration
 def test_one_that_cannot_start_takes_the_others_of_its_round_along(fleet):
     """PM-7."""
     made = fleet(data_parallel_size=2, worker="tenonry_testkit.kernel.faulty:FirstEngineWorker")
@@ -102,6 +103,7 @@ def facts(index: int, **values: int) -> EngineFacts:
     )
 
 
+@pytest.mark.integration
 def test_engines_that_differ_are_stopped_again(fleet):
     """EC-5: see `check_alike`."""
     made = fleet(
@@ -115,6 +117,7 @@ def test_engines_that_differ_are_stopped_again(fleet):
     assert made.pids() == {}
 
 
+@pytest.mark.integration
 def test_one_that_ends_as_soon_as_it_is_ready_is_missed(fleet, monkeypatch):
     """It ended before it was counted as an engine."""
     heard: list[tuple[int, str]] = []
@@ -157,6 +160,7 @@ class TestWithoutScaleOut:
         with pytest.raises(PluginNotFound, match="pip install tenonry-scale-out"):
             fleet(launcher=PROCESS, **values)
 
+    @pytest.mark.integration
     def test_one_engine_starts(self, fleet):
         made = fleet(launcher=PROCESS)
         made.start([0], EngineZmqAddresses(inputs=[], outputs=[]))

@@ -21,6 +21,8 @@ from tenonry.plugin.plan import PluginPlan
 from tenonry_testkit.kernel.roles import is_gone
 from tenonry_testkit.roles import eventually
 
+pytestmark = pytest.mark.integration
+
 CONTEXT = LauncherContext(EngineConfig(model="m"))
 FAKE = "tenonry_testkit.fakes.worker:FakeWorker"
 IMPORTS = "tenonry_testkit.kernel.launch_roles:ImportingWorker"

@@ -27,6 +27,8 @@ from tenonry_testkit.kernel.roles import is_gone
 from tenonry_testkit.process_starter import ProcessStarterContract
 from tenonry_testkit.roles import eventually, read_facts
 
+pytestmark = pytest.mark.integration
+
 
 class TestFreshInterpreter(ProcessStarterContract):
     """The kernel's own starter."""

@@ -18,6 +18,8 @@ from tenonry_testkit.kernel.exits import Exits
 from tenonry_testkit.kernel.roles import is_gone
 from tenonry_testkit.roles import eventually, read_facts
 
+pytestmark = pytest.mark.integration
+
 
 class TestLifetime:
     """PM-4, Q6: no child outlives its parent, however that ends."""

@@ -41,6 +41,7 @@ def resolve(name: str) -> PluginRecord:
     return PluginManager(discover=False).resolve("stat_logger", PluginChoice(name=name), CONFIG)
 
 
+@pytest.mark.integration
 class TestSearchPath:
     @pytest.mark.parametrize("module", ["two_copies", "turtle"], ids=["copies", "standard-library"])
     def test_a_child_finds_the_copy_that_its_parent_found(self, tmp_path, module):

@@ -122,6 +122,7 @@ class TestRunDirectory:
         assert not Path(run.path).exists()
 
     @pytest.mark.parametrize("end", ["pass", "run.close()", "del run"])
+    @pytest.mark.integration
     def test_it_outlives_a_fork_of_the_process_that_made_it(self, end):
         """A user's program may fork, through `multiprocessing` for example, and its children end before it does."""
         program = textwrap.dedent(f"""

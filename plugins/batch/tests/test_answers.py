@@ -111,6 +111,7 @@ except t.TenonryError as error:
 """
 
 
+@pytest.mark.integration
 def test_a_full_disk_ends_the_run_and_the_next_goes_on(tmp_path):
     assert hasattr(resource, "RLIMIT_FSIZE")
     path = tmp_path / "out.jsonl"

@@ -20,6 +20,7 @@ def test_a_file_has_what_was_given(tmp_path):
     assert {name: tensor.shape for name, tensor in header.items()} == {"a": (2, 3), "b": (4,)}
 
 
+@pytest.mark.integration
 def test_a_small_run_reports_a_ratio(tmp_path, capsys):
     parser = argparse.ArgumentParser()
     BenchCommand().add_arguments(parser)

@@ -22,6 +22,7 @@ from tenonry_bench.conversations import Reuse, Sizes, Turn, enough_blocks, hold,
 SIZES = Sizes(conversations=5, turns=3, system=8, user_low=2, user_high=6, answer=4, pause_s=0.01)
 
 
+@pytest.mark.integration
 def test_report(bench, model_folder):
     """A real prefix cache in each real engine; only the worker computes nothing."""
     words = "--conversations 6 --turns 3 --engines 2 --system-len 16 --user-len 8,24 --answer-len 16 --pause-ms 5"
@@ -92,6 +93,7 @@ def test_blocks_hold_whole_conversations():
     assert enough_blocks([[turns]], SIZES, 3, 16) == 3 * 3  # 38 tokens at most, on each engine
 
 
+@pytest.mark.integration
 def test_the_blocks_are_shared_out(model_folder):
     from tenonry.config.sources import make_config
 
@@ -163,6 +165,7 @@ def test_ways_to_choose_are_named():
         policies("best")
 
 
+@pytest.mark.integration
 def test_conversations_that_do_not_fit_are_refused_before_anything_starts(model_folder, capsys):
     assert main(["affinity", "--model", str(model_folder)]) == 1
     assert (

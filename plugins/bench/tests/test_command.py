@@ -21,6 +21,7 @@ def test_the_kernel_finds_the_command():
 
 
 @pytest.mark.parametrize("name", VERBS)
+@pytest.mark.slow
 def test_every_verb_explains_itself(name, capsys):
     verb = load_verb(VERBS[name])
     assert isinstance(verb, Command)

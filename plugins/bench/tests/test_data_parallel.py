@@ -27,6 +27,7 @@ def point(frontend: float, engine: float, wall: float = 1.0) -> Point:
     )
 
 
+@pytest.mark.integration
 def test_report(bench, model_folder):
     """One engine, two, and two with a coordinator, at the same time: each counts its own processes only."""
     words = "--sizes 1 --streams 4 --prompt-len 8 --output-len 6 --runs 2"

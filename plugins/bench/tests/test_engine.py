@@ -9,6 +9,8 @@ from tenonry.errors import ConfigError
 from tenonry_bench.__main__ import main
 from tenonry_bench.engine import event_loop
 
+pytestmark = pytest.mark.integration
+
 SPREADS = ("tok_s", "frontend_us_per_tok", "engine_us_per_tok", "ttft_ms", "tpot_ms", "wall_s")
 
 

@@ -8,6 +8,7 @@ from tenonry_bench.executor_steps import DecodingEngine
 
 
 @pytest.mark.parametrize(("executor", "ranks"), [("mp", 2), ("uni", 1)])
+@pytest.mark.integration
 def test_report(bench, executor, ranks):
     words = f"--executor {executor} --ranks {ranks} --running 5 --steps 10 --runs 2"
     report, printed = bench("executor", *words.split())
@@ -33,6 +34,7 @@ def test_every_step_decodes_one_token_of_each_request():
         engine.close()
 
 
+@pytest.mark.integration
 def test_an_unknown_executor_is_refused(capsys):
     assert main(["executor", "--executor", "no-such-executor"]) == 1
     assert "no-such-executor" in capsys.readouterr().err

@@ -10,6 +10,8 @@ import pytest
 from tenonry_bench.__main__ import main
 from tenonry_bench.loading import Run, Seconds, map_files, read_files, room_for
 
+pytestmark = pytest.mark.integration
+
 # A worker in a file of its own, as a third party would bring it.
 PHASED = """
 from tenonry_bench.null_worker import NullWorker

@@ -4,10 +4,12 @@ import os
 import sys
 
 import msgspec
+import pytest
 
 from tenonry_bench.machine import describe_machine, physical_cores, torch_threads, usable_cores
 
 
+@pytest.mark.integration
 def test_the_machine_is_described():
     machine = describe_machine()
     assert machine.python.endswith(".".join(map(str, sys.version_info[:3])))

@@ -8,6 +8,8 @@ import pytest
 from tenonry_bench.__main__ import main
 from tenonry_bench.neighbours import BUSY, busy
 
+pytestmark = pytest.mark.integration
+
 WORDS = [
     "--worker",
     "null",

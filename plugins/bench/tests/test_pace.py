@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import pytest
+
 from tenonry_bench.pace import Pace, measure_pace
+
+pytestmark = pytest.mark.integration
 
 
 def test_the_pace_is_measured_and_said_in_words():

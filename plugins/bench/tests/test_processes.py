@@ -19,6 +19,8 @@ from tenonry_bench.processes import (
     tenonry_command,
 )
 
+pytestmark = pytest.mark.integration
+
 SPIN = "import sys; sys.stdin.readline(); sum(range(3_000_000)); print('done', flush=True); sys.stdin.readline()"
 
 

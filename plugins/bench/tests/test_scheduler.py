@@ -9,6 +9,7 @@ from tenonry_bench.scheduler_steps import Case, SchedulerRig
 
 
 @pytest.mark.parametrize(("scheduler", "running"), [("batching", (4, 9)), ("static", (4,))])
+@pytest.mark.integration
 def test_report(bench, scheduler, running):
     words = f"--running {','.join(map(str, running))} --waiting 0,3 --steps 20 --runs 2"
     report, printed = bench("scheduler", "--scheduler", scheduler, *words.split())
@@ -66,6 +67,7 @@ class OneByOne(BaseScheduler):
 """
 
 
+@pytest.mark.integration
 def test_a_scheduler_from_a_file_that_never_fills_the_batch_is_named(tmp_path, capsys):
     file = tmp_path / "slow.py"
     file.write_text(SLOW)

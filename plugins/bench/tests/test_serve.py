@@ -34,6 +34,7 @@ def openai(serve, answers):
     return serve(reply)
 
 
+@pytest.mark.integration
 def test_report_about_a_server_that_runs(bench, openai):
     words = (
         "--requests 6 --prompt-len 5 --output-len 3 --concurrency 2 --runs 2 --goodput e2e_ms=60000"
@@ -63,6 +64,7 @@ def test_report_about_a_server_that_runs(bench, openai):
     assert {len(prompt) for prompt in prompts} == {5}
 
 
+@pytest.mark.integration
 def test_an_open_load_at_a_rate(bench, openai):
     words = "--requests 4 --prompt-len 5 --output-len 2 --request-rate 1000 --runs 1 --model mine"
     report, _ = bench("serve", "--base-url", openai.url, *words.split())
@@ -73,6 +75,7 @@ def test_an_open_load_at_a_rate(bench, openai):
     } == {"mine"}
 
 
+@pytest.mark.integration
 def test_failures_are_reported_and_the_status_says_so(serve, answers, tmp_path, capsys):
     def reply(_method, _path, body):
         if len(server.requests) % 2:
@@ -121,6 +124,7 @@ def test_a_run_without_any_success_is_an_error():
         ("--base-url http://127.0.0.1:1 --name W9", "no workload is called 'W9'"),
     ],
 )
+@pytest.mark.integration
 def test_wrong_words_are_explained(words, message, capsys):
     assert main(["serve", *words.split()]) == 1
     assert message in capsys.readouterr().err
@@ -143,6 +147,7 @@ def test_flags_change_the_workload():
         with_flags(prompt_len=8)
 
 
+@pytest.mark.integration
 def test_our_own_server_from_start_to_stop(bench, model_folder):
     """A real server process on a port it chose, a real engine below it; both gone afterwards."""
     words = "--requests 4 --prompt-len 5 --output-len 6 --concurrency 4 --runs 1 --timeout 25"
@@ -190,6 +195,7 @@ def wait_for(server: ServerProcess, timeout_s: float):
         server.stop()
 
 
+@pytest.mark.integration
 def test_a_server_that_cannot_start_is_quoted(fake_command):
     fake_command("sys.exit('no such model')")
     with pytest.raises(
@@ -198,6 +204,7 @@ def test_a_server_that_cannot_start_is_quoted(fake_command):
         wait_for(start_own_server("m", arguments=["--x"]), 20)
 
 
+@pytest.mark.integration
 def test_a_server_that_never_answers_is_given_up_and_killed(fake_command, monkeypatch):
     monkeypatch.setattr(own_server, "STOP_S", 0.2)
     fake_command(
@@ -209,6 +216,7 @@ def test_a_server_that_never_answers_is_given_up_and_killed(fake_command, monkey
     assert not psutil.pid_exists(server.pid)
 
 
+@pytest.mark.integration
 def test_the_server_shares_our_session(fake_command):
     """A server in a session of its own would be scheduled apart from its client."""
     import os

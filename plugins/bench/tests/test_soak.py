@@ -13,6 +13,7 @@ WORDS = ["--worker", "null", "--worker-option", "step_ms=5", "--prompt-len", "4"
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("fault", ["kill", "stop"])
+@pytest.mark.integration
 def test_report(fault, bench, model_folder):
     words = [*WORDS, "--output-len", "100", "--streams", "4", "--seconds", "3", "--every", "1"]
     report, printed = bench("soak", "--model", model_folder, *words, "--faults", fault)

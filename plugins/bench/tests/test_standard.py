@@ -189,6 +189,7 @@ def test_without_a_peer_there_is_no_ratio():
     assert row.cells() == (row.label, "5,000.0 (5,000.0–5,000.0)", "≥ 0.7 × peer", "–", "–", "–")
 
 
+@pytest.mark.integration
 def test_the_table_names_the_sources():
     peers = {"a": PeerFigure(2.0, "theirs.json"), "b": PeerFigure(1.0, "unused.json")}
     row = Figure(label="speed", key="a", ours=Spread(1.0, 1.0, 1.0), bound=1.5, peer=2.0)
@@ -215,6 +216,7 @@ def test_the_plan_covers_every_part_and_uses_tiny(monkeypatch):
     assert list(plan(["startup"], {"demo": "demo"}, quick=True, runs=None)) == ["startup"]
 
 
+@pytest.mark.integration
 def test_models_are_folders_with_a_configuration(tmp_path, model_folder):
     assert find_models(None) == {"demo": "demo"}
     assert find_models(str(model_folder.parent)) == {"words": str(model_folder)}
@@ -228,6 +230,7 @@ def test_an_unknown_part_is_refused():
         chosen_parts("engine,speed")
 
 
+@pytest.mark.integration
 def test_a_part_that_fails_leaves_the_others(capsys):
     words = "scheduler --waiting 0 --steps 3 --runs 1 --running"
     reports, failures = run_all({"good": [*words.split(), "2"], "bad": [*words.split(), "0"]})
@@ -236,6 +239,7 @@ def test_a_part_that_fails_leaves_the_others(capsys):
     assert "at least one request has to run" in failures["bad"]
 
 
+@pytest.mark.integration
 def test_the_quick_set_from_end_to_end(model_folder, tmp_path, capsys):
     file = tmp_path / "report.json"
     words = [

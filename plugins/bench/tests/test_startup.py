@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import pytest
+
 from tenonry_bench import first_token
 from tenonry_bench.__main__ import main
+
+pytestmark = pytest.mark.integration
 
 
 def test_report(bench, model_folder):

@@ -39,6 +39,7 @@ def threads(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
+@pytest.mark.integration
 def test_report(bench, model_folder, workload_file):
     words = ("--worker", "null", "--workload", workload_file, "--runs", "2")
     report, printed = bench("throughput", "--model", model_folder, *words)
@@ -66,12 +67,14 @@ def test_report(bench, model_folder, workload_file):
     assert "| W4 " in printed
 
 
+@pytest.mark.integration
 def test_workloads_by_name(bench, model_folder, workload_file):
     words = ("--worker", "null", "--workload", workload_file, "--runs", "1", "--name", "W6")
     report, _ = bench("throughput", "--model", model_folder, *words)
     assert [result["workload"] for result in report["results"]] == ["W6"]
 
 
+@pytest.mark.integration
 def test_an_unknown_name_is_refused(model_folder, workload_file, capsys):
     words = [
         "throughput",
@@ -86,6 +89,7 @@ def test_an_unknown_name_is_refused(model_folder, workload_file, capsys):
     assert "no workload is called 'W7'" in capsys.readouterr().err
 
 
+@pytest.mark.integration
 def test_a_workload_that_does_not_fit_is_refused(model_folder, capsys):
     assert (
         main(["throughput", "--worker", "null", "--model", str(model_folder), "--name", "W3"]) == 1

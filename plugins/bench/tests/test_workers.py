@@ -23,6 +23,7 @@ def turn(short, long, requests=4):
     return Turn(Seconds(short, short / 2), Seconds(long, long / 2), [[7]] * requests)
 
 
+@pytest.mark.integration
 def test_report_of_two_workers(bench, model_folder):
     words = ("--requests", "5", "--prompt-len", "3-4", "--out-len", "6", "--runs", "2")
     report, printed = bench(

@@ -49,6 +49,7 @@ def test_is_a_script_that_knows_verbs_and_flags(shell, capsys):
         assert word in script
 
 
+@pytest.mark.integration
 def test_bash_takes_it(capsys, tmp_path: Path):
     main(["completion", "bash"])
     path = tmp_path / "completion.sh"

@@ -202,6 +202,7 @@ class TestShow:
             ),
         ],
     )
+    @pytest.mark.slow
     def test_an_unknown_one_is_an_error(self, acme, capsys, name, text):
         with pytest.raises(PluginNotFound, match=text):
             tenonry(capsys, "show", name)
@@ -260,6 +261,7 @@ class TestShowWhatIsNotInstalled:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.integration
 def test_full_disk_is_one_sentence():
     with Path("/dev/full").open("w") as full:
         words = [sys.executable, "-m", "tenonry", "plugins", "list"]

@@ -20,6 +20,8 @@ from tenonry.launch.supervise import Child, Supervisor
 from tenonry_commands import ps
 from tenonry_testkit.roles import eventually, read_facts
 
+pytestmark = pytest.mark.integration
+
 SERVER = """
 import sys, time
 from setproctitle import setproctitle

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.integration
+
 
 def corpus(train_folder: Path, *arguments: str) -> str:
     """Run corpus.py in a process of its own: its modules have names too short to share a process with other tests."""

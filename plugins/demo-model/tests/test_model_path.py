@@ -5,6 +5,8 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import pytest
+
 FILES = {
     "chat_template.jinja",
     "config.json",
@@ -27,6 +29,7 @@ def test_folder_is_complete_and_holds_nothing_else(folder: Path) -> None:
     assert {file.name for file in folder.iterdir()} == FILES
 
 
+@pytest.mark.integration
 def test_import_loads_no_heavy_library() -> None:
     code = (
         "import sys, tenonry_demo_model; tenonry_demo_model.model_path();"

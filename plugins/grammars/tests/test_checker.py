@@ -22,6 +22,8 @@ from tenonry_helper_pool.background import FIRST_NICE
 from tenonry_helper_pool.client import as_client
 from tenonry_testkit.fakes.tokenizer import END, TOKENIZER_JSON
 
+pytestmark = pytest.mark.integration
+
 CONTEXT = GrammarContext(TOKENIZER_JSON, 300, (END,))
 # Its compilation takes ten seconds; many parts have to be tried.
 BOMB = StructuredOutput(

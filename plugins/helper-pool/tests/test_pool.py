@@ -18,6 +18,8 @@ from tenonry.errors import DrainingError
 from tenonry_helper_pool.client import as_client
 from tenonry_helper_pool.pool import HelperPool, HelperUnavailable, LimitExceeded, Limits, Workers
 
+pytestmark = pytest.mark.integration
+
 HANDLERS = '''
 import os, threading, time
 from tenonry_helper_pool.handler import Handler, HandlerError

@@ -161,6 +161,7 @@ def test_tokenizer_override(model_folder, tmp_path):
     )
 
 
+@pytest.mark.integration
 def test_hook_module_is_light():
     """Neither torch nor a library of the hub may be loaded before a hub id is looked up."""
     code = (

@@ -16,6 +16,8 @@ import pytest
 
 from tenonry_hf_hub.hub import wanted_files
 
+pytestmark = pytest.mark.integration
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {
     "config.json": json.dumps(

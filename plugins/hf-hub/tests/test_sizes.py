@@ -91,6 +91,7 @@ def folder(tmp_path_factory):
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), ANYTHING))
+@pytest.mark.slow
 def test_any_config_gives_facts_or_a_model_error(folder, config):
     named = {"architectures": ["SomeForCausalLM"], "vocab_size": 96} | config
     (folder / "config.json").write_text(json.dumps(named))

@@ -18,6 +18,8 @@ from tenonry_helper_pool.client import as_client
 from tenonry_images.base import ImageContext, ImageLimits
 from tenonry_images.processor import TransformersImages
 
+pytestmark = pytest.mark.integration
+
 QWEN = {
     "image_processor_type": "Qwen2VLImageProcessor", "patch_size": 4, "merge_size": 2, "temporal_patch_size": 2,
     "min_pixels": 64, "max_pixels": 4096,

@@ -37,6 +37,7 @@ def oracle(tokenizer_folders):
     "messages", [CHAT, CHAT[1:2], TOOL_CHAT, [*CHAT, {"role": "skip", "content": ""}]]
 )
 @pytest.mark.parametrize("prompt", [True, False])
+@pytest.mark.slow
 def test_same_text_as_transformers(chat, oracle, template, messages, prompt):
     """Fields that are null are omitted for both: older releases of transformers print them as "None"."""
     messages = [

@@ -60,6 +60,7 @@ def test_common_decoders_use_the_table(codecs, kind):
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=60, deadline=None)
 @given(text=texts, data=st.data(), skip=st.booleans(), special=st.booleans())
+@pytest.mark.slow
 def test_pieces_add_up_to_the_whole_text(codecs, kind, text, data, skip, special):
     codec = codecs[kind]
     ids = codec.encode(text, add_special_tokens=special)

@@ -11,6 +11,8 @@ from tenonry.sampling_params import SamplingParams
 from tenonry_helper_pool.client import as_client
 from tenonry_io_text.long_texts import HELPER, LONG_CHARS
 
+pytestmark = pytest.mark.integration
+
 TEXT = "Once upon a time a cat sat on a mat, größer als gestern 12345. "
 LONG = TEXT * (LONG_CHARS // len(TEXT) + 1)
 

@@ -21,6 +21,8 @@ from tenonry.sampling_params import PoolingParams, SamplingParams
 from tenonry_io_text.processor import TextIOProcessor
 from tenonry_io_text.prompt import checked_ids
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def processor(tokenizer_folders, make_processor):

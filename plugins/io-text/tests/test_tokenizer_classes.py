@@ -82,6 +82,7 @@ def assert_same(folder, oracle):
 
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("name", [*BPE, "PreTrainedTokenizer"])
+@pytest.mark.slow
 def test_every_option_against_every_class(write, oracle, name, split):
     for options in itertools.product([True, False], repeat=3):
         flags = dict(
@@ -92,6 +93,7 @@ def test_every_option_against_every_class(write, oracle, name, split):
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "llama", "gemma"])
+@pytest.mark.slow
 def test_mixed_declarations(write, oracle, kind):
     """Class, model type, options and special tokens drawn at random, also ones that contradict each other."""
     draw = random.Random(kind)

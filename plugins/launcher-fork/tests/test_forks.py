@@ -36,7 +36,7 @@ from tenonry_testkit.kernel.roles import is_gone
 from tenonry_testkit.process_starter import ProcessStarterContract
 from tenonry_testkit.roles import eventually, read_facts
 
-pytestmark = pytest.mark.skipif(not IS_SUPPORTED, reason="needs Linux")
+pytestmark = [pytest.mark.skipif(not IS_SUPPORTED, reason="needs Linux"), pytest.mark.integration]
 ROLES = "tenonry_testkit.kernel.fork_roles"
 SAY = f"{ROLES}:say"
 

@@ -20,6 +20,8 @@ from tenonry_launcher_fork.launcher import ForkLauncher
 from tenonry_testkit.kernel.roles import is_gone
 from tenonry_testkit.roles import eventually
 
+pytestmark = pytest.mark.integration
+
 CONTEXT = LauncherContext(EngineConfig(model="m"))
 FAKE = "tenonry_testkit.fakes.worker:FakeWorker"
 IMPORTS = "tenonry_testkit.kernel.launch_roles:ImportingWorker"

@@ -63,6 +63,7 @@ def test_the_name_is_that_of_the_title(monkeypatch: pytest.MonkeyPatch, title: s
     assert output.process_name() == name
 
 
+@pytest.mark.integration
 def test_what_a_policy_prints_has_the_name_of_its_engine(tmp_path: Path, capfd):
     policy = tmp_path / "printing.py"
     policy.write_text(PRINTING)

@@ -10,10 +10,15 @@ import pytest
 
 from tenonry_models.confinement import CALLS
 
-pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux") or platform.machine() not in CALLS,
-    reason="there is no such filter on this system",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux") or platform.machine() not in CALLS,
+        reason="there is no such filter on this system",
+    ),
+    pytest.mark.integration,
+]
+
+
 FORBID = "from tenonry_models.confinement import *; import os, socket; assert forbid_calls()\n"
 
 

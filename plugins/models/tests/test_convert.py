@@ -87,6 +87,7 @@ def assert_equal(found, expected):
         assert found[name].dtype == tensor.dtype
 
 
+@pytest.mark.integration
 def test_round_trip(folder, state, tmp_path):
     """Of a folder with code, which stays behind."""
     torch.save(state, folder / "pytorch_model.bin")
@@ -105,6 +106,7 @@ def test_files_without_an_archive(folder, state, tmp_path):
     assert_equal(write(folder, tmp_path / "out"), state)
 
 
+@pytest.mark.integration
 def test_the_result_can_be_served(forked, folder, state, tmp_path, capsys):
     torch.save(state, folder / "pytorch_model.bin")
     out = str(tmp_path / "out")
@@ -116,6 +118,7 @@ def test_the_result_can_be_served(forked, folder, state, tmp_path, capsys):
     )
 
 
+@pytest.mark.integration
 def test_several_files_with_an_index(forked, folder, state, tmp_path):
     names = sorted(state)
     parts = {"pytorch_model-1.bin": names[::2], "pytorch_model-2.bin": names[1::2]}
@@ -132,6 +135,7 @@ def test_several_files_with_an_index(forked, folder, state, tmp_path):
     assert_equal(stored(tmp_path / "out"), state)
 
 
+@pytest.mark.integration
 def test_tensors_that_share_memory(forked, folder, state, tmp_path):
     """Each is written whole; the head only where config.json does not tie it."""
     state["lm_head.weight"] = state["model.embed_tokens.weight"]
@@ -145,6 +149,7 @@ def test_tensors_that_share_memory(forked, folder, state, tmp_path):
     assert_equal(stored(tmp_path / "tied"), state)
 
 
+@pytest.mark.integration
 def test_a_malicious_pickle_does_nothing(folder, state, tmp_path):
     victim = tmp_path / "victim"
     torch.save(state | {"evil": Malicious(victim)}, folder / "pytorch_model.bin")
@@ -160,6 +165,7 @@ def test_a_malicious_pickle_does_nothing(folder, state, tmp_path):
     assert not victim.exists()
 
 
+@pytest.mark.integration
 def test_a_truncated_file_is_named(forked, folder, state, tmp_path):
     path = folder / "pytorch_model.bin"
     torch.save(state, path)

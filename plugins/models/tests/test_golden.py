@@ -60,6 +60,7 @@ def test_there_are_ten():
 
 
 @pytest.mark.parametrize("name", nightly_unless(lambda name: name in USUAL, MODELS))
+@pytest.mark.slow
 def test_facts_of_a_well_known_model(name, tmp_path):
     assert output(name, tmp_path) == expected(name)
 

@@ -80,6 +80,7 @@ def is_openais(response: Any) -> bool:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.sampled_from(PATHS), valid, st.dictionaries(st.sampled_from(FIELDS), values, max_size=4))
+@pytest.mark.slow
 def test_any_fields(api, path, base, fields):
     body = {**base, **fields}
     if body.get("stream") is True:
@@ -95,6 +96,7 @@ def test_any_fields(api, path, base, fields):
     st.sampled_from(PATHS),
     st.one_of(st.binary(max_size=60), values.map(lambda v: json.dumps(v).encode())),
 )
+@pytest.mark.slow
 def test_any_bytes(api, path, body):
     response = api.request("POST", path, content=body, headers={"content-type": "application/json"})
     assert response.status_code == 400, response.text

@@ -99,6 +99,7 @@ def test_damaged_bodies_are_refused(coding, api):
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd"])
+@pytest.mark.slow
 def test_a_small_body_does_not_become_a_large_one(coding, make_api):
     """16 KiB that decode to 16 MiB would keep the server busy at no cost to the client."""
     api = make_api()

@@ -68,6 +68,7 @@ def chat(url: str, key: str, name: str) -> httpx.Response:
     return httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=20)
 
 
+@pytest.mark.slow
 def test_a_chat_of_another_client_is_rendered_beside_many(served):
     url, engine = served
     io = engine.io_processor

@@ -97,6 +97,7 @@ def test_what_is_not_here_says_what_to_do_instead(words, instead, capsys):
 
 
 @pytest.mark.parametrize("name", INSTEAD)
+@pytest.mark.slow
 def test_every_remedy_stands_alone(name, capsys):
     flag = f"--{name.replace('_', '-')}"
     with pytest.raises(SystemExit):
@@ -220,6 +221,7 @@ def test_settings_that_a_command_lacks_are_refused(capsys):
 
 
 @pytest.mark.parametrize("name", DONE_ANYWAY)
+@pytest.mark.slow
 def test_values_that_ask_for_what_is_done_anyway_are_taken(name, tmp_path):
     for value in DONE_ANYWAY[name]:
         if isinstance(value, str):

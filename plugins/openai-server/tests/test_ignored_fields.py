@@ -56,6 +56,7 @@ def names(response: Any) -> list[str]:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", OTHER_SERVERS)
+@pytest.mark.slow
 def test_fields_of_other_servers_are_ignored_and_named(name, path, api):
     response = post(api, {**PATHS[path], name: OTHER_SERVERS[name]}, path)
     assert response.status_code == 200, response.text

@@ -23,6 +23,8 @@ from tenonry_openai_server.serving.lifecycle import StopStart, signals
 from tenonry_testkit.kernel.forked import ForkedCommand
 from tenonry_testkit.roles import interrupted
 
+pytestmark = pytest.mark.integration
+
 SCRIPT = Path(__file__).with_name("serve_fake.py")
 ENDLESS = {"prompt": "x", "max_tokens": 1000, "stream": True}
 

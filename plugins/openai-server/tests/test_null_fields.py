@@ -143,6 +143,7 @@ def asked(api: Any, path: str, body: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("path", BODIES)
+@pytest.mark.slow
 def test_every_optional_field_may_be_null(path, routes):
     paths = candidates(routes, path)
     assert paths

@@ -379,6 +379,7 @@ def test_unix_socket_replaces_a_stale_one_only(tmp_path):
         listen(ServerConfig(uds=str(tmp_path / "missing" / "s")))
 
 
+@pytest.mark.integration
 def test_help_loads_nothing_heavy():
     script = (
         "import sys; from tenonry.cli import make_parser; make_parser('serve')[0].format_help();"

@@ -187,6 +187,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+@pytest.mark.slow
 def test_the_suite_finds_it(broken):
     assert broken.caught_by in failing_tests(suite_of(broken), [broken.caught_by])
 

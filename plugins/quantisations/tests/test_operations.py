@@ -32,6 +32,7 @@ def test_ranks_dequantise_checkpoints(tmp_path):
 
 
 @pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.slow
 def test_weights_that_were_dropped_are_quantised_again(stored, tmp_path):
     model_folder(tmp_path)
     settings = {} if stored else {"quantization": "int8"}

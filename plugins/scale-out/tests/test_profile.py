@@ -231,6 +231,7 @@ def test_another_profiler_and_a_bad_folder_are_named(tmp_path):
         sys.setprofile(None)
 
 
+@pytest.mark.integration
 def test_a_process_that_ends_writes_what_it_has(tmp_path):
     code = (
         "import sys, time\nfrom tenonry_scale_out.profile import LoopProfile\n"

@@ -11,6 +11,8 @@ from forked_programs import forked_programs
 
 from tenonry_testkit.tiers import nightly_unless
 
+pytestmark = pytest.mark.integration
+
 BEGIN = """
 import sys
 from tenonry_torch_base.imports import importing

@@ -9,6 +9,8 @@ from forked_programs import forked_programs
 
 from tenonry_torch_base.deferred_shapes import ANSWERS
 
+pytestmark = pytest.mark.integration
+
 BEGIN = """
 import sys
 from tenonry_torch_base.imports import importing

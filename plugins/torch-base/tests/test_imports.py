@@ -95,6 +95,7 @@ class TestCollector:
             if before:
                 gc.freeze()
 
+    @pytest.mark.slow
     def test_objects_of_new_modules_are_old_without_a_collection(self, monkeypatch):
         """The next collection of the young would look at half a million of them."""
         frozen = gc.get_freeze_count()

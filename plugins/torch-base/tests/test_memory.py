@@ -31,6 +31,7 @@ class Cycle:
         self.itself = self
 
 
+@pytest.mark.slow
 def test_garbage_among_frozen_objects_is_freed_and_the_rest_stays_frozen():
     """A process freezes the objects of its start, which include a model that is released later."""
     cycle = weakref.ref(Cycle())

@@ -10,9 +10,13 @@ import pytest
 
 from tenonry_torch_base.openmp import team
 
-pytestmark = pytest.mark.skipif(
-    team() is None or len(os.sched_getaffinity(0)) < 2, reason="needs two processors and OpenMP"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        team() is None or len(os.sched_getaffinity(0)) < 2, reason="needs two processors and OpenMP"
+    ),
+    pytest.mark.integration,
+]
+
 
 BEGIN = """
 import os, sys, threading

@@ -99,6 +99,7 @@ def _missing(package: str) -> Any:
     return import_module
 
 
+@pytest.mark.integration
 def test_nothing_is_imported_unless_it_is_asked_for():
     code = (
         "import sys; from tenonry_torch_base.profiling import record_function_or_nullcontext as scope\n"

@@ -66,6 +66,7 @@ def test_threads_of_a_large_gguf_model_wait_as_they_would(environment, tmp_path)
     assert "GOMP_SPINCOUNT" not in os.environ
 
 
+@pytest.mark.integration
 def test_openmp_reads_it_as_torch_is_loaded(tmp_path):
     environment = {
         name: value

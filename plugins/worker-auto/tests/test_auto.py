@@ -75,6 +75,7 @@ def name_of(found):
     return found.resolved_plugins()["worker"].split()[0]
 
 
+@pytest.mark.integration
 def test_the_module_of_the_worker_is_light():
     code = "import tenonry_worker_auto.worker, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

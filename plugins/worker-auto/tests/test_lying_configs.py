@@ -120,6 +120,7 @@ def test_the_truth_is_accepted(saved, tmp_path, family, name):
 
 @pytest.mark.parametrize("name", WORKERS)
 @pytest.mark.parametrize(("family", "lie"), CASES)
+@pytest.mark.slow
 def test_a_lie_is_named(saved, tmp_path, family, lie, name):
     folder = lying(saved[family], tmp_path, family, LIES[lie])
     with pytest.raises(ModelError) as caught:

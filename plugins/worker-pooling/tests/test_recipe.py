@@ -16,6 +16,7 @@ from tenonry_worker_pooling.outline import outline
 from tenonry_worker_pooling.recipe import Recipe, read_recipe
 
 
+@pytest.mark.integration
 def test_the_module_of_the_worker_is_light():
     code = "import tenonry_worker_pooling.worker, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -70,6 +70,7 @@ def saved(folders, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.slow
 def test_vectors(saved, name):
     folder, model = saved[name]
     expected = model.encode(TEXTS)
@@ -176,6 +177,7 @@ class TestBadLayers:
             outline(str(folder), needs_weights=True, mode=None)
 
 
+@pytest.mark.integration
 def test_the_benchmark_compares_both(saved, tmp_path, capsys, monkeypatch):
     import argparse
 

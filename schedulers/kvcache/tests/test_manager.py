@@ -134,6 +134,7 @@ class CacheMachine(RuleBasedStateMachine):
             assert len(set(table)) == len(table)
 
 
+@pytest.mark.slow
 def test_hits_are_those_of_a_naive_oracle(make_driver):
     class Machine(CacheMachine):
         make = make_driver

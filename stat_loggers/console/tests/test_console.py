@@ -267,6 +267,7 @@ class TestInterface:
             console.record_sleep_state(sleeping=False, level=0)
         assert caplog.messages == ["engines asleep (level 2)", "engines awake"]
 
+    @pytest.mark.integration
     def test_module_is_light(self):
         code = "import sys, tenonry_stat_logger_console; print(*(m.partition('.')[0] for m in sys.modules))"
         command = [sys.executable, "-P", "-c", code]

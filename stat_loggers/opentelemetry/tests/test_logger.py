@@ -39,6 +39,7 @@ def test_it_traces(make_logger):
     assert make_logger().traces is True
 
 
+@pytest.mark.integration
 def test_to_look_at_the_class_loads_nothing_of_opentelemetry():
     script = "import sys, tenonry_stat_logger_opentelemetry.logger; print([n for n in sys.modules if 'opentelem' in n])"
     done = subprocess.run(

@@ -167,6 +167,7 @@ class TestRegistry:
         Counter("http_requests", "Requests.", registry=logger.registry).inc(3)
         assert scrape(logger).value("http_requests_total") == 3
 
+    @pytest.mark.slow
     def test_render_is_consistent_while_records_come_in(self, make_logger, scrape):
         """Every exposition is of one instant: values raised by one record are never seen apart."""
         logger = make_logger(process_metrics=False)
@@ -226,6 +227,7 @@ class TestInterface:
         assert logger.port is None
         logger.shutdown()
 
+    @pytest.mark.integration
     def test_module_is_light(self):
         code = "import sys, tenonry_stat_logger_prometheus.logger; print(*(m.partition('.')[0] for m in sys.modules))"
         command = [sys.executable, "-P", "-c", code]

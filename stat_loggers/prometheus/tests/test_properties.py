@@ -75,6 +75,7 @@ records = st.lists(
 
 @settings(max_examples=20, deadline=None)
 @given(records)
+@pytest.mark.slow
 def test_counters_equal_sums_under_both_sets_of_names(make_plain, scrape, given_records):
     logger = make_plain()
     logger.log_engine_initialized(INFO)
@@ -116,6 +117,7 @@ def series_at_start(make_plain, scrape):
 
 @settings(max_examples=20, deadline=None)
 @given(records, st.lists(st.text(max_size=6), max_size=3))
+@pytest.mark.slow
 def test_label_values_come_from_closed_sets(make_plain, scrape, given_records, reasons):
     """Whatever a request carries (id, tags, reasons), the number of series does not move."""
     logger = make_plain()

@@ -7,6 +7,8 @@ from tenonry.errors import TenonryError
 from tenonry_bench.models.engines import find_peers
 from tenonry_bench.models.session import Session, prepare
 
+pytestmark = pytest.mark.integration
+
 OPTIONS = {"threads": 1}
 
 

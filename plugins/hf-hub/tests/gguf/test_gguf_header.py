@@ -120,6 +120,7 @@ def test_a_truncated_file_is_refused_by_what_it_lacks(share, model_file, tmp_pat
 @given(
     flips=st.lists(st.tuples(st.integers(8, 12_000), st.integers(0, 255)), min_size=1, max_size=8)
 )
+@pytest.mark.slow
 def test_a_damaged_header_is_read_or_refused(flips, model_file, tmp_path_factory):
     data = bytearray(model_file.read_bytes())
     for place, value in flips:

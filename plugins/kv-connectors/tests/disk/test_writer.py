@@ -170,6 +170,7 @@ def test_two_engines_share_a_directory(store, tmp_path):
     assert sum(path.stat().st_size for path in files(tmp_path)) <= 22 * SIZE
 
 
+@pytest.mark.integration
 def test_a_killed_engine_leaves_whole_files_or_none(store, tmp_path):
     program = textwrap.dedent("""
         import itertools, random, sys

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -67,6 +68,7 @@ def test_a_nucleus_wider_than_the_candidates_is_sorted_whole(monkeypatch):
     ),
 )
 @two_threads()
+@pytest.mark.slow
 def test_no_bit_of_a_row_depends_on_the_others(seed, vocab, rows):
     """Neither on their number nor on their parameters (WK-14)."""
     logits = torch.randn(len(rows), vocab, generator=torch.Generator().manual_seed(seed)) * 4

@@ -49,6 +49,7 @@ ROW = st.tuples(
 
 @settings(deadline=None, max_examples=150)
 @given(rows=st.lists(ROW, min_size=1, max_size=ROWS), seed=st.integers(0, 10_000))
+@pytest.mark.slow
 def test_every_row_samples_as_if_it_were_alone(rows, seed):
     """Rows with all kinds of parameters in one batch: each gets the token of the plain reference, or its nearest
     neighbour in the distribution when the random number falls on a border."""
@@ -173,6 +174,7 @@ def test_tiles_change_nothing(rows_per_tile, monkeypatch):
 
 
 @two_threads()
+@pytest.mark.slow
 def test_no_bit_of_a_log_probability_depends_on_the_other_rows():
     """Also where torch would share a single long row among threads (WK-14)."""
     vocab = 70_001

@@ -101,6 +101,7 @@ def test_tokens_are_those_of_peft(module, peft):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.slow
 def test_bits_are_those_that_a_request_gets_alone(module, peft, dtype, way):
     """Also where its adapter is the only one that was ever loaded, in the only slot."""
     every = range(len(ROWS))

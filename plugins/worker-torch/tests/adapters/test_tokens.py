@@ -54,6 +54,7 @@ def outputs(runner, requests, **options):
 
 
 @pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.slow
 def test_all_together_each_alone_and_in_chunks_with_preemption(family, peft, wanted, fuse):
     runner = lora_tools.runner(copy.deepcopy(family), fuse=fuse)
     for name in NAMES:
@@ -87,6 +88,7 @@ def test_on_two_ranks(family, peft, wanted, fuse, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["qwen3", "phi3", "qwen2_moe", "gemma2"])
+@pytest.mark.slow
 def test_other_families(name, tmp_path):
     """Merged projections in the model itself, norms of heads, experts in addition to linear layers."""
     module = worker_families.build(name)

@@ -277,6 +277,7 @@ def schedule(driver, steps):
 @pytest.mark.parametrize("backend", worker_tools.BACKENDS)
 @settings(deadline=None, max_examples=1)
 @given(seed=st.integers(0, 2**31))
+@pytest.mark.slow
 def test_any_schedule_attends_to_exactly_its_own_tokens(backend, shape, seed):
     schedule(BackendDriver(backend, SHAPES[shape], seed), 30)
 
@@ -293,6 +294,7 @@ def test_any_schedule_attends_to_exactly_its_own_tokens(backend, shape, seed):
 @pytest.mark.parametrize("backend", worker_tools.BACKENDS)
 @settings(deadline=None, max_examples=1)
 @given(seed=st.integers(0, 2**31))
+@pytest.mark.slow
 def test_attention_sees_what_is_kept_also_in_the_step_that_makes_it(backend, shape, kept, seed):
     """So nothing depends on how a prompt is cut, and a row on no other."""
     schedule(BackendDriver(backend, SHAPES[shape], seed, kept=kept), 30)
@@ -301,6 +303,7 @@ def test_attention_sees_what_is_kept_also_in_the_step_that_makes_it(backend, sha
 @pytest.mark.parametrize("kept", ["auto", "int8"])
 @pytest.mark.parametrize("more", [{}, {"chunk": 40, "sinks": True}])
 @pytest.mark.parametrize("backend", worker_tools.BACKENDS)
+@pytest.mark.slow
 def test_bfloat16_stays_within_rounding(backend, more, kept):
     driver = BackendDriver(
         backend,
@@ -317,6 +320,7 @@ def test_bfloat16_stays_within_rounding(backend, more, kept):
 
 
 @pytest.mark.parametrize("backend", worker_tools.BACKENDS)
+@pytest.mark.slow
 def test_steady_decoding_across_capacities(backend):
     """Two rows of very different length, one step at a time, from 1 to beyond 96 tokens."""
     driver = BackendDriver(backend, SHAPES["plain"], 1)
@@ -391,6 +395,7 @@ def test_slabs_that_do_not_fit_are_done_without():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kept", STORAGES)
 @pytest.mark.parametrize("backend", worker_tools.BACKENDS)
+@pytest.mark.slow
 def test_nan_that_a_row_left_behind_does_not_count(backend, kept, dtype):
     """NaN in a masked key times a weight of zero is NaN."""
     shape = {"num_heads": 8, "num_kv_heads": 4, "key_size": 32, "value_size": 32}

@@ -195,6 +195,7 @@ class Rows:
         ],
     ),
 )
+@pytest.mark.slow
 def test_blocks_that_were_given_back_are_not_read(kind, windows, kept):
     """Prompts, chunks and some two hundred decoded tokens, in and out of slabs, with NaN in released blocks."""
     rows = Rows(kind, windows, num_rows=3, length=240, kept=kept)

@@ -36,6 +36,7 @@ def kept(vectors, kind, dtype=torch.float32):
 @pytest.mark.parametrize("kind", FEW)
 @settings(deadline=None, max_examples=150)
 @given(vectors=MATRICES)
+@pytest.mark.slow
 def test_numbers_are_rounded_as_the_formula_says(kind, vectors):
     found = kept(vectors, kind).double().numpy()
     np.testing.assert_array_equal(found, kept_vectors.rounded(vectors, kind))

@@ -83,6 +83,7 @@ class Histories:
 @pytest.mark.parametrize("seed", nightly_unless(lambda seed: seed == 0, range(3)))
 @pytest.mark.parametrize("backend", ["cpu", "sdpa"])
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
+@pytest.mark.slow
 def test_it_continues_histories_as_the_models_own_code_does(family, backend, seed):
     histories = Histories(make(family, backend=backend), seed)
     for _ in range(25):
@@ -90,6 +91,7 @@ def test_it_continues_histories_as_the_models_own_code_does(family, backend, see
 
 
 @pytest.mark.parametrize("chunk", [1, 5])
+@pytest.mark.slow
 def test_histories_in_small_chunks(monkeypatch, chunk):
     monkeypatch.setattr(draft_model, "CHUNK", chunk)
     histories = Histories(make(), 4)
@@ -97,6 +99,7 @@ def test_histories_in_small_chunks(monkeypatch, chunk):
         histories.turn("llama")
 
 
+@pytest.mark.slow
 def test_with_kernels_over_blocks():
     """In bfloat16, where few tokens of one row are computed as rows of their own."""
     kernels = find_kernels("cpu", CPU, {})

@@ -131,6 +131,7 @@ def test_all_are_taken_back_where_the_whole_model_differs(monkeypatch):
 
 @pytest.mark.parametrize("way", [{}, {"budget": 7}, {"depth": 3, "budget": 20}])
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.slow
 def test_tokens_are_the_best_ones_of_the_models_own_code(family, way):
     """Except for rounding: prompts whole and in chunks, together with decoding rows."""
     model = model_of(family, OnlyBetween())

@@ -119,6 +119,7 @@ def alone(family, *given_request):
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("family", FAMILIES + IN_BFLOAT16)
+@pytest.mark.slow
 def test_bits_of_a_request_are_those_that_it_gets_alone(family, threads, monkeypatch):
     model = model_of(family)
     for layer in model.forward.layers:

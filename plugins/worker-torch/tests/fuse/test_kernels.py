@@ -110,6 +110,7 @@ def serve(model, **way):
 
 @needs_library
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.slow
 def test_tokens_equal_generate_with_kernels(way):
     model = model_of("qwen3_next")
     assert kernels_of(model) == (2, 3, 3, 1)

@@ -33,6 +33,7 @@ def options(micro_models, tmp_path):
 @pytest.mark.parametrize(
     "name", nightly_unless(lambda name: name == "tenonry", ["tenonry", *PEERS])
 )
+@pytest.mark.integration
 def test_answers_runs(name, options):
     if name == "tenonry":
         engine: Engine = ours()
@@ -74,6 +75,7 @@ def test_own_tokens_in_batches_sample_at_the_last(monkeypatch):
     ]
 
 
+@pytest.mark.integration
 def test_every_tensor_has_a_name_of_llama_cpp(micro_models):
     names = [tensor.name for tensor in qwen3_gguf.read_tensors(micro_models / "micro", np)]
     assert len(names) == len(set(names)) == 2 + 2 * 11
@@ -88,6 +90,7 @@ def test_other_architectures_ask_for_a_file_of_theirs(tmp_path):
         qwen3_gguf.write_gguf(tmp_path, tmp_path / "out.gguf")
 
 
+@pytest.mark.integration
 def test_gguf_file_holds_the_numbers_of_the_checkpoint(micro_models, tmp_path):
     gguf = pytest.importorskip("gguf")
     qwen3_gguf.write_gguf(micro_models / "micro", tmp_path / "micro.gguf")
