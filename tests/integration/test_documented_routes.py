@@ -25,7 +25,7 @@ FLAGS = (
     "--worker", "null", "--max-model-len", "64", "--enable-operator-routes", "--api-key", "right",
     "--route", "responses", "--route", "messages", "--route", "pooling",
 )  # fmt: skip
-OPEN = {"/health", "/ready", "/version"}
+OPEN = {"/health", "/ping", "/ready", "/version"}
 EXAMPLES = 20
 CHECKS = [
     checks.status_code_conformance,

@@ -128,6 +128,22 @@ def test_long_inputs_are_cut_where_that_is_asked(encoder):
     assert ranked[0] == 200
 
 
+@pytest.mark.parametrize("task", [{}, {"task": "embed"}])
+def test_pooling_gives_the_vectors(encoder, task):
+    _, server = encoder
+    wanted = post(server, "/v1/embeddings", input=TEXTS)[1]
+    status, answer = post(server, "/pooling", input=TEXTS, **task)
+    assert status == 200
+    assert answer["usage"] == wanted["usage"]
+    assert answer["data"] == [
+        {"object": "pooling", "index": each["index"], "data": each["embedding"]}
+        for each in wanted["data"]
+    ]
+    status, answer = post(server, "/pooling", input=TEXTS, task="token_embed")
+    assert (status, answer["error"]["code"]) == (400, "unsupported_task")
+    assert "this model serves embed" in answer["error"]["message"]
+
+
 def test_vectors_rerank_by_their_cosine(encoder):
     folder, server = encoder
     query, *others = reference(folder, "bert", TEXTS)
@@ -143,6 +159,8 @@ def test_vectors_rerank_by_their_cosine(encoder):
     ]
     for each in answer["results"]:
         assert abs(each["relevance_score"] - cosines[each["index"]]) < TOLERANCE
+    again = post(server, "/v2/rerank", query=TEXTS[0], documents=TEXTS[1:], top_n=2)
+    assert again[1]["results"] == answer["results"]
 
 
 def test_a_cross_encoder_scores_pairs(cross_encoder):

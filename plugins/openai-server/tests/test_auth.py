@@ -43,7 +43,7 @@ def application(app):
     return app
 
 
-def test_every_route_needs_a_key_but_three(make_api, plugin_module):
+def test_every_route_needs_a_key_but_probes(make_api, plugin_module):
     routes = ("server_test_routes:build",)
     api = make_api(api_key=("right",), route=routes, enable_operator_routes=True)
     paths = paths_of(application(api.app).routes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 PATH = "/v1/chat/completions"
@@ -65,6 +67,9 @@ def test_result_without_text(api, content):
         ("", ""),
         (None, ""),
         ({"a": "é"}, '{"a": "é"}'),
+        ([], "[]"),
+        (5, "5"),
+        (True, "true"),
     ],
 )
 def test_arguments_are_any_text(api, arguments, shown):
@@ -101,6 +106,27 @@ def test_parts_of_each_kind_of_text(api):
         *content[:2],
         *({"type": "text", "text": text} for text in ("a", "b", "c")),
     ]
+
+
+@pytest.mark.parametrize("content", [["a", "b"], [{"text": "a"}, "b"]])
+def test_texts_and_objects_without_a_type_are_parts(api, content):
+    (message,) = seen(api, {"role": "user", "content": content})
+    assert message["content"] == [{"type": "text", "text": text} for text in "ab"]
+
+
+@pytest.mark.parametrize("field", ["text", "reasoning"])
+def test_part_of_reasoning_is_thinking(api, field):
+    content = [{"type": "reasoning", field: "2+2"}, {"type": "text", "text": "4"}]
+    (message,) = seen(api, {"role": "assistant", "content": content})
+    assert message["content"][0] == {"type": "thinking", "thinking": "2+2"}
+
+
+@pytest.mark.parametrize("content", [3, True, {"a": "é", "tool": 1}, [1, None], ["a"]])
+@pytest.mark.parametrize("role", ["tool", "function"])
+def test_results_that_are_values_of_json_are_text(api, role, content):
+    result = {"role": role, "tool_call_id": "c1", "content": content}
+    (_, message) = seen(api, {"role": "assistant", "tool_calls": [CALL]}, result)
+    assert message["content"] == json.dumps(content, ensure_ascii=False)
 
 
 @pytest.mark.parametrize("url", ["", "  "])

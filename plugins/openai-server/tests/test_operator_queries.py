@@ -161,3 +161,14 @@ def test_several_servers_hold_the_engines_which_any_of_them_lets_go(make_api):
     for path in ("/pause?mode=abort", "/abort_requests"):
         assert "there are 2 API servers" in operated.post(path).text
     assert operated.api.get("/is_paused", headers=KEY).status_code == 400
+
+
+def test_server_info_has_the_settings_but_no_options_of_plugins(make_api):
+    secret = {"name": "fake", "options": {"token": "hidden"}}
+    options = {"api_key": ("k",), "enable_operator_routes": True}
+    api = make_api(config={"max_num_seqs": 7, "kv_connector": secret}, **options)
+    assert api.get("/server_info").status_code == 401
+    answer = api.get("/server_info", headers=KEY)
+    assert answer.json()["config"]["max_num_seqs"] == 7
+    assert answer.json()["version"]
+    assert "hidden" not in answer.text

@@ -30,10 +30,51 @@ def test_models(make_api):
     assert (missing.status_code, error_of(missing)["code"]) == (404, "model_not_found")
 
 
+@pytest.mark.parametrize("name", [None, ""])
+def test_no_name_is_the_first_one(make_api, name):
+    api = make_api(config={"served_model_name": ("one", "two")})
+    answer = api.post("/v1/completions", {"model": name, "prompt": "a", "max_tokens": 1})
+    assert answer.json()["model"] == "one"
+
+
 def test_model_cards_do_not_show_where_the_model_is(make_api):
     api = make_api(config={"served_model_name": ("mine",)})
     assert api.engine.model.name not in api.get("/v1/models").text
     assert api.get("/v1/models").json()["data"][0]["root"] == "mine"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+def test_ping_is_the_health_of_the_engines(api, method):
+    assert api.request(method, "/ping").status_code == 200
+    api.state.phase = Phase.DEAD
+    assert api.request(method, "/ping").status_code == 503
+
+
+def test_load_counts_the_running_requests(api):
+    assert api.get("/load").json() == {"server_load": api.engine.num_unfinished_requests}
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"prompt": "a", "max_tokens": 2}, "/v1/completions"),
+        ({"messages": [{"role": "user", "content": "a"}]}, "/v1/chat/completions"),
+        ({"prompt": "a", "max_tokens": -1}, "/v1/completions"),
+    ],
+)
+def test_invocations_choose_the_route_by_the_body(api, body, path):
+    found, wanted = api.post("/invocations", body), api.post(path, body)
+    assert found.status_code == wanted.status_code
+    if found.status_code == 200:
+        assert found.json()["choices"] == wanted.json()["choices"]
+    else:
+        assert found.json() == wanted.json()
+
+
+@pytest.mark.parametrize("body", [{"input": "a"}, [], "a"])
+def test_invocations_without_a_prompt_are_refused(api, body):
+    answer = api.post("/invocations", body)
+    assert (answer.status_code, error_of(answer)["code"]) == (400, "invalid_request")
 
 
 RANK = {

@@ -23,7 +23,15 @@ from tenonry_openai_server.errors import APIError, as_api_error, bad_request
 from tenonry_openai_server.guard import REQUEST_ID, Guard
 from tenonry_openai_server.limits import BodyLimit
 from tenonry_openai_server.parsers import check_setting
-from tenonry_openai_server.routes import adapters, chat, completions, control, operations, tokenize
+from tenonry_openai_server.routes import (
+    adapters,
+    chat,
+    completions,
+    control,
+    operations,
+    platforms,
+    tokenize,
+)
 from tenonry_openai_server.routes.plugins import mount_plugins
 from tenonry_openai_server.state import ServerState
 
@@ -43,7 +51,7 @@ def create_app(state: ServerState) -> ASGIApp:
         redirect_slashes=False,
     )
     api.state.server = state
-    routers = [module.router for module in (completions, chat, tokenize, operations)]
+    routers = [module.router for module in (completions, chat, tokenize, operations, platforms)]
     if settings.enable_operator_routes:
         routers += [control.router, adapters.router]
     for router in routers:

@@ -18,7 +18,7 @@ from tenonry_openai_server.guard import header
 from tenonry_openai_server.settings import ServerConfig
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-OPEN_PATHS = frozenset({"/health", "/ready", "/version"})
+OPEN_PATHS = frozenset({"/health", "/ping", "/ready", "/version"})
 TENANT = "tenonry.tenant"
 
 

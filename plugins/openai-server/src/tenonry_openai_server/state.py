@@ -139,11 +139,12 @@ class ServerState:
     async def choose_model(
         self, name: str | None, scope: MutableMapping[str, Any] | None = None
     ) -> tuple[str, Adapter | None]:
-        """The served name that a request means, and the adapter, if it is one's. Raises APIError 404 and 503.
+        """The served name that a request means, and the adapter, if it is one's. Raises APIError 404 and 503. "" is the
+        default, as no name is.
 
         `scope`: of an HTTP request that is to use the adapter, which is then loaded if it is in the operator's folder.
         """
-        if name is None or name in self.model_names:
+        if not name or name in self.model_names:
             return self.check_model(name), None
         if scope is None:
             adapter = (await self.adapters.all(self.engine)).get(name)
@@ -156,7 +157,7 @@ class ServerState:
     def check_model(self, name: str | None, others: Sequence[str] = ()) -> str:
         """The served name of a request. Raises APIError 404 that lists the served names, and `others`."""
         names = self.model_names
-        if name is None or name in names:
+        if not name or name in names:
             return name or names[0]
         raise APIError(
             404,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -21,6 +22,20 @@ def text_of(value: Any, where: str, name: str) -> str:
     if not isinstance(text, str):
         refuse(f"{where}.{name}", "must be a text")
     return str(text)
+
+
+def result_content(value: Any) -> Any:
+    """A tool's result: texts, lists of objects, which may be parts, and None as they are; other values as JSON text."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list) and (not value or any(isinstance(part, dict) for part in value)):
+        return value
+    return as_json(value)
+
+
+def as_json(value: Any) -> str:
+    """`value` as JSON, whose characters are not escaped."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def whole(value: Any) -> Any:

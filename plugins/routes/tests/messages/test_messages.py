@@ -212,6 +212,7 @@ def test_choices(choice, expected):
         ),
         ({"messages": [{"role": "assistant", "content": ""}]}, "messages"),
         ({"output_config": {"effort": "much"}}, "output_config.effort"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools.0.type"),
     ],
 )
 def test_what_cannot_be_honoured_is_named(change, param):
@@ -285,6 +286,12 @@ def test_blocks_that_are_texts(block, text):
     assert last_of([block]) == [{"role": "user", "content": text}]
     result = {"type": "tool_result", "tool_use_id": "1", "content": [block]}
     assert last_of([result]) == [{"role": "tool", "tool_call_id": "1", "content": text}]
+
+
+@pytest.mark.parametrize("content", [3, False, [1, "a"], {"a": "ü"}])
+def test_results_that_are_values_of_json_are_text(content):
+    result = {"type": "tool_result", "tool_use_id": "1", "content": content}
+    assert last_of([result])[0]["content"] == json.dumps(content, ensure_ascii=False)
 
 
 def test_references_to_tools_are_their_names():

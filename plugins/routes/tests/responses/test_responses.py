@@ -144,7 +144,7 @@ def test_settings_have_other_names():
             {"input": [{"role": "user", "content": [{"type": "input_file"}]}]},
             "input.0.content.0.type",
         ),
-        ({"input": [{"type": "function_call", "name": "f", "arguments": 5}]}, "input.0.arguments"),
+        ({"input": [{"type": "function_call", "name": 5, "call_id": "1"}]}, "input.0.name"),
         ({"input": [{"type": "reasoning", "content": 5}]}, "input.0.content"),
         ({"input": [{"type": "reasoning", "content": ["x"]}]}, "input.0.content.0.text"),
         ({"input": [{"type": "reasoning"}]}, "input"),
@@ -243,13 +243,41 @@ def test_answers_and_results_may_hold_nothing():
     assert found[1]["content"] == ""
 
 
-@pytest.mark.parametrize(("arguments", "shown"), [(None, ""), ({"a": 1}, '{"a": 1}'), ("{", "{")])
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [(None, ""), ({"a": 1}, '{"a": 1}'), ("{", "{"), ([], "[]"), (3, "3"), (True, "true")],
+)
 def test_arguments_of_earlier_calls_are_text(arguments, shown):
     call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": arguments}
     result = {"type": "function_call_output", "call_id": "1", "output": {"b": 2}}
     turn, answer = messages_of(call, result)
     assert turn["tool_calls"][0]["function"]["arguments"] == shown
     assert answer["content"] == '{"b": 2}'
+
+
+@pytest.mark.parametrize("output", [3, True, ["a", 2], {"a": "ü"}])
+def test_results_that_are_values_of_json_are_text(output):
+    call = {"type": "function_call", "call_id": "c", "name": "f"}
+    result = {"type": "function_call_output", "call_id": "c", "output": output}
+    assert messages_of(call, result)[-1]["content"] == json.dumps(output, ensure_ascii=False)
+
+
+@pytest.mark.parametrize("kind", ["compaction", "compaction_summary"])
+@pytest.mark.parametrize(
+    "readable", [{"summary": "We met."}, {"content": [{"type": "text", "text": "We met."}]}]
+)
+def test_compaction_with_a_text_is_a_message(kind, readable):
+    assert messages_of({"type": kind, "encrypted_content": "x", **readable}) == [
+        {"role": "user", "content": "We met."}
+    ]
+
+
+@pytest.mark.parametrize("summary", [{}, {"summary": []}, {"summary": None}])
+def test_compaction_that_only_its_author_reads_is_refused(summary):
+    """Ignoring it would answer without the conversation."""
+    with pytest.raises(RequestError, match="a message with a summary") as caught:
+        messages_of({"type": "compaction", "id": "c", "encrypted_content": "x", **summary})
+    assert caught.value.param == "input.0.encrypted_content"
 
 
 def test_integer_in_another_spelling():
@@ -265,7 +293,7 @@ def test_call_that_a_server_made_has_its_result():
 
 @pytest.mark.parametrize("item", [
     {"type": "web_search_call", "id": "1", "action": {"type": "search"}}, {"type": "item_reference", "id": "1"},
-    {"id": "1"}, {"type": "compaction", "encrypted_content": "x"}, {"type": "ghost_snapshot"},
+    {"id": "1"}, {"type": "ghost_snapshot"},
     {"type": "additional_tools", "role": "developer", "tools": []}, {"type": "image_generation_call", "id": "1"},
 ])  # fmt: skip
 def test_items_that_only_their_server_reads_are_left_out(item):

@@ -95,6 +95,13 @@ class DoneResponse(msgspec.Struct):
     done: bool = True
 
 
+class ServerInfoResponse(msgspec.Struct):
+    """Answer of GET /server_info: settings that are not the defaults, without options of plugins."""
+
+    version: str
+    config: msgspec.Raw
+
+
 class PausedResponse(msgspec.Struct):
     """Answer of GET /is_paused."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from pydantic import (
@@ -27,7 +27,9 @@ MAX_MESSAGES = 4096
 MAX_PARTS = 4096  # of the content of all messages of a chat, and tool calls
 MAX_CALLS = 128  # of one message
 IMAGES = frozenset({"image_url", "input_image"})
-TEXTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking"})
+THINKING = frozenset({"thinking", "reasoning"})
+TEXTS = frozenset({"text", "input_text", "output_text", "refusal"}) | THINKING
+RESULTS = frozenset({"tool", "function"})  # roles
 REASONING = ("reasoning_content", "reasoning", "thinking")
 
 
@@ -58,6 +60,7 @@ class Part(BaseModel):
     """A part of a message: text, thinking, or an image where the model is shown some."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
+    only_in_lists: ClassVar[bool] = True
 
     type: str = Field(max_length=64)
     text: str | None = None
@@ -65,6 +68,17 @@ class Part(BaseModel):
     detail: Detail | None = None  # next to `image_url` if that is a text
     refusal: str | None = None
     thinking: str | ThinkingTexts | None = None
+    reasoning: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text_alone(cls, part: Any) -> Any:
+        """A text is a part by itself; an object without a type is one if it has a text."""
+        if isinstance(part, str):
+            return {"type": "text", "text": part}
+        if isinstance(part, dict) and "text" in part:
+            return {"type": "text", **part}
+        return part
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> Part:
@@ -81,7 +95,7 @@ class Part(BaseModel):
                 f"holds a part of type '{self.type}'; this server reads parts of type 'text' and 'image_url' only"
             )
         elif self.shown_text is None:
-            name = self.type if self.type in ("refusal", "thinking") else "text"
+            name = self.type if self.type in {"refusal", *THINKING} else "text"
             raise ValueError(f"holds a part without {name}")
         return self
 
@@ -95,6 +109,8 @@ class Part(BaseModel):
     @property
     def shown_text(self) -> str | list[dict[str, str]] | None:
         """Text of a part that is no image; thinking may be a list of texts."""
+        if self.type == "reasoning":
+            return self.text if self.reasoning is None else self.reasoning
         return {"refusal": self.refusal, "thinking": self.thinking}.get(self.type, self.text)
 
     def for_template(self) -> dict[str, Any]:
@@ -103,17 +119,17 @@ class Part(BaseModel):
             inner = self.image_url if isinstance(self.image_url, ImageUrl) else self
             detail = {} if inner.detail is None else {"detail": inner.detail}
             return {"type": "image_url", "image_url": {"url": self.url, **detail}}
-        kind = "thinking" if self.type == "thinking" else "text"
+        kind = "thinking" if self.type in THINKING else "text"
         return {"type": kind, kind: self.shown_text or ""}
 
 
 class Function(BaseModel):
-    """The function that an earlier answer called; its arguments are any text."""
+    """The function that an earlier answer called; its arguments are any text, or any value of JSON."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
     name: str = Field(max_length=256)
-    arguments: str | dict[str, Any] | None = ""
+    arguments: Any = ""
 
 
 class CustomCall(BaseModel):
@@ -145,7 +161,8 @@ class ToolCall(BaseModel):
     def for_template(self) -> dict[str, Any]:
         """The call in the form of chat templates: one of a function."""
         if self.function is not None:
-            name, arguments = self.function.name, self.function.arguments or ""
+            name, arguments = self.function.name, self.function.arguments
+            arguments = "" if arguments is None else arguments
         else:
             custom = self.custom or CustomCall(name="")
             name, arguments = custom.name, {"input": custom.input}
@@ -175,6 +192,14 @@ class Message(BaseModel):
     refusal: str | None = None
     function_call: Function | None = None
 
+    @field_validator("content", mode="before")
+    @classmethod
+    def _text_of_result(cls, content: Any, info: ValidationInfo) -> Any:
+        """Results that are values of JSON become text."""
+        if content is None or isinstance(content, str) or info.data.get("role") not in RESULTS:
+            return content
+        return content if _has_parts(content) else json.dumps(content, ensure_ascii=False)
+
     @field_validator("content")
     @classmethod
     def _check_parts(cls, content: Any, info: ValidationInfo) -> Any:
@@ -191,7 +216,7 @@ class Message(BaseModel):
     @property
     def _may_be_empty(self) -> bool:
         """Answers, and results of functions that return nothing."""
-        return self.role in {"assistant", "tool", "function"} or bool(self.tool_calls)
+        return self.role in {"assistant", *RESULTS} or bool(self.tool_calls)
 
     @property
     def has_images(self) -> bool:
@@ -223,6 +248,13 @@ class Message(BaseModel):
         yield from self.tool_calls or ()
         if self.function_call is not None and not self.tool_calls:
             yield ToolCall(function=self.function_call)
+
+
+def _has_parts(content: Any) -> bool:
+    """Return True for a list that is empty, or has an object."""
+    return isinstance(content, list) and (
+        not content or any(isinstance(part, dict) for part in content)
+    )
 
 
 Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]

@@ -156,6 +156,7 @@ class _Shape:
             refused |= getattr(model, "refused_fields", {})
         known = frozenset(name for name, _ in names)
         self.rules = FieldRules(known, refused, CACHE_HINTS)
+        self.only_in_lists = all(getattr(model, "only_in_lists", False) for model in models)
         self.nested: dict[str, _Shape] = {}
         for name, each in names:
             inner = tuple(dict.fromkeys(_models(each.annotation)))
@@ -216,6 +217,8 @@ class _Walk:
     def value(self, shape: _Shape, raw: msgspec.Raw, path: _Path) -> None:
         """One field, by its first character: an object, or a list of objects."""
         first = bytes(memoryview(raw)[:1])
+        if first == b"{" and shape.only_in_lists:
+            return
         if first == b"{":
             self._object(shape, self._bound.object(raw), path)
         elif first == b"[":

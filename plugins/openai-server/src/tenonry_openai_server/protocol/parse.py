@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
@@ -40,9 +41,20 @@ LARGER_FIELDS: dict[str, int] = {
     "guided_grammar": 1 << 20,
     "tools": 1 << 20,
 }
+# An escape in a text of JSON; the group is half of a surrogate pair.
+ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+LENGTHS = {("max_tokens",), ("max_completion_tokens",)}
+NEW_WORDS = {  # of errors whose own text names classes
+    "model_type": "must be an object",
+    "dict_type": "must be an object",
+    "list_type": "must be a list",
+}
 FORMS = {
     "tool_choice": "must be none, auto, required, or an object of the type function or allowed_tools with functions",
-    "stop": "must be a text or a list of at most 64 texts of at most 1024 characters",
+    "stop": "must be a text or a list of at most 64 texts, of 1 to 1024 characters each",
     "content": 'must be a text or a list of parts such as {"type": "text", "text": "…"}',
 }
 
@@ -97,12 +109,8 @@ def parse_body(model: type[BodyType], raw: bytes, report: Report) -> BodyType:
         values = _decode(model, fields)
     except msgspec.ValidationError:
         raise bad_request("the body must be a JSON object") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise bad_request(f"the body is not valid JSON: {error}", code="invalid_json") from None
-    except RecursionError:
-        raise bad_request(
-            "the body is not valid JSON: it is nested too deeply", code="invalid_json"
-        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise not_json(raw, error) from None
     try:
         body = model.model_validate(values)
     except ValidationError as error:
@@ -113,6 +121,20 @@ def parse_body(model: type[BodyType], raw: bytes, report: Report) -> BodyType:
     for part, reason in body.unused_parts():
         report(part, reason)
     return body
+
+
+def not_json(raw: bytes | memoryview, error: Exception | str) -> APIError:
+    """The answer to a body that cannot be decoded; decoders report half a surrogate pair as truncated data."""
+    half = next((found[0] for found in ESCAPE.finditer(raw) if found[1]), None)
+    if isinstance(error, RecursionError):
+        reason = "it is nested too deeply"
+    elif half is not None:
+        reason = (
+            f"{half.decode()} is half of a surrogate pair, a character cut in two; leave it out"
+        )
+    else:
+        reason = str(error)
+    return bad_request(f"the body is not valid JSON: {reason}", code="invalid_json")
 
 
 def _check_copies(body: Body, settings_bytes: int) -> None:
@@ -176,8 +198,8 @@ def explain(
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     first = problems[0]
     if first["type"] == "json_invalid":
-        text = first["msg"].removeprefix("Invalid JSON: ")
-        return bad_request(f"the body is not valid JSON: {text}", code="invalid_json")
+        raw = memoryview(fields[under]) if under in fields else b""
+        return not_json(raw, first["msg"].removeprefix("Invalid JSON: "))
     loc: tuple[int | str, ...] = first["loc"]
     union = next((place for place, part in enumerate(loc) if part in FORMS), None)
     if union is not None and first["type"] != "missing":
@@ -199,6 +221,11 @@ def _problem_text(problem: Any, shown: str) -> str:
         return "is missing"
     if problem["type"] == "value_error":
         return text
+    if problem["type"] in ("too_short", "too_long"):
+        return f"{text[:1].lower()}{text[1:]}".replace(" after validation", "")
+    if problem["loc"][-1:] in LENGTHS and problem["type"] == "greater_than_equal":
+        shown += "; leave it out for the default"
+    text = NEW_WORDS.get(problem["type"], text)
     return f"{text[:1].lower()}{text[1:]}{shown}"
 
 

@@ -196,6 +196,12 @@ class StateResponse(msgspec.Struct):
     reason: str | UnsetType = UNSET
 
 
+class LoadResponse(msgspec.Struct):
+    """Answer of GET /load."""
+
+    server_load: int
+
+
 class VersionResponse(msgspec.Struct):
     """Answer of GET /version."""
 

@@ -52,6 +52,13 @@ class JsonSchema(BaseModel):
     text: Schema = Field(alias="schema")
     strict: bool | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
+        return {name: value for name, value in fields.items() if value is not None}
+
 
 class ResponseFormat(BaseModel):
     """`response_format`, as OpenAI has it."""

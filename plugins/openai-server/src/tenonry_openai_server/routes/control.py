@@ -10,11 +10,13 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tenonry.errors import EngineGenerateError, TenonryError
+from tenonry.version import __version__
 from tenonry_openai_server.errors import APIError, bad_request
 from tenonry_openai_server.openapi import describe
 from tenonry_openai_server.protocol.control import (
@@ -26,6 +28,7 @@ from tenonry_openai_server.protocol.control import (
     ReplaceRequest,
     ResetPrefixCacheRequest,
     ScaleRequest,
+    ServerInfoResponse,
     SleepingResponse,
     SleepRequest,
     UpdateWeightsRequest,
@@ -104,6 +107,13 @@ async def is_paused(request: Request) -> Response:
     state = server_state(request)
     _check_alone(state, True, "none of them knows of a pause at another")
     return answer(PausedResponse(state.engine.is_paused))
+
+
+@router.get("/server_info", **describe("Settings of the engines", None, ServerInfoResponse))
+async def server_info(request: Request) -> Response:
+    """The settings that the operator chose. Options of plugins may be secrets and are left out."""
+    config = server_state(request).config.describe().encode()
+    return answer(ServerInfoResponse(__version__, msgspec.Raw(config)))
 
 
 @router.post("/abort_requests", **describe("End requests", AbortRequest, DoneResponse))

@@ -16,10 +16,10 @@ from starlette.responses import Response
 
 from tenonry.outputs import CompletionOutput, RequestOutput
 from tenonry_openai_server.disconnect import Disconnected, DisconnectWatch
-from tenonry_openai_server.errors import as_api_error, bad_request
+from tenonry_openai_server.errors import as_api_error
 from tenonry_openai_server.guard import REQUEST_ID
 from tenonry_openai_server.ignored import NO_SUCH_FIELD, ignored
-from tenonry_openai_server.protocol.parse import parse_body
+from tenonry_openai_server.protocol.parse import not_json, parse_body
 from tenonry_openai_server.protocol.reader import CompletionReader
 from tenonry_openai_server.protocol.requests import ChatRequest
 from tenonry_openai_server.protocol.responses import TokenLogprob
@@ -123,15 +123,13 @@ class ChatDoor:
         """The JSON of a POST that requests no tokens."""
         check_content_type(request)
         try:
-            return msgspec.json.decode(await request.body())
+            raw = await request.body()
         except ClientDisconnect:
             raise Disconnected from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise bad_request(f"the body is not valid JSON: {error}", code="invalid_json") from None
-        except RecursionError:
-            raise bad_request(
-                "the body is not valid JSON: it is nested too deeply", code="invalid_json"
-            ) from None
+        try:
+            return msgspec.json.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise not_json(raw, error) from None
 
     def ignore(self, request: Request, part: str, reason: str = NO_SUCH_FIELD) -> None:
         """Report a part of a request that has no effect, such as "tools[2] (web_search)", and why, as a clause.

@@ -6,7 +6,7 @@ import logging
 
 from tenonry.logs import configure_logging
 
-PROBES = frozenset({"/health", "/ready", "/metrics"})
+PROBES = frozenset({"/health", "/ping", "/ready", "/metrics"})
 OK = 200
 GARBAGE = ("Invalid HTTP request", "Unsupported upgrade request", "No supported WebSocket library")
 

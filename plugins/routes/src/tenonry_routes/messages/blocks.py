@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tenonry_routes.values import Ignore, refuse, text_of
+from tenonry_routes.values import Ignore, refuse, result_content, text_of
 
 MAX_BLOCKS = 4096
 MEDIA_TYPE = re.compile(r"image/[a-z0-9.+-]{1,32}")
@@ -96,7 +96,7 @@ class BlockReader:
         return chat
 
     def _result(self, block: Mapping[str, Any], where: str) -> Message:
-        content = block.get("content")
+        content = result_content(block.get("content"))
         if not isinstance(content, str):
             parts = [
                 part

@@ -123,6 +123,8 @@ def _add_tools(fields: dict[str, Any], body: Mapping[str, Any], ignore: Ignore) 
         kind = tool.get("type")
         if kind in (None, "custom"):
             found.append(_tool(tool))
+        elif kind == "function":
+            refuse(f"tools.{place}.type", "'function' is OpenAI's form; send name and input_schema")
         elif isinstance(kind, str):
             ignore(f"tools[{place}] ({kind})", "only Anthropic's servers and models have this tool")
             left_out.add(tool.get("name") if isinstance(tool.get("name"), str) else kind)

@@ -80,6 +80,12 @@ class Embeddings(Common, kw_only=True):
     normalize: bool | None = None
 
 
+class Pooling(Embeddings, kw_only=True):
+    """POST /pooling. `task`: one that the model serves; by default the first of embed, classify and score."""
+
+    task: str | None = None
+
+
 class Classify(Common, kw_only=True):
     """POST /v1/classify."""
 

@@ -1,4 +1,6 @@
-"""POST /v1/embeddings, /v1/rerank, /v1/score and /v1/classify, over the server's own door. Front end, event loop."""
+"""POST /v1/embeddings, /v1/rerank, /v1/score, /v1/classify and /pooling, over the server's own door. Front end, event
+loop.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +22,7 @@ from tenonry_routes.pooling.requests import (
     Body,
     Classify,
     Embeddings,
+    Pooling,
     Rerank,
     Score,
     check_count,
@@ -28,9 +31,11 @@ from tenonry_routes.pooling.requests import (
     prompts,
 )
 
+TASKS = ("embed", "classify", "score")
+
 
 class PoolingRoutes:
-    """The four answers. `context` is the server's RouteContext."""
+    """The answers. `context` is the server's RouteContext."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -47,6 +52,22 @@ class PoolingRoutes:
         write = _base64 if body.encoding_format == "base64" else _numbers
         answer["data"] = [
             {"object": "embedding", "index": index, "embedding": write(each.data)}
+            for index, each in enumerate(found)
+        ]
+        return self._end(answer, pool)
+
+    async def pooling(self, request: Request) -> Response:
+        """The numbers of any task that the model serves, per input, in vLLM's form."""
+        body, pool, answer = await self._begin(request, Pooling, "pool")
+        asked = prompts(body.input)
+        served = self._context.engine.info.tasks
+        task = body.task or next((each for each in TASKS if each in served), "embed")
+        params = PoolingParams(task=task, dimensions=body.dimensions, normalize=body.normalize)
+        async with self._door.watch(request):
+            found = await pool.encode(asked, params)
+        write = _base64 if body.encoding_format == "base64" else _numbers
+        answer["data"] = [
+            {"object": "pooling", "index": index, "data": write(each.data)}
             for index, each in enumerate(found)
         ]
         return self._end(answer, pool)
@@ -151,11 +172,15 @@ def _base64(vector: Any) -> str:
 
 
 def build(context: Any) -> APIRouter:
-    """The routes; all but the first have a second path without /v1."""
+    """The routes; some have a second path without /v1, and /v2/rerank is Cohere's."""
     router = APIRouter()
     routes = PoolingRoutes(context)
     told = context.describe("Vectors of texts", Embeddings)
     router.post("/v1/embeddings", **told)(routes.embeddings)
+    told = context.describe("Numbers of any task that the model serves", Pooling)
+    router.post("/pooling", **told)(routes.pooling)
+    router.post("/v1/pooling", include_in_schema=False)(routes.pooling)
+    router.post("/v2/rerank", include_in_schema=False)(routes.rerank)
     for name, summary, body in (
         ("rerank", "Documents by relevance", Rerank),
         ("score", "Scores of pairs of texts", Score),

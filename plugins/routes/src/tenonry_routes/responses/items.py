@@ -6,12 +6,11 @@ servers can read are omitted and reported.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from tenonry_routes.responses.tools import joined_name
-from tenonry_routes.values import Ignore, refuse, text_of
+from tenonry_routes.values import Ignore, as_json, refuse, result_content, text_of
 
 MAX_ITEMS = 4096
 DETAILS = ("auto", "low", "high", "original")
@@ -65,6 +64,8 @@ class _Conversation:
             "shell_call": self._action_call,
             "apply_patch_call": self._action_call,
             "mcp_call": self._mcp_call,
+            "compaction": self._compaction,
+            "compaction_summary": self._compaction,
         }
         self._readers |= {f"{kind}_output": self._output for kind in CLIENT_CALLS}
 
@@ -113,15 +114,13 @@ class _Conversation:
     def _function_call(self, item: Item, where: str) -> None:
         name = joined_name(item.get("namespace"), text_of(item, where, "name"))
         arguments = item.get("arguments")
-        if arguments is None:
-            arguments = ""
-        elif isinstance(arguments, dict):
-            arguments = _json(arguments)
-        self._call(item, where, name, text_of({"arguments": arguments}, where, "arguments"))
+        if not isinstance(arguments, str):
+            arguments = "" if arguments is None else as_json(arguments)
+        self._call(item, where, name, arguments)
 
     def _custom_call(self, item: Item, where: str) -> None:
         name = joined_name(item.get("namespace"), text_of(item, where, "name"))
-        self._call(item, where, name, _json({"input": text_of(item, where, "input")}))
+        self._call(item, where, name, as_json({"input": text_of(item, where, "input")}))
 
     def _action_call(self, item: Item, where: str) -> None:
         """A call of a tool whose form is OpenAI's: a command, or a change of a file."""
@@ -130,7 +129,7 @@ class _Conversation:
         action = item.get(field)
         if not isinstance(action, dict):
             refuse(f"{where}.{field}", "must be an object")
-        self._call(item, where, kind.removesuffix("_call"), _json(action))
+        self._call(item, where, kind.removesuffix("_call"), as_json(action))
 
     def _mcp_call(self, item: Item, where: str) -> None:
         """A call that a server made, with its result."""
@@ -143,8 +142,21 @@ class _Conversation:
         )
         output = item.get("output")
         if not isinstance(output, str):
-            output = "" if item.get("error") is None else _json(item["error"])
+            output = "" if item.get("error") is None else as_json(item["error"])
         self._result(call_id, [_text_part(output)])
+
+    def _compaction(self, item: Item, where: str) -> None:
+        """A summary of earlier items, if it can be read."""
+        summary = item.get("summary", item.get("content"))
+        texts = [summary] if isinstance(summary, str) else _texts(summary, f"{where}.summary")
+        if not any(texts):
+            refuse(
+                f"{where}.encrypted_content",
+                "holds the conversation so far, which only its author can read; send the items that it stands for, or "
+                "a message with a summary",
+                "unsupported",
+            )
+        self.messages.append({"role": "user", "content": [_text_part("".join(texts))]})
 
     def _call(self, item: Item, where: str, name: str, arguments: str) -> None:
         call_id = item.get("call_id")
@@ -163,9 +175,8 @@ class _Conversation:
         output = item.get("output")
         if item.get("type") in ("shell_call_output", "apply_patch_call_output"):
             output = item.get("status") if output is None else output
-            output = output if isinstance(output, str) else _json(output)
-        output = "" if output is None else output
-        output = _json(output) if isinstance(output, dict) else output
+            output = output if isinstance(output, str) else as_json(output)
+        output = "" if output is None else result_content(output)
         self._result(call_id, _parts(output, f"{where}.output"))
 
     def _result(self, call_id: str, parts: list[Part]) -> None:
@@ -176,10 +187,6 @@ class _Conversation:
         if not self.messages or self.messages[-1]["role"] != "assistant":
             self.messages.append({"role": "assistant", "content": []})
         return self.messages[-1]
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _text_part(text: str) -> Part:

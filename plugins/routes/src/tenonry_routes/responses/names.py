@@ -39,6 +39,8 @@ ITEMS: dict[str, Collection[str]] = {
     "apply_patch_call": {"type", "id", "call_id", "operation", "status"},
     "apply_patch_call_output": _OUTPUT,
     "mcp_call": {"type", "id", "name", "arguments", "output", "error", "status"},
+    "compaction": {"type", "id", "summary", "content", "encrypted_content", "created_by"},
+    "compaction_summary": {"type", "id", "summary", "content", "encrypted_content", "created_by"},
     "reasoning": {"type", "id", "summary", "content", "encrypted_content", "status"},
 }
 PARTS: dict[str, Collection[str]] = {
