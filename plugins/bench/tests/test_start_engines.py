@@ -6,7 +6,7 @@ import pytest
 from tenonry_bench.start_engines import summarise
 
 
-@pytest.mark.integration
+@pytest.mark.nightly
 def test_report(bench, model_folder):
     report, printed = bench(
         "start-engines", "--sizes", "1,2", "--runs", "1", "--model", model_folder

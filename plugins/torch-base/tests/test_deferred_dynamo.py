@@ -45,7 +45,7 @@ assert "torch._inductor" not in sys.modules
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_generate_of_transformers_is_what_it_is_without_us(run):
     """Masks use the placeholder of the context manager; the oracle is a plain import."""
     program = """

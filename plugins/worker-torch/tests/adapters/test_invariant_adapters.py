@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 
 import lora_tools
 import numpy as np
@@ -14,6 +15,7 @@ import worker_tools
 
 from tenonry.sampling_params import SamplingParams
 from tenonry_kernels_cpu.kernels import CpuKernels
+from tenonry_testkit.tiers import nightly_unless
 from tenonry_worker_torch.adapters.kernels import AllLowRank
 from tenonry_worker_torch.adapters.linear import LowRank, Part
 from tenonry_worker_torch.fuse.invariant import NotInvariantError
@@ -99,8 +101,13 @@ def test_tokens_are_those_of_peft(module, peft):
     assert [output for output, _ in served(runner, range(len(ROWS)))] == wanted
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "dtype"),
+    nightly_unless(
+        lambda way, dtype: dtype == torch.float32 or way == "preempted",
+        itertools.product(WAYS, [torch.float32, torch.bfloat16]),
+    ),
+)
 @pytest.mark.slow
 def test_bits_are_those_that_a_request_gets_alone(module, peft, dtype, way):
     """Also where its adapter is the only one that was ever loaded, in the only slot."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from tenonry.errors import ConfigError, ModelError
 from tenonry.sampling_params import SamplingParams
 from tenonry_kernels_cpu.invariant import Invariant
 from tenonry_kernels_cpu.kernels import CpuKernels
+from tenonry_testkit.tiers import nightly_unless
 from tenonry_torch_base.step_kernels import StepKernels
 from tenonry_worker_torch.fuse.block import is_silu
 from tenonry_worker_torch.fuse.invariant import InvariantLayer
@@ -117,8 +119,13 @@ def alone(family, *given_request):
     return request.output, bits_of(request)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("family", FAMILIES + IN_BFLOAT16)
+@pytest.mark.parametrize(
+    ("family", "threads"),
+    nightly_unless(
+        lambda family, threads: threads == 2 or family == FAMILIES[0],
+        itertools.product(FAMILIES + IN_BFLOAT16, [1, 2]),
+    ),
+)
 @pytest.mark.slow
 def test_bits_of_a_request_are_those_that_it_gets_alone(family, threads, monkeypatch):
     model = model_of(family)
