@@ -346,6 +346,14 @@ def test_requests_name_adapters_as_those_of_vllm(folder, peft):
         assert tokens(one) == tokens(one) == peft.generate("a2", prompt)
         assert tokens(LoRARequest("first", 7)) == peft.generate("a3", prompt)
         assert tokens(None) == peft.generate(None, prompt)
+        together = llm.generate(
+            given * 3, GREEDY, lora_request=[None, one, LoRARequest("first", 7)]
+        )
+        assert [each.outputs[0].token_ids for each in together] == [
+            peft.generate(name, prompt) for name in (None, "a2", "a3")
+        ]
+        with pytest.raises(ConfigError, match="adapter has 2 values for 1 prompts"):
+            tokens([one, one])
         assert [each.name for each in llm.list_loras()] == ["first", "style"]
         for name, loaded_from in (("style", "a2"), ("first", "a3")):
             with pytest.raises(RequestError, match=f"was loaded from .*{loaded_from}"):

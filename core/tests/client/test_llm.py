@@ -73,10 +73,10 @@ class TestGenerate:
         longer = SamplingParams(temperature=0, max_tokens=12, detokenize=False)
         assert [len(part) for part in ids(llm.generate([[1], [2]], [GREEDY, longer]))] == [8, 12]
         with pytest.raises(
-            ConfigError, match="1 sampling params for 2 prompts; give one, or one each"
+            ConfigError, match="sampling_params has 1 values for 2 prompts; give one, or one each"
         ):
             llm.generate([[1], [2]], [GREEDY])
-        with pytest.raises(ConfigError, match="1 priorities for 2 prompts"):
+        with pytest.raises(ConfigError, match="priority has 1 values for 2 prompts"):
             llm.generate([[1], [2]], GREEDY, priority=[1])
 
     def test_without_parameters_the_models_own_count(self, make_llm):
@@ -133,6 +133,7 @@ class TestGenerate:
         assert output.prompt == "user: hi\nassistant:"
         assert len(llm.chat([chat, chat], GREEDY)) == 2
         assert llm.chat([], GREEDY) == []
+        assert ids(llm.chat(chat[0], GREEDY)) == [output.outputs[0].token_ids]
 
     def test_a_chat_takes_options_of_generate(self, make_llm):
         llm = make_llm()

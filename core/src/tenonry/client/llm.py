@@ -113,39 +113,39 @@ class LLM(BlockingDelegations):
 
         A request that fails ends with finish_reason "error" and `output.error`; the others are unaffected. An invalid
         prompt or parameter raises RequestError before anything runs. Without `sampling_params`: what the model's
-        authors recommend. `use_tqdm`: a progress bar; by default on a terminal. `fields`: as of `AsyncLLM.generate`.
+        authors recommend. `use_tqdm`: a progress bar; by default on a terminal. `fields`: as of `AsyncLLM.generate`;
+        `adapter` and `lora_request` may also be a list with one entry per prompt, None for the model itself.
         """
         with self._lock:
             if self._dead is not None:
                 raise EngineDeadError(f"the engine is gone: {self._dead}")
             if held := self.engine_core.held:
                 raise EngineGenerateError(f"the engine does not step: {held}")
+            adapters = fields.pop("adapter", None)
             if (lora := fields.pop("lora_request", None)) is not None:
-                fields["adapter"] = self.calls["adapters"].requested(lora)
+                adapters = self.calls["adapters"].requested(lora)
             if isinstance(prompts, str | dict) or (
                 isinstance(prompts, list) and prompts and isinstance(prompts[0], int)
             ):
                 prompts = [prompts]
-            params = sampling_params
-            if params is None:
-                params = SamplingParams(**self.model.default_sampling)
-            if not isinstance(params, Sequence):
-                params = [params] * len(prompts)
-            if len(params) != len(prompts):
-                raise ConfigError(
-                    f"{len(params)} sampling params for {len(prompts)} prompts; give one, or one each"
-                )
-            if priority is not None and len(priority) != len(prompts):
-                raise ConfigError(f"{len(priority)} priorities for {len(prompts)} prompts")
+            count = len(prompts)
+            if sampling_params is None:
+                sampling_params = SamplingParams(**self.model.default_sampling)
             prepared = []
-            for prompt, sampling, rank in zip(
-                prompts, params, priority or itertools.repeat(0), strict=False
+            for prompt, sampling, rank, adapter in zip(
+                prompts,
+                _one_each("sampling_params", sampling_params, count),
+                _one_each("priority", priority or 0, count),
+                _one_each("adapter", adapters, count),
+                strict=True,
             ):
                 request_id = str(next(self._ids))
                 check_call(sampling, request_id)
                 final = msgspec.structs.replace(sampling, output_kind=OutputKind.FINAL)
                 prepared.append(
-                    self._inputs.process(prompt, final, request_id, priority=rank, **fields)
+                    self._inputs.process(
+                        prompt, final, request_id, priority=rank, adapter=adapter, **fields
+                    )
                 )
             with _progress_bar(len(prepared), use_tqdm) as progress:
                 return self._run(prepared, progress)
@@ -153,7 +153,7 @@ class LLM(BlockingDelegations):
     def chat(
         self, messages: Any, sampling_params: Params = None, **kwargs: Any
     ) -> list[RequestOutput]:
-        """Answer one conversation (a list of messages) or several (a list of those).
+        """Answer one conversation (a message, or a list of them) or several (a list of such lists).
 
         `kwargs`: options of `generate`, and of the IO processor's `render_chat`, such as `tools`.
         """
@@ -161,6 +161,8 @@ class LLM(BlockingDelegations):
             raise ConfigError("chat needs an IO processor, and none is loaded")
         names = kwargs.keys() & {*CALLER_FIELDS, "lora_request", "use_tqdm"}
         options = {name: kwargs.pop(name) for name in names}
+        if isinstance(messages, dict):
+            messages = [messages]
         chats = [messages] if messages and isinstance(messages[0], dict) else messages
         prompts = [self.io_processor.render_chat(chat, **kwargs) for chat in chats]
         return self.generate(prompts, sampling_params, **options)
@@ -233,6 +235,17 @@ class LLM(BlockingDelegations):
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
+
+
+def _one_each(name: str, value: Any, count: int) -> Sequence[Any]:
+    """One value per prompt: a sequence of `count` values, or the same one for all. Raises ConfigError."""
+    if not isinstance(value, Sequence):
+        return [value] * count
+    if len(value) != count:
+        raise ConfigError(
+            f"{name} has {len(value)} values for {count} prompts; give one, or one each"
+        )
+    return value
 
 
 def _progress_bar(total: int, show: bool | None) -> Any:

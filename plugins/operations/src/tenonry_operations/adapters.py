@@ -123,8 +123,15 @@ class BlockingAdapters:
         """All that are loaded."""
         return [*self._loaded().values()]
 
-    def requested(self, request: LoRARequest) -> Adapter:
-        """The adapter of a request, loaded if it is not."""
+    def requested(
+        self, request: LoRARequest | Sequence[LoRARequest | None]
+    ) -> Adapter | list[Adapter | None]:
+        """The adapter of a request, loaded if it is not; for a list, one each, and None for None."""
+        if isinstance(request, list | tuple):
+            return [None if each is None else self._requested(each) for each in request]
+        return self._requested(request)
+
+    def _requested(self, request: LoRARequest) -> Adapter:
         loaded = self._loaded()
         if must_load(request, self._paths, loaded):
             return self.add_lora(request.lora_name, request.lora_path)

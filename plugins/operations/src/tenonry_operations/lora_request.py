@@ -38,7 +38,7 @@ def must_load(request: Any, paths: Mapping[str, str], loaded: Mapping[str, Any])
     """
     if not isinstance(request, LoRARequest):
         raise RequestError(
-            f"lora_request={request!r:.80} must be a LoRARequest; call generate once for each adapter",
+            f"lora_request={request!r:.80} must be a LoRARequest, or for LLM.generate a list of one per prompt",
             FIELD,
         )
     name = request.lora_name
