@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tenonry_worker_torch.runner.runner import ModelRunner
+from tenonry_worker_torch.runner.forward_pass import ForwardPass
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 MOST_TOKENS = 5  # fewer than there are streams, and than their prompts have
@@ -14,13 +14,14 @@ HUGE = 1 << 60  # bytes
 
 def test_a_worker_that_can_hold_only_few_tokens_at_once(serve, expected, monkeypatch):
     """It notices when it has begun. Every process of the server is a fork of this one."""
-    compute = ModelRunner._forward
+    compute = ForwardPass.__call__
 
-    def limited(self, inputs, *arguments, **options):
-        logits = compute(self, inputs, *arguments, **options)
-        return logits if len(inputs.token_ids) <= MOST_TOKENS else torch.empty(HUGE)
+    def limited(self, step):
+        compute(self, step)
+        if len(step.token_ids) > MOST_TOKENS:
+            torch.empty(HUGE)
 
-    monkeypatch.setattr(ModelRunner, "_forward", limited)
+    monkeypatch.setattr(ForwardPass, "__call__", limited)
     disturbed = serve("")
     disturbed.check(expected, disturbed.run())
     output = disturbed.server.output

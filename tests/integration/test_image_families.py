@@ -190,7 +190,7 @@ def test_completions_of_one_request_share_its_images(family):
 )
 def test_rows_that_come_back_have_their_images_again(family, forgets, monkeypatch):
     if forgets:
-        monkeypatch.setattr("tenonry_worker_torch.images.rows.CACHED_TOKENS", 0)
+        monkeypatch.setattr("tenonry_worker_torch.images.encoder.CACHED_TOKENS", 0)
     enough_to_start = sum(len(prompt) for prompt, _ in family.wanted.values()) // 4
     if family.least_budget > 1:  # its layers with a window give blocks back
         enough_to_start -= 4

@@ -94,7 +94,7 @@ class PoisonedWorker(TorchWorker):
         ids = [new.block_ids[0][-(-new.num_computed // size) :] for new in output.new]
         ids.append(output.new_block_id[output.new_block_group == 0])
         blocks = np.concatenate(ids).astype(np.int64)
-        for cache in self.runner.kv_caches:
+        for cache in self.runner.memory.kv_caches:
             for tensor in (cache.key, cache.value):
                 if tensor.is_floating_point():
                     tensor[blocks] = float("nan")

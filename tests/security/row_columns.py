@@ -25,7 +25,7 @@ RESET = {
     "BatchState.num_blocks": 0,
     "BlockTables._capacity": 0,
     "BlockTables._count": 0,
-    "Adapters._row_number": -1,
+    "AdapterRows._row_number": -1,
     "GrammarMasks._made": -1,
     "GrammarMasks.active": 0,
     "LogitBias.active": 0,
@@ -60,7 +60,7 @@ KEYED = frozenset(
 NO_CREDIT = -1e9  # a row without credit is not drafted for
 LISTS = {"LookupCounts._by_row": (0, 0, 0, 0)}
 # These only grow during the life of an engine, so that two requests of a row never share a number.
-COUNTERS = frozenset({"Rows.generation", "Rows.scheduled_in", "ModelRunner.generation"})
+COUNTERS = frozenset({"Rows.generation", "Rows.scheduled_in", "ForwardPass.generation"})
 
 
 class Column(NamedTuple):

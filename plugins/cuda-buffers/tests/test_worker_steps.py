@@ -16,7 +16,7 @@ from tenonry_cuda_buffers import CudaBuffers
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.loaded_model import build
-from tenonry_worker_torch.runner.runner import ModelRunner
+from tenonry_worker_torch.runner.assemble import assemble_runner
 
 LENGTHS = (5, 17, 1, 9)
 BLOCK_SIZE, BLOCKS = 4, 12  # per row
@@ -31,7 +31,7 @@ def runner(device, buffers):
     )  # fmt: skip
     module = LlamaForCausalLM(config).eval().requires_grad_(False).to(device)
     model = build(module, SdpaBackend, buffers, max_model_len=64, fuse=True, skip_check=False)
-    return ModelRunner(
+    return assemble_runner(
         model, max_num_seqs=4, max_model_len=64, num_blocks=4 * BLOCKS, block_size=BLOCK_SIZE
     )
 

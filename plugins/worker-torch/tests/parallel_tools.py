@@ -17,8 +17,7 @@ from tenonry_worker_torch.images.check import ImageCheck
 from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.parallel.groups import Link, Parallel, TensorGroup
-from tenonry_worker_torch.runner.runner import ModelRunner
-from tenonry_worker_torch.stage_runner import StageRunner
+from tenonry_worker_torch.runner.assemble import assemble_runner
 
 TIMEOUT_S = 20
 
@@ -127,10 +126,7 @@ class Ranks:
             )
         )  # fmt: skip
         sizes = {"max_num_seqs": 6, "max_model_len": 64, "num_blocks": 96, "block_size": 4} | runner
-        self.runners = [
-            (ModelRunner if model.parallel.link.is_last else StageRunner)(model, **sizes)
-            for model in self.models
-        ]
+        self.runners = [assemble_runner(model, **sizes) for model in self.models]
 
     def all(self, work):
         """`work(rank)` on every rank concurrently; the results in order of rank."""

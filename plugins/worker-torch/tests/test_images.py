@@ -128,13 +128,14 @@ def test_other_tokens_may_stand_between_those_of_an_image(seen, loaded, family):
 def test_a_picture_is_encoded_once_for_all_prompts(seen, loaded, monkeypatch):
     runner = worker_tools.runner(loaded("llava"))
     calls = []
-    encode = runner.images.encoder.encode
+    runner.model.images.encoded.clear()
+    encode = runner.model.images.encode
     monkeypatch.setattr(
-        runner.images.encoder, "encode", lambda inputs: calls.append(1) or encode(inputs)
+        runner.model.images, "encode", lambda inputs: calls.append(1) or encode(inputs)
     )
     assert run(runner, seen("llava").requests()) == seen("llava").wanted
     assert len(calls) == 2
-    runner.images.encoded.clear()
+    runner.model.images.encoded.clear()
     assert run(runner, seen("llava").requests()) == seen("llava").wanted
     assert len(calls) == 4
 

@@ -13,7 +13,6 @@ from tenonry_torch_base.results import DeviceFuture, StepResult
 from tenonry_torch_base.sampler.logprobs import Logprobs
 from tenonry_torch_base.sampler.sampler import Sampled
 from tenonry_worker_torch.loading.packed_run import PackedRun
-from tenonry_worker_torch.runner.runner import ModelRunner
 
 
 class Event:
@@ -71,12 +70,10 @@ def test_failed_rows_are_taken_out():
 def test_futures_of_two_steps_in_flight_give_the_same_tokens(monkeypatch):
     """As on CUDA: a launch returns a future, and the next step is launched before its result is read."""
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(
-        ModelRunner, "execute", lambda self, output: DeviceFuture(self._run(output))
-    )
     runner = worker_tools.runner(
         worker_tools.loaded(worker_families.build("llama"), backend="sdpa")
     )
+    runner.sampling.as_answer = DeviceFuture
     requests = [
         Request(i + 1, prompt, max_tokens=12) for i, prompt in enumerate(worker_tools.prompts())
     ]

@@ -18,7 +18,7 @@ from tenonry_worker_torch.attention.invariant import InvariantBackend
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.options import TorchOptions
-from tenonry_worker_torch.runner.runner import ModelRunner
+from tenonry_worker_torch.runner.assemble import assemble_runner
 
 BACKENDS = {"sdpa": SdpaBackend, "cpu": CpuBackend, "invariant": InvariantBackend}
 PROMPT_LENGTHS = (5, 17, 1, 33, 9, 26)
@@ -75,7 +75,7 @@ def loaded(
 
 
 def runner(model, *, max_num_seqs=6, max_model_len=64, num_blocks=96, block_size=4, **options):
-    return ModelRunner(
+    return assemble_runner(
         model, max_num_seqs=max_num_seqs, max_model_len=max_model_len, num_blocks=num_blocks, block_size=block_size,
         **options,
     )  # fmt: skip

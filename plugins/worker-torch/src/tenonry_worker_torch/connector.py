@@ -152,7 +152,7 @@ class ConnectorHalf:
         with blamed(entry, "bind"):
             backend = runner.model.backend
             writer = f"torch {backend.name} {backend.storage.name}"
-            self._connector.bind(CacheBlocks(runner.kv_caches, writer))
+            self._connector.bind(CacheBlocks(runner.memory.kv_caches, writer))
 
     def execute(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
         """Load, compute, save; the answer names the transfers that ended."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from tenonry_worker_torch.attention.layer import StepPlan
+    from tenonry_worker_torch.parallel.groups import Link
 
 
 class StepLengths:
@@ -92,3 +93,26 @@ class ModuleForward:
             return self.stage(self.model, inputs, positions, keep)
         finally:
             self.lengths.of_tokens = None
+
+
+class StageForward:
+    """Forward pass of a pipeline stage: hidden states of the previous stage in, and on to the next one."""
+
+    def __init__(self, forward: Forward, link: Link) -> None:
+        self._forward = forward
+        self._link = link
+        self.can_prune = forward.can_prune
+
+    def __call__(
+        self,
+        inputs: torch.Tensor,
+        positions: torch.Tensor,
+        keep: torch.Tensor | None,
+        plans: ForwardPlans,
+    ) -> torch.Tensor:
+        """As `Forward`; `inputs` are token ids on each stage. Logits are empty on stages that are not the last."""
+        made = self._forward(self._link.inputs(inputs), positions, keep, plans)
+        if self._link.is_last:
+            return made
+        self._link.send(made)
+        return made[:0]

@@ -36,13 +36,12 @@ from tenonry_worker_torch.loading.quantised import computes
 from tenonry_worker_torch.parallel.experts import check_experts, check_settings
 from tenonry_worker_torch.parallel.groups import alone
 from tenonry_worker_torch.points import ATTENTION_BACKENDS
-from tenonry_worker_torch.runner.runner import ModelRunner
+from tenonry_worker_torch.runner.assemble import assemble_runner
 from tenonry_worker_torch.setting_checks import (
     check_adapters,
     check_kv_cache_dtype,
     check_quantisation,
 )
-from tenonry_worker_torch.stage_runner import StageRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.loading.load import Look
     from tenonry_worker_torch.options import TorchOptions
     from tenonry_worker_torch.parallel.groups import Rendezvous
+    from tenonry_worker_torch.runner.runner import ModelRunner
     from tenonry_worker_torch.state.states import States
 
 logger = logging.getLogger("tenonry.worker")
@@ -308,8 +308,7 @@ def make_runner(
         store = open_grammars(context, model.vocab_size, resolved)
         kernel = best_allowed(model.kernels, model.dtype, model.vocab_size)
         processors.append(partial(GrammarMasks, store=store, kernel=kernel))
-    kind = ModelRunner if model.parallel.link.is_last else StageRunner
-    runner = kind(
+    runner = assemble_runner(
         model,
         max_num_seqs=context.config.max_num_seqs,
         max_model_len=kv_cache.max_model_len,  # the model's own may be millions, and the columns are as wide
@@ -324,7 +323,7 @@ def make_runner(
             context,
             context.config.drafter,
             model,
-            lambda: runner.places,
+            lambda: runner.forward_pass.places,
             kv_cache.max_model_len,
             resolved,
         )

@@ -255,8 +255,8 @@ class TorchWorker(Worker):
         if self.model.device.type == "cpu":
             from tenonry_torch_base.places import Places
 
-            self.runner.places = Places()
-            self.runner.places.take()
+            self.runner.forward_pass.places = affinity = Places()
+            affinity.take()
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
         runner = self.runner if self._connector is None else self._connector
@@ -336,8 +336,8 @@ class TorchWorker(Worker):
 
     def reset_mm_cache(self) -> None:
         """Encode images anew that prompts hold again."""
-        if self.runner.images is not None:
-            self.runner.images.encoded.clear()
+        if self.model.images is not None:
+            self.model.images.encoded.clear()
 
     def resolved_plugins(self) -> dict[str, str]:
         return dict(self._resolved)
@@ -352,7 +352,7 @@ class TorchWorker(Worker):
         if self._connector is not None:
             self._connector.shutdown()
         if self._runner is not None:
-            self._runner.sampler.shutdown()
+            self._runner.shutdown()
         self._connector = self._runner = None
         self._residency = self._found = None
         if self._rendezvous is not None:

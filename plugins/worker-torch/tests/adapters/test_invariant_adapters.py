@@ -59,7 +59,7 @@ def made_runner(module, peft, max_loras, dtype=torch.float32, names=("a1", "a3",
     own = copy.deepcopy(module).to(dtype)
     runner = lora_tools.runner(own, max_loras=max_loras, kernels=found(), invariant=True)
     for name in names:
-        runner.adapters.add(name, peft.path(name))
+        runner.model.adapters.add(name, peft.path(name))
     return runner
 
 
@@ -74,7 +74,7 @@ def asked(runner, number, handle):
         ),
         max_tokens=lora_tools.NUM_TOKENS,
     )
-    request.adapter = None if name is None else lora_tools.loaded(runner.adapters, name)
+    request.adapter = None if name is None else lora_tools.loaded(runner.model.adapters, name)
     return request
 
 

@@ -68,7 +68,7 @@ def wanted(peft):
 
 
 def served(runner, peft, execute=None, **way):
-    adapters = runner.adapters
+    adapters = runner.model.adapters
     for rank in RANKS:
         adapters.add(f"a{rank}", peft.path(f"a{rank}"))
     requests = [
@@ -93,7 +93,7 @@ def served(runner, peft, execute=None, **way):
 def test_tokens_are_those_of_peft(module, peft, wanted, fuse, way):
     runner = lora_tools.runner(copy.deepcopy(module), max_loras=3, fuse=fuse, kernels=found())
     assert served(runner, peft, **way) == wanted
-    assert all(layer.kernel is not None for layer in runner.adapters.layers)
+    assert all(layer.kernel is not None for layer in runner.model.adapters.layers)
 
 
 @needs_library
@@ -177,7 +177,7 @@ def test_a_batch_lasts_as_long_as_the_same_rows_decode(module, peft, wanted, mon
             made.append(len(given[0]))
             super().__init__(*given)
 
-    monkeypatch.setattr("tenonry_worker_torch.adapters.registry.AdapterBatch", Counted)
+    monkeypatch.setattr("tenonry_worker_torch.runner.features.adapters.AdapterBatch", Counted)
     runner = lora_tools.runner(copy.deepcopy(module), max_loras=3)
     assert served(runner, peft) == wanted
     assert made.count(len(ROWS)) == 2  # the last tokens of the prompts, and the first decoding step

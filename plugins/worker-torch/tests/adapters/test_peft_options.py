@@ -36,9 +36,9 @@ def module():
 def test_the_tokens_are_those_of_peft(module, tmp_path, options):
     peft = lora_tools.Peft(module, tmp_path, ranks=(4,), **options)
     runner = lora_tools.runner(copy.deepcopy(module), max_loras=1)
-    runner.adapters.add("a4", peft.path("a4"))
+    runner.model.adapters.add("a4", peft.path("a4"))
     request = worker_driver.Request(
-        1, PROMPT, max_tokens=lora_tools.NUM_TOKENS, adapter=lora_tools.loaded(runner.adapters, "a4")
+        1, PROMPT, max_tokens=lora_tools.NUM_TOKENS, adapter=lora_tools.loaded(runner.model.adapters, "a4")
     )  # fmt: skip
     worker_driver.Driver(runner.answer, max_num_seqs=12, num_blocks=160, block_size=4).run(
         [request]

@@ -58,12 +58,12 @@ def outputs(runner, requests, **options):
 def test_all_together_each_alone_and_in_chunks_with_preemption(family, peft, wanted, fuse):
     runner = lora_tools.runner(copy.deepcopy(family), fuse=fuse)
     for name in NAMES:
-        assert runner.adapters.add(name, peft.path(name))
-    assert outputs(runner, requests_of(runner.adapters)) == wanted
-    for request, tokens in zip(requests_of(runner.adapters), wanted, strict=True):
+        assert runner.model.adapters.add(name, peft.path(name))
+    assert outputs(runner, requests_of(runner.model.adapters)) == wanted
+    for request, tokens in zip(requests_of(runner.model.adapters), wanted, strict=True):
         assert outputs(runner, [request]) == [tokens]
     small_steps = {"budget": 7, "preempt_every": 5}
-    assert outputs(runner, requests_of(runner.adapters), **small_steps) == wanted
+    assert outputs(runner, requests_of(runner.model.adapters), **small_steps) == wanted
 
 
 def test_the_adapters_make_different_answers(wanted):
@@ -80,7 +80,7 @@ def test_on_two_ranks(family, peft, wanted, fuse, tmp_path):
     try:
         for runner in ranks.runners:
             for name in NAMES:
-                runner.adapters.add(name, peft.path(name))
+                runner.model.adapters.add(name, peft.path(name))
         requests = requests_of(ranks.runners[0].adapters)
         assert outputs(ranks, requests, budget=20) == wanted
     finally:
@@ -96,9 +96,9 @@ def test_other_families(name, tmp_path):
     layers = ["qkv_proj", "gate_up_proj"] if merged else ["q_proj", "k_proj", "v_proj", "o_proj"]
     peft = lora_tools.Peft(module, tmp_path, ranks=(4,), target_modules=layers)
     runner = lora_tools.runner(copy.deepcopy(module))
-    runner.adapters.add("a4", peft.path("a4"))
+    runner.model.adapters.add("a4", peft.path("a4"))
     prompts = worker_tools.prompts((7, 12))
-    adapter = lora_tools.loaded(runner.adapters, "a4")
+    adapter = lora_tools.loaded(runner.model.adapters, "a4")
     requests = [
         worker_driver.Request(1, prompts[0], adapter=adapter),
         worker_driver.Request(2, prompts[1]),

@@ -22,7 +22,7 @@ from tenonry_worker_torch.loading.load import load_model
 from tenonry_worker_torch.parallel import experts
 from tenonry_worker_torch.parallel.groups import ExpertGroups, Parallel, TensorGroup
 from tenonry_worker_torch.residency.residency import Residency
-from tenonry_worker_torch.runner.runner import ModelRunner
+from tenonry_worker_torch.runner.assemble import assemble_runner
 from tenonry_worker_torch.startup import looked
 
 worker_families.OTHERS["olmoe"] = (
@@ -83,7 +83,7 @@ class Engines:
             range(engines * tp),
         )  # fmt: skip
         self.runners = [
-            ModelRunner(model, max_num_seqs=6, max_model_len=64, num_blocks=96, block_size=4)
+            assemble_runner(model, max_num_seqs=6, max_model_len=64, num_blocks=96, block_size=4)
             for model in models
         ]
 

@@ -11,7 +11,8 @@ from worker_driver import Driver, Request
 
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import BatchState, NewRow, SchedulerOutput
-from tenonry_worker_torch.runner.halving import is_in_order, middle, part_of
+from tenonry_worker_torch.runner.halving import is_in_order, middle
+from tenonry_worker_torch.runner.step import part_of
 
 HUGE = 1 << 60  # bytes
 SORTS = (
@@ -40,16 +41,17 @@ def requests():
 
 def short_of_memory(runner, most, *, is_late):
     """A runner that computes at most `most` tokens per pass. `is_late`: it fails after all K/V are written."""
-    forward = runner._forward
+    forward = runner.forward_pass.forward
     sizes = []
 
-    def limited(inputs, *arguments, **options):
-        count = len(inputs.token_ids)
+    def limited(inputs, *given):
+        count = len(inputs)
         sizes.append(count)
-        logits = forward(inputs, *arguments, **options) if is_late or count <= most else None
+        logits = forward(inputs, *given) if is_late or count <= most else None
         return logits if count <= most else torch.empty(HUGE)
 
-    runner._forward = limited
+    limited.can_prune = forward.can_prune
+    runner.forward_pass.forward = limited
     return sizes
 
 
@@ -108,7 +110,12 @@ def test_rows_that_are_computed_again_are_others_to_the_backend(llama, monkeypat
 
 def test_another_error_is_passed_on_at_once(llama, caplog):
     runner = worker_tools.runner(llama)
-    runner._forward = lambda *_: torch.ones(2) @ torch.ones(3)
+
+    def forward(*_):
+        return torch.ones(2) @ torch.ones(3)
+
+    forward.can_prune = False
+    runner.forward_pass.forward = forward
     with pytest.raises(RuntimeError, match="size"):
         served(runner)
     assert "smaller" not in caplog.text

@@ -92,9 +92,11 @@ class AdapterBatch:
 
 
 class StepAdapters:
-    """Adapter batches of the running step: of all tokens, and of those that continue in a pruned layer."""
+    """Adapter batches of the running step: of all tokens, and of those that continue in a pruned layer. `decoding`:
+    adapter numbers of the rows, if the next step may reuse the batch.
+    """
 
-    __slots__ = ("full", "kept", "num_kept")
+    __slots__ = ("decoding", "full", "kept", "num_kept")
 
     def __init__(self) -> None:
         self.clear()
@@ -104,6 +106,11 @@ class StepAdapters:
         self.full: AdapterBatch | None = None
         self.kept: AdapterBatch | None = None
         self.num_kept = -1
+        self.decoding: NDArray[np.int32] | None = None
+
+    def goes_on(self, numbers: NDArray[np.int32]) -> bool:
+        """Return True if rows with these adapters decode, as in the previous step."""
+        return self.decoding is not None and np.array_equal(self.decoding, numbers)
 
     def of(self, num_tokens: int) -> AdapterBatch | None:
         """Batch for a layer with `num_tokens` inputs: fewer than the step's in a pruned layer."""

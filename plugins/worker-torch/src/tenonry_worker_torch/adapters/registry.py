@@ -10,9 +10,7 @@ import numpy as np
 import torch
 
 from tenonry.errors import ConfigError, ModelError, RequestError
-from tenonry.step import RowFailure
-from tenonry_torch_base.buffers import put_on_host
-from tenonry_worker_torch.adapters.batch import AdapterBatch, StepAdapters
+from tenonry_worker_torch.adapters.batch import StepAdapters
 from tenonry_worker_torch.adapters.folder import AdapterFolder, name_and_path
 
 if TYPE_CHECKING:
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tenonry.step import SchedulerOutput, StepInputs
-    from tenonry_torch_base.buffers import StepBuffers
     from tenonry_worker_torch.adapters.linear import LowRank
     from tenonry_worker_torch.adapters.places import Places
 
@@ -76,21 +72,13 @@ class Adapters:
         self._slots: list[LoadedAdapter | None] = [None] * max_loras
         self._numbers = 0
         self._num_steps = 0
-        self._row_number = np.full(0, NONE, np.int32)
         self._orphans: dict[int, str] = {}  # rows whose adapter is not here → digest
         self.is_on_host = True
-        self._decoding: NDArray[np.int32] | None = (
-            None  # adapters of the rows that the last batch is for
-        )
-
-    def allocate(self, num_rows: int) -> None:
-        """Called once, before the first step."""
-        self._row_number = np.full(num_rows, NONE, np.int32)
 
     # ------------------------------------------------------------------ the model
     def unbind(self) -> None:
         """Unbind the model. The contents of its slots are in main memory as well."""
-        self.begin_dummy()
+        self.step.clear()
         self.layers = []
         self._slots = [None] * self.max_loras
         for adapter in self._by_number.values():
@@ -221,80 +209,35 @@ class Adapters:
             self._slots[adapter.slot] = None
 
     # ------------------------------------------------------------------ in a step
-    def enter(self, output: SchedulerOutput) -> None:
-        """Update the rows that leave and enter in the step."""
-        if len(output.gone):
-            for row in output.gone.tolist():
-                self._leave(row)
-        for new in output.new:
-            if new.adapter is not None:
-                self._enter(new.row, new.adapter.digest)
+    def hold(self, row: int, digest: str) -> int:
+        """Keep the adapter with this content while a row runs with it; returns its number, NONE if it is missing."""
+        adapter = self._running(digest)
+        if adapter is None:
+            self._orphans[row] = digest
+            return NONE
+        adapter.rows.add(row)
+        return adapter.number
 
-    def begin_step(self, inputs: StepInputs, buffers: StepBuffers, *, is_pruned: bool) -> None:
-        """Compute the slot of each token. `is_pruned`: only sampling rows continue in the last layer."""
-        numbers = self._row_number[inputs.row]
-        only_decodes = len(inputs.token_ids) == len(numbers)
-        if only_decodes and not is_pruned and self._goes_on(numbers):
-            return
-        self.begin_dummy()
-        can_go_on = only_decodes and not is_pruned and self.is_on_host
-        if can_go_on:
-            self._decoding = numbers
-        present = np.unique(numbers[numbers != NONE]).tolist()
-        if not present:
-            return
+    def drop(self, row: int, number: int) -> None:
+        """A row ends that ran with the adapter of this number, or with none."""
+        self._orphans.pop(row, None)
+        if number != NONE:
+            adapter = self._by_number[number]
+            adapter.rows.discard(row)
+            self._forget_unused(adapter)
+
+    def slots_of(self, numbers: Sequence[int]) -> NDArray[np.int32]:
+        """Give slots to the adapters of a step; returns slots by number, NONE at the last place, for rows without."""
         self._num_steps += 1
-        running = [self._by_number[number] for number in present]
+        running = [self._by_number[number] for number in numbers]
         for adapter in running:
             adapter.last_step = self._num_steps
         for adapter in running:
             self._give_slot(adapter)
-        slot_of = np.full(self._numbers + 2, NONE, np.int32)  # the last place is for rows without
+        slots = np.full(self._numbers + 2, NONE, np.int32)
         for adapter in running:
-            slot_of[adapter.number] = adapter.slot
-        slots = slot_of[numbers]
-        of_tokens = slots if only_decodes else np.repeat(slots, inputs.num_tokens)
-        put = put_on_host if self.is_on_host else buffers.put
-        self.step.full = AdapterBatch(of_tokens, put, "adapters")
-        if is_pruned:
-            kept = slots[inputs.samples]
-            self.step.num_kept = len(kept)
-            if len(kept) and kept.max() != NONE:
-                self.step.kept = AdapterBatch(kept, put, "kept_adapters")
-
-    def begin_dummy(self) -> None:
-        """A step of no request, or of none with an adapter."""
-        self.step.clear()
-        self._decoding = None
-
-    def _goes_on(self, numbers: NDArray[np.int32]) -> bool:
-        """Return True if the same rows decode as in the previous step, so that its batch can be reused."""
-        former = self._decoding
-        return former is not None and np.array_equal(former, numbers)
-
-    def fail_lost(self, rows: NDArray[np.int32], failure: torch.Tensor) -> None:
-        """Fail those of the sampling `rows` whose adapter is not here; `failure` i32[rows] is changed."""
-        if self._orphans:
-            lost = np.isin(rows, list(self._orphans))
-            failure[torch.from_numpy(lost).to(failure.device)] = RowFailure.ADAPTER
-
-    def _enter(self, row: int, digest: str) -> None:
-        adapter = self._running(digest)
-        if adapter is None:
-            self._orphans[row] = digest
-            return
-        adapter.rows.add(row)
-        self._row_number[row] = adapter.number
-
-    def _leave(self, row: int) -> None:
-        self._orphans.pop(row, None)
-        number = int(self._row_number[row])
-        if number == NONE:
-            return
-        self._row_number[row] = NONE
-        adapter = self._by_number[number]
-        adapter.rows.discard(row)
-        self._forget_unused(adapter)
+            slots[adapter.number] = adapter.slot
+        return slots
 
     def _give_slot(self, adapter: LoadedAdapter) -> None:
         """A free one, or that of the adapter whose last step is longest ago; pinned ones come last."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from tenonry.errors import ModelError
+from tenonry_worker_torch.images.cache import CACHED_TOKENS, EncodedImages
 from tenonry_worker_torch.images.deepstack import Deepstack
 from tenonry_worker_torch.loading.deep_layers import deep_layers
 from tenonry_worker_torch.loading.image_mask import sees_spans
@@ -30,7 +31,7 @@ TOKEN_NAMES = ("image_token_id", "image_token_index")
 class ImageEncoder:
     """Calls the model's own `get_image_features`, and `get_rope_index` if it has one.
 
-    `sees_spans`: the tokens of an image see one another, the later ones, too.
+    `sees_spans`: the tokens of an image see one another, the later ones, too. `encoded`: cache of embeddings.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -48,6 +49,7 @@ class ImageEncoder:
         self._rope_index: Any = getattr(model.base_model, "get_rope_index", None)
         layers = deep_layers(model)
         self.deepstack = Deepstack(layers) if layers else None
+        self.encoded = EncodedImages(CACHED_TOKENS)
 
     @property
     def has_rope_index(self) -> bool:
@@ -123,24 +125,6 @@ class ImageEncoder:
         ids = torch.from_numpy(token_ids.astype(np.int64))[None]
         positions, shift = self._rope_index(ids, **wanted)
         return positions[:, 0].numpy(), int(shift.reshape(-1)[0])
-
-
-class Blind(ImageEncoder):
-    """Placeholder for models without image input: requests with images fail."""
-
-    def __init__(self) -> None:
-        self.family = "a model that is shown none (max_images=0)"
-        self.token_id = None
-        self.sees_spans = False
-        self.deepstack = None
-
-    @property
-    def has_rope_index(self) -> bool:
-        return True
-
-    def positions(self, *_: Any, **__: Any) -> tuple[NDArray[np.int64], int]:
-        """Raises ModelError."""
-        raise ModelError("max_images=0: no images are read")
 
 
 def image_token(model: PreTrainedModel) -> int | None:

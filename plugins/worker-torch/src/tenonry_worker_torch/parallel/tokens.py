@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from tenonry_torch_base.sampler.sampler import Sampled
 
 if TYPE_CHECKING:
+    from tenonry_torch_base.sampler.processors import SampleStep
     from tenonry_worker_torch.parallel.groups import TensorGroup
 
 
-def shared(
-    sampled: Sampled | None, count: int, group: TensorGroup, device: torch.device
-) -> Sampled:
-    """Samples of the group's first rank, on every rank: they can never use different tokens."""
-    both = torch.empty(2, count, dtype=torch.long, device=device)
-    if sampled is not None:
-        columns = [sampled.token_ids, sampled.failure.long()]
-        torch.stack(columns, out=both)
-    group.broadcast(both)
-    if sampled is not None:
-        return sampled
-    token_ids, failure = both
-    return Sampled(token_ids, failure.to(torch.int32))
+class RowSampler(Protocol):
+    """Chooses a token for each sampling row by its logits."""
+
+    def sample(self, logits: torch.Tensor, step: SampleStep) -> Sampled: ...
+
+
+class SharedSampler:
+    """Samples on the group's first rank, for every rank: they can never use different tokens."""
+
+    def __init__(self, sampler: RowSampler, group: TensorGroup, device: torch.device) -> None:
+        self._sampler = sampler
+        self._group = group
+        self._device = device
+
+    def sample(self, logits: torch.Tensor, step: SampleStep) -> Sampled:
+        both = torch.empty(2, len(step.row), dtype=torch.long, device=self._device)
+        sampled: Sampled | None = None
+        if self._group.rank == 0:
+            sampled = self._sampler.sample(logits, step)
+            torch.stack([sampled.token_ids, sampled.failure.long()], out=both)
+        self._group.broadcast(both)
+        if sampled is not None:
+            return sampled
+        token_ids, failure = both
+        return Sampled(token_ids, failure.to(torch.int32))

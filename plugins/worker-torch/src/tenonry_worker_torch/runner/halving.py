@@ -8,31 +8,23 @@ does not fit is halved again. Nothing was sampled yet: the logits of all parts t
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from tenonry.step import StepInputs
+from tenonry_worker_torch.runner.feature import Split
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from tenonry.step import BatchState
-
-    Pass = Callable[[StepInputs, torch.Tensor], "PartLogits"]
+    from tenonry.step import BatchState, StepInputs
+    from tenonry_worker_torch.runner.step import Step
 
 logger = logging.getLogger("tenonry.worker")
 CPU_ALLOCATOR = "DefaultCPUAllocator"  # in torch's message when main memory is short
-
-
-class PartLogits(NamedTuple):
-    """Result of one pass: logits of its sampling tokens [S, V], and of the requested prompt tokens [P, V]."""
-
-    samples: torch.Tensor
-    prompts: torch.Tensor
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -42,49 +34,54 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and CPU_ALLOCATOR in str(error)
 
 
-class SmallerParts:
-    """`compute` runs one pass over step and model inputs; `begin` is called before each further pass, with its rows.
-    `cuts_rows`: the tokens of one row may be computed in several passes.
+class Halving:
+    """Runs forward passes `compute`, and repeats one that ran out of memory in halves; `begin` is called before each of
+    these, with its rows. `split`: where a pass may be divided.
     """
 
     def __init__(
-        self, state: BatchState, compute: Pass, begin: Callable[[NDArray[np.int32]], None]
+        self,
+        state: BatchState,
+        compute: Callable[[Step], None],
+        begin: Callable[[NDArray[np.int32]], None],
+        split: Split,
     ) -> None:
         self._state = state
         self._compute = compute
         self._begin = begin
+        self._cuts_rows = split is Split.ANYWHERE
         self._times = 0
 
-    def run(self, inputs: StepInputs, given: torch.Tensor, *, cuts_rows: bool) -> PartLogits:
+    def __call__(self, step: Step) -> None:
         """Run all necessary passes. Raises the error of the smallest one, or the first one's if it cannot be split."""
-        found = self._try(inputs, given, cuts_rows)
-        return found if isinstance(found, PartLogits) else self._halves(inputs, given, cuts_rows)
+        if not self._fits(step):
+            self._halves(step)
 
-    def _try(self, inputs: StepInputs, given: torch.Tensor, cuts_rows: bool) -> PartLogits | None:
-        """One pass; None if memory was short. By then its frames, and the tensors in them, are gone."""
+    def _fits(self, step: Step) -> bool:
+        """One pass; False if memory was short. By then its frames, and the tensors in them, are gone."""
         try:
-            return self._compute(inputs, given)
+            self._compute(step)
         except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error) or middle(inputs, cuts_rows) is None:
+            inputs = step.inputs
+            if not is_out_of_memory(error) or middle(inputs, self._cuts_rows) is None:
                 raise
             if not is_in_order(inputs, self._state):
                 raise
             self._note(inputs, error)
-        return None
+            return False
+        return True
 
-    def _halves(self, inputs: StepInputs, given: torch.Tensor, cuts_rows: bool) -> PartLogits:
-        if given.device.type == "cuda":
+    def _halves(self, step: Step) -> None:
+        step.model_inputs = step.token_ids  # embeddings of the whole pass are freed
+        if step.model_inputs.device.type == "cuda":
             torch.cuda.empty_cache()  # what is cached in pieces may be enough in one
-        cut = middle(inputs, cuts_rows)
-        num_tokens = len(inputs.token_ids)
-        parts = []
-        for begin, end in ((0, cut), (cut, num_tokens)):
-            part = part_of(inputs, begin, end)
-            self._begin(part.row)
-            parts.append(self.run(part, given[begin:end], cuts_rows=cuts_rows))
-        return PartLogits(
-            torch.cat([part.samples for part in parts]), torch.cat([part.prompts for part in parts])
-        )
+        cut = middle(step.inputs, self._cuts_rows)
+        num_tokens = len(step.inputs.token_ids)
+        parts = [step.part(0, cut), step.part(cut, num_tokens)]
+        for part in parts:
+            self._begin(part.inputs.row)
+            self(part)
+        step.join(parts)
 
     def _note(self, inputs: StepInputs, error: Exception) -> None:
         """Log the failure, with decreasing frequency."""
@@ -110,28 +107,6 @@ def middle(inputs: StepInputs, cuts_rows: bool) -> int | None:
     if not len(between):
         return None
     return int(between[np.abs(between - num_tokens / 2).argmin()])
-
-
-def part_of(inputs: StepInputs, begin: int, end: int) -> StepInputs:
-    """The inputs of the tokens [begin, end) of a step, as those of a step of its own."""
-    begins = inputs.query_start_loc[:-1]
-    ends = inputs.query_start_loc[1:]
-    places = np.flatnonzero((ends > begin) & (begins < end))
-    begins = begins[places]
-    ends = ends[places]
-    first = np.maximum(begins, begin)
-    last = np.minimum(ends, end)
-    part = StepInputs.__new__(StepInputs)
-    part.row = inputs.row[places]
-    part.num_tokens = last - first
-    part.start = inputs.start[places] + (first - begins)
-    part.seq_lens = inputs.seq_lens[places] - (ends - last)
-    part.samples = inputs.samples[places] & (last == ends)
-    part.query_start_loc = np.append(first, end).astype(np.int32) - np.int32(begin)
-    part.positions = inputs.positions[begin:end]
-    part.token_ids = inputs.token_ids[begin:end]
-    part.token_row = inputs.token_row[begin:end]
-    return part
 
 
 def is_in_order(inputs: StepInputs, state: BatchState) -> bool:

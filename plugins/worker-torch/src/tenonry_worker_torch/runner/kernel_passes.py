@@ -6,7 +6,7 @@ whatever else chooses a token is Python's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,53 +18,45 @@ from tenonry_worker_torch.attention.cpu import CpuBackend
 from tenonry_worker_torch.fuse.decoder import LeanForward
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from numpy.typing import NDArray
 
     from tenonry.step import I32, BatchState
     from tenonry_torch_base.round_kernel import RoundTokens
     from tenonry_torch_base.rounds import RowEnds
     from tenonry_torch_base.sampler.sampler import Sampler
-    from tenonry_worker_torch.loaded_model import LoadedModel
+    from tenonry_worker_torch.runner.feature_list import FeatureList
+    from tenonry_worker_torch.runner.forward_pass import ForwardPass
 
 
-class Runner(Protocol):
-    """Model runner as used by passes; its model may be replaced."""
+class KernelPasses:
+    """Passes of a runner's model, which may be replaced; see `tenonry_torch_base.rounds.SeveralPasses`."""
 
-    state: BatchState
-    model: LoadedModel
-    sampler: Sampler
-    images: object | None
-    adapters: object | None
-    places: AbstractContextManager[None]
-
-
-class RoundPasses:
-    """Passes of a runner's model; see `tenonry_torch_base.rounds.SeveralPasses`."""
-
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
+    def __init__(
+        self, forward_pass: ForwardPass, state: BatchState, sampler: Sampler, features: FeatureList
+    ) -> None:
+        self._pass = forward_pass
+        self._state = state
+        self._sampler = sampler
+        self._sees_decodes = features.sees_decodes
 
     def __call__(
         self, step_id: int, row: I32, most: int, ends: RowEnds
     ) -> ModelRunnerOutput | None:
         """Up to `most` tokens for each row; None where some row, or the model, is not for the kernel."""
-        runner = self._runner
-        forward = runner.model.forward
-        backend = runner.model.backend
+        model = self._pass.model
+        forward = model.forward
+        backend = model.backend
         rounds = forward.rounds if isinstance(forward, LeanForward) else None
         if rounds is None or len(row) > rounds.most or type(backend) is not CpuBackend:
             return None
-        has_more = runner.images is not None or runner.adapters is not None
-        if has_more or not runner.sampler.columns.is_plain[row].all():
+        if self._sees_decodes or not self._sampler.columns.is_plain[row].all():
             return None
         rows = row.astype(np.intp)
-        start = runner.state.num_computed[rows]
+        start = self._state.num_computed[rows]
         keys = self._keys(rows, start, most, backend)
-        token_ids = torch.from_numpy(runner.state.token_ids[rows, start])
+        token_ids = torch.from_numpy(self._state.token_ids[rows, start])
         given = RoundEnds(most, torch.from_numpy(ends.stop_ids), torch.from_numpy(ends.free))
-        with runner.places:
+        with self._pass.places:
             made = rounds(token_ids, keys, given)
         return self._answer(step_id, row, start, made)
 
@@ -74,7 +66,7 @@ class RoundPasses:
         """Keys of rows whose last token is at `start`, with blocks for `most` tokens; blocks that they begin are
         cleared.
         """
-        state = self._runner.state
+        state = self._state
         size = state.block_size
         width = -(-(int(start.max()) + most) // size)
         table = np.ascontiguousarray(state.block_table[0][rows, :width])
@@ -84,12 +76,12 @@ class RoundPasses:
             backend.clear(torch.from_numpy(table[is_entered].astype(np.int64)))
         lengths = torch.from_numpy(start.astype(np.int64) + 1)
         kept = backend.layers[0]
-        both = self._runner.model.layers[kept.name].kv_cache[0].both
+        both = self._pass.model.layers[kept.name].kv_cache[0].both
         return PagedKeys(both, torch.from_numpy(table), lengths)
 
     def _answer(self, step_id: int, row: I32, start: I32, made: RoundTokens) -> ModelRunnerOutput:
         """The columns of the rows, and the tokens of those that did not fail."""
-        state = self._runner.state
+        state = self._state
         tokens, counts, failed = (each.numpy() for each in made)
         has_failed = failed != 0
         passes = (counts + has_failed).astype(np.int32)

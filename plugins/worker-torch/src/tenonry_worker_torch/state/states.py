@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from tenonry.step import SchedulerOutput
     from tenonry_worker_torch.attention.base import AttentionBatch
 
 
@@ -83,30 +82,13 @@ class States:
         for mixer in self.mixers:
             mixer.allocate(num_rows + 1 + num_slots, self.device)
 
-    def restore(self, output: SchedulerOutput, group: int) -> None:
-        """Copy the snapshot that `block_ids[group]` names to rows that enter behind a shared prefix, before a step."""
-        rows = []
-        slots = []
-        for new in output.new:
-            if not new.num_computed:
-                continue
-            found = new.block_ids[group] if group < len(new.block_ids) else ()
-            if len(found) != 1:
-                raise RuntimeError(
-                    f"row {new.row} enters after {new.num_computed} tokens with {len(found)} snapshots of its state; "
-                    "one is needed"
-                )
-            rows.append(new.row)
-            slots.append(int(found[0]))
+    def restore(self, slots: list[int], rows: list[int]) -> None:
+        """Copy snapshots to rows that start behind a shared prefix, before a pass."""
         self._copy(self._slots(slots), rows)
 
-    def save(self, output: SchedulerOutput, group: int) -> None:
-        """Copy the state of `new_block_row` to the slots that the step assigns to `group`, after a step."""
-        if len(output.new_block_row):
-            chosen = output.new_block_group == group
-            rows = output.new_block_row[chosen].tolist()
-            slots = output.new_block_id[chosen].tolist()
-            self._copy(rows, self._slots(slots))
+    def save(self, rows: list[int], slots: list[int]) -> None:
+        """Copy the states of rows to snapshots, after a pass."""
+        self._copy(rows, self._slots(slots))
 
     def _slots(self, slots: list[int]) -> list[int]:
         return [self.num_rows + 1 + slot for slot in slots]

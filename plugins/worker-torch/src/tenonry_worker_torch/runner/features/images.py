@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 
-from tenonry_worker_torch.images.cache import CACHED_TOKENS, EncodedImages
+from tenonry.step import RowFailure
 from tenonry_worker_torch.images.request import RequestImages
+from tenonry_worker_torch.runner.feature import RunnerFeature, Split
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,26 +18,54 @@ if TYPE_CHECKING:
     from tenonry.step import NewRow, StepInputs
     from tenonry_worker_torch.images.encoder import ImageEncoder
     from tenonry_worker_torch.images.request import Span
+    from tenonry_worker_torch.runner.feature import RunnerContext
+    from tenonry_worker_torch.runner.step import Step
 
 logger = logging.getLogger("tenonry.worker")
 
 
-class ImageRows:
-    """Columns over rows (S): prompt i64[S], tokens of the prompts that hold images, 0 for other rows; shift i64[S],
-    offset between index and position of later tokens. `failed` bool[S]: rows whose images the model does not accept.
-    """
+class NoImages(RunnerFeature):
+    """Fails requests with images if the model has no image input. Their clients learn it, and no other request."""
 
-    def __init__(self, encoder: ImageEncoder, max_num_seqs: int) -> None:
-        self.encoder = encoder
-        self.encoded = EncodedImages(CACHED_TOKENS)
-        self.failed = np.zeros(max_num_seqs, np.bool_)
-        self._prompt = np.zeros(max_num_seqs, np.int64)
-        self._shift = np.zeros(max_num_seqs, np.int64)
-        self._requests: dict[int, RequestImages] = {}
+    name: ClassVar[str] = "no_images"
+    sees_decodes: ClassVar[bool] = False
+
+    @classmethod
+    def is_active(cls, context: RunnerContext) -> bool:
+        return context.model.images is None
 
     def enter(self, new: NewRow) -> None:
-        """A request starts, or comes back."""
-        self.leave(new.row)
+        if new.media is not None:
+            logger.error("max_images=0: a request has images, and this model is served without")
+            self.context.failures.set(new.row, RowFailure.MEDIA)
+
+
+class ImageRows(RunnerFeature):
+    """Columns over rows (S): prompt i64[S], tokens of the prompts that hold images, 0 for other rows; shift i64[S],
+    offset between index and position of later tokens. Rows whose images the model does not accept fail.
+    """
+
+    name: ClassVar[str] = "images"
+    split: ClassVar[Split] = Split.BETWEEN_ROWS  # an image is seen as a whole
+
+    @classmethod
+    def is_active(cls, context: RunnerContext) -> bool:
+        return context.model.images is not None
+
+    def __init__(self, context: RunnerContext) -> None:
+        super().__init__(context)
+        size = len(context.state.handle)
+        self._prompt = np.zeros(size, np.int64)
+        self._shift = np.zeros(size, np.int64)
+        self._requests: dict[int, RequestImages] = {}
+
+    @property
+    def encoder(self) -> ImageEncoder:
+        """Vision encoder of the current model."""
+        return self.context.model.images  # type: ignore[return-value] - see `is_active`
+
+    def enter(self, new: NewRow) -> None:
+        self._forget(new.row)
         if new.media is None:
             return
         prompt = new.token_ids[: len(new.token_ids) - new.num_output]
@@ -54,13 +83,19 @@ class ImageRows:
         self._prompt[new.row] = len(prompt)
         self._requests[new.row] = images
 
-    def leave(self, row: int) -> None:
-        """The row is free."""
+    def leave(self, rows: NDArray[np.int32]) -> None:
+        for row in rows.tolist():
+            self._forget(row)
+
+    def prepare(self, step: Step) -> None:
+        step.last_seen = self._last_seen(step.inputs)
+        step.model_inputs, step.positions = self._inputs(step.inputs, step.token_ids)
+
+    def _forget(self, row: int) -> None:
         self._requests.pop(row, None)
-        self.failed[row] = False
         self._prompt[row] = self._shift[row] = 0
 
-    def last_seen(self, step: StepInputs) -> NDArray[np.int64] | None:
+    def _last_seen(self, step: StepInputs) -> NDArray[np.int64] | None:
         """`AttentionBatch.last_seen` of the step, if the tokens of an image see one another.
 
         Raises RuntimeError for a step that ends in an image.
@@ -84,7 +119,7 @@ class ImageRows:
                 found[first + max(low, begin) : first + stop] = stop - 1
         return found
 
-    def inputs(
+    def _inputs(
         self, step: StepInputs, token_ids: torch.Tensor
     ) -> tuple[torch.Tensor, NDArray[np.int64]]:
         """Inputs of the model: token ids i64[T], or embeddings [T, H] if a prompt's image is in the step; and positions
@@ -135,7 +170,7 @@ class ImageRows:
         images = self._requests[row]
         count = images.count(number)
         digest = images.digests[number]
-        made = self.encoded.get(digest)
+        made = self.encoder.encoded.get(digest)
         if made is not None and len(made) == count:
             return made
         try:
@@ -147,14 +182,9 @@ class ImageRows:
         except Exception as error:  # noqa: BLE001 - as above
             self._fail(row, error)
             return None
-        self.encoded.put(digest, made)
+        self.encoder.encoded.put(digest, made)
         return made
 
     def _fail(self, row: int, error: Exception) -> None:
         logger.error("an image does not fit %s: %r", self.encoder.family, error)
-        self.failed[row] = True
-
-
-def image_rows(encoder: ImageEncoder | None, max_num_seqs: int) -> ImageRows | None:
-    """The images of a runner's rows; None for a model that is shown none."""
-    return None if encoder is None else ImageRows(encoder, max_num_seqs)
+        self.context.failures.set(row, RowFailure.MEDIA)

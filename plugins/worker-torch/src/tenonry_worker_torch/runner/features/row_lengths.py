@@ -1,33 +1,46 @@
-"""Sequence lengths that the rotary tables of a step depend on, by token. Worker process."""
+"""Sequence lengths that the rotary tables of a pass depend on, by token. Worker process."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+
+from tenonry_worker_torch.runner.feature import RunnerFeature
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tenonry.kv_cache import LengthClasses
-    from tenonry.step import BatchState, NewRow, StepInputs
+    from tenonry.step import NewRow, StepInputs
+    from tenonry_worker_torch.runner.feature import RunnerContext
+    from tenonry_worker_torch.runner.step import Step
 
 
-class RowLengths:
+class RowLengths(RunnerFeature):
     """Length from which `generate` lengthens the table of each row: the end of its prompt, or, with `restarts`, of all
     tokens that it entered with.
     """
 
-    def __init__(self, rule: LengthClasses, state: BatchState) -> None:
-        self._rule = rule
-        self._state = state
-        self._entered = np.zeros(len(state.num_prompt), np.int64)
+    name: ClassVar[str] = "row_lengths"
+
+    @classmethod
+    def is_active(cls, context: RunnerContext) -> bool:
+        return context.model.lengths is not None
+
+    def __init__(self, context: RunnerContext) -> None:
+        super().__init__(context)
+        self._rule: LengthClasses = context.model.lengths  # type: ignore[assignment] - see `is_active`
+        self._state = context.state
+        self._entered = np.zeros(len(self._state.num_prompt), np.int64)
 
     def enter(self, new: NewRow) -> None:
-        """A row starts, or comes back."""
         self._entered[new.row] = len(new.token_ids)
 
-    def of_tokens(self, inputs: StepInputs) -> NDArray[np.int64]:
+    def prepare(self, step: Step) -> None:
+        step.lengths = step.buffers.put("lengths", self._of_tokens(step.inputs))
+
+    def _of_tokens(self, inputs: StepInputs) -> NDArray[np.int64]:
         """The length of each token's table, i64[T]. Raises RuntimeError for a row that should have been restarted."""
         rule = self._rule
         counted = self._entered if rule.restarts else self._state.num_prompt

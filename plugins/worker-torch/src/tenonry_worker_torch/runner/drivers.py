@@ -1,0 +1,98 @@
+"""Composition of a runner's passes, chosen once: retries in halves, hidden states, ranks that sample together, drafts.
+Worker process.
+"""
+
+from __future__ import annotations
+
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tenonry_torch_base.results import DeviceFuture
+from tenonry_worker_torch.drafting.drafts import Drafts
+from tenonry_worker_torch.drafting.pace import Pace
+from tenonry_worker_torch.drafting.rounds import DraftedRounds
+from tenonry_worker_torch.drafting.verification import Verifier
+from tenonry_worker_torch.parallel.tokens import SharedSampler
+from tenonry_worker_torch.runner.feature import Split
+from tenonry_worker_torch.runner.halving import Halving
+from tenonry_worker_torch.runner.hidden import HiddenPass
+from tenonry_worker_torch.runner.sampling import (
+    DraftSampling,
+    FailingSampler,
+    NoSampling,
+    TokenSampling,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tenonry.step import BatchState, ModelRunnerOutput, SchedulerOutput
+    from tenonry_drafters.base import Drafter
+    from tenonry_torch_base.rounds import SeveralPasses
+    from tenonry_torch_base.sampler.sampler import Sampler
+    from tenonry_worker_torch.parallel.tokens import RowSampler
+    from tenonry_worker_torch.runner.feature import RunnerContext
+    from tenonry_worker_torch.runner.feature_list import FeatureList
+    from tenonry_worker_torch.runner.forward_pass import ForwardPass
+    from tenonry_worker_torch.runner.sampling import Sampling
+    from tenonry_worker_torch.runner.step import Step
+
+
+def compute_of(
+    forward_pass: ForwardPass, state: BatchState, features: FeatureList
+) -> Callable[[Step], None]:
+    """The forward pass of a step, with hidden states if a feature needs them, and retries in halves where K/V are its
+    only state and the rank is alone: other ranks would wait.
+    """
+    model = forward_pass.model
+    compute = HiddenPass(forward_pass, model) if features.needs_hidden else forward_pass
+    if features.split is Split.NEVER or not model.parallel.is_alone:
+        return compute
+    return Halving(state, compute, forward_pass.begin_part, features.split)
+
+
+def sampling_of(context: RunnerContext, sampler: Sampler) -> Sampling:
+    """One token per row, the same on all ranks of a tensor group; none on a stage that is not the last."""
+    device = context.model.device
+    parallel = context.model.parallel
+    as_answer = DeviceFuture if device.type == "cuda" else methodcaller("output")
+    if not parallel.link.is_last:
+        return NoSampling(as_answer)
+    chooser: RowSampler = FailingSampler(sampler, context.failures)
+    if parallel.tensor.size > 1:
+        chooser = SharedSampler(chooser, parallel.tensor, device)
+    return TokenSampling(sampler, chooser, context.state, context.history, as_answer)
+
+
+def drafted_rounds(
+    drafter: Drafter | None,
+    max_drafts: int,
+    context: RunnerContext,
+    sampler: Sampler,
+    execute_pass: Callable[..., Any],
+    several: SeveralPasses,
+) -> DraftedRounds:
+    """Multi-token steps in which `execute_pass` verifies drafts of the first rank's drafter; None on other ranks."""
+    state = context.state
+    group = context.model.parallel.tensor
+
+    def share(message: NDArray[np.int64]) -> NDArray[np.int64]:
+        shared_ids: NDArray[np.int64] = group.broadcast(torch.from_numpy(message)).numpy()
+        return shared_ids
+
+    def verify(output: SchedulerOutput) -> ModelRunnerOutput:
+        answer: ModelRunnerOutput = execute_pass(output, sampling)
+        return answer
+
+    pace = Pace(len(state.handle), max_drafts)
+    to_all = share if group.size > 1 else None
+    drafts = Drafts(drafter, pace, state, context.model.vocab_size, sampler.fitting, to_all)
+    rounds = DraftedRounds(state, execute_pass, verify, drafts, several)
+    verifier = Verifier(sampler, state, rounds.ends)
+    sampling = DraftSampling(verifier, state, group, context.failures)
+    return rounds

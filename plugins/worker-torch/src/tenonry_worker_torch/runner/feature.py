@@ -1,0 +1,100 @@
+"""Interface of runner features; the extension point `tenonry.runner_features`. Worker process.
+
+A feature is one capability of the model runner, such as adapters or images. The runner calls the hooks that a feature
+overrides, in the order of the features; none knows another. A hook that no active feature overrides costs nothing.
+
+For each pass: `leave` and `enter` for rows that change, `prepare`, the forward pass, `before_sampling`, sampling,
+`after`. A step without rows has `leave` and `enter` alone. A multi-token step consists of several passes. A pass that
+runs out of memory is split: `prepare` is called again with each part, the other hooks once with the whole pass.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tenonry.step import BatchState, NewRow
+    from tenonry_torch_base.history import History
+    from tenonry_worker_torch.loaded_model import LoadedModel
+    from tenonry_worker_torch.runner.step import RowFailures, Step
+
+
+class Split(IntEnum):
+    """Permitted division of a pass that ran out of memory, for a second attempt in parts."""
+
+    NEVER = 0  # the pass may have changed what a repeated one reads
+    BETWEEN_ROWS = 1
+    ANYWHERE = 2
+
+
+@dataclass(slots=True)
+class RunnerContext:
+    """The runner as features see it. `model` is replaced when weights change: a feature keeps no reference of its own.
+
+    `state` and `history` hold the tokens of all rows, on the host and on the device; `failures` takes rows that cannot
+    be served. `num_state_slots`: snapshots of states besides those of rows.
+    """
+
+    model: LoadedModel
+    state: BatchState
+    history: History
+    failures: RowFailures
+    num_state_slots: int = 0
+
+
+class RunnerFeature(ABC):
+    """One capability of the runner. All hooks do nothing unless overridden, and run in inference mode.
+
+    `split`: how a pass with this feature may be divided. `sees_decodes`: False allows kernels that decode several
+    tokens in one call, without hooks between them. `needs_hidden`: fills `Step.hidden`.
+    """
+
+    name: ClassVar[str]
+    interface_version: ClassVar[int] = 1
+    split: ClassVar[Split] = Split.ANYWHERE
+    sees_decodes: ClassVar[bool] = True
+    needs_hidden: ClassVar[bool] = False
+
+    @classmethod
+    def is_active(cls, context: RunnerContext) -> bool:
+        """Return True if this model, on this rank, needs the feature."""
+        return True
+
+    def __init__(self, context: RunnerContext) -> None:
+        self.context = context
+
+    def enter(self, new: NewRow) -> None:  # noqa: B027 - optional, as are all hooks
+        """A request starts in a free row, or resumes after preemption; the columns hold it already."""
+
+    def leave(self, rows: NDArray[np.int32]) -> None:  # noqa: B027
+        """These rows are free."""
+
+    def prepare(self, step: Step) -> None:  # noqa: B027
+        """Set the inputs of the forward pass. Called again for parts of a pass, so it must not count tokens."""
+
+    def before_sampling(self, step: Step) -> None:  # noqa: B027
+        """Change `step.logits` in place, or fail rows."""
+
+    def after(self, step: Step) -> None:  # noqa: B027
+        """Record results: the tokens of the pass are known."""
+
+    def dummy(self) -> None:  # noqa: B027
+        """Prepare a forward pass without rows, in which ranks of other engines take part."""
+
+    def allocate(self) -> None:  # noqa: B027
+        """Allocate memory by row: at the start, and after `release`."""
+
+    def release(self) -> None:  # noqa: B027
+        """Free memory by row; no rows are there, and no step follows before `allocate`."""
+
+    def adopt(self) -> None:  # noqa: B027
+        """Set up for `context.model`: at the start, and when weights were replaced. No rows are there."""
+
+    def shutdown(self) -> None:  # noqa: B027
+        """Release everything; the worker ends."""
