@@ -126,11 +126,12 @@ class TransferFuture:
         return _named(self._step.result(timeout), self._done, self._failed)
 
 
-class ConnectorHalf:
-    """Built when the KV tensors exist; each step goes through it.
+class ConnectedSteps:
+    """Steps of a runner with transfers around them: loads before, saves after; also steps without rows.
 
-    Saves begin when the step is launched, not when it has ended: they read blocks that no launched step changes, and a
-    copy from a device waits for earlier launches.
+    A multi-token step is one step here, which is why this surrounds the runner and is none of its features. Saves begin
+    when the step is launched, not when it has ended: they read blocks that no launched step changes, and a copy from a
+    device waits for earlier launches.
     """
 
     def __init__(
@@ -170,4 +171,6 @@ class ConnectorHalf:
         return TransferFuture(step, done, failed)
 
     def shutdown(self) -> None:
+        """Release the connector and the runner."""
         self._connector.shutdown()
+        self._runner.shutdown()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
     from tenonry_torch_base.traces import RankProfile
     from tenonry_worker_torch.adapters.registry import Adapters
-    from tenonry_worker_torch.connector import ConnectorHalf
+    from tenonry_worker_torch.connector import ConnectedSteps
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.loading.load import Look
     from tenonry_worker_torch.parallel.groups import Rendezvous
@@ -101,7 +101,7 @@ class TorchWorker(Worker):
         self._resolved: dict[str, str] = {}
         self._opened: tuple[Any, str] | None = None
         self._rendezvous: Rendezvous | None = None
-        self._connector: ConnectorHalf | None = None
+        self._steps: ModelRunner | ConnectedSteps | None = None
 
     @classmethod
     def preload(cls, model: ModelInfo, options: BaseModel) -> None:
@@ -241,12 +241,13 @@ class TorchWorker(Worker):
     def initialize_cache(self, kv_cache: KVCacheConfig) -> None:
         from tenonry_worker_torch.startup import make_runner
 
-        self._runner = make_runner(self.model, self.context, self.options, kv_cache, self._resolved)
+        runner = make_runner(self.model, self.context, self.options, kv_cache, self._resolved)
+        self._runner = self._steps = runner
         if self.context.kv_connector is not None:
-            from tenonry_worker_torch.connector import ConnectorHalf
+            from tenonry_worker_torch.connector import ConnectedSteps
 
-            self._connector = ConnectorHalf(self.context, kv_cache, self._runner)
-        self.residency.serve(self._runner)
+            self._steps = ConnectedSteps(self.context, kv_cache, runner)
+        self.residency.serve(runner)
 
     def warm_up(self) -> None:
         from tenonry_worker_torch.startup import warm_up
@@ -259,8 +260,8 @@ class TorchWorker(Worker):
             affinity.take()
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
-        runner = self.runner if self._connector is None else self._connector
-        return runner.execute(output)
+        steps = self._steps or self.runner
+        return steps.execute(output)
 
     def execute_dummy_batch(self) -> None:
         """Compute without a request, so that ranks of other engines that share layers with this one can continue."""
@@ -349,11 +350,9 @@ class TorchWorker(Worker):
             from tenonry_torch_base.traces import flush_tuning
 
             flush_tuning()
-        if self._connector is not None:
-            self._connector.shutdown()
-        if self._runner is not None:
-            self._runner.shutdown()
-        self._connector = self._runner = None
+        if self._steps is not None:
+            self._steps.shutdown()
+        self._steps = self._runner = None
         self._residency = self._found = None
         if self._rendezvous is not None:
             self._rendezvous.leave()
