@@ -102,14 +102,19 @@ def test_the_cluster_of_this_node_is_used_if_it_lives(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         living = f"127.0.0.1:{server.getsockname()[1]}"
         monkeypatch.setattr(session, "read_ray_address", lambda: living)
-        assert session._find(None) == session._find("auto") == session._find(living) == living
+        assert (
+            session.find_cluster(None)
+            == session.find_cluster("auto")
+            == session.find_cluster(living)
+            == living
+        )
     monkeypatch.setattr(session, "read_ray_address", lambda: "127.0.0.1:1")
-    assert session._find(None) == "local"
+    assert session.find_cluster(None) == "local"
     for address in ("auto", "127.0.0.1:1", "[::1]:1"):
         with pytest.raises(LaunchError, match="no Ray cluster answers at"):
-            session._find(address)
+            session.find_cluster(address)
     monkeypatch.setattr(session, "read_ray_address", lambda: None)
-    assert (session._find(None), session._find("auto")) == ("local", "auto")
+    assert (session.find_cluster(None), session.find_cluster("auto")) == ("local", "auto")
 
 
 def test_group_names_may_come_as_one_word():

@@ -119,7 +119,7 @@ class TestAdmission:
     def test_an_empty_engine_admits_below_the_watermark(self):
         """Its blocks may be on their way to somewhere, with no row that holds them."""
         harness = make_harness(options={"watermark": 0.9}, num_blocks=8)
-        pool = harness.scheduler.blocks._pool
+        pool = harness.scheduler.blocks.pool
         away = pool.take(3)
         harness.add([1, 2, 3])
         assert sizes(harness) == {1: 3}

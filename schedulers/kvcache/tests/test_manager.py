@@ -93,7 +93,7 @@ class CacheMachine(RuleBasedStateMachine):
         if count == 0:
             self.driver.append(row, 7)
             count = 1
-        free, cached = self.driver.blocks.num_free, self.driver.blocks._pool.num_cached
+        free, cached = self.driver.blocks.num_free, self.driver.blocks.pool.num_cached
         used = -(-(start + count) // SIZE) - len(self.driver.table(row))
         if start + count >= 60:
             return
@@ -101,8 +101,8 @@ class CacheMachine(RuleBasedStateMachine):
         assert grew == (used <= free)
         if grew:
             self.complete &= (
-                self.driver.blocks._pool.num_cached >= cached
-                and self.driver.blocks._pool._num_spare > 0
+                self.driver.blocks.pool.num_cached >= cached
+                and self.driver.blocks.pool.num_spare > 0
             )
             self.write(row, start)
 
@@ -318,7 +318,7 @@ class TestRegistering:
         sizes = [0]
         while sizes[-1] < 100:
             driver.blocks.register(rows, np.full(100, 4, np.int32))
-            sizes.append(driver.blocks._pool.num_cached)
+            sizes.append(driver.blocks.pool.num_cached)
         assert np.diff(sizes).max() <= 16 + 3 * 100 // SIZE
         assert len(sizes) <= SIZE
 
@@ -330,14 +330,14 @@ class TestRegistering:
         driver.rows.num_computed[rows] = 4
         for row in rows.tolist():
             driver.leave(row)
-        assert driver.blocks._pool.num_cached == 100
+        assert driver.blocks.pool.num_cached == 100
 
     def test_equal_contents_are_cached_once(self, make_driver):
         driver = make_driver()
         rows = [driver.enter(driver.request(LONG))[0] for _ in range(2)]
         for row in rows:
             driver.compute(row, 20)
-        assert driver.blocks._pool.num_cached == 5
+        assert driver.blocks.pool.num_cached == 5
         for row in reversed(rows):
             driver.leave(row)
         assert driver.blocks.num_free == driver.blocks.num_total
@@ -350,7 +350,7 @@ class TestRegistering:
         )
         driver.blocks.grow(rows, np.array([16, 4], np.int32))
         driver.blocks.register(rows, np.array([16, 4], np.int32))
-        assert driver.blocks._pool.num_cached == 5
+        assert driver.blocks.pool.num_cached == 5
 
 
 class TestLeaving:

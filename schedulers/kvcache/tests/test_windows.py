@@ -137,7 +137,7 @@ class TestPrefixCache:
         driver = make_driver(64, windows=(6,))
         first, _ = driver.enter(driver.request(LONG[:25]))
         assert driver.compute(first, 25)
-        driver.blocks._pool.forget(driver.blocks.table(first)[0][2:3].astype(np.intp))
+        driver.blocks.pool.forget(driver.blocks.table(first)[0][2:3].astype(np.intp))
         for length, found in ((25, 24), (21, 20), (17, 8), (13, 8), (9, 8), (5, 4), (4, 0)):
             row, match = driver.enter(driver.request(LONG[:length]))
             assert match.num_computed == found, length
@@ -234,5 +234,5 @@ def test_windows_and_states_start_from_the_longest_prefix_that_both_have(make_dr
         driver.blocks.save_states(one, i32(end))
         driver.blocks.connector_metadata()
     assert driver.enter(driver.request(LONG[:30]))[1].num_computed == 24
-    driver.blocks._pool.forget(driver.blocks.table(row)[0][5:6].astype(np.intp))
+    driver.blocks.pool.forget(driver.blocks.table(row)[0][5:6].astype(np.intp))
     assert driver.enter(driver.request(LONG[:30]))[1].num_computed == 16

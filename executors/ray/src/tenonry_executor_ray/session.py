@@ -50,7 +50,9 @@ class RaySession:
         auto_init_hook.enable_auto_connect = False
         self._cleanup: subprocess.Popen[bytes] | None = None
         if self.owned:
-            address = _find(options.address or os.environ.get("RAY_ADDRESS") or default_address)
+            address = find_cluster(
+                options.address or os.environ.get("RAY_ADDRESS") or default_address
+            )
             _connect(address, options.namespace)
             if address == LOCAL:
                 self._cleanup = start_cleanup(worker.global_worker.node.get_session_dir_path())
@@ -138,7 +140,7 @@ def _connect(address: str, namespace: str | None) -> None:
         )  # Ray installs its own, which ends the process immediately
 
 
-def _find(address: str | None) -> str:
+def find_cluster(address: str | None) -> str:
     """The given address, else that of the cluster which was started last on this node, else `LOCAL`: a new one.
 
     Raises LaunchError if no process listens there: Ray itself would wait for a minute.

@@ -54,14 +54,14 @@ class KVCacheManager(BlockManager):
         self._size = kv_cache.block_size
         kinds = [group.kind for group in kv_cache.groups]
         self._with_states = [number for number, kind in enumerate(kinds) if kind == "recurrent"]
-        self._pool = BlockPool(kv_cache.num_blocks)
+        self.pool = BlockPool(kv_cache.num_blocks)
         longest = -(-context.max_model_len // self._size)
         self._most_needed = min(longest, kv_cache.num_blocks)  # by one request
-        self._tables = _tables_for(context, self._pool)
+        self._tables = _tables_for(context, self.pool)
         self._prefix = PrefixCache(
             num_rows,
             self._size,
-            self._pool,
+            self.pool,
             BlockHasher(self._size, seed or _seed_for(context), length_classes(kv_cache.groups)),
         )
         self._transfers = Transfers(
@@ -103,7 +103,7 @@ class KVCacheManager(BlockManager):
     # ------------------------------------------------------------------ entering
     def match(self, request: Request, row: int) -> Match | None:
         if self._transfers.kept or self._transfers.is_left_out:
-            self._transfers.check_kept(self._pool.num_blocks, self._most_needed)
+            self._transfers.check_kept(self.pool.num_blocks, self._most_needed)
         max_hits = self._max_hits(request)
         num_blocks = 0
         hits: Hits | None = None
@@ -224,7 +224,7 @@ class KVCacheManager(BlockManager):
         blocks = self._tables.blocks(row).astype(np.intp)
         if drop:
             # Those that it found in the cache, too: one of them may be the cause.
-            self._pool.forget(blocks)
+            self.pool.forget(blocks)
             if self._caching:
                 self._tables.forget(self._prefix.chain_of(self._rows, row))
         else:
@@ -246,7 +246,7 @@ class KVCacheManager(BlockManager):
         if is_kept:
             self._transfers.keep(request.handle, blocks)
         elif len(blocks):
-            self._pool.release(blocks)
+            self.pool.release(blocks)
         if not request.is_finished and self._is_renamed:
             self._prefix.forget(request.handle)
         self._tables.clear(row)
@@ -289,7 +289,7 @@ class KVCacheManager(BlockManager):
                 transfers.fail(handle)
         elif handle in transfers.kept:
             blocks = transfers.give_back(handle)
-            self._pool.release(blocks)
+            self.pool.release(blocks)
         elif not worked:
             _add_distinct(result.lost, self._disown(handle))
 
@@ -299,7 +299,7 @@ class KVCacheManager(BlockManager):
         if load is None:
             return []
         loader, blocks = load
-        self._pool.forget(blocks)
+        self.pool.forget(blocks)
         lost = self._rows_with_hits_in(blocks)
         for waiting, pending in self._transfers.loading.items():
             if pending.row in lost:
@@ -313,7 +313,7 @@ class KVCacheManager(BlockManager):
 
     def _rows_with_hits_in(self, blocks: BlockIds) -> list[int]:
         """Rows that found one of these blocks in the prefix cache."""
-        is_suspect = np.zeros(self._pool.num_blocks, np.bool_)
+        is_suspect = np.zeros(self.pool.num_blocks, np.bool_)
         is_suspect[blocks] = True
         found = []
         for row in self._prefix.hits.nonzero()[0].tolist():
@@ -339,11 +339,11 @@ class KVCacheManager(BlockManager):
     # ------------------------------------------------------------------ numbers
     @property
     def num_free(self) -> int:
-        return self._pool.num_free
+        return self.pool.num_free
 
     @property
     def num_total(self) -> int:
-        return self._pool.num_blocks
+        return self.pool.num_blocks
 
     def take_counts(self) -> tuple[int, int]:
         return self._lookups.take()

@@ -95,7 +95,7 @@ class BlockPool:
         # A stack; the lowest id is on top at first.
         lowest_first = np.arange(num_blocks, dtype=np.intp)
         self._spare = lowest_first[::-1].copy()
-        self._num_spare = num_blocks
+        self.num_spare = num_blocks
         self._evictable = EvictionQueue(num_blocks)
         self._block_of: dict[bytes, int] = {}
         self._digest_of: list[bytes | None] = [None] * num_blocks
@@ -104,7 +104,7 @@ class BlockPool:
     @property
     def num_free(self) -> int:
         """Blocks that are not in use: spare and evictable ones."""
-        return self._num_spare + len(self._evictable)
+        return self.num_spare + len(self._evictable)
 
     @property
     def num_cached(self) -> int:
@@ -115,11 +115,11 @@ class BlockPool:
         """`count` blocks for one new user, or None if there are not as many. Evicts as needed."""
         if count > self.num_free:
             return None
-        top = self._num_spare
+        top = self.num_spare
         from_spare = min(count, top)
         rest = top - from_spare
         blocks = self._spare[rest:top][::-1].copy()
-        self._num_spare = rest
+        self.num_spare = rest
         if from_spare < count:
             evicted = self._evictable.pop(count - from_spare)
             self._uncache(evicted)
@@ -179,13 +179,13 @@ class BlockPool:
         self._is_cached.fill(False)
         evictable = self._evictable.pop(len(self._evictable))
         self._push_spare(evictable)
-        return self._num_spare == self.num_blocks
+        return self.num_spare == self.num_blocks
 
     def _push_spare(self, blocks: BlockIds) -> None:
-        start = self._num_spare
+        start = self.num_spare
         end = start + len(blocks)
         self._spare[start:end] = blocks
-        self._num_spare = end
+        self.num_spare = end
 
     def _uncache(self, blocks: BlockIds) -> None:
         for block in blocks.tolist():
