@@ -23,8 +23,9 @@ from tenonry.errors import RequestError
 from tenonry.sampling_params import StructuredOutput
 from tenonry_demo_model import model_path
 from tenonry_grammar_llguidance.backend import LLGuidance
-from tenonry_grammars.base import Grammar, GrammarContext, GrammarError
+from tenonry_grammars.base import Grammar, GrammarBackend, GrammarContext, GrammarError
 from tenonry_grammars.bits import allowed_ids
+from tenonry_grammars.points import find_backend
 from tenonry_grammars.probing import check_spec
 
 END = "<|im_end|>"
@@ -42,9 +43,10 @@ class Draw(NamedTuple):
 
 
 class Drawer:
-    """Draws with the tokenizer of the demo model."""
+    """Draws with the tokenizer of the demo model, over a backend for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: type[GrammarBackend] = LLGuidance) -> None:
+        self._cls = backend
         source = Path(model_path(), "tokenizer.json").read_text(encoding="utf-8")
         self._tokenizer = Tokenizer.from_str(source)
         self._end = self._tokenizer.token_to_id(END)
@@ -52,9 +54,9 @@ class Drawer:
         self._mask = np.zeros((1, self.context.num_words), np.int32)
 
     @cached_property
-    def backend(self) -> LLGuidance:
+    def backend(self) -> GrammarBackend:
         """The backend under test."""
-        return LLGuidance(self.context)
+        return self._cls(self.context)
 
     @cached_property
     def _closing(self) -> set[int]:
@@ -171,8 +173,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--draws", type=int, default=1, help="texts per schema")
+    parser.add_argument("--backend", default="llguidance", help="grammar backend, by name")
     options = parser.parse_args()
-    tally = Tally(Drawer())
+    found = find_backend(options.backend)
+    if found is None:
+        parser.error(f"no grammar backend is called {options.backend}")
+    tally = Tally(Drawer(found[0]))
     for folder in options.folders:
         for file in sorted(folder.rglob("*.json")):
             schema = json.loads(file.read_text(encoding="utf-8"))

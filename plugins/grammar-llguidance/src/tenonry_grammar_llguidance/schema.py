@@ -10,7 +10,7 @@ import math
 import re
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from tenonry_grammars import characters as chars
 from tenonry_grammars.base import GrammarError
@@ -18,25 +18,10 @@ from tenonry_grammars.characters import Chars
 from tenonry_grammars.derivatives import NOTHING, without
 from tenonry_grammars.nodes import Node, all_sets
 from tenonry_grammars.regex_text import excluding_text, pattern_text
-from tenonry_grammars.schema import pointer
-from tenonry_grammars.schemas.forms import Forms
-from tenonry_grammars.schemas.leaves import (
-    ANY,
-    NONE,
-    Anything,
-    Array,
-    Conditions,
-    Flag,
-    Leaf,
-    Null,
-    Number,
-    Object,
-    Sub,
-    Text,
-)
-from tenonry_grammars.schemas.reading import Reader
+from tenonry_grammars.schemas import rewriting
+from tenonry_grammars.schemas.leaves import ANY, Array, Flag, Leaf, Null, Number, Object, Text
+from tenonry_grammars.schemas.rewriting import Part, Rewritten, Schema
 
-Schema = dict[str, Any]
 # Control characters that JSON writes as \\u alone, see `JSON_OPTIONS`.
 UNWRITTEN = chars.minus(chars.union(((0, 0x1F), (0x7F, 0x7F))), chars.of("\b\f\n\r\t"))
 UNWRITTEN_CHAR = re.compile("[\x00-\x07\x0b\x0e-\x1f\x7f\ud800-\udfff]")
@@ -44,127 +29,62 @@ LARGEST = Fraction((1 << 63) - 1024)
 EXACT = 1 << 53  # the library reads numbers as floats, in which larger integers are rounded
 
 
-class Rewritten(NamedTuple):
-    """The schema for the library, and the paths of the user's schema by the names of its definitions."""
-
-    schema: Schema | bool
-    paths: dict[str, str]
-
-
 def rewritten(schema: Any) -> Rewritten:
     """Raises GrammarError with the path of what no grammar holds, or that nothing satisfies."""
-    reader = Reader(schema)
-    writer = _Writer(reader, Forms(reader))
-    whole = writer.whole()
-    return Rewritten(whole, writer.paths)
+    return rewriting.rewritten(schema, _leaf, _is_small)
 
 
-class _Writer:
-    """Each place that is more than a type or a list of values is a definition: it may lead back to itself, and an error
-    of the library names it.
-    """
+def _leaf(leaf: Leaf, part: Part) -> Schema | bool:
+    if isinstance(leaf, Null):
+        return {"type": "null"}
+    if isinstance(leaf, Flag):
+        return {"type": "boolean"} if len(leaf.values) > 1 else {"const": leaf.values[0]}
+    if isinstance(leaf, Number):
+        return _number(leaf)
+    if isinstance(leaf, Text):
+        return _text(leaf)
+    if isinstance(leaf, Array):
+        return _array(leaf, part)
+    if isinstance(leaf, Object):
+        return _object(leaf, part)
+    raise TypeError(f"{leaf} is no form of a value")
 
-    def __init__(self, reader: Reader, forms: Forms) -> None:
-        self._reader = reader
-        self._forms = forms
-        self._names: dict[Conditions, str] = {}
-        self.paths: dict[str, str] = {}
 
-    def whole(self) -> Schema | bool:
-        body = self._body(self._reader.root)
-        definitions: dict[str, Schema | bool] = {}
-        while len(definitions) < len(self._names):
-            for conditions, name in list(self._names.items()):
-                if name not in definitions:
-                    self.paths[name] = pointer(self._reader.path(conditions))
-                    definitions[name] = self._body(conditions)
-        if not definitions:
-            return body
-        whole = body if isinstance(body, dict) else {"anyOf": [body]}
-        return {**whole, "$defs": definitions}
+def _array(leaf: Array, part: Part) -> Schema:
+    found: Schema = {"type": "array"}
+    if leaf.first:
+        found["prefixItems"] = [part(conditions) for conditions in leaf.first]
+    if leaf.rest != ANY:
+        found["items"] = part(leaf.rest)
+    if leaf.low:
+        found["minItems"] = leaf.low
+    if leaf.high is not None:
+        found["maxItems"] = leaf.high
+    return found
 
-    def _part(self, conditions: Conditions) -> Schema | bool:
-        """The schema of a place: itself where it is small, or a reference."""
-        if conditions == ANY:
-            return True
-        if conditions == NONE or not self._forms.is_satisfied(conditions):
-            return False
-        leaves = self._forms.of[conditions]
-        if len(leaves) == 1 and isinstance(leaves[0], Sub):
-            return self._part(leaves[0].conditions)
-        if all(map(_is_small, leaves)):
-            return self._body(conditions)
-        name = self._names.setdefault(conditions, f"d{len(self._names)}")
-        return {"$ref": f"#/$defs/{name}"}
 
-    def _body(self, conditions: Conditions) -> Schema | bool:
-        try:
-            written = [self._leaf(leaf) for leaf in self._forms.of[conditions]]
-        except GrammarError as error:
-            if error.path is None:
-                error.path = pointer(self._reader.path(conditions))
-            raise
-        if True in written:
-            return True
-        if {leaf for leaf in self._forms.of[conditions] if leaf in PLAIN} == set(PLAIN):
-            return True
-        options = [option for option in written if option is not False]
-        return options[0] if len(options) == 1 else {"anyOf": options}
-
-    def _leaf(self, leaf: Leaf) -> Schema | bool:
-        if isinstance(leaf, Sub):
-            return self._part(leaf.conditions)
-        if isinstance(leaf, Null):
-            return {"type": "null"}
-        if isinstance(leaf, Flag):
-            return {"type": "boolean"} if len(leaf.values) > 1 else {"const": leaf.values[0]}
-        if isinstance(leaf, Number):
-            return _number(leaf)
-        if isinstance(leaf, Text):
-            return _text(leaf)
-        if isinstance(leaf, Array):
-            return self._array(leaf)
-        if isinstance(leaf, Object):
-            return self._object(leaf)
-        return True
-
-    def _array(self, leaf: Array) -> Schema:
-        found: Schema = {"type": "array"}
-        if leaf.first:
-            found["prefixItems"] = [self._part(conditions) for conditions in leaf.first]
-        if leaf.rest != ANY:
-            found["items"] = self._part(leaf.rest)
-        if leaf.low:
-            found["minItems"] = leaf.low
-        if leaf.high is not None:
-            found["maxItems"] = leaf.high
-        return found
-
-    def _object(self, leaf: Object) -> Schema:
-        found: Schema = {"type": "object"}
-        for name in dict.fromkeys((*dict(leaf.properties), *leaf.required)):
-            _check_text(name)
-        if leaf.properties:
-            found["properties"] = {
-                name: self._part(conditions) for name, conditions in leaf.properties
-            }
-        if leaf.patterns:
-            names = [name for name, _ in leaf.properties]
-            # The library would join what a property says with a pattern that matches it, where that is done already.
-            nodes = [(without(node, names), conditions) for node, conditions in leaf.patterns]
-            patterns = {
-                _anchored(node): self._part(inner) for node, inner in nodes if node != NOTHING
-            }
-            found["patternProperties"] = patterns
-        if leaf.rest != ANY:
-            found["additionalProperties"] = self._part(leaf.rest)
-        if leaf.required:
-            found["required"] = list(leaf.required)
-        if leaf.low:
-            found["minProperties"] = leaf.low
-        if leaf.high is not None:
-            found["maxProperties"] = leaf.high
-        return found
+def _object(leaf: Object, part: Part) -> Schema:
+    found: Schema = {"type": "object"}
+    for name in dict.fromkeys((*dict(leaf.properties), *leaf.required)):
+        _check_text(name)
+    if leaf.properties:
+        found["properties"] = {name: part(conditions) for name, conditions in leaf.properties}
+    if leaf.patterns:
+        names = [name for name, _ in leaf.properties]
+        # The library would join what a property says with a pattern that matches it, where that is done already.
+        nodes = [(without(node, names), conditions) for node, conditions in leaf.patterns]
+        found["patternProperties"] = {
+            _anchored(node): part(inner) for node, inner in nodes if node != NOTHING
+        }
+    if leaf.rest != ANY:
+        found["additionalProperties"] = part(leaf.rest)
+    if leaf.required:
+        found["required"] = list(leaf.required)
+    if leaf.low:
+        found["minProperties"] = leaf.low
+    if leaf.high is not None:
+        found["maxProperties"] = leaf.high
+    return found
 
 
 def _is_small(leaf: Leaf) -> bool:
@@ -172,10 +92,7 @@ def _is_small(leaf: Leaf) -> bool:
         return not (leaf.patterns or leaf.others)
     if isinstance(leaf, Number):
         return leaf.factor is None
-    return isinstance(leaf, Null | Flag | Anything)
-
-
-PLAIN: tuple[Leaf, ...] = (Null(), Flag(), Number(), Text(), Array(), Object())
+    return isinstance(leaf, Null | Flag)
 
 
 def _number(leaf: Number) -> Schema:

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tenonry.sampling_params import StructuredOutput
-from tenonry_grammar_llguidance.schema import Rewritten, rewritten
+from tenonry_grammar_llguidance.schema import rewritten
 from tenonry_grammars.base import GrammarError
 from tenonry_grammars.notation import is_lark
 from tenonry_grammars.schema import parse_schema
+from tenonry_grammars.schemas.rewriting import Rewritten
 
 # Translated in Python, which holds up the other threads of the process: about 15 ms for this many bytes.
 MAX_GBNF_BYTES = 8192

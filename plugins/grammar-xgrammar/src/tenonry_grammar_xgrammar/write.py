@@ -41,18 +41,21 @@ def written(node: Node, *, in_json: bool) -> str:
         raise TypeError(f"{node} is not written")
     options = [written(option, in_json=in_json) for option in node.options]
     some = "|".join(option for option in options if option)
-    return some if all(options) else f"({some})?" if some else ""
+    return some if all(options) else f"({some}|)" if some else ""
 
 
 def _repeated(node: Repeat, in_json: bool) -> str:
     part = written(node.part, in_json=in_json)
     if not part or node.high == 0:
         return ""
-    if not isinstance(node.part, One):
-        part = f"({part})"
-    if not in_json:
-        return part + _count(node.low, node.high)
-    return "".join(part + _count(low, high) for low, high in _pieces(node.low, node.high))
+    counts = [*_pieces(node.low, node.high)] if in_json else [(node.low, node.high)]
+    if isinstance(node.part, One):
+        return "".join(part + _count(low, high) for low, high in counts)
+    # xgrammar lets the loops of a group with ? begin without what stands before them in it.
+    return "".join(
+        f"({part}|)" if (low, high) == (0, 1) else f"({part}){_count(low, high)}"
+        for low, high in counts
+    )
 
 
 def _pieces(low: int, high: int | None) -> Iterator[tuple[int, int | None]]:

@@ -196,7 +196,7 @@ class Forms:
             *((name, inner if allowed[name] else NONE) for name, inner in leaf.properties),
             *((name, of_property(leaf, name, matches)) for name in listed if name not in allowed),
         )
-        nodes = [_name_node(text) for text in texts if text.values is None]
+        nodes = [text_node(text) for text in texts if text.values is None]
         names = [node for node in nodes if node is not None]
         patterns = _named_patterns(leaf, names) if len(names) == len(nodes) else None
         if patterns is None:
@@ -290,8 +290,8 @@ def _is_text(name: str, text: Text) -> bool:
     )
 
 
-def _name_node(text: Text) -> Node | None:
-    """One expression for names; None where it is too large."""
+def text_node(text: Text) -> Node | None:
+    """One expression for the texts of a form without `values`; None where it is too large."""
     nodes = list(text.patterns)
     if text.low or text.high is not None:
         nodes.append(Repeat(One(chars.ANY), text.low, text.high))
