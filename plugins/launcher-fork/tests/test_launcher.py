@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tenonry.plugin.manager import PluginManager
 from tenonry.plugin.plan import PluginPlan
 from tenonry_launcher_fork.forks import IS_SUPPORTED
 from tenonry_launcher_fork.launcher import ForkLauncher
+from tenonry_testkit.kernel.launch_roles import DistantExecutor
 from tenonry_testkit.kernel.roles import is_gone
 from tenonry_testkit.roles import eventually
 
@@ -132,6 +134,18 @@ class TestForks:
         assert self.start(launcher, tmp_path, 0, **plugins) == [""]
         assert len(psutil.Process().children()) == before + 1
 
+    def test_engines_whose_ranks_are_their_children_are_forks_too(
+        self, launcher, tmp_path, monkeypatch
+    ):
+        monkeypatch.setattr(DistantExecutor, "starts_ranks", True)
+        plugins = {"worker": IMPORTS, "executor": ELSEWHERE}
+        assert self.start(launcher, tmp_path, 0, 1, **plugins) == [" forked"] * 2
+        (engine, _) = launcher.pids().values()
+        (server,) = psutil.Process(engine).children()
+        assert "fork-server" in server.cmdline()[0]
+        launcher.stop(["engine 0"])
+        eventually(lambda: is_gone(server.pid))
+
     def test_it_ends_with_its_launcher_and_others_have_their_own(self, launcher, tmp_path):
         """Engines that replace some may be of plugins that were installed since."""
         before = len(psutil.Process().children())
@@ -144,9 +158,15 @@ class TestForks:
         other.shutdown(0.2)
         assert len(psutil.Process().children()) == before
 
-    def test_none_where_there_are_gpus(self, launcher, tmp_path, monkeypatch):
+    def test_none_where_there_are_gpus_which_is_said_once(
+        self, launcher, tmp_path, monkeypatch, caplog
+    ):
+        monkeypatch.setattr(logging.getLogger("tenonry"), "propagate", True)
+        caplog.set_level(logging.INFO, "tenonry.launch")
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-        assert self.start(launcher, tmp_path, 0, worker=IMPORTS) == [""]
+        for index in (0, 1):
+            assert self.start(launcher, tmp_path, index, worker=IMPORTS) == [""]
+        assert caplog.messages == ["engines and ranks start in fresh interpreters: there are GPUs"]
 
     def test_no_second_try_where_imports_cannot_be_forked(self, launcher, tmp_path, monkeypatch):
         monkeypatch.setenv("TENONRY_TEST", "thread")

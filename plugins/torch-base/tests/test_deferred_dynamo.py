@@ -94,6 +94,21 @@ assert isinstance(TransformGetItemToIndex, type)
     run(program)
 
 
+def test_a_process_group_does_not_execute_it(run, tmp_path):
+    """It clears the caches of a package that has none yet. Ranks would import 700 modules for that."""
+    program = f"""
+import torch.distributed as dist
+dist.init_process_group("gloo", init_method="file://{tmp_path}/group", rank=0, world_size=1)
+assert not state.is_executed
+dist.destroy_process_group()
+rules = torch._dynamo.trace_rules
+assert callable(rules.lookup)
+assert state.is_executed
+rules.clear_lru_cache()
+"""
+    run(program)
+
+
 def test_no_submodule_is_executed_twice(run):
     program = """
 import torch._dynamo.trace_rules as rules

@@ -16,6 +16,7 @@ from tenonry.interfaces.executor import Executor, ExecutorContext
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.kv_cache import KVCacheConfig
+from tenonry.launch.spawn import ProcessStarter
 from tenonry.plugin.checks import load_options
 from tenonry.plugin.manager import blamed, build_plugin, resolve_point
 from tenonry.plugin.plan import PluginPlan, load_class
@@ -57,14 +58,16 @@ def build_engine(
     engine_index: int = 0,
     on_failure: Callable[[str], None] = _log_failure,
     clock: Callable[[], float] = time.monotonic,
+    starter: ProcessStarter | None = None,
 ) -> EngineParts:
     """Start the executor, size the KV cache, build the rest. If a part fails, those already started are shut down.
 
-    `on_failure(reason)` is called, from any thread, when the executor loses a rank. Raises ConfigError, PluginFault,
+    `on_failure(reason)` is called, from any thread, when the executor loses a rank. `starter`: creates ranks in child
+    processes, None for fresh interpreters. Raises ConfigError, PluginFault,
     or the error of the worker that could not load.
     """
     logger.info("engine %d of tenonry %s: %s", engine_index, __version__, config.describe())
-    context = _executor_context(config, model, plan, engine_index)
+    context = _executor_context(config, model, plan, engine_index, starter)
     executor: Executor = build_plugin(plan.get("executor"), context)
     kv_connector: KVConnector | None = None
     try:
@@ -135,7 +138,11 @@ def _initialize_kv_cache(executor: Executor, context: ExecutorContext) -> KVCach
 
 
 def _executor_context(
-    config: EngineConfig, model: ModelInfo, plan: PluginPlan, engine_index: int
+    config: EngineConfig,
+    model: ModelInfo,
+    plan: PluginPlan,
+    engine_index: int,
+    starter: ProcessStarter | None,
 ) -> ExecutorContext:
     worker = plan.get("worker")
     worker_class = load_class(worker)
@@ -150,6 +157,7 @@ def _executor_context(
         engine_id=f"{secrets.token_hex(ENGINE_ID_BYTES)}_dp{engine_index}",
         plan_text=plan.encode(),
         kv_connector=plan.find("kv_connector"),
+        starter=starter,
     )
 
 

@@ -25,6 +25,7 @@ from tenonry.info import ModelInfo
 from tenonry.interfaces.coordination import Coordination, EngineCompanion
 from tenonry.interfaces.launcher import FIRST_STANDBY, EngineSpec, engine_name
 from tenonry.interfaces.plugin import PluginContext
+from tenonry.launch.spawn import ProcessStarter
 from tenonry.launch.supervise import STOP_SIGNAL, Heartbeat
 from tenonry.messages import (
     ADD_HEADER,
@@ -52,7 +53,12 @@ class EngineLoop:
     """One engine with its sockets. `run` returns the process's exit status: 0 only after an orderly stop."""
 
     def __init__(
-        self, context: Context, spec: EngineSpec, metadata: HandshakeMetadata, heartbeat: Heartbeat
+        self,
+        context: Context,
+        spec: EngineSpec,
+        metadata: HandshakeMetadata,
+        heartbeat: Heartbeat,
+        starter: ProcessStarter | None = None,
     ) -> None:
         self._context = context
         self._heartbeat = heartbeat
@@ -79,6 +85,7 @@ class EngineLoop:
             # One that stands by may get any number.
             engine_index=spec.engine_index if spec.engine_index < FIRST_STANDBY else 0,
             on_failure=self._on_executor_failure,
+            starter=starter,
         )
         self.core = EngineCore(parts)
         self._utilities = EngineUtilities(self.core, self._ports)

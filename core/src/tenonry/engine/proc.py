@@ -14,6 +14,7 @@ from tenonry.engine.loop import EngineLoop
 from tenonry.engine.title import name_process
 from tenonry.errors import LaunchError, PluginFault, TenonryError
 from tenonry.interfaces.launcher import EngineSpec
+from tenonry.launch.spawn import ProcessStarter
 from tenonry.launch.supervise import Heartbeat
 from tenonry.messages import (
     EngineFacts,
@@ -31,8 +32,8 @@ HANDSHAKE_TIMEOUT_MINS = 5
 HANDSHAKE_LINGER_MS = 5000
 
 
-def run_engine(payload: Mapping[str, str]) -> int:
-    """The role of an engine's child process; returns its exit status."""
+def run_engine(payload: Mapping[str, str], starter: ProcessStarter | None = None) -> int:
+    """The role of an engine's child process; returns its exit status. `starter`: creates its ranks."""
     spec = msgspec.json.decode(payload["spec"], type=EngineSpec)
     context: Context = zmq.Context()
     handshake = EngineHandshake(context, spec)
@@ -41,7 +42,8 @@ def run_engine(payload: Mapping[str, str]) -> int:
         if metadata.epoch > 1:
             config = EngineConfig.model_validate_json(spec.config_text)
             name_process(config, spec.engine_index, metadata.epoch)
-        loop = EngineLoop(context, spec, metadata, Heartbeat(int(payload.get("heartbeat", -1))))
+        heartbeat = Heartbeat(int(payload.get("heartbeat", -1)))
+        loop = EngineLoop(context, spec, metadata, heartbeat, starter)
     except Exception as error:
         logger.exception(
             "engine %d could not be built",

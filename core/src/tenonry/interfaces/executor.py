@@ -20,7 +20,8 @@ from tenonry.step import SchedulerOutput, StepFuture
 class ExecutorContext(PluginContext):
     """All that an executor may know. `worker_target` is "module:Class", for ranks in other processes;
     `worker_class` the class itself, for a rank in this one; `plan_text` the plugin plan to hand to children;
-    `engine_id` the name that the KV connectors of this engine share, for the context of every worker.
+    `engine_id` the name that the KV connectors of this engine share, for the context of every worker; `starter` a
+    `ProcessStarter` for ranks in child processes, or None for fresh interpreters.
     """
 
     model: ModelInfo
@@ -33,6 +34,7 @@ class ExecutorContext(PluginContext):
     engine_id: str = ""
     plan_text: str = ""
     kv_connector: Any = None
+    starter: Any = None
 
 
 class Executor(Plugin[ExecutorContext], ABC):
@@ -45,11 +47,13 @@ class Executor(Plugin[ExecutorContext], ABC):
     scheduled again before its sampled token is known (an executor may set it for itself, once, in its constructor).
     `capabilities`: what `call` supports, as its workers declare, "lora" only where `max_loras` is not 0.
     `runs_elsewhere`: `execute_model` only sends the step to other processes, so the engine checks it against the
-    scheduler's contract meanwhile, and not before.
+    scheduler's contract meanwhile, and not before. `starts_ranks`: the ranks are children of the engine, from the
+    `starter` of the context.
     """
 
     feeds_back_tokens: bool = True
     runs_elsewhere: bool = False
+    starts_ranks: bool = False
 
     @property
     def max_concurrent_batches(self) -> int:

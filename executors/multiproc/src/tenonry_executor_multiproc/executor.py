@@ -42,6 +42,7 @@ class MultiprocExecutor(Executor):
     """The ranks of an engine as processes of this node. For one thread; `on_failure` alone is called from another."""
 
     runs_elsewhere = True
+    starts_ranks = True
 
     def __init__(self, context: ExecutorContext) -> None:
         super().__init__(context)
@@ -94,6 +95,7 @@ class MultiprocExecutor(Executor):
             step_timeout=config.step_timeout,
             merges_transfers=self.context.kv_connector is not None and config.world_size > 1,
             on_death=self._report,
+            starter=self.context.starter,
         )
         with _starting():
             group.start(self._make_setup(), self._environment(), self._rendezvous)

@@ -19,7 +19,8 @@ import msgspec
 
 from tenonry.errors import EngineDeadError, TenonryError, WireError
 from tenonry.interfaces.kv_connector import RankTransfers
-from tenonry.launch.supervise import STOP_TIMEOUT_S, Supervisor, describe_exit, kill_tree
+from tenonry.launch.spawn import ProcessStarter
+from tenonry.launch.supervise import FRESH, STOP_TIMEOUT_S, Supervisor, describe_exit, kill_tree
 from tenonry.step import ModelRunnerOutput, SchedulerOutput
 from tenonry.transport.serial import Decoder, Encoder, Frame, to_plain
 from tenonry_executor_multiproc.link import Link
@@ -64,7 +65,7 @@ class RankGroup:
     """`names` of the ranks in order; `driver` is the one that answers steps. `step_timeout` in seconds.
 
     `merges_transfers`: the other ranks answer steps as well, with the KV transfers that ended. `on_death(reason)` is
-    called once, from any thread, when the group dies after `started` was called.
+    called once, from any thread, when the group dies after `started` was called. `starter`: creates ranks.
     """
 
     def __init__(
@@ -76,8 +77,10 @@ class RankGroup:
         step_timeout: float,
         merges_transfers: bool,
         on_death: Callable[[str], None],
+        starter: ProcessStarter | None = None,
     ) -> None:
         self.names = names
+        self._starter = starter or FRESH
         self._driver = driver
         self._step_timeout = step_timeout
         self._on_death = on_death
@@ -118,6 +121,7 @@ class RankGroup:
                 environment=environment,
                 pass_fds=(*ends, *rendezvous.fds),
                 removes=rendezvous.folder,
+                starter=self._starter,
             )
             self._link.handed_down(rank)
 

@@ -1,18 +1,21 @@
 """The process that is forked for each engine: it has one thread, and imported modules only. See `forks`.
 
 A fork receives the same as a fresh interpreter: environment, folder, open files, and a message on standard input, from
-which `tenonry.launch.child` continues.
+which `tenonry.launch.child` continues. Where its owner wants that, it first forks a fork server for its own children:
+the ranks of an engine.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import gc
 import json
 import logging
 import os
 import pkgutil
+import signal
 import socket
 import time
 from collections.abc import Mapping
@@ -20,13 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from tenonry.launch import child
-from tenonry_launcher_fork.forks import READY
+from tenonry_launcher_fork.forks import READY, ForkedProcess, ForkServer, ReadyForkServer
 
 logger = logging.getLogger("tenonry.launch")
 REQUEST_BYTES = 1 << 18
 MAX_FDS = 32
 NUM_STANDARD = 3
 NO_FORK = b"-"  # the answer where there is no process id to give
+_own_server: ForkServer | None = None
 
 
 def serve(payload: Mapping[str, str]) -> int:
@@ -45,15 +49,26 @@ def serve(payload: Mapping[str, str]) -> int:
             return 0
         gc.freeze()
         _say(channel, READY)
-        while True:
-            request, fds = _next_request(channel)
-            if not request:
-                return 0
-            if _fork(channel, json.loads(request), fds):
-                break
-            for fd in fds:
-                os.close(fd)
+        if not _serve(channel):
+            return 0
     return child.main()
+
+
+def own_server() -> ForkServer | None:
+    """Return the fork server of this process, for its children."""
+    return _own_server
+
+
+def _serve(channel: socket.socket) -> bool:
+    """Fork for each request, until the owner has ended: False. True in a fork that is to run a role."""
+    while True:
+        request, fds = _next_request(channel)
+        if not request:
+            return False
+        if _fork(channel, json.loads(request), fds):
+            return True
+        for fd in fds:
+            os.close(fd)
 
 
 def _next_request(channel: socket.socket) -> tuple[bytes, list[int]]:
@@ -109,7 +124,27 @@ def _fork(channel: socket.socket, request: dict[str, Any], fds: list[int]) -> bo
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
+    if request["has_own_server"]:
+        _leave_server()
     return True
+
+
+def _leave_server() -> None:
+    """Fork a server for the children of this process. Returns in this process, and in each fork of the server."""
+    global _own_server  # noqa: PLW0603 - of the process, which runs its role only after this
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        _own_server = ReadyForkServer(ForkedProcess(pid), ours)
+        return
+    ctypes.CDLL(None).prctl(child.PR_SET_PDEATHSIG, signal.SIGKILL)  # even if it is stopped
+    ours.close()
+    null = os.open(os.devnull, os.O_RDONLY)
+    _take([null, 1, 2, theirs.detach()], [0, 1, 2, NUM_STANDARD])
+    with socket.socket(fileno=NUM_STANDARD) as channel:
+        if not _serve(channel):
+            os._exit(0)
 
 
 def _take(fds: list[int], numbers: list[int]) -> None:

@@ -1,7 +1,8 @@
 """Child processes that are forks of one which has imported their modules. The parent's process, on Linux.
 
 Imports take most of an engine's start. A process that has only done them is forked for each engine of an instance: all
-but the first start without imports, and they share the memory of the imported modules.
+but the first start without imports, and they share the memory of the imported modules. An engine with ranks in child
+processes forks those from a fork server of its own, which was forked beside it.
 
 A fork becomes a child of this process like any other: its exit code can be waited for, and the kernel ends it with this
 process, not with the one that was forked. For that, a second fork is re-parented: Linux assigns a process whose parent
@@ -170,14 +171,18 @@ class LaterProcess:
 class ForkServer:
     """A ProcessStarter whose children are forks of `process`, a child with the other end of `channel`.
 
-    The server sends READY once it can be forked, and exits when the channel is closed.
+    The server sends READY once it can be forked, and exits when the channel is closed. `has_own_servers`: each of its
+    children has a fork server of its own.
     """
 
     follows_thread = False
 
-    def __init__(self, process: Process, channel: socket.socket) -> None:
+    def __init__(
+        self, process: Process, channel: socket.socket, *, has_own_servers: bool = False
+    ) -> None:
         self.process = process
         self._channel = channel
+        self._has_own_servers = has_own_servers
         self._is_ready = False
         self._lock = threading.Lock()
         self._finalizer = weakref.finalize(self, _end, process, channel, os.getpid())
@@ -191,7 +196,7 @@ class ForkServer:
         """True if it exited by itself, since its imports cannot be forked."""
         return self.process.poll() == 0
 
-    def start(self, start: Start) -> LaterProcess:
+    def start(self, start: Start) -> Process:
         """Return a child that begins as a fork, or in a fresh interpreter if that fails."""
         return LaterProcess((partial(self._fork, start), partial(start_fresh, start)), start.close)
 
@@ -204,6 +209,7 @@ class ForkServer:
                 "folder": os.getcwd(),  # noqa: PTH109 - as text
                 "numbers": start.fds,
                 "parent": os.getpid(),
+                "has_own_server": self._has_own_servers,
             }
             with self._lock:
                 self._wait_until_ready()
@@ -245,6 +251,24 @@ class ForkServer:
         self._finalizer()
 
 
+class ReadyForkServer(ForkServer):
+    """A fork server whose imports were done before it began, so that children begin in `start`."""
+
+    def __init__(self, process: Process, channel: socket.socket) -> None:
+        super().__init__(process, channel)
+        self._is_ready = True
+
+    def start(self, start: Start) -> Process:
+        """Return a fork, or a fresh interpreter if that fails. Raises OSError."""
+        try:
+            return self._fork(start)
+        except OSError as error:
+            logger.info("a rank is started in a fresh interpreter: %s", error)
+            return start_fresh(start)
+        finally:
+            start.close()
+
+
 def _end(process: Process, channel: socket.socket, owner: int) -> None:
     if os.getpid() != owner:  # a fork of the owner, which user code made
         return
@@ -255,7 +279,7 @@ def _end(process: Process, channel: socket.socket, owner: int) -> None:
     channel.close()
 
 
-def start_fork_server(imports: str, argument: str) -> ForkServer:
+def start_fork_server(imports: str, argument: str, *, has_own_servers: bool = False) -> ForkServer:
     """Start a child that imports ("module:function", called with `argument`) and is then forked. Raises LaunchError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
@@ -268,7 +292,7 @@ def start_fork_server(imports: str, argument: str) -> ForkServer:
             has_lifeline=False,
         )
     child.release()
-    return ForkServer(child.process, ours)
+    return ForkServer(child.process, ours, has_own_servers=has_own_servers)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 
 from tenonry.gpus import visible_devices
@@ -14,6 +16,7 @@ from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry_launcher_fork.forks import IS_SUPPORTED, ForkServer, start_fork_server
 from tenonry_launcher_fork.preload import EngineImports
 
+logger = logging.getLogger("tenonry.launch")
 ENGINE_ROLE = "tenonry_launcher_fork.output:run_engine"
 IMPORTS_ROLE = "tenonry_launcher_fork.preload:preload"
 
@@ -26,6 +29,7 @@ class ForkLauncher(ProcessLauncher):
     def __init__(self, context: LauncherContext) -> None:
         super().__init__(context)
         self._forks: ForkServer | None = None
+        self._is_reported = False
 
     def prepare(self, engine: EngineSpec) -> None:
         self.starter(engine)
@@ -37,14 +41,24 @@ class ForkLauncher(ProcessLauncher):
         """
         fresh = super().starter(engine)
         has_gpus = self.context.config.device != "cpu" and visible_devices()
-        if not IS_SUPPORTED or has_gpus:
-            return fresh
         plan = PluginPlan.decode(engine.plan_text)
-        if not _names_imports(plan) or (self._forks is not None and self._forks.has_given_up):
+        if not IS_SUPPORTED or not _can_fork(plan):
+            return fresh
+        if has_gpus:
+            if not self._is_reported:
+                logger.info("engines and ranks start in fresh interpreters: there are GPUs")
+            self._is_reported = True
+            return fresh
+        if self._forks is not None and self._forks.has_given_up:
             return fresh
         if self._forks is None or not self._forks.is_alive:
-            imports = EngineImports(worker=plan.get("worker"), model_text=engine.model_text)
-            self._forks = start_fork_server(IMPORTS_ROLE, msgspec.json.encode(imports).decode())
+            executor, worker = plan.get("executor"), plan.get("worker")
+            imports = EngineImports(executor=executor, worker=worker, model_text=engine.model_text)
+            self._forks = start_fork_server(
+                IMPORTS_ROLE,
+                msgspec.json.encode(imports).decode(),
+                has_own_servers=load_class(executor).starts_ranks,
+            )
         return self._forks
 
     def shutdown(self, timeout: float = STOP_TIMEOUT_S) -> None:
@@ -53,9 +67,10 @@ class ForkLauncher(ProcessLauncher):
             self._forks.close()
 
 
-def _names_imports(plan: PluginPlan) -> bool:
-    """Return True if the worker of engines runs in their process, and overrides `preload`."""
+def _can_fork(plan: PluginPlan) -> bool:
+    """Return True if the worker runs in the engine's process or in children of it, and overrides `preload`."""
     executor = load_class(plan.get("executor"))
     worker = load_class(plan.get("worker"))
     owner = next(base for base in worker.__mro__ if "preload" in vars(base))
-    return not executor.runs_elsewhere and owner is not Worker
+    is_here = executor.starts_ranks or not executor.runs_elsewhere
+    return is_here and owner is not Worker

@@ -14,12 +14,13 @@ from typing import Any
 from setproctitle import getproctitle
 
 from tenonry.engine import proc
+from tenonry_launcher_fork.fork_server import own_server
 
 
 def run_engine(payload: Mapping[str, str]) -> int:
     """Runs the engine; returns its exit status."""
     prefix_output()
-    return proc.run_engine(payload)
+    return proc.run_engine(payload, own_server())
 
 
 def prefix_output() -> None:

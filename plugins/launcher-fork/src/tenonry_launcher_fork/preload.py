@@ -11,8 +11,9 @@ from tenonry.plugin.plan import load_class
 
 
 class EngineImports(msgspec.Struct, frozen=True, kw_only=True):
-    """Worker and model, which determine the imports of an engine's process beyond the kernel."""
+    """Plugins and model, which determine the imports of an engine's process and its ranks beyond the kernel."""
 
+    executor: PluginRecord
     worker: PluginRecord
     model_text: str
 
@@ -20,6 +21,7 @@ class EngineImports(msgspec.Struct, frozen=True, kw_only=True):
 def preload(text: str) -> None:
     """Import the modules that the worker names. `text`: `EngineImports` as JSON."""
     imports = msgspec.json.decode(text, type=EngineImports)
+    load_class(imports.executor)
     worker = load_class(imports.worker)
     model = msgspec.json.decode(imports.model_text, type=ModelInfo)
     worker.preload(model, load_options(imports.worker, worker))

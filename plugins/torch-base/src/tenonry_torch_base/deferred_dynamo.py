@@ -1,8 +1,8 @@
 """Placeholder for `torch._dynamo` until one of its attributes is used. Worker process.
 
 transformers imports it to mark functions for a compiler that serving does not run: 200 modules for three marks and one
-context manager. The marks are stored and passed to the real package once it is loaded; any other use loads it
-immediately, into the very same module object.
+context manager; a process group of torch clears its caches. The marks are stored and passed to the real package once it
+is loaded; any other use loads it immediately, into the very same module object.
 """
 
 from __future__ import annotations
@@ -90,10 +90,12 @@ class _State(DeferredModule):
         self.wrapped = ModuleType(WRAPPED)
         self.wrapped.__dict__["TransformGetItemToIndex"] = _transform
 
-    def marker(self, name: str) -> Callable[..., Any] | None:
-        """Substitute for a function that marks others; None for all other names, and once the real module is loaded."""
+    def marker(self, name: str) -> Any:
+        """Substitute for a function that marks others, or for `trace_rules`; None for other names and once executed."""
         if not self.stands_in:
             return None
+        if name == "trace_rules":
+            return _TraceRules(self)
         if name == "disable":
             return self._disable
         return functools.partial(self._mark, name) if name in MARKS else None
@@ -129,6 +131,21 @@ class _State(DeferredModule):
     def put_right(self) -> None:
         for name, function in self._marked:
             getattr(self.module, name)(function)
+
+
+class _TraceRules:
+    """The module `trace_rules` of a package that is not executed. `init_process_group` clears its caches."""
+
+    def __init__(self, state: _State) -> None:
+        self._state = state
+
+    def clear_lru_cache(self) -> None:
+        """There is no cache while the package is not executed."""
+        if not self._state.stands_in:
+            self._state.real("trace_rules").clear_lru_cache()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._state.real("trace_rules"), name)
 
 
 def _transform(*arguments: Any, **named: Any) -> Any:

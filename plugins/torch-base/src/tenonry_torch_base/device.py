@@ -66,7 +66,8 @@ def prepare_device(device: torch.device, options: DeviceOptions) -> None:
         torch.set_num_threads(options.num_threads)
     elif os.getpid() != IMPORTED_BY:
         # In a fork torch makes its thread pool anew with the first call that wants it, which two threads that load a
-        # model must not do at once.
-        torch.set_num_threads(torch.get_num_threads())
+        # model must not do at once. It read the variable when it was imported, in the process that was forked.
+        wanted = os.environ.get("OMP_NUM_THREADS", "")
+        torch.set_num_threads(int(wanted) if wanted.isdigit() else torch.get_num_threads())
     if options.keep_freed_memory:
         keep_freed_memory()
