@@ -11,8 +11,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -324,3 +326,93 @@ def test_signal_is_heard_wherever_it_finds_the_start(number):
         interrupted(main, lambda: signal.raise_signal(signal.SIGUSR2), number)
     signal.signal(signal.SIGUSR2, signal.SIG_DFL)
     assert top.is_stopping
+
+
+class Midst:
+    """A start that a signal finds in the midst of `module`, which takes a lock there. `is_interrupted`: at its end."""
+
+    CODE = "def midst(interrupt, lock):\n    lock.acquire()\n    interrupt()\n    lock.release()\n"
+
+    def __init__(self, module: str) -> None:
+        names: dict[str, Any] = {"__name__": module}
+        exec(self.CODE, names)
+        self.lock = threading.Lock()
+        self._midst = names["midst"]
+
+    def run(self, start: lifecycle.Start, interrupt: Callable[[], object]) -> None:
+        start.is_underway = True
+        self._midst(interrupt, self.lock)
+        time.sleep(30)
+
+
+def stop_start(top: Top, main: Callable[[lifecycle.Start], object]) -> None:
+    """Run `main`, which a signal is to interrupt."""
+    try:
+        with signals(top, (signal.SIGUSR2,)) as start:
+            with pytest.raises(StopStart):
+                main(start)
+            assert not start.is_underway
+    finally:
+        signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+    assert top.is_stopping
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGUSR2)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("module", sorted(lifecycle.LOCKING))
+def test_no_lock_is_left_behind_by_a_signal(module):
+    """Else other threads wait for it, and the server never ends."""
+    midst = Midst(module)
+    stop_start(Top(), lambda start: midst.run(start, interrupt))
+    assert not midst.lock.locked()
+
+
+@pytest.mark.timeout(20)
+def test_code_that_waits_for_long_is_interrupted_all_the_same(monkeypatch):
+    monkeypatch.setattr(lifecycle, "MAX_DEFERRALS", 3)
+
+    def main(start: lifecycle.Start) -> None:
+        start.is_underway = True
+        ident = threading.get_ident()
+        threading.Timer(0.1, signal.pthread_kill, (ident, signal.SIGUSR2)).start()
+        threading.Event().wait(30)
+
+    stop_start(Top(), main)
+
+
+@pytest.mark.timeout(20)
+def test_a_stop_that_python_drops_is_repeated():
+    """Exceptions in callbacks of weak references, such as those of the import system, or in finalizers."""
+
+    class Dropping:
+        def __del__(self) -> None:
+            interrupt()
+
+    def main(start: lifecycle.Start) -> None:
+        start.is_underway = True
+        Dropping()
+        time.sleep(30)
+
+    hook = sys.unraisablehook
+    stop_start(Top(), main)
+    assert sys.unraisablehook is hook
+
+
+@pytest.mark.parametrize("is_stopping", [True, False])
+def test_a_start_that_fails_since_it_was_interrupted_is_no_error(is_stopping):
+    """Such as by a lock that it no longer holds."""
+    state = SimpleNamespace(config=None)
+    http: Any = SimpleNamespace(is_stopping=False, state=state, close=lambda: None)
+
+    def make(_config: object) -> Any:
+        http.is_stopping = is_stopping
+        raise RuntimeError("release unlocked lock")
+
+    if is_stopping:
+        assert lifecycle.serve_until_stopped(http, lifecycle.Start(), make) == 0
+    else:
+        with pytest.raises(RuntimeError, match="release unlocked lock"):
+            lifecycle.serve_until_stopped(http, lifecycle.Start(), make)

@@ -16,7 +16,9 @@ import tempfile
 import threading
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 
@@ -51,7 +53,7 @@ def serve_many(config: EngineConfig, settings: ServerConfig, sock: socket.socket
     set_title("supervisor")
     top = TopProcess(config, settings, sock)
     with signals(top) as start:
-        signal.signal(signal.SIGUSR1, lambda *_: top.interrupt_start(start))
+        signal.signal(signal.SIGUSR1, partial(top.interrupt_start, start))
         try:
             logger.info("listening on %s; loading %s", settings.url, config.model)
             start.is_underway = True
@@ -146,12 +148,14 @@ class TopProcess:
             name, ROLE, payload, pass_fds=(fd,), removes=self._folder.path
         )
 
-    def interrupt_start(self, start: Start) -> None:
-        """A server ended while the engines load: stop loading them."""
-        if start.is_underway and not self.is_stopping:
+    def interrupt_start(
+        self, start: Start, number: int = 0, frame: FrameType | None = None
+    ) -> None:
+        """A server ended while the engines load: stop loading them. `number` and `frame`: as of a signal handler."""
+        if start.is_underway and (self.is_interrupted or not self.is_stopping):
             self.is_stopping = True
             self.is_interrupted = True
-            raise StopStart
+            start.interrupt(number, frame)
 
     def _on_exit(self, name: str, pid: int, code: int) -> None:
         """A watcher's thread: a server is gone."""

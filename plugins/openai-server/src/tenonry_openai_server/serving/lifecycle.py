@@ -7,12 +7,15 @@ it), a signal interrupts a long start at any point, and probes never hang.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import functools
 import logging
 import signal
 import socket
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -34,6 +37,19 @@ logger = logging.getLogger("tenonry.server")
 # Given a configuration and what begins to answer HTTP; returns once the engine is ready.
 MakeEngine = Callable[[EngineConfig, Callable[[], None]], "AsyncLLM"]
 
+# They take locks, or make sockets, in steps between which an exception leaves them so.
+LOCKING = {
+    "threading",
+    "logging",
+    "queue",
+    "concurrent.futures._base",
+    "concurrent.futures.thread",
+    "importlib._bootstrap",
+    "_frozen_importlib",
+    "zmq.sugar.context",
+}
+DEFERRAL_S = 0.005
+MAX_DEFERRALS = 400  # code that is there for longer waits, which an exception may interrupt
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 POLL_S = 0.5  # a signal may reach another thread; the main thread wakes at least this often
 
@@ -45,12 +61,50 @@ class StopStart(BaseException):
 class Start:
     """Set while engines start. No `threading.Event`: a signal handler could interrupt the holder of its lock, and
     deadlock.
+
+    StopStart may arise between any two instructions of the main thread. It is put off while these belong to a module
+    that would keep a lock or a socket then, for which another thread would wait without end, and repeated if it was
+    raised where Python drops exceptions, such as in a callback of a weak reference.
     """
 
-    __slots__ = ("is_underway",)
+    __slots__ = ("_num_deferred", "_number", "is_underway")
 
     def __init__(self) -> None:
         self.is_underway = False
+        self._num_deferred = 0
+        self._number = 0
+
+    def interrupt(self, number: int = 0, frame: FrameType | None = None) -> None:
+        """Raise StopStart into `frame`, which signal `number` has interrupted, now or a moment later."""
+        self._number = number
+        if self._num_deferred < MAX_DEFERRALS and _keeps_locks(frame):
+            self._num_deferred += 1
+            _thread.start_new_thread(self._send_again, ())  # takes no lock, as a handler must not
+            return
+        self.is_underway = False  # a second signal must not interrupt the clean-up after the first
+        raise StopStart
+
+    def lost(self) -> None:
+        """Python has dropped the exception."""
+        self.is_underway = True
+        _thread.start_new_thread(self._send_again, ())
+
+    def _send_again(self) -> None:
+        time.sleep(DEFERRAL_S)
+        if self.is_underway:
+            signal.pthread_kill(threading.main_thread().ident or 0, self._number)
+
+
+def _keeps_locks(frame: FrameType | None) -> bool:
+    """Return True if our own code called, directly or not, one of `LOCKING`, which `frame` is in."""
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if module in LOCKING:
+            return True
+        if module.startswith("tenonry"):
+            return False
+        frame = frame.f_back
+    return False
 
 
 def serve(
@@ -116,6 +170,11 @@ def serve_until_stopped(
     except StopStart:
         logger.info("stopped before the model was loaded")
         return 0
+    except Exception as error:
+        if engine is not None or not http.is_stopping:
+            raise
+        logger.info("stopped before the model was loaded: %s", error)
+        return 0
     finally:
         start.is_underway = False
         http.close()
@@ -137,15 +196,18 @@ def signals(top: Stoppable, numbers: Sequence[signal.Signals] = SIGNALS) -> Iter
     """Signals stop the process, or the yielded start while it is underway. Ignored afterwards: the process ends."""
     start = Start()
 
-    def stop(number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGHUP and top.is_stopping:
-            return  # a terminal that closes may send it twice, through its shell and through the system
-        if not start.is_underway:
-            top.request_stop()
-            return
-        start.is_underway = False  # a second signal must not interrupt the clean-up after the first
-        top.is_stopping = True  # the exception is lost if it is raised in code that may not raise
-        raise StopStart
+    def stop(number: int, frame: FrameType | None) -> None:
+        if start.is_underway:
+            top.is_stopping = True
+            start.interrupt(number, frame)
+        elif number != signal.SIGHUP or not top.is_stopping:
+            top.request_stop()  # a terminal that closes may send SIGHUP twice, through its shell and through the system
+
+    def on_unraisable(dropped: sys.UnraisableHookArgs) -> None:
+        if dropped.exc_type is StopStart:
+            start.lost()
+        else:
+            report(dropped)
 
     wanted = [
         number
@@ -154,9 +216,12 @@ def signals(top: Stoppable, numbers: Sequence[signal.Signals] = SIGNALS) -> Iter
     ]
     for number in wanted:  # without SIGHUP where `nohup` ignores it
         signal.signal(number, stop)
+    report = sys.unraisablehook
+    sys.unraisablehook = on_unraisable
     try:
         yield start
     finally:
+        sys.unraisablehook = report
         for number in wanted:
             signal.signal(number, signal.SIG_IGN)
 
