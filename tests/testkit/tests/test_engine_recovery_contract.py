@@ -64,11 +64,11 @@ class Undecided(Resumes):
         return None
 
 
-class Waits(Resumes):
+class Blocks(Resumes):
     caught_by = "test_only_coroutines_wait"
 
-    async def on_change(self, config):
-        """Nobody awaits it."""
+    def on_started(self, indexes):
+        """The event loop stands still meanwhile."""
 
 
 class Forgets(Resumes):
@@ -171,7 +171,7 @@ class EndsOnce(Resumes):
 
 
 BROKEN = [
-    Undecided, Waits, Forgets, LeavesAndSends, SendsTwice, TakesOthers, FailsAndSends, Repeats, Revives, Invents,
+    Undecided, Blocks, Forgets, LeavesAndSends, SendsTwice, TakesOthers, FailsAndSends, Repeats, Revives, Invents,
     MovesAnywhere, Tries, Partial, Fixed, EndsOnce,
 ]  # fmt: skip
 
