@@ -13,7 +13,7 @@ import zmq
 from tenonry.errors import LaunchError
 from tenonry.interfaces.coordination import NODE_IDENTITY
 from tenonry.launch import handshake
-from tenonry.launch.handshake import CoreEngine, CoreEngineState, Handshake
+from tenonry.launch.handshake import CoreEngine, Handshake
 from tenonry.messages import (
     PROTOCOL_VERSION,
     EngineFacts,
@@ -44,12 +44,12 @@ class TestGoodOrder:
         engine = front.engines[0]
         assert engine.index == 0
         assert engine.local is True
-        assert engine.state is CoreEngineState.NEW
+        assert engine.state == handshake.NEW
         front.send(hello(), READY)
         assert front.run() == [FACTS]
         init = msgspec.msgpack.decode(front.dealers[0].recv(), type=HandshakeMetadata)
         assert init == METADATA
-        assert engine.state is CoreEngineState.READY
+        assert engine.state == handshake.READY
 
     def test_several_engines_in_any_order(self, front_end):
         """HS-1, HS-16: identities are two bytes, little endian; blocks are summed by the caller."""

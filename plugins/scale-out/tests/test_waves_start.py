@@ -60,6 +60,7 @@ def test_what_cannot_work_is_said_before_a_model_is_loaded(
                 addresses=EngineZmqAddresses(), rendezvous="file:///met", coordinator=coordinator
             ),
             Heartbeat(),
+            None,
         )
     context.destroy(linger=0)  # as `run_engine` does, while the loop is there
     assert caught

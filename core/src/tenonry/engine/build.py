@@ -67,7 +67,8 @@ def build_engine(
     or the error of the worker that could not load.
     """
     logger.info("engine %d of tenonry %s: %s", engine_index, __version__, config.describe())
-    context = _executor_context(config, model, plan, engine_index, starter)
+    context = _executor_context(config, model, plan, engine_index)
+    context.starter = starter
     executor: Executor = build_plugin(plan.get("executor"), context)
     kv_connector: KVConnector | None = None
     try:
@@ -138,11 +139,7 @@ def _initialize_kv_cache(executor: Executor, context: ExecutorContext) -> KVCach
 
 
 def _executor_context(
-    config: EngineConfig,
-    model: ModelInfo,
-    plan: PluginPlan,
-    engine_index: int,
-    starter: ProcessStarter | None,
+    config: EngineConfig, model: ModelInfo, plan: PluginPlan, engine_index: int
 ) -> ExecutorContext:
     worker = plan.get("worker")
     worker_class = load_class(worker)
@@ -157,7 +154,6 @@ def _executor_context(
         engine_id=f"{secrets.token_hex(ENGINE_ID_BYTES)}_dp{engine_index}",
         plan_text=plan.encode(),
         kv_connector=plan.find("kv_connector"),
-        starter=starter,
     )
 
 

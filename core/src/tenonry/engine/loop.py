@@ -58,7 +58,7 @@ class EngineLoop:
         spec: EngineSpec,
         metadata: HandshakeMetadata,
         heartbeat: Heartbeat,
-        starter: ProcessStarter | None = None,
+        starter: ProcessStarter | None,
     ) -> None:
         self._context = context
         self._heartbeat = heartbeat

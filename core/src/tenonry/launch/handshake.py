@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import logging
 import math
 import time
@@ -32,23 +31,16 @@ POLL_MS = 100
 REPORT_EVERY_S = 10.0
 EXIT_GRACE_S = 1.0  # for the last message of a process that ended
 COMPARE = "compare --data-parallel-size-local and --data-parallel-start-rank of all nodes"
-
-
-class CoreEngineState(enum.Enum):
-    """Progress of the handshake with one engine."""
-
-    NEW = "new"
-    CONNECTED = "connected"
-    READY = "ready"
+NEW, CONNECTED, READY = "new", "connected", "ready"
 
 
 @dataclass(slots=True)
 class CoreEngine:
-    """One engine during the handshake; `facts` once it is ready."""
+    """One engine and the state of its handshake; `facts` once it is ready."""
 
     index: int
     local: bool = True
-    state: CoreEngineState = CoreEngineState.NEW
+    state: str = NEW
     facts: EngineFacts | None = None
 
 
@@ -79,12 +71,10 @@ class Handshake:
         deadline = time.monotonic() + timeout
         report = time.monotonic() + REPORT_EVERY_S
         engines = self._engines.values()
-        while pending := [
-            engine for engine in engines if engine.state is not CoreEngineState.READY
-        ]:
+        while pending := [engine for engine in engines if engine.state != READY]:
             now = time.monotonic()
             self._check_children(finished(), now)
-            names = ", ".join(f"engine {engine.index} ({engine.state.value})" for engine in pending)
+            names = ", ".join(f"engine {engine.index} ({engine.state})" for engine in pending)
             if now > deadline:
                 raise LaunchError(
                     f"not ready after {timeout:g} s: {names}; raise --start-timeout if loading is slow"
@@ -133,7 +123,7 @@ class Handshake:
         side = "local" if engine.local else "remote"
         if isinstance(message, FailedMessage):
             raise LaunchError(f"engine {engine.index} could not start: {message.error}")
-        if isinstance(message, HelloMessage) and engine.state is CoreEngineState.NEW:
+        if isinstance(message, HelloMessage) and engine.state == NEW:
             if message.local != engine.local:
                 other = "remote" if engine.local else "local"
                 raise LaunchError(
@@ -147,14 +137,14 @@ class Handshake:
                 raise LaunchError(
                     f"engine {engine.index} said HELLO and was gone: {error.strerror}"
                 ) from error
-            engine.state = CoreEngineState.CONNECTED
-        elif isinstance(message, ReadyMessage) and engine.state is CoreEngineState.CONNECTED:
+            engine.state = CONNECTED
+        elif isinstance(message, ReadyMessage) and engine.state == CONNECTED:
             engine.facts = message.facts
-            engine.state = CoreEngineState.READY
+            engine.state = READY
         else:
             kind = type(message).__name__.removesuffix("Message").upper()
             raise LaunchError(
-                f"{side} engine {engine.index} sent {kind} while it was {engine.state.value}; is it started twice?"
+                f"{side} engine {engine.index} sent {kind} while it was {engine.state}; is it started twice?"
             )
 
     def _check_hello(self, engine: CoreEngine, hello: HelloMessage) -> None:
@@ -164,19 +154,15 @@ class Handshake:
                 f"{PROTOCOL_VERSION}; install the same tenonry on both"
             )
         where = f"node {hello.node} (engine {engine.index})"
-        for name, ours in self._versions.items():
-            theirs = hello.versions.get(name, "missing")
-            if ours != theirs:
-                raise LaunchError(
-                    f"{where} has {name} {theirs}, this one has {ours}; install the same version on both"
-                )
-        for kind in sorted({*self._plugins, *hello.plugins}):
-            ours = self._plugins.get(kind, "none")
-            theirs = hello.plugins.get(kind, "none")
-            if ours != theirs:
-                raise LaunchError(
-                    f"{where} has {kind} {theirs}, this one has {ours}; give both nodes the same flags"
-                )
+        compared = (
+            (self._versions, hello.versions, "missing", "install the same version on both"),
+            (self._plugins, hello.plugins, "none", "give both nodes the same flags"),
+        )
+        for here, there, absent, advice in compared:
+            for name in sorted({*here, *there}):
+                ours, theirs = here.get(name, absent), there.get(name, absent)
+                if ours != theirs:
+                    raise LaunchError(f"{where} has {name} {theirs}, this one has {ours}; {advice}")
 
 
 def check_alike(engines: Sequence[EngineFacts]) -> None:
