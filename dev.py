@@ -3,7 +3,7 @@
 
     python3 dev.py run [WORDS]                 tenonry WORDS; without words: serve the demo model
     python3 dev.py test [PYTEST ARGUMENTS]     tests of every change, some at a time, or those that the arguments choose
-    python3 dev.py test --unit                 the quick ones, which start no process: two minutes
+    python3 dev.py test --unit [ARGUMENTS]     the quick ones, which start no process: two minutes
     python3 dev.py test --all                  and those marked nightly, which take minutes each
     python3 dev.py test --isolated [DIST ...]  a distribution's tests with only what it declares installed
     python3 dev.py check [--fix] [NAME ...]    ruff, format, mypy, layers, declared: all of them, or by name
@@ -93,13 +93,9 @@ PRINTING = threading.Lock()
 # Helper processes start with this priority, which gives them little of the time beside testers with a higher one.
 NICENESS = 10
 TRIED_AGAIN = 2  # tests, at most; more failures are no race
-# Words of `dev.py test` and the tests that they choose, as pytest's `-m`; a test without a marker is in each.
-TIERS = {
-    (): "not nightly",
-    ("--unit",): "not integration and not nightly and not slow",
-    ("--all",): "",
-}
-UNIT_EFFORT = "0.2"  # examples of the contract suites, compared with those of the other tiers
+# The tier `unit` as an expression of pytest's `-m`, and the share of the contract suites' examples that it looks at.
+UNIT = "not integration and not nightly and not slow"
+UNIT_EFFORT = "--testkit-effort=0.2"
 # In a process of their own: Ray may end a process whose cluster is lost.
 ALONE = ("executors/ray/tests", "tests/integration/test_ray.py")
 SUPPORTED = ((3, 11), (3, 12), (3, 13), (3, 14))
@@ -436,16 +432,16 @@ def test(words: list[str]) -> int:
         return test_isolated(words[1:])
     ensure_environment()
     os.chdir(ROOT)
-    if tuple(words) not in TIERS:
+    if words[:1] == ["--unit"]:
+        named = words[1:] or ["-n", str(AT_A_TIME), "--dist", "loadfile", *unit_folders()]
+        become(PYTHON, "-m", "pytest", "-q", "-m", UNIT, UNIT_EFFORT, *named, env=test_env())
+    if words not in ([], ["--all"]):
         become(PYTHON, "-m", "pytest", *words, env=test_env())
-    chosen = ["-m", TIERS[tuple(words)]] if TIERS[tuple(words)] else []
-    if words == ["--unit"]:
-        at_a_time = ["-n", str(AT_A_TIME), "--dist", "loadfile", f"--testkit-effort={UNIT_EFFORT}"]
-        become(PYTHON, "-m", "pytest", "-q", *chosen, *at_a_time, *unit_folders(), env=test_env())
     env = test_env()
     if not list(ROOT.glob(LAST_COMPILED)):
         env["TESTERS_HEAD_START_S"] = str(HEAD_START_S)
     with tempfile.TemporaryFile() as output_of_ray, tempfile.TemporaryDirectory() as caches:
+        chosen = [] if words else ["-m", "not nightly"]
         command = [str(PYTHON), "-m", "pytest", "-q", *chosen, "-o"]
         ray_command = [*command, f"cache_dir={caches}/ray", *ALONE]
         # Ray's tests wait more than they compute, so they share the time of the others.

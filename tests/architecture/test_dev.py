@@ -548,10 +548,13 @@ def test_the_tier_unit_is_one_run_of_the_folders_that_have_it(dev, monkeypatch):
     monkeypatch.setattr(dev, "become", lambda *words, env: ran.append(words) or sys.exit(0))
     monkeypatch.setattr(dev, "ensure_environment", lambda: None)
     monkeypatch.chdir(ROOT)
-    with pytest.raises(SystemExit):
-        dev.test(["--unit"])
-    ((_, *words),) = ran
-    assert words[:5] == ["-m", "pytest", "-q", "-m", dev.TIERS["--unit",]]
+    for more in ([], ["core/tests", "-x"]):
+        with pytest.raises(SystemExit):
+            dev.test(["--unit", *more])
+    (_, *words), (_, *named) = ran
+    unit = ["-m", "pytest", "-q", "-m", dev.UNIT, dev.UNIT_EFFORT]
+    assert words[:6] == unit
+    assert named == [*unit, "core/tests", "-x"]
     folders = [word for word in words if word.endswith(("tests", "architecture"))]
     assert {"core/tests", "plugins/recovery/tests", "tests/architecture"} <= set(folders)
     assert not [folder for folder in folders if not (ROOT / folder).is_dir()]
