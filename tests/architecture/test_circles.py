@@ -67,6 +67,7 @@ def test_imports_for_type_checking_count():
     assert SETTINGS["exclude_type_checking_imports"] is False
 
 
+@pytest.mark.integration
 def test_a_copy_of_the_tree_keeps_all_contracts(tree: Path):
     done = lint(tree)
     assert "0 broken" in done.stdout
@@ -85,6 +86,7 @@ def test_no_import_leads_back_to_its_module():
 
 
 @pytest.mark.parametrize("for_types", [False, True], ids=["at run time", "for type checking"])
+@pytest.mark.integration
 def test_an_upward_import_in_the_kernel_is_refused_by_name(tree: Path, for_types: bool):
     plant(tree, "tenonry.errors", "tenonry.engine.core", for_types=for_types)
     done = lint(tree)
@@ -94,6 +96,7 @@ def test_an_upward_import_in_the_kernel_is_refused_by_name(tree: Path, for_types
 
 
 @pytest.mark.parametrize("for_types", [False, True], ids=["at run time", "for type checking"])
+@pytest.mark.integration
 def test_a_circle_of_modules_is_refused_by_name(tree: Path, for_types: bool):
     plant(tree, "tenonry_bench.hen", "tenonry_bench.egg")
     plant(tree, "tenonry_bench.egg", "tenonry_bench.hen", for_types=for_types)
@@ -104,6 +107,7 @@ def test_a_circle_of_modules_is_refused_by_name(tree: Path, for_types: bool):
     assert ".hen -> .egg" in done.stdout or ".egg -> .hen" in done.stdout
 
 
+@pytest.mark.integration
 def test_a_circle_of_folders_is_refused_by_name(tree: Path):
     plant(tree, "tenonry_worker_torch.parallel.new", "tenonry_worker_torch.fuse.norm")
     plant(tree, "tenonry_worker_torch.fuse.other", "tenonry_worker_torch.parallel.shard")
@@ -114,6 +118,7 @@ def test_a_circle_of_folders_is_refused_by_name(tree: Path):
 
 
 @pytest.mark.parametrize("for_types", [False, True], ids=["at run time", "for type checking"])
+@pytest.mark.integration
 def test_an_import_of_an_inner_module_of_the_kernel_is_refused_by_name(tree: Path, for_types: bool):
     plant(tree, "tenonry_batch.new", "tenonry.client.core_client", for_types=for_types)
     plant(tree, "tenonry_batch.fine", "tenonry.interfaces.scheduler", for_types=for_types)
@@ -124,6 +129,7 @@ def test_an_import_of_an_inner_module_of_the_kernel_is_refused_by_name(tree: Pat
     assert "tenonry_batch.fine" not in done.stdout
 
 
+@pytest.mark.integration
 def test_a_new_module_of_the_kernel_is_not_public(tree: Path):
     plant(tree, "tenonry.engine.new", "json")
     plant(tree, "tenonry_batch.new", "tenonry.engine.new")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from declared_imports import undeclared
 from house import distributions
 
@@ -19,6 +20,7 @@ def make_tree(root: Path, source: str, test: str = "", extra: str = "") -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_every_import_is_declared():
     assert undeclared(distributions()) == []
 

@@ -116,6 +116,7 @@ def lists(dev: ModuleType, copy: Path, monkeypatch: pytest.MonkeyPatch) -> list[
         ("tenonry[of-this-test]", True),  # pip takes an extra that is not there for an empty one
     ],
 )
+@pytest.mark.integration
 def test_what_is_installed_is_complete_if_all_is_there(
     line: str, is_complete: bool, dev: ModuleType, lists: list, monkeypatch: pytest.MonkeyPatch
 ):
@@ -124,6 +125,7 @@ def test_what_is_installed_is_complete_if_all_is_there(
     assert dev.is_complete() == is_complete
 
 
+@pytest.mark.integration
 def test_another_version_than_the_pinned_one_is_not_complete(
     dev: ModuleType, lists: list, monkeypatch: pytest.MonkeyPatch
 ):
@@ -131,6 +133,7 @@ def test_another_version_than_the_pinned_one_is_not_complete(
     assert not dev.is_complete()
 
 
+@pytest.mark.integration
 def test_what_a_requirement_or_its_extra_needs_is_looked_for(
     dev: ModuleType, lists: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -233,6 +236,7 @@ def test_siblings_that_left_the_tree_are_uninstalled(
     assert removed == [["acme_former"]]
 
 
+@pytest.mark.integration
 def test_a_link_holds_the_folder_and_what_the_distribution_declares(
     dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -256,6 +260,7 @@ def test_a_link_holds_the_folder_and_what_the_distribution_declares(
         assert "[tenonry.schedulers]" in entry_points
 
 
+@pytest.mark.integration
 def test_a_distribution_that_cannot_be_built_is_shown(
     dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -303,6 +308,7 @@ def test_installs_again_when_the_last_installation_failed(
     assert pips[-1] == ("-r", str(dev.VENV / "requirements.txt"))
 
 
+@pytest.mark.integration
 def test_what_was_installed_is_compiled_but_for_what_cannot_be(
     dev: ModuleType, copy: Path, monkeypatch: pytest.MonkeyPatch, capfd
 ):
@@ -320,6 +326,7 @@ def test_what_was_installed_is_compiled_but_for_what_cannot_be(
     assert "".join(capfd.readouterr()) == ""
 
 
+@pytest.mark.integration
 def test_one_package_is_compiled_alone(
     dev: ModuleType, copy: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -366,6 +373,7 @@ def without_times(text: str) -> list[str]:
     return [re.sub(r"\d+ s$", "N s", line) for line in text.splitlines()]
 
 
+@pytest.mark.integration
 class TestFirstRun:
     def test_shows_one_line_per_phase(self, dev, talking_python, capfd):
         dev.ensure_environment()
@@ -405,6 +413,7 @@ class TestFirstRun:
         ]
 
 
+@pytest.mark.integration
 def test_isolated_environment_that_cannot_be_made_fails_alone_and_leaves_its_log(
     dev, copy, monkeypatch, capfd
 ):
@@ -503,6 +512,7 @@ def test_what_comes_without_dependencies_does_so_in_an_isolated_environment(dev:
 @pytest.mark.parametrize(
     ("other_status", "ray_status", "status"), [(0, 0, 0), (1, 0, 1), (0, -9, 1)]
 )
+@pytest.mark.integration
 def test_all_tests_run_and_each_failure_counts(
     other_status, ray_status, status, dev, tmp_path, monkeypatch, capfd
 ):
@@ -530,6 +540,7 @@ def test_all_tests_run_and_each_failure_counts(
         assert path in printed[1].split()
 
 
+@pytest.mark.integration
 def test_what_takes_minutes_runs_too_with_all(dev, tmp_path, monkeypatch, capfd):
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho "$@"\n')
@@ -593,6 +604,7 @@ def test_nth_run(name):
         ((2, 2, 2), 1, [1, 1, 1]),  # more than two: nothing is
     ],
 )
+@pytest.mark.integration
 def test_a_few_that_failed_are_run_once_more_and_races_named(
     passing_runs, status, left, dev, three_runs, capfd
 ):
@@ -606,6 +618,7 @@ def test_a_few_that_failed_are_run_once_more_and_races_named(
 
 
 @pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.integration
 def test_one_tester_goes_ahead_in_a_new_clone(is_new, dev, tmp_path, monkeypatch, capfd):
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho "$1 ahead: $TESTERS_HEAD_START_S"\n')
@@ -648,6 +661,7 @@ def test_unsupported_python_is_refused_by_name(dev: ModuleType, monkeypatch: pyt
         dev.need_python()
 
 
+@pytest.mark.integration
 def test_unsupported_python_hands_over_to_one_that_starts(
     dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -669,6 +683,7 @@ def test_unsupported_python_hands_over_to_one_that_starts(
 
 
 @pytest.mark.parametrize(("arguments", "status"), [([], 2), (["--help"], 0), (["bild"], 1)])
+@pytest.mark.integration
 def test_usage_is_printed(arguments: list[str], status: int):
     done = subprocess.run(
         [sys.executable, ROOT / "dev.py", *arguments], capture_output=True, text=True, check=False

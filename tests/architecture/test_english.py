@@ -49,6 +49,7 @@ def subjects() -> list[str]:
     return git("log", "--format=%s", "HEAD", f"^{base}", *first.split()).splitlines()
 
 
+@pytest.mark.slow
 def test_docstrings_begin_with_nouns_and_verbs():
     files = [*ROOT.glob("*.py"), *ROOT.glob("[!.]*/**/*.py")]
     found = [each for file in files for each in docstrings(file)]
@@ -56,6 +57,7 @@ def test_docstrings_begin_with_nouns_and_verbs():
     assert len(named) <= MAX_SHARE * len(found), "\n".join(named)
 
 
+@pytest.mark.integration
 def test_subjects_of_commits_name_an_area():
     assert [subject for subject in subjects() if not SUBJECT.match(subject)] == []
 

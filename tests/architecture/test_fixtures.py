@@ -27,6 +27,7 @@ def long_servers(source: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_no_fixture_of_a_session_starts_a_server():
     files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("tests/**/*.py")]
     files += (ROOT / "tests").rglob("*.py")

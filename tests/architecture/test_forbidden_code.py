@@ -59,6 +59,7 @@ def is_true(node: ast.expr) -> bool:
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
+@pytest.mark.slow
 def test_source_is_free_of_it(file: Path):
     assert forbidden(file.read_text(encoding="utf-8")) == []
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from house import distributions
 
+pytestmark = pytest.mark.integration
+
 PROBE = Path(__file__).with_name("import_probe.py")
 HEAVY = {"torch", "transformers", "fastapi", "uvicorn", "ray"}
 # The kinds that the kernel resolves itself, and the points whose classes the front end imports.

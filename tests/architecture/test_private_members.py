@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from house import ROOT, distributions
+
+pytestmark = pytest.mark.integration
 
 MAX_PLACES = 327  # it only falls
 

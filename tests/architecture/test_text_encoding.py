@@ -49,6 +49,7 @@ def is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
+@pytest.mark.slow
 def test_no_source_leaves_an_encoding_to_the_locale():
     found = {str(file): without_encoding(file.read_text("utf-8")) for file in SOURCES}
     assert {file: calls for file, calls in found.items() if calls} == {}

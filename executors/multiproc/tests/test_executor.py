@@ -13,6 +13,8 @@ from tenonry.step import SchedulerOutput
 from tenonry_executor_multiproc import broadcast, machine
 from tenonry_executor_multiproc.executor import MultiprocExecutor
 
+pytestmark = pytest.mark.integration
+
 
 def test_several_steps_are_in_flight_and_answered_in_order(forked_children, build, first_step):
     """EC-10: a worker with asynchronous results has several steps in flight."""

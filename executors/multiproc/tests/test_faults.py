@@ -20,6 +20,8 @@ from tenonry.step import SchedulerOutput
 from tenonry_executor_multiproc import executor as executor_module
 from tenonry_testkit.roles import eventually
 
+pytestmark = pytest.mark.integration
+
 forked = pytest.mark.usefixtures("forked_children")
 HANG, FAIL = 9, 8
 

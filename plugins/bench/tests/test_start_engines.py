@@ -7,6 +7,7 @@ from tenonry_bench.start_engines import summarise
 
 
 @pytest.mark.nightly
+@pytest.mark.integration
 def test_report(bench, model_folder):
     report, printed = bench(
         "start-engines", "--sizes", "1,2", "--runs", "1", "--model", model_folder

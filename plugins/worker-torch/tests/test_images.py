@@ -97,6 +97,7 @@ def run(runner, requests, **way):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", SERVED)
+@pytest.mark.slow
 def test_tokens_equal_generate(seen, loaded, family, way):
     """Two prompts with the same pictures in either order, and one of text between them."""
     first, second = seen(family).requests()

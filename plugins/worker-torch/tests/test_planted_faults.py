@@ -47,6 +47,7 @@ def test_a_deep_model_without_mistake_is_served_by_lean_layers(family, dtype):
 
 
 @pytest.mark.parametrize("fault", planted_faults.FAULTS)
+@pytest.mark.slow
 def test_no_planted_mistake_is_served(fault, monkeypatch):
     family, plant = planted_faults.FAULTS[fault]
     plant(monkeypatch)

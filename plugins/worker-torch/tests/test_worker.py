@@ -39,6 +39,7 @@ def started(context):
     return worker, plan
 
 
+@pytest.mark.integration
 def test_the_module_of_the_worker_is_light():
     code = "import tenonry_worker_torch.worker, sys; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -75,6 +75,7 @@ def serve(answer, **way):
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.slow
 def test_tokens_equal_the_wrappers_own_generate(served, wrapper):
     runner = worker_tools.runner(served(wrapper))
     assert serve(runner.answer, **WAYS["preempted"]) == generated(wrapper)
@@ -108,6 +109,7 @@ def test_a_placeholder_with_an_embedding_of_its_own_keeps_it(served):
 
 
 @pytest.mark.parametrize("wrapper", ["gemma3", "llava"])
+@pytest.mark.slow
 def test_ranks_share_the_text_part(checkpoint, wrapper):
     """Two pipeline stages, cut in two: the plans of the text model hold inside its wrapper."""
     ranks = Ranks(checkpoint(wrapper), 2, 2)
@@ -117,6 +119,7 @@ def test_ranks_share_the_text_part(checkpoint, wrapper):
 
 
 @pytest.mark.parametrize("wrapper", ["gemma3", "qwen2_vl"])
+@pytest.mark.slow
 def test_random_weights_do_not_depend_on_the_layout(checkpoint, wrapper):
     one, two = (Ranks(checkpoint(wrapper), size, load_format="dummy") for size in (1, 2))
     assert serve(one.answer) == serve(two.answer)
@@ -156,6 +159,7 @@ def test_newer_names_of_tensors_load_as_well(checkpoint, served, wrapper, tmp_pa
 
 
 @pytest.mark.parametrize("wrapper", ["gemma3", "qwen2_audio", "llava"])
+@pytest.mark.slow
 def test_a_shard_that_only_towers_need_may_be_absent_or_broken(
     checkpoint, served, wrapper, tmp_path
 ):

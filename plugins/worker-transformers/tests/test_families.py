@@ -43,6 +43,7 @@ CROWDED = {
 @pytest.mark.parametrize(
     "family", nightly_unless(lambda family: family in USUAL, families.FAMILIES)
 )
+@pytest.mark.integration
 def test_tokens_are_those_of_generate_alone(family):
     """Mixed lengths, chunks, more requests than rows, preemption, and a second batch in the same engine."""
     with tools.engine(family, **CROWDED) as llm:
@@ -94,6 +95,7 @@ def test_rows_that_decode_are_one_batch(family):
 
 
 @pytest.mark.parametrize("family", ["falcon", "t5", "jamba"])
+@pytest.mark.slow
 def test_a_request_comes_back_one_token_at_a_time_while_others_decode(family):
     """Its outputs are computed again; a chunk of one of them is no decoding: nothing is sampled."""
     slowly = PluginChoice(name="batching", options={"long_prefill_token_threshold": 1})
@@ -117,6 +119,7 @@ def test_a_request_comes_back_one_token_at_a_time_while_others_decode(family):
         ("t5", (3, 3, 2), (8, 20, 62)),  # the third comes when the first ends
     ],
 )
+@pytest.mark.slow
 def test_padding_takes_no_row_beyond_the_longest_sequence(family, lengths, counts):
     """The longer row ends, and the padded last row continues to the last position."""
     with tools.engine(family, max_num_seqs=2) as llm:
@@ -194,6 +197,7 @@ def test_prompts_have_log_probabilities_too(monkeypatch, piece):
 
 @pytest.mark.parametrize("settings", [{}, {"max_num_batched_tokens": 8}])
 @pytest.mark.parametrize("family", ["t5", "xlnet"])
+@pytest.mark.slow
 def test_a_model_without_log_probabilities_of_its_prompt_says_so(family, settings):
     """Others that share a batch with such a request are answered."""
     wanted = [tools.GREEDY | {"prompt_logprobs": 1}, tools.GREEDY, tools.GREEDY]

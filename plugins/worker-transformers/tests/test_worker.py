@@ -40,6 +40,7 @@ def config_only(folder, **values):
     return folder
 
 
+@pytest.mark.integration
 def test_the_module_of_the_worker_is_light():
     code = "import tenonry_worker_transformers.worker, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -612,6 +612,7 @@ def suite_for(broken):
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+@pytest.mark.slow
 def test_defect_is_found_by_the_test_that_names_it(broken):
     """The failure is a rule that was broken, not an accident."""
     failures = failing_tests(suite_for(broken), [broken.caught_by])

@@ -149,6 +149,7 @@ def test_bits_of_a_request_are_those_that_it_gets_alone(family, threads, monkeyp
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.slow
 def test_tokens_equal_generate(family):
     requests = [
         Request(handle, prompt, max_tokens=worker_tools.OUTPUT_LENGTH)

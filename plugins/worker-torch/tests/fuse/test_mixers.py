@@ -47,6 +47,7 @@ def test_layers_of_a_known_mechanism_get_a_path(family):
 
 
 @pytest.mark.parametrize("family", sorted(set(state_families.FAMILIES) - set(PATHS)))
+@pytest.mark.slow
 def test_layers_of_other_mechanisms_run_their_own_code(family):
     assert all(mixer.path is None for mixer in loaded(family).states.mixers)
 

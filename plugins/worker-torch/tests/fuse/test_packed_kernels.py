@@ -116,6 +116,7 @@ def used(model):
 
 @layouts
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.slow
 def test_kernels_are_used_where_they_know_the_layer(family, layout):
     model = model_of(family, layout=layout)
     assert used(model) == FAMILIES[family]
@@ -146,6 +147,7 @@ def test_what_was_chosen_is_said_by_shape_and_number_of_rows(monkeypatch, layout
 @layouts
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.slow
 def test_tokens_are_the_best_ones_of_the_models_own_code(family, way, layout):
     """Except for rounding: prompts and decoded tokens together and apart, with rows of other lengths."""
     served = serve(model_of(family, layout=layout), **WAYS[way])
@@ -157,6 +159,7 @@ def test_tokens_are_the_best_ones_of_the_models_own_code(family, way, layout):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", ["llama", "qwen3", "mistral"])
+@pytest.mark.slow
 def test_kernels_read_and_write_kv_in_8_bits(family, way):
     model = model_of(family, "int8")
     assert used(model) == FAMILIES[family]

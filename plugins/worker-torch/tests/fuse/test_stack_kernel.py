@@ -54,6 +54,7 @@ def model_of(family, kernels=CpuKernels, kept="auto"):
 
 @pytest.mark.parametrize("kept", ["auto", "int8"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "mistral"])
+@pytest.mark.slow
 def test_steps_that_only_decode_are_one_call(monkeypatch, family, kept):
     model = model_of(family, kept=kept)
     stack = model.forward.stack

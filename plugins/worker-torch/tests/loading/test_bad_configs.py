@@ -140,6 +140,7 @@ def lies(draw):
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 @given(config=lies())
+@pytest.mark.slow
 def test_any_lie_is_refused_in_our_words_or_builds(tmp_path, config):
     """A model that was built also runs with random weights, or is rejected."""
     folder = write(tmp_path, config)

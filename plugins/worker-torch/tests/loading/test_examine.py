@@ -41,6 +41,7 @@ def skeleton(config):
     "family",
     nightly_unless(lambda family: family in worker_families.USUAL, worker_families.FAMILIES),
 )
+@pytest.mark.slow
 def test_facts_of_a_family_are_those_of_its_loaded_model(family, tmp_path):
     worker_families.save(family, tmp_path)
     # Kernels of batch invariance lay weights out anew, and modules lose theirs.
@@ -63,6 +64,7 @@ def test_facts_of_a_family_are_those_of_its_loaded_model(family, tmp_path):
 @pytest.mark.parametrize(
     "wrapper", nightly_unless(lambda name: name in worker_wrappers.USUAL, worker_wrappers.WRAPPERS)
 )
+@pytest.mark.slow
 def test_facts_of_a_wrapper_are_those_of_its_text_part(wrapper, tmp_path):
     """Towers are neither counted nor looked at."""
     worker_wrappers.build(wrapper).save_pretrained(tmp_path)
@@ -77,6 +79,7 @@ def test_facts_of_a_wrapper_are_those_of_its_text_part(wrapper, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["llama", "mixtral"])
+@pytest.mark.slow
 def test_a_model_that_was_examined_loads_as_one_that_was_not(family, tmp_path):
     """The state that `examine` keeps for `load` has no setting of its run left."""
     worker_families.save(family, tmp_path)
@@ -124,6 +127,7 @@ def test_sizes_are_those_that_can_be_cut(family, changes, sizes, tmp_path):
     ],
 )
 @pytest.mark.parametrize("family", ["qwen3_next", "mamba2"])
+@pytest.mark.slow
 def test_prefixes_of_states_are_shared_unless_switched_off(family, settings, shares, tmp_path):
     config_only(tmp_path, family, state_families.FAMILIES)
     context = worker_tools.context(tmp_path, load_format="dummy", **settings)
@@ -139,6 +143,7 @@ def test_the_most_stages_are_the_layers():
     assert tensor_parallel_sizes(model)[0] == 1
 
 
+@pytest.mark.integration
 def test_a_refusal_is_the_one_of_loading(tmp_path):
     from transformers import RwkvConfig
 
@@ -153,6 +158,7 @@ def test_a_refusal_is_the_one_of_loading(tmp_path):
     assert str(examined.value) == str(loaded.value)
 
 
+@pytest.mark.slow
 def test_a_model_of_a_hundred_billion_parameters_takes_no_memory(tmp_path):
     """Shapes only: its weights would be 500 GB."""
     context = config_only(

@@ -53,6 +53,7 @@ MIXERS = {
 
 
 @pytest.mark.parametrize("name", MIXERS)
+@pytest.mark.integration
 def test_a_model_that_mixes_tokens_without_attention_is_refused_before_loading(name, tmp_path):
     """The folder has no weights at all, so any error precedes the search for them."""
     from transformers import CONFIG_MAPPING
@@ -191,6 +192,7 @@ SEES = {
 
 
 @pytest.mark.parametrize("family", SEES)
+@pytest.mark.slow
 def test_what_a_model_does_with_images_is_looked_at_before_its_weights(family, tmp_path):
     """None: its code shows no more than reading embeddings; the self check at the start decides."""
     from transformers import CONFIG_MAPPING

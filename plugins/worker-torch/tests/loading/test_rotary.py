@@ -76,6 +76,7 @@ def prompts_of(kind):
 
 
 @pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.slow
 def test_each_row_gets_the_tables_of_its_own_length(kind, changed, fuse):
     model = worker_tools.loaded(worker_families.build(changed), fuse=fuse, max_model_len=64)
     runner = worker_tools.runner(model)
@@ -86,6 +87,7 @@ def test_each_row_gets_the_tables_of_its_own_length(kind, changed, fuse):
 
 
 @pytest.mark.parametrize("layout", [{"tp": 2}, {"pp": 2}, {"tp": 2, "pp": 2}], ids=str)
+@pytest.mark.slow
 def test_ranks_give_each_row_the_same_tables(kind, changed, layout, tmp_path):
     if kind == "by layer" and "pp" in layout:
         pytest.skip("the layers of each kind are in other numbers in each stage")

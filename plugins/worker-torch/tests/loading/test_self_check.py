@@ -43,6 +43,7 @@ MUTATIONS = {
 
 @pytest.mark.parametrize("fuse", [True, False])
 @pytest.mark.parametrize("family", MUTATIONS)
+@pytest.mark.slow
 def test_a_model_that_would_be_served_wrongly_does_not_start(family, fuse, monkeypatch):
     MUTATIONS[family](monkeypatch)
     with pytest.raises(ModelError, match=r"ForCausalLM fails the self check.*--skip-model-check"):
@@ -85,6 +86,7 @@ SLAB_MISTAKES = {
 
 @pytest.mark.parametrize("mistake", SLAB_MISTAKES)
 @pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3_next"])
+@pytest.mark.slow
 def test_each_way_of_decoding_on_the_cpu_is_checked(family, mistake, monkeypatch):
     """Rows decode from slabs as long as there is room for them, and in the cache of the check there was none."""
     where, name, wrong = SLAB_MISTAKES[mistake]

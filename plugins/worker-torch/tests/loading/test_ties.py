@@ -90,6 +90,7 @@ def served(folder, prompts, **layout):
         itertools.product(CASES, LAYOUTS),
     ),
 )
+@pytest.mark.slow
 def test_embedding_and_head_are_those_of_transformers(case, layout, tmp_path):
     tied, change = CASES[case]
     folder = model(tmp_path, tied=tied, change=change)
@@ -98,6 +99,7 @@ def test_embedding_and_head_are_those_of_transformers(case, layout, tmp_path):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.slow
 def test_without_a_head_the_embedding_is_one(layout, tmp_path):
     """transformers draws a random head, another one in each start."""
     (tmp_path / "tied").mkdir()
@@ -204,6 +206,7 @@ FOLDERS = (
     ),
     ids=lambda each: getattr(each, "__name__", each),
 )
+@pytest.mark.slow
 def test_one_rule_says_which_files_count(arrange, layout, tmp_path):
     model_of = tmp_path / "model"
     model_of.mkdir()

@@ -137,6 +137,7 @@ def wanted(family, *numbers):
 
 
 @pytest.mark.parametrize("family", sorted(experts.FAMILIES))
+@pytest.mark.slow
 def test_tokens_equal_generate_whatever_the_other_engine_does(folders, family):
     """Chunks of a prompt in one engine, decoding in the other; then one of them has nothing to do."""
     engines = Engines(folders(family), 2)
@@ -149,6 +150,7 @@ def test_tokens_equal_generate_whatever_the_other_engine_does(folders, family):
 
 
 @pytest.mark.parametrize(("engines", "tp"), [(2, 2), (1, 2), (4, 1)])
+@pytest.mark.slow
 def test_experts_are_divided_among_all_ranks(folders, engines, tp):
     """Two engines of two ranks, one engine of two, four of one."""
     served = Engines(folders("qwen2_moe"), engines, tp)

@@ -92,6 +92,7 @@ def sampled(**more):
 @pytest.mark.parametrize(
     "family", nightly_unless(lambda family: family in worker_families.USUAL, PLANNED)
 )
+@pytest.mark.slow
 def test_tokens_equal_generate(folders, family):
     """In a pipeline of two stages whose layers are cut in two; prompts come in chunks."""
     ranks = Ranks(folders(family), 2, 2)
@@ -105,6 +106,7 @@ def test_tokens_equal_generate(folders, family):
 @pytest.mark.parametrize(
     "family", nightly_unless(lambda family: family in {"llama4", "gemma4"}, sorted(NO_STAGES))
 )
+@pytest.mark.slow
 def test_tokens_equal_generate_where_only_layers_are_cut(folders, family):
     if not worker_families.has_tensor_plan(family):
         pytest.skip(f"the installed transformers has no tensor parallel plan of {family}")
@@ -128,6 +130,7 @@ def test_tokens_equal_generate_with_one_kind_of_ranks(folders, layout):
 
 
 @pytest.mark.parametrize("family", ["llama", "mixtral", "phi3"])
+@pytest.mark.slow
 def test_fewer_kv_heads_than_ranks_are_shared(folders, family):
     ranks = Ranks(folders(family), 4)
     assert serve(ranks, greedy()) == worker_tools.generated(family)
@@ -144,6 +147,7 @@ def test_the_models_own_code_runs_on_pieces_too(folders, family):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.slow
 def test_random_tokens_and_logprobs_are_those_of_one_process(folders, layout):
     one, several = Ranks(folders("qwen3")), Ranks(folders("qwen3"), *LAYOUTS[layout])
     wanted, got = sampled(logprobs=2, prompt_logprobs=1), sampled(logprobs=2, prompt_logprobs=1)
@@ -171,6 +175,7 @@ def test_ranks_feed_back_their_own_tokens_with_several_steps_in_flight(folders, 
 
 
 @pytest.mark.parametrize("family", ["llama-biased", "mixtral"])
+@pytest.mark.slow
 def test_random_weights_do_not_depend_on_the_layout(folders, family):
     one, several = (
         Ranks(folders(family), *shape, load_format="dummy") for shape in ((1, 1), (2, 2))
@@ -205,6 +210,7 @@ class Recorder:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.slow
 def test_a_request_that_makes_nan_leaves_nothing_behind_on_any_rank(folders, layout):
     tp, pp = LAYOUTS[layout]
     ranks = Ranks(folders("llama"), tp, pp, num_blocks=60)

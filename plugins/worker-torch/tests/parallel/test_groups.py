@@ -65,6 +65,7 @@ def first_of_two(tp, pp):
     return rendezvous, place, other
 
 
+@pytest.mark.integration
 def test_ranks_that_share_layers_sum_gather_and_agree():
     hook = sys.excepthook
     rendezvous, place, other = first_of_two(2, 1)
@@ -81,6 +82,7 @@ def test_ranks_that_share_layers_sum_gather_and_agree():
     assert sys.excepthook is hook
 
 
+@pytest.mark.integration
 def test_stages_hand_on_several_steps_without_waiting():
     rendezvous, place, other = first_of_two(1, 2)
     assert place.link.is_first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import parallel_tools
+import pytest
 import worker_families
 import worker_tools
 from worker_driver import Driver, Request
@@ -15,6 +16,7 @@ MIXTURE = worker_families.SMALL | {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_two_ranks_answer_as_generate(monkeypatch, tmp_path):
     monkeypatch.setitem(worker_families.FAMILIES, "mixture", ("gemma4_text", MIXTURE))
     monkeypatch.setitem(worker_families.SEEDS, "mixture", 3)

@@ -116,6 +116,7 @@ def served(worker, execute=None):
 
 
 @pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.slow
 def test_tokens_are_those_of_peft_on_the_weights_that_are_there(bases, fuse):
     worker = started(bases, fuse=fuse)
     load(worker, bases)

@@ -53,6 +53,7 @@ def save(ranks, source, target, **options):
         ("mixtral", 1, 2),
     ],
 )
+@pytest.mark.slow
 def test_what_ranks_save_they_load(tmp_path, family, tp, pp):
     worker_families.save(family, tmp_path / "model")
     ranks = Ranks(tmp_path / "model", tp, pp)
@@ -80,6 +81,7 @@ def test_names_are_those_of_the_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize(("tp", "pp"), [(2, 1), (1, 2), (2, 2)])
+@pytest.mark.slow
 def test_new_weights_are_cut_as_those_of_the_start(tmp_path, tp, pp):
     worker_families.save("llama-biased", tmp_path / "model")
     worker_families.build("llama-biased", seed=5).save_pretrained(tmp_path / "new")

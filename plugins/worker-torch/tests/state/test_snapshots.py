@@ -55,6 +55,7 @@ def step(step_id, counts, samples, *, new=(), saved=None, group=1):
 
 
 @pytest.mark.parametrize("family", ["qwen3_next", "mamba2", "lfm2"])
+@pytest.mark.slow
 def test_a_restored_row_samples_what_the_whole_prompt_samples(family):
     model = model_of(family)
     prompt = worker_tools.prompts()[3]
