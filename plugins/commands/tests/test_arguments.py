@@ -72,6 +72,7 @@ class TestFlags:
             (["--lora-modules", "a=x", "b=y", "--lora-modules", "c=z"], "lora_modules", ("a=x", "b=y", "c=z")),
             (["--stat-logger", "a", "--stat-loggers", "b"], "stat_loggers", TWO_LOGGERS),
             (["--dtype", "bfloat16"], "dtype", "bfloat16"),
+            (["--dtype", "half"], "dtype", "float16"),
             (["--io-processor", "none"], "io_processor", None),
             (["--attention-backend", "sdpa"], "attention_backend", "sdpa"),
             (["-tp", "2"], "tensor_parallel_size", 2),

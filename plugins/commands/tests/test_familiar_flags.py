@@ -54,3 +54,17 @@ def test_the_file_is_read_in_the_same_words(verb, tmp_path):
     parser, _ = make_parser(verb)
     with pytest.raises(ConfigError, match="swap_space: preempted requests are recomputed"):
         config_from_arguments(parser.parse_args([*VERBS[verb], "--config", str(file)]))
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [("half", "float16"), ("float", "float32"), ("torch.bfloat16", "bfloat16"), ("auto", "auto")],
+)
+@pytest.mark.parametrize("verb", VERBS)
+def test_data_types_have_the_names_of_vllm_and_torch(verb, given, name, tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text(f"dtype: {given}\n")
+    parser, _ = make_parser(verb)
+    for words in (["--dtype", given], ["--config", str(file)]):
+        config = config_from_arguments(parser.parse_args([*VERBS[verb], *words]))
+        assert config.dtype == name

@@ -13,6 +13,7 @@ from tenonry import config
 from tenonry.config import PluginChoice, fact, plain_type
 from tenonry.config.sources import variable_of
 from tenonry.errors import ConfigError
+from tenonry_commands.familiar_values import dtype_name
 from tenonry_commands.setting_texts import setting_texts
 
 
@@ -87,6 +88,8 @@ def _add_field(group: Any, name: str, field: FieldInfo, text: str) -> None:
             keywords["action"] = "append"
     elif get_origin(kind) is Literal:
         keywords["choices"] = get_args(kind)
+        if name == "dtype":
+            keywords["type"] = dtype_name
     elif kind in (int, float):
         keywords["type"] = human_int if kind is int else float
         keywords["metavar"] = "N" if kind is int else "X"
