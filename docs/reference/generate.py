@@ -61,8 +61,8 @@ OWNERS = {
         "a context manager of the number of requests, that yields a function of how many ended",
         "`LLM.generate(prompts, use_tqdm=True)`: `default`",
     ),
-    "coordination": (
-        "`tenonry.interfaces.coordination.Coordination`", "several front ends, nodes, or engines in lockstep: `waves`",
+    "load_balancer": (
+        "`tenonry_scale_out.load_balancer.LoadBalancer`", "the coordination `scale-out`: `--load-balancer`",
     ),
     "request_check": (
         "a function, see `tenonry.interfaces.request_check`", "front ends and engines: every installed one",

@@ -13,8 +13,9 @@ from tenonry.cli import main
 from tenonry.config import EngineConfig
 from tenonry.errors import PluginError, PluginIncompatible, PluginNotFound
 from tenonry.plugin.kinds import KINDS
-from tenonry.plugin.manager import PluginManager, resolve_point
+from tenonry.plugin.manager import resolve_point
 from tenonry_commands.plugins import points
+from tenonry_scale_out.load_balancer import LOAD_BALANCERS
 from tenonry_testkit.plugins import TmpPlugins
 
 OPENER = """
@@ -51,7 +52,7 @@ FILLER = """
         pass
 """
 BALANCER = """
-    from tenonry.interfaces.load_balancer import LoadBalancer
+    from tenonry_scale_out.load_balancer import LoadBalancer
     from tenonry.interfaces.plugin import PluginOptions
 
     class LastOptions(PluginOptions):
@@ -100,8 +101,7 @@ def point(site: TmpPlugins) -> Any:
 
 
 def plan(**fields: Any) -> Any:
-    config = EngineConfig(model="m", **fields)
-    return PluginManager(discover=False).resolve("load_balancer", config.load_balancer, config)
+    return resolve_point(LOAD_BALANCERS, EngineConfig(model="m", **fields).load_balancer)[1]
 
 
 def test_all_are_listed(site, capsys):
@@ -170,7 +170,7 @@ class TestTheLoadBalancers:
     @pytest.mark.parametrize(
         ("choice", "error", "text"),
         [
-            ("odd", PluginIncompatible, r"is not a subclass of tenonry\.interfaces\.load_balancer"),
+            ("odd", PluginIncompatible, r"is not a subclass of tenonry_scale_out\.load_balancer"),
             ("lats", PluginNotFound, r"no load balancer is called 'lats'; .*did you mean 'last'\?"),
             (
                 {"name": "last", "options": {"turn": 1}},

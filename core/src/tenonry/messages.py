@@ -22,7 +22,7 @@ from tenonry.stats import SchedulerStats
 from tenonry.step import I32, NO_ROWS, Adapter, Media, PromptLogprobs, TokenLogprobs
 
 PROTOCOL_VERSION = 1
-ADD_HEADER = struct.Struct("<3Q")  # handle, epoch of the engine, wave (0 without common steps)
+ADD_HEADER = struct.Struct("<3Q")  # handle, epoch of the engine, tag of the router or 0
 
 
 class RequestType(enum.Enum):

@@ -1,4 +1,4 @@
-"""A coordination of another distribution: its companion runs with the engine, its load source with the front end."""
+"""A coordination of another distribution: its companion runs with the engine, its router with the front end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tenonry.client.engines import OwnedEngines
-from tenonry.launch import fleet
 from tenonry_testkit.roles import eventually
 from tenonry_testkit.served import collect, params, tokens
 
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import zmq
 
-from tenonry.interfaces.coordination import Coordination, EngineCompanion, LoadSource
+from tenonry.interfaces.coordination import Coordination, EngineCompanion, RequestRouter
 
 
 class Companion(EngineCompanion):
@@ -37,8 +36,8 @@ class Companion(EngineCompanion):
     def receive(self, starts):
         self.note(f"receive {starts}")
 
-    def on_request(self, wave=0):
-        self.note(f"request {wave}")
+    def on_request(self, tag=0):
+        self.note(f"request {tag}")
 
     def on_step(self, engine):
         self.note(f"step {engine.num_passes}")
@@ -47,15 +46,20 @@ class Companion(EngineCompanion):
         self.note(f"send {engine.request_counts()}")
 
 
-class Loads(LoadSource):
-    def __init__(self):
-        self.loads, self.wave, self.calls = {0: 40}, 7, []
+class Router(RequestRouter):
+    def __init__(self, index, num_front_ends):
+        self.calls = [f"front end {index} of {num_front_ends}"]
 
-    def refresh(self):
-        self.calls.append("refresh")
+    def connect(self, endpoints):
+        self.calls.append(f"connect {Path(endpoints).name}")
 
-    def wake(self, chosen):
-        self.calls.append(f"wake {chosen}")
+    def pick(self, request, candidates, num_requests):
+        self.tag = 7
+        self.calls.append(f"pick {list(candidates)} {num_requests(candidates[0])}")
+        return candidates[-1]
+
+    def sent(self, index):
+        self.calls.append(f"sent {index}")
 
     def close(self):
         self.calls.append("close")
@@ -68,8 +72,8 @@ class Acme(Coordination):
     def companion(self, context, spec, metadata, config, keeps_waiting):
         return Companion(context, spec, metadata.coordinator.endpoints)
 
-    def load_source(self, context, curve, endpoints):
-        return Loads()
+    def router(self, context, curve, index, num_front_ends):
+        return Router(index, num_front_ends)
 
     def watch_nodes(self, on_death, on_return):
         raise NotImplementedError
@@ -78,32 +82,30 @@ class Acme(Coordination):
 
 @pytest.fixture
 def calls(site, tmp_path, monkeypatch) -> Path:
-    """The file of the companion's calls; the coordination is that of `acme`."""
+    """The file of the companion's calls in engines with the coordination of `acme`."""
     file = tmp_path / "calls"
     text = ACME.replace("FILE", json.dumps(str(file)))
     site.install("acme", modules={"acme_coordination.py": text})
-    monkeypatch.setattr(fleet, "COORDINATION", "acme_coordination:Acme")
     coordinated = functools.partialmethod(OwnedEngines.__init__, coordinated=True)
     monkeypatch.setattr(OwnedEngines, "__init__", coordinated)
     return file
 
 
 def test_its_parts_are_called_where_they_belong(calls, serve):
-    served = serve()
-    client = served.engine._client
-    assert client.load(0) == 40
+    served = serve(coordination="acme_coordination:Acme")
+    router = served.engine._client._router
     assert served.run(collect(served.engine, [1], params(), "r")) == tokens([1], params())
-    assert client._loads.calls == ["refresh", "wake 0"]
+    assert router.calls == ["front end 0 of 1", "connect calls", "pick [0] 0", "sent 0"]
     eventually(lambda: calls.read_text().splitlines()[-1].startswith("send (0, 0)"))
     noted = calls.read_text().splitlines()
     assert noted[0] == "send (0, 0)"
     assert noted.count("request 7") == 1
     assert {"receive True", "step 1"} <= {*noted}
     served.engine.shutdown()
-    assert client._loads.calls[-1] == "close"
+    assert router.calls[-1] == "close"
 
 
 def test_one_engine_has_none(serve):
     served = serve()
-    assert served.engine._client._loads is None
+    assert served.engine._client._router is None
     assert sorted(served.engine.engine_pids) == ["engine 0"]

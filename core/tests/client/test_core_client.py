@@ -10,7 +10,6 @@ import zmq
 
 from tenonry import EngineConfig
 from tenonry.client.core_client import CoreClient
-from tenonry.client.load_balancer import EngineChooser
 from tenonry.errors import EngineGenerateError, RequestError
 from tenonry.interfaces.request_codec import RequestCodec
 from tenonry.messages import RequestType
@@ -30,8 +29,8 @@ def test_a_second_front_end_in_one_process_is_its_own_world(serve):
 
 def test_ports_of_tcp_stay_and_files_are_for_one_start():
     config = EngineConfig(model="m")
-    chooser = EngineChooser(config, PluginManager().plan(config))
-    client = CoreClient(chooser, lambda index, reason: None, CurveKeys.generate())
+    plan = PluginManager().plan(config)
+    client = CoreClient(config, plan, lambda index, reason: None, CurveKeys.generate())
     with contextlib.closing(client), contextlib.closing(RunDirectory()) as directory:
         first = client.bind("tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
         assert client.bind("tcp://127.0.0.1:0", "tcp://127.0.0.1:0") == first

@@ -191,7 +191,7 @@ class TestSteps:
         async def main() -> list[int]:
             client = served.engine._client
             client._send(client.engines[0], RequestType.ADD, *frames)
-            client._loads.wake(0)
+            client._router.sent(0)
             async with asyncio.timeout(10):
                 return await collect(served.engine, [4], params(), "after", data_parallel_rank=1)
 

@@ -1,22 +1,25 @@
-"""Choice of the engine of a request: a load balancer is called if there is a choice, and named when it fails."""
+"""Choice of the engine of a request: the load balancer is called if there is a choice, and named when it fails."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import zmq
 
-from tenonry.client.load_balancer import EngineChooser
 from tenonry.config import EngineConfig, PluginChoice
-from tenonry.errors import EngineGenerateError, PluginFault, RequestError
-from tenonry.plugin.manager import PluginManager
+from tenonry.errors import EngineGenerateError, PluginFault, PluginNotFound, RequestError
+from tenonry.plugin.manager import PluginManager, build_coordination
 from tenonry.plugin.plan import PluginPlan
+from tenonry_scale_out.router import BalancedRouter
 from tenonry_testkit.kernel.engine import fake_config, request
 
 BALANCERS = """
 from tenonry.errors import RequestError
-from tenonry.interfaces.load_balancer import LoadBalancer
+from tenonry_scale_out.load_balancer import LoadBalancer
 
 class Last(LoadBalancer):
     built = []
@@ -45,41 +48,35 @@ class Broken(Last):
 
 
 @pytest.fixture
-def chooser(site) -> Any:
+def router(site) -> Iterator[Any]:
+    """Build the router of a front end with one of these load balancers."""
     site.install("acme", version="2", modules={"acme_balancers.py": BALANCERS})
+    with zmq.Context() as context:
 
-    def make(name: str, index: int = 0, plan: PluginPlan | None = None) -> EngineChooser:
-        config = fake_config(load_balancer=f"acme_balancers:{name}", seed=5, data_parallel_size=2)
-        if plan is None:
-            record = PluginManager(discover=False).resolve(
-                "load_balancer", config.load_balancer, config
-            )
-            plan = PluginPlan((record,))
-        return EngineChooser(config, plan, index)
+        def make(name: str, index: int = 0) -> BalancedRouter:
+            config = fake_config(load_balancer=f"acme_balancers:{name}", seed=5)
+            return BalancedRouter(config, context, None, index, 1)
 
-    return make
+        yield make
 
 
-def pick(chooser: EngineChooser, *engines: int) -> int:
-    return chooser.pick(request(1), engines, lambda engine: 0)
+def pick(router: BalancedRouter, *engines: int) -> int:
+    return router.pick(request(1), engines, lambda engine: 0)
 
 
-def test_the_plugin_chooses(chooser):
-    assert pick(chooser("Last"), 0, 2, 5) == 5
+def test_the_plugin_chooses(router):
+    assert pick(router("Last"), 0, 2, 5) == 5
 
 
-def test_no_plugin_is_built_for_a_single_engine(chooser):
-    acme_balancers = importlib.import_module("acme_balancers")
-
-    assert pick(chooser("Last"), 3) == 3
-    assert acme_balancers.Last.built == []
+def test_a_single_engine_gets_everything(router):
+    assert pick(router("Raises"), 3) == 3
 
 
-def test_each_front_end_has_a_seed_of_its_own(chooser):
+def test_each_front_end_has_a_seed_of_its_own(router):
     acme_balancers = importlib.import_module("acme_balancers")
 
     for index in (0, 3):
-        chooser("Last", index).prepare()
+        router("Last", index)
     assert acme_balancers.Last.built == [5, 8]
 
 
@@ -87,28 +84,23 @@ def test_each_front_end_has_a_seed_of_its_own(chooser):
     ("name", "text"),
     [("Raises", "KeyError: 'r1'"), ("Stranger", "it answered 99, which is none of \\[0, 1\\]")],
 )
-def test_one_that_fails_fails_the_one_request_and_is_named(chooser, name, text):
+def test_one_that_fails_fails_the_one_request_and_is_named(router, name, text):
     with pytest.raises(
         EngineGenerateError,
         match=rf"request r1 failed: plugin acme_balancers:{name} \(acme 2\) failed in pick: .*{text}",
     ) as caught:
-        pick(chooser(name), 0, 1)
+        pick(router(name), 0, 1)
     assert isinstance(caught.value.__cause__, PluginFault)
 
 
-def test_it_may_refuse_a_request(chooser):
+def test_it_may_refuse_a_request(router):
     with pytest.raises(RequestError, match="not here"):
-        pick(chooser("Refuses"), 0, 1)
+        pick(router("Refuses"), 0, 1)
 
 
-def test_a_constructor_that_fails_stops_the_start(chooser):
+def test_a_constructor_that_fails_stops_the_start(router):
     with pytest.raises(PluginFault, match=r"failed in its constructor: ValueError: no such colour"):
-        chooser("Broken").prepare()
-
-
-def test_an_instance_that_grows_resolves_it_then(chooser):
-    """The plan of one engine does not name a load balancer."""
-    assert pick(chooser("Last", plan=PluginPlan()), 0, 1) == 1
+        router("Broken")
 
 
 @pytest.mark.parametrize(
@@ -119,11 +111,30 @@ def test_an_instance_that_grows_resolves_it_then(chooser):
         ({"load_balancer": "acme_balancers:Last"}, True),
     ],
 )
-def test_it_is_planned_where_it_is_needed_or_asked_for(chooser, fields, planned):
+def test_the_coordination_is_planned_where_it_is_needed(router, fields, planned):
     config = fake_config(**{"load_balancer": "affinity", **fields})
     plan = PluginManager(discover=False).plan(config)
-    assert (plan.find("load_balancer") is not None) == planned
-    assert PluginManager(discover=False).plan(config, launcher=False).find("load_balancer") is None
+    assert (plan.find("coordination") is not None) == planned
+    assert PluginManager(discover=False).plan(config, launcher=False).find("coordination") is None
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_an_unknown_load_balancer_is_refused_before_anything_starts(router, size):
+    config = fake_config(load_balancer="afinity", data_parallel_size=size)
+    with pytest.raises(PluginNotFound, match="did you mean 'affinity'"):
+        PluginManager(discover=False).plan(config)
+
+
+def test_an_instance_that_grows_resolves_it_then(router):
+    """The plan of one engine names no coordination."""
+    config = fake_config(load_balancer="acme_balancers:Last")
+    coordination, record = build_coordination(config, PluginPlan())
+    assert record.name == "scale-out"
+    with (
+        zmq.Context() as context,
+        contextlib.closing(coordination.router(context, None, 0, 1)) as made,
+    ):
+        assert pick(made, 0, 1) == 1
 
 
 def test_a_choice_has_a_name_and_options():

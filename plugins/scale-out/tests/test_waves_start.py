@@ -14,8 +14,7 @@ from tenonry.errors import ConfigError, LaunchError
 from tenonry.interfaces.launcher import EngineSpec
 from tenonry.launch.supervise import Heartbeat
 from tenonry.messages import CoordinatorFacts, EngineZmqAddresses, HandshakeMetadata
-from tenonry.plugin.kinds import COORDINATIONS
-from tenonry.plugin.manager import PluginManager, resolve_point
+from tenonry.plugin.manager import PluginManager
 from tenonry_scale_out import waves
 from tenonry_scale_out.wave_messages import Endpoints
 from tenonry_testkit.fakes.model import FakeModelHooks
@@ -50,7 +49,9 @@ def test_what_cannot_work_is_said_before_a_model_is_loaded(
     )  # fmt: skip
     nowhere = f"ipc://{tmp_path}/x"
     endpoints = msgspec.json.encode(Endpoints(nowhere, nowhere, nowhere)).decode()
-    coordinator = CoordinatorFacts(resolve_point(COORDINATIONS, "waves")[1], endpoints)
+    coordinator = CoordinatorFacts(
+        manager.resolve("coordination", config.coordination, config), endpoints
+    )
     context: zmq.Context[Any] = zmq.Context()
     with pytest.raises(error, match=text) as caught:
         EngineLoop(

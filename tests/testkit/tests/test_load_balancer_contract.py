@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 from hypothesis import Phase
 
-from tenonry_testkit.fakes import TurnsBalancer
+from tenonry_testkit.fakes.load_balancer import TurnsBalancer
 from tenonry_testkit.load_balancer import LoadBalancerContract
 from tenonry_testkit.outcomes import failing_tests
 
@@ -21,7 +21,7 @@ class TestTurns(LoadBalancerContract):
 
 
 class TestByName(LoadBalancerContract):
-    load_balancer = "tenonry_testkit.fakes:TurnsBalancer"
+    load_balancer = "tenonry_testkit.fakes.load_balancer:TurnsBalancer"
     effort = 0.1
 
 

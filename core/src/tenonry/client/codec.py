@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tenonry.client.engine_link import EngineLink
-from tenonry.client.load_balancer import EngineChooser
+from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, TenonryError
 from tenonry.interfaces.plugin import PluginContext
 from tenonry.interfaces.request_codec import RequestCodec
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput
 from tenonry.outputs import FinishReason
 from tenonry.plugin.manager import build_plugin
+from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.serial import Frame
 
 Send = Callable[[EngineLink, EngineCoreRequest], None]
@@ -20,10 +21,8 @@ Send = Callable[[EngineLink, EngineCoreRequest], None]
 class EngineCodec:
     """Encodes requests for engines, and keeps the requests of each link."""
 
-    def __init__(self, chooser: EngineChooser) -> None:
-        self._codec: RequestCodec = build_plugin(
-            chooser.plan.get("request_codec"), PluginContext(chooser.config)
-        )
+    def __init__(self, config: EngineConfig, plan: PluginPlan) -> None:
+        self._codec: RequestCodec = build_plugin(plan.get("request_codec"), PluginContext(config))
         self.forget = self._codec.forget
 
     def encode(self, request: EngineCoreRequest, link: EngineLink) -> list[Frame]:

@@ -17,10 +17,10 @@ import zmq
 
 from tenonry.client.codec import EngineCodec
 from tenonry.client.engine_link import EngineLink
-from tenonry.client.load_balancer import EngineChooser
 from tenonry.client.ports import EnginePorts
+from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError, WireError
-from tenonry.interfaces.coordination import Coordination, LoadSource
+from tenonry.interfaces.coordination import RequestRouter
 from tenonry.interfaces.launcher import FIRST_STANDBY, Death
 from tenonry.messages import (
     ADD_HEADER,
@@ -32,7 +32,8 @@ from tenonry.messages import (
     UtilityCall,
     UtilityResult,
 )
-from tenonry.plugin.plan import import_target
+from tenonry.plugin.manager import build_coordination
+from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.keys import CurveKeys
 from tenonry.transport.serial import Decoder, Encoder
 from tenonry.transport.sockets import PORT_BYTES, Context, receive_frames
@@ -51,11 +52,13 @@ class CoreClient:
 
     def __init__(
         self,
-        chooser: EngineChooser,
+        config: EngineConfig,
+        plan: PluginPlan,
         on_death: Callable[[int, Death], None],
         curve: CurveKeys | None = None,
         *,
         recovers: bool = False,
+        index: int = 0,
         num_clients: int = 1,
     ) -> None:
         self.on_death = on_death
@@ -68,18 +71,19 @@ class CoreClient:
         self.recovers = recovers
         self.awaited: set[int] = set()
         self._parked: dict[int, EngineCoreRequest] = {}  # by handle
-        self._chooser = chooser
+        self._config = config
+        self._plan = plan
         self._calls: dict[tuple[EngineLink, int], asyncio.Future[Any]] = {}  # by number
         self._call_ids = itertools.count(1)
-        self.codec = EngineCodec(chooser)
+        self.codec = EngineCodec(config, plan)
         self._encoder = Encoder()
         self._decoder: Decoder[EngineCoreOutputs] = Decoder(EngineCoreOutputs)
         self._context: Context = zmq.Context()
         self.ports = EnginePorts(self._context, curve)
         self._curve = curve
-        self._coordinator: CoordinatorFacts | None = None
-        self._loads: LoadSource | None = None
-        self.num_clients = num_clients
+        self._router: RequestRouter | None = None
+        self._index = index
+        self._num_clients = num_clients
 
     # ------------------------------------------------------------------ engines
     def bind(self, input_address: str, output_address: str) -> tuple[str, str]:
@@ -96,19 +100,13 @@ class CoreClient:
         """Add engines that are ready; requests may go to them from now on."""
         for engine in facts:
             self.engines[engine.index] = EngineLink(engine)
-        if len(self.engines) > 1:
-            self._chooser.prepare()
-        if coordinator and coordinator != self._coordinator:
-            self._close_loads()
-            self._coordinator = coordinator
-            coordination: Coordination = import_target(coordinator.plugin)()
-            self._loads = coordination.load_source(
-                self._context, self._curve, coordinator.endpoints
+        if self._router is None and (coordinator or len(self.engines) > 1):
+            coordination, _ = build_coordination(self._config, self._plan)
+            self._router = coordination.router(
+                self._context, self._curve, self._index, self._num_clients
             )
-
-    def _close_loads(self) -> None:
-        if self._loads is not None:
-            self._loads.close()
+        if self._router and coordinator:
+            self._router.connect(coordinator.endpoints)
 
     def promote(self, standby: int, facts: EngineFacts) -> None:
         """A newcomer that stood by is the engine of these facts from now on. Its sockets keep their identity."""
@@ -182,10 +180,8 @@ class CoreClient:
         self.ports.unbind_unused()
         self.fail_calls(EngineDeadError(reason), link)
 
-    def load(self, index: int) -> int:
-        """Requests of an engine: the published number, or this front end's own times the number of front ends."""
-        own = len(self.engines[index].requests) * self.num_clients
-        return own if self._loads is None else max(own, self._loads.loads.get(index, 0))
+    def _num_requests(self, index: int) -> int:
+        return len(self.engines[index].requests)
 
     # ------------------------------------------------------------------ to the engines
     def add_requests(self, requests: Sequence[EngineCoreRequest]) -> None:
@@ -194,8 +190,6 @@ class CoreClient:
         Raises EngineDeadError, or RequestError for a field that no message can carry and an engine that is not there.
         """
         self.check_alive()
-        if self._loads is not None:
-            self._loads.refresh()
         index = self._choose(requests[0])
         if index is None:
             self._parked |= {request.handle: request for request in requests}
@@ -217,16 +211,16 @@ class CoreClient:
         return list(together.values())
 
     def _add(self, link: EngineLink, request: EngineCoreRequest) -> None:
-        wave = self._loads.wave if self._loads else 0
-        header = ADD_HEADER.pack(request.handle, link.epoch, wave)
+        tag = self._router.tag if self._router else 0
+        header = ADD_HEADER.pack(request.handle, link.epoch, tag)
         frames = self.codec.encode(request, link)
         try:
             self._send(link, RequestType.ADD, header, *frames)
         except EngineDeadError:
             if not self.recovers:  # else it goes on with the others of this engine
                 raise
-        if self._loads is not None:
-            self._loads.wake(link.index)
+        if self._router:
+            self._router.sent(link.index)
 
     @property
     def able(self) -> list[int]:
@@ -255,7 +249,9 @@ class CoreClient:
             )
         if rank is not None:
             able = [rank]
-        return self._chooser.pick(request, able, self.load)
+        if self._router is None:
+            return able[0]
+        return self._router.pick(request, able, self._num_requests)
 
     def abort_requests(self, handles: Sequence[int]) -> None:
         """End requests in their engines; a dead engine has ended them already."""
@@ -384,5 +380,6 @@ class CoreClient:
         self.dead = self.dead or "it was shut down"
         # When Python ends, the context no longer knows them and would wait.
         self.ports.close()
-        self._close_loads()
+        if self._router:
+            self._router.close()
         self._context.destroy(linger=0)

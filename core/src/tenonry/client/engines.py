@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from tenonry.client.core_client import CoreClient
-from tenonry.client.load_balancer import EngineChooser
 from tenonry.client.start import announce, engine_info, resolve_front_end
 from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
@@ -112,7 +111,8 @@ class OwnedEngines(Engines):
             self.fleets = Fleets(self.model, self._died, coordinated=coordinated)
             self.fleets.current = self.fleets.make(config, self.plan)
             self.client = CoreClient(
-                EngineChooser(config, self.plan),
+                config,
+                self.plan,
                 self.fleets.lost,
                 self.fleet.curve,
                 recovers=recovery.restarts(config),

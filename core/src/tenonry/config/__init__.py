@@ -247,6 +247,8 @@ class EngineConfig(Settings):
     """Launcher of engine processes."""
     engine_recovery: PluginChoice = _plugin("auto")
     """Reaction to engine failure; auto restarts engines where tenonry-recovery is installed, else fails streams."""
+    coordination: PluginChoice = _plugin("scale-out")
+    """Coordination of several engines, front ends or nodes."""
     load_balancer: PluginChoice = _plugin("affinity", alias="--load-balancing")
     """Load balancer over engines."""
     io_processor: PluginChoice | None = _plugin("text")

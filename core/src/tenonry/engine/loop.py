@@ -40,7 +40,7 @@ from tenonry.messages import (
 )
 from tenonry.outputs import FinishReason
 from tenonry.plugin.manager import build_plugin
-from tenonry.plugin.plan import PluginPlan, import_target
+from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.keys import keys_of
 from tenonry.transport.serial import Decoder, Encoder
 from tenonry.transport.sockets import Context
@@ -71,7 +71,9 @@ class EngineLoop:
         plan = PluginPlan.decode(spec.plan_text)
         self._companion: EngineCompanion | None = None
         if metadata.coordinator is not None:
-            coordination: Coordination = import_target(metadata.coordinator.plugin)()
+            coordination: Coordination = build_plugin(
+                metadata.coordinator.plugin, PluginContext(self.config)
+            )
             self._companion = coordination.companion(
                 context, spec, metadata, self.config, self._keeps_waiting
             )
@@ -223,7 +225,7 @@ class EngineLoop:
     def _add(self, client: int, frames: list[bytes]) -> None:
         if len(frames) < 3 or len(frames[1]) != ADD_HEADER.size:
             raise WireError(f"ADD needs a header of {ADD_HEADER.size} bytes and a body")
-        handle, epoch, wave = ADD_HEADER.unpack(frames[1])
+        handle, epoch, tag = ADD_HEADER.unpack(frames[1])
         try:
             request = self._ports.codec.decode(frames[2:], client)
             self._check_origin(client, handle, epoch, request)
@@ -239,7 +241,7 @@ class EngineLoop:
         refused = self.core.add_request(request)
         if refused is not None:
             self._send({client: EngineCoreOutputs(finished=[refused])})
-        self._arrived(wave)
+        self._arrived(tag)
 
     def _check_origin(
         self, client: int, handle: int, epoch: int, request: EngineCoreRequest
@@ -258,9 +260,9 @@ class EngineLoop:
         outcome = FinishedOutput(handle, FinishReason.ERROR, error=reason, code=code)
         self._send({client: EngineCoreOutputs(finished=[outcome])})
 
-    def _arrived(self, wave: int = 0) -> None:
+    def _arrived(self, tag: int = 0) -> None:
         if self._companion is not None and not self.core.held:
-            self._companion.on_request(wave)
+            self._companion.on_request(tag)
 
     # ------------------------------------------------------------------ ends
     def _keeps_waiting(self) -> bool:

@@ -1,18 +1,20 @@
-"""Coordination: load reports and common steps of several engines. Its parts run with the owner of the engines, in
-each engine and in each front end.
+"""Coordination: choice of the engine, load reports and common steps where there are several engines. Its parts run with
+the owner of the engines, in each engine and in each front end.
 
-A single front end with independent engines needs none. Several front ends do, and so do engines that step together.
+A single engine with one front end needs none. A single front end with independent engines has a router alone; several
+front ends, engines that step together and other nodes need the rest.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from tenonry.config import EngineConfig
 from tenonry.interfaces.launcher import Death, EngineSpec
-from tenonry.messages import HandshakeMetadata
+from tenonry.interfaces.plugin import Plugin, PluginContext
+from tenonry.messages import EngineCoreRequest, HandshakeMetadata
 from tenonry.transport.keys import CurveKeys
 from tenonry.transport.sockets import Context, Socket
 
@@ -49,8 +51,8 @@ class EngineCompanion(ABC):
         """Follow the orders that have arrived. Without `starts` the engine sleeps, and no common steps begin."""
 
     @abstractmethod
-    def on_request(self, wave: int = 0) -> None:
-        """A request arrived, sent in that wave, or a message that may have been one."""
+    def on_request(self, tag: int = 0) -> None:
+        """A request with this tag of its router arrived, or a message that may have been one."""
 
     @abstractmethod
     def on_step(self, engine: CoordinatedEngine) -> None:
@@ -61,23 +63,33 @@ class EngineCompanion(ABC):
         """Outputs were sent, or the engine is idle. Called once before the first step, too."""
 
 
-class LoadSource(ABC):
-    """Loads of all engines, as one front end knows them. Event loop; no method blocks.
+class RequestRouter(ABC):
+    """Chooses the engine of each request of one front end. Event loop; no method blocks.
 
-    `loads`: waiting and running requests by engine, of all front ends; empty where nothing is known. `wave`: number
-    that the next request carries.
+    `tag`: number that the next request carries to the companion of its engine.
     """
 
-    loads: dict[int, int]
-    wave: int = 0
+    tag: int = 0
 
     @abstractmethod
-    def refresh(self) -> None:
-        """Read what has arrived. Called before each request."""
+    def connect(self, endpoints: str) -> None:
+        """A coordinator is ready at these endpoints. Called for each start of engines that have one."""
 
     @abstractmethod
-    def wake(self, chosen: int) -> None:
-        """A request was sent to engine `chosen`; the others have to step with it, if they pause."""
+    def pick(
+        self,
+        request: EngineCoreRequest,
+        candidates: Sequence[int],
+        num_requests: Callable[[int], int],
+    ) -> int:
+        """Return one of the candidates, which ascend and are never empty.
+
+        `num_requests(index)`: requests of this front end on that engine. Raises EngineGenerateError or RequestError.
+        """
+
+    @abstractmethod
+    def sent(self, index: int) -> None:
+        """A request was sent to this engine."""
 
     @abstractmethod
     def close(self) -> None:
@@ -115,10 +127,8 @@ class NodeWatch(ABC):
         """Stop receiving. Idempotent."""
 
 
-class Coordination(ABC):
-    """Creates the parts. Found under one name by the owner of the engines, which passes the class on to the others."""
-
-    interface_version: ClassVar[int] = 1
+class Coordination(Plugin[PluginContext], ABC):
+    """Creates the parts, in each process that needs one."""
 
     @abstractmethod
     def start(
@@ -133,7 +143,7 @@ class Coordination(ABC):
         """Start the coordinator's process, `start_process(role, payload, pass_fds=…)`, and wait until it is ready.
 
         It binds at `address`, which may be a file or a free TCP port. `lockstep`: the engines step together.
-        Returns the endpoints for `companion` and `load_source`, as text. Raises LaunchError after `timeout` seconds.
+        Returns the endpoints for companions and routers, as text. Raises LaunchError after `timeout` seconds.
         """
 
     @abstractmethod
@@ -152,8 +162,10 @@ class Coordination(ABC):
         """
 
     @abstractmethod
-    def load_source(self, context: Context, curve: CurveKeys | None, endpoints: str) -> LoadSource:
-        """Return the load source of a front end."""
+    def router(
+        self, context: Context, curve: CurveKeys | None, index: int, num_front_ends: int
+    ) -> RequestRouter:
+        """Return the router of front end `index`, of `num_front_ends`. Raises PluginError."""
 
     @abstractmethod
     def watch_nodes(

@@ -20,8 +20,8 @@ import zmq
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
-from tenonry.info import ModelInfo, PluginRecord
-from tenonry.interfaces.coordination import Coordination, NodeWatch
+from tenonry.info import ModelInfo
+from tenonry.interfaces.coordination import NodeWatch
 from tenonry.interfaces.launcher import (
     FIRST_STANDBY,
     Death,
@@ -34,8 +34,7 @@ from tenonry.launch.devices import num_places
 from tenonry.launch.handshake import CoreEngine, Handshake, check_alike
 from tenonry.launch.supervise import STOP_TIMEOUT_S, Supervisor, describe_exit
 from tenonry.messages import CoordinatorFacts, EngineFacts, EngineZmqAddresses, HandshakeMetadata
-from tenonry.plugin.kinds import COORDINATIONS
-from tenonry.plugin.manager import build_plugin, resolve_point
+from tenonry.plugin.manager import build_coordination, build_plugin
 from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.folder import RunDirectory
 from tenonry.transport.keys import CurveKeys, read_keys
@@ -43,7 +42,6 @@ from tenonry.transport.sockets import Context, Socket, endpoint, make_socket, tc
 
 logger = logging.getLogger(__name__)
 COORDINATOR = "coordinator"
-COORDINATION = "waves"
 FORMER = "former "  # before the name of a process whose place another one took
 
 
@@ -93,14 +91,14 @@ class EngineFleet:
         host = self._launcher.host()
         num_local = config.data_parallel_size_local
         self._num_local = math.inf if num_local is None else num_local
-        self._coordination: tuple[type[Coordination], PluginRecord] | None = None
+        self._is_coordinated = coordinated or model.needs_lockstep
         self._nodes: NodeWatch | None = None
-        if coordinated or model.needs_lockstep:
-            self._coordination = resolve_point(COORDINATIONS, COORDINATION)
-        if self._num_local < config.data_parallel_size:
-            coordination: type[Coordination] = resolve_point(COORDINATIONS, COORDINATION)[0]
-            self._nodes = coordination().watch_nodes(self._lost_there, self._returned)
-        self.is_local = host is None and self._num_local >= config.data_parallel_size
+        has_nodes = self._num_local < config.data_parallel_size
+        if self._is_coordinated or has_nodes:
+            self._coordination = build_coordination(config, plan)
+        if has_nodes:
+            self._nodes = self._coordination[0].watch_nodes(self._lost_there, self._returned)
+        self.is_local = host is None and not has_nodes
         self._host = host or config.data_parallel_address
         keys = None if self.is_local or before else _keys(config, is_launched=host is not None)
         self.curve: CurveKeys | None = before.curve if before else keys
@@ -179,8 +177,8 @@ class EngineFleet:
         ]
         local = [engine for engine in engines if engine.local]
         remote = [engine.index for engine in engines if not engine.local]
-        if self._coordination and self.coordinator is None:
-            self.coordinator = self._start_coordinator(*self._coordination)
+        if self._is_coordinated and self.coordinator is None:
+            self.coordinator = self._start_coordinator()
         address = endpoint(socket)
         if self._nodes and self._is_running and remote:
             self._nodes.order(remote, address, self._config)
@@ -229,16 +227,15 @@ class EngineFleet:
             if name in names or (name == COORDINATOR and self.COORDINATOR not in self.dead)
         }
 
-    def _start_coordinator(
-        self, coordination: type[Coordination], plugin: PluginRecord
-    ) -> CoordinatorFacts:
+    def _start_coordinator(self) -> CoordinatorFacts:
         """Engines that join later connect to it as well, so its directory stays until it ends."""
         closing = contextlib.closing(self.run_directory())
         directory = self._coordinator_files.enter_context(closing)
         if self._model.needs_lockstep:
             self._rendezvous = self._config.expert_rendezvous or f"file://{directory.path}/experts"
         launch = functools.partial(self._helpers.start, COORDINATOR, removes=directory.path)
-        endpoints = coordination().start(
+        coordination, plugin = self._coordination
+        endpoints = coordination.start(
             launch,
             self.address(directory),
             lockstep=self._model.needs_lockstep,

@@ -168,16 +168,16 @@ def tenonry_get_engine_recovery(name: str, config: EngineConfig) -> str | None:
 
 
 @hookspec(firstresult=True)
-def tenonry_get_load_balancer(name: str, config: EngineConfig) -> str | None:
-    """Name the class of a load balancer, which chooses the engine of each request.
+def tenonry_get_coordination(name: str, config: EngineConfig) -> str | None:
+    """Name the class of a coordination, which joins several engines, front ends or nodes.
 
-    Called once where there are several engines, or where `--load-balancer` is given. Answer "module:Class", a subclass
-    of `tenonry.interfaces.load_balancer.LoadBalancer`, or None for a name that is not yours. For an exception see the
-    top of this page.
+    Called where there are several of them, or where `--load-balancer` is given. Answer "module:Class", a subclass of
+    `tenonry.interfaces.coordination.Coordination`, or None for a name that is not yours. For an exception see the top
+    of this page.
 
         @hookimpl
-        def tenonry_get_load_balancer(name, config):
-            return "acme.tenants:ByTenant" if name == "tenant" else None
+        def tenonry_get_coordination(name, config):
+            return "acme.mesh:Mesh" if name == "mesh" else None
     """
 
 

@@ -71,10 +71,10 @@ KINDS: dict[str, Kind] = {
             ray="tenonry-executor-ray",
         ),
         _kind(
-            "load_balancer",
-            "LoadBalancer",
-            "front end",
-            **dict.fromkeys(("affinity", "least-loaded", "round-robin"), "tenonry-scale-out"),
+            "coordination",
+            "Coordination",
+            "front end and engine",
+            **{"scale-out": "tenonry-scale-out"},
         ),
         _kind(
             "call_set",
@@ -93,12 +93,6 @@ KINDS: dict[str, Kind] = {
     )
 }
 
-# Joins several engines; each process loads the class that the owner of the engines found.
-COORDINATIONS = Point(
-    "tenonry.coordinations",
-    "tenonry.interfaces.coordination:Coordination",
-    {"waves": "tenonry-scale-out"},
-)
 HOOK_MODULES = Point("tenonry.plugins", kind="hook_module")
 # A context manager of the number of requests; it yields a function that takes how many have ended.
 PROGRESS_BARS = Point("tenonry.progress_bars", provider={"default": "tenonry-commands"})

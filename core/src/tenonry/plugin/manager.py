@@ -152,7 +152,7 @@ class PluginManager:
             config.data_parallel_size == 1
             and config.load_balancer == EngineConfig.model_fields["load_balancer"].default
         ):
-            kinds.remove("load_balancer")
+            kinds.remove("coordination")
         entries = []
         for kind in kinds:
             is_many = kind in {"stat_logger", "call_set"}
@@ -253,6 +253,14 @@ def build_plugin(record: PluginRecord, context: PluginContext) -> Any:
     context.options = load_options(record, plugin)
     with blamed(record, "its constructor"):
         return plugin(context)
+
+
+def build_coordination(config: EngineConfig, plan: PluginPlan) -> tuple[Any, PluginRecord]:
+    """The coordination and its record. The plan of a single engine names none: it is resolved here when others join."""
+    record = plan.find("coordination") or PluginManager(config.plugins).resolve(
+        "coordination", config.coordination, config
+    )
+    return build_plugin(record, PluginContext(config)), record
 
 
 @contextlib.contextmanager

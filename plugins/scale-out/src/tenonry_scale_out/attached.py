@@ -15,7 +15,6 @@ from typing import Any
 from tenonry import errors
 from tenonry.client.core_client import CoreClient
 from tenonry.client.engines import Engines
-from tenonry.client.load_balancer import EngineChooser
 from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, EngineDeadError, LaunchError, TenonryError, Unsupported
@@ -191,12 +190,13 @@ class AttachedEngines(Engines):
         self.count = attachment.count
         self.stats = StatForwarder(config, link)
         self._link = link
-        chooser = EngineChooser(config, self.plan, attachment.index)
         self.client = CoreClient(
-            chooser,
+            config,
+            self.plan,
             self._on_engine_dead,
             keys_of(attachment.curve_keys),
             recovers=attachment.recovers,
+            index=attachment.index,
             num_clients=attachment.count,
         )
         self._dead_engines: set[tuple[int, int]] = set()  # with their epochs

@@ -1,4 +1,4 @@
-"""The coordination `waves`: creates the coordinator's process, and its ends in engines and front ends."""
+"""The coordination `scale-out`: creates the coordinator's process, and its ends in engines and front ends."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import contextlib
 from collections.abc import Callable
 from socket import socketpair
 
-import msgspec
+from pydantic import BaseModel
 
 from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError
-from tenonry.interfaces.coordination import Coordination, EngineCompanion, LoadSource, NodeWatch
+from tenonry.interfaces.coordination import Coordination, EngineCompanion, NodeWatch, RequestRouter
 from tenonry.interfaces.launcher import Death, EngineSpec
 from tenonry.messages import HandshakeMetadata
+from tenonry.plugin.checks import load_options
+from tenonry.plugin.manager import blamed, resolve_point
 from tenonry.transport.keys import CurveKeys
 from tenonry.transport.sockets import Context
-from tenonry_scale_out.load_table import PublishedLoads
+from tenonry_scale_out.load_balancer import LOAD_BALANCERS
 from tenonry_scale_out.nodes import HeadlessNodes
-from tenonry_scale_out.wave_messages import Endpoints
+from tenonry_scale_out.router import BalancedRouter
 from tenonry_scale_out.waves import WaveCompanion
 
 COORDINATOR_ROLE = "tenonry_scale_out.coordinator:run_coordinator"
@@ -26,6 +28,13 @@ ANSWER_BYTES = 4096
 
 class WaveCoordination(Coordination):
     """One process receives the loads of all engines, publishes them, and decides when engines in lockstep pause."""
+
+    @classmethod
+    def check(cls, config: EngineConfig, options: BaseModel) -> None:
+        """Resolve the load balancer."""
+        found, record = resolve_point(LOAD_BALANCERS, config.load_balancer)
+        with blamed(record, "check"):
+            found.check(config, load_options(record, found))
 
     def start(
         self,
@@ -62,8 +71,10 @@ class WaveCoordination(Coordination):
     ) -> EngineCompanion:
         return WaveCompanion(context, spec, metadata, config, keeps_waiting)
 
-    def load_source(self, context: Context, curve: CurveKeys | None, endpoints: str) -> LoadSource:
-        return PublishedLoads(context, curve, msgspec.json.decode(endpoints, type=Endpoints))
+    def router(
+        self, context: Context, curve: CurveKeys | None, index: int, num_front_ends: int
+    ) -> RequestRouter:
+        return BalancedRouter(self.context.config, context, curve, index, num_front_ends)
 
     def watch_nodes(
         self, on_death: Callable[[int, Death], None], on_return: Callable[[int, Death], None]

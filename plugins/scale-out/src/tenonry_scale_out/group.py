@@ -14,7 +14,6 @@ from typing import Any
 
 from tenonry.client.core_client import CoreClient
 from tenonry.client.engines import CONNECT_TIMEOUT_S, Engines, OwnedEngines
-from tenonry.client.load_balancer import EngineChooser
 from tenonry.client.start import announce, engine_info, resolve_front_end
 from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
@@ -150,8 +149,7 @@ class JoinedEngines(Engines):
             self._address, self._keys, lambda reason: self._lost(self._index, Death(reason))
         )
         self.stats = StatManager(self._config, self.plan)
-        chooser = EngineChooser(self._config, self.plan)
-        self.client = JoinedClient(chooser, self._lost, self._keys)
+        self.client = JoinedClient(self._config, self.plan, self._lost, self._keys)
 
     # ------------------------------------------------------------------ start
     def start(self, events: EngineEvents) -> None:

@@ -1,4 +1,5 @@
-"""LoadBalancer: which of several engines a request goes to. Front end; each has one, called on its event loop.
+"""Interface of load balancers: the choice among several engines for a request. Front end; each has one, called on its
+event loop.
 
 A front end with a single engine builds none. A request with `data_parallel_rank` goes where it says, and no load
 balancer is asked.
@@ -12,6 +13,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from tenonry.interfaces.plugin import Plugin, PluginContext
 from tenonry.messages import EngineCoreRequest
+from tenonry.plugin import Point
 
 
 @dataclass(slots=True)
@@ -43,3 +45,12 @@ class LoadBalancer(Plugin[LoadBalancerContext], ABC):
 
         `load(index)` counts the requests of that engine, waiting and running, of all front ends.
         """
+
+
+LOAD_BALANCERS = Point(
+    "tenonry.load_balancers",
+    LoadBalancer,
+    dict.fromkeys(
+        ("affinity", "least-loaded", "prefill-decode", "round-robin"), "tenonry-scale-out"
+    ),
+)

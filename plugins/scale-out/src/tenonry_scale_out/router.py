@@ -1,55 +1,88 @@
-"""Asks the load balancer where a request goes, and names it when it fails. Front end."""
+"""The router of one front end: the load balancer chooses, by the loads of all engines. Front end, event loop."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineGenerateError, PluginFault
-from tenonry.info import PluginRecord
-from tenonry.interfaces.load_balancer import LoadBalancer, LoadBalancerContext
+from tenonry.interfaces.coordination import RequestRouter
 from tenonry.messages import EngineCoreRequest
-from tenonry.plugin.manager import PluginManager, blamed, build_plugin
-from tenonry.plugin.plan import PluginPlan
+from tenonry.plugin.manager import blamed, build_plugin, resolve_point
+from tenonry.transport.keys import CurveKeys
+from tenonry.transport.sockets import Context
+from tenonry_scale_out.load_balancer import LOAD_BALANCERS, LoadBalancer, LoadBalancerContext
+from tenonry_scale_out.load_table import PublishedLoads
+from tenonry_scale_out.wave_messages import Endpoints
 
 
-class EngineChooser:
-    """The load balancer of one front end, built once there is a choice. `index`: the number of the front end."""
+class BalancedRouter(RequestRouter):
+    """The load balancer of front end `index`, and the loads that the coordinator publishes, if there is one.
 
-    def __init__(self, config: EngineConfig, plan: PluginPlan, index: int = 0) -> None:
-        self.config = config
-        self.plan = plan
-        self._seed = config.seed + index
-        self._built: tuple[LoadBalancer, PluginRecord] | None = None
+    Raises PluginError for a load balancer that cannot be built.
+    """
 
-    def prepare(self) -> tuple[LoadBalancer, PluginRecord]:
-        """Build the load balancer if there is none yet. Raises PluginError.
+    def __init__(
+        self,
+        config: EngineConfig,
+        context: Context,
+        curve: CurveKeys | None,
+        index: int,
+        num_front_ends: int,
+    ) -> None:
+        self._context = context
+        self._curve = curve
+        self._num_front_ends = num_front_ends
+        _, self._record = resolve_point(LOAD_BALANCERS, config.load_balancer)
+        self._balancer: LoadBalancer = build_plugin(
+            self._record, LoadBalancerContext(config, seed=config.seed + index)
+        )
+        self._loads: PublishedLoads | None = None
+        self._endpoints = ""
 
-        The plan of a single engine does not name one: it is resolved here when engines are added.
-        """
-        if self._built is None:
-            config = self.config
-            record = self.plan.find("load_balancer")
-            if record is None:
-                manager = PluginManager(config.plugins)
-                record = manager.resolve("load_balancer", config.load_balancer, config)
-            context = LoadBalancerContext(config, seed=self._seed)
-            self._built = (build_plugin(record, context), record)
-        return self._built
+    def connect(self, endpoints: str) -> None:
+        if endpoints == self._endpoints:
+            return
+        self.close()
+        self._endpoints = endpoints
+        self._loads = PublishedLoads(
+            self._context, self._curve, msgspec.json.decode(endpoints, type=Endpoints)
+        )
+        self.tag = 0
 
     def pick(
-        self, request: EngineCoreRequest, candidates: Sequence[int], load: Callable[[int], int]
+        self,
+        request: EngineCoreRequest,
+        candidates: Sequence[int],
+        num_requests: Callable[[int], int],
     ) -> int:
-        """One of the candidates. Raises EngineGenerateError, with the plugin named, if the load balancer fails."""
+        if self._loads is not None:
+            self._loads.refresh()
+            self.tag = self._loads.wave
         if len(candidates) == 1:
             return candidates[0]
-        balancer, record = self.prepare()
+
+        def load(index: int) -> int:
+            """The published number, or this front end's own times the number of front ends."""
+            own = num_requests(index) * self._num_front_ends
+            return own if self._loads is None else max(own, self._loads.loads.get(index, 0))
+
         try:
-            with blamed(record, "pick"):
-                chosen = balancer.pick(request, candidates, load)
+            with blamed(self._record, "pick"):
+                chosen = self._balancer.pick(request, candidates, load)
                 if chosen not in candidates:
                     text = f"it answered {chosen!r}, which is none of {list(candidates)}"
                     raise ValueError(text)
         except PluginFault as fault:
             raise EngineGenerateError(str(fault), request_id=request.request_id) from fault
         return chosen
+
+    def sent(self, index: int) -> None:
+        if self._loads is not None:
+            self._loads.wake(index)
+
+    def close(self) -> None:
+        if self._loads is not None:
+            self._loads.close()

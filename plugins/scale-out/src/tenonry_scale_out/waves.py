@@ -94,15 +94,15 @@ class WaveCompanion(EngineCompanion):
                 self._wave = order.wave
                 self.must_step = starts
 
-    def on_request(self, wave: int = 0) -> None:
-        """A request of `wave` arrived. The other engines may have been woken for it, so this one steps as well, even
-        if the request was refused or could not be read.
+    def on_request(self, tag: int = 0) -> None:
+        """A request of the wave `tag` arrived. The other engines may have been woken for it, so this one steps as well,
+        even if the request was refused or could not be read.
 
         The request may know of a newer wave, or its front end may not know yet that this engine's is newer.
         """
-        if self._lockstep and not self.must_step and wave <= self._wave:
+        if self._lockstep and not self.must_step and tag <= self._wave:
             self._report(WaveStart(self._wave, self.index))
-        self._wave = max(self._wave, wave)
+        self._wave = max(self._wave, tag)
         self.must_step = self._lockstep
 
     def on_send(self, engine: CoordinatedEngine) -> None:

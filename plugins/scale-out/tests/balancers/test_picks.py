@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tenonry.config import EngineConfig
 from tenonry.errors import PluginError
-from tenonry.interfaces.load_balancer import LoadBalancer, LoadBalancerContext
 from tenonry.messages import EngineCoreRequest
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import Adapter
@@ -27,6 +26,7 @@ from tenonry_scale_out.balancers.affinity import (
 from tenonry_scale_out.balancers.least_loaded import LeastLoaded
 from tenonry_scale_out.balancers.prefill_decode import PrefillDecode
 from tenonry_scale_out.balancers.round_robin import RoundRobin
+from tenonry_scale_out.load_balancer import LoadBalancer, LoadBalancerContext
 
 ENGINES = [0, 1, 2, 3]
 

@@ -21,9 +21,9 @@ import numpy as np
 from hypothesis import Phase
 
 from tenonry.config import EngineConfig
-from tenonry.interfaces.load_balancer import LoadBalancer, LoadBalancerContext
 from tenonry.messages import EngineCoreRequest
 from tenonry.sampling_params import SamplingParams
+from tenonry_scale_out.load_balancer import LOAD_BALANCERS, LoadBalancer, LoadBalancerContext
 from tenonry_testkit.search import PHASES, search
 from tenonry_testkit.targets import resolve_target
 from tenonry_testkit.wall_clock import WallClockTrap
@@ -84,7 +84,7 @@ class LoadBalancerContract:
     # ------------------------------------------------------------------ tools, for tests of your own
     def build(self, seed: int = 0) -> LoadBalancer:
         """A fresh load balancer, as the kernel builds it."""
-        cls, options, _ = resolve_target("load_balancer", self.load_balancer, self.options)
+        cls, options, _ = resolve_target(LOAD_BALANCERS, self.load_balancer, self.options)
         config = EngineConfig(model="fake", **self.config)
         made: LoadBalancer = cls(LoadBalancerContext(config, options=options, seed=seed))
         return made
@@ -166,7 +166,7 @@ class LoadBalancerContract:
     def test_unrelated_requests_spread_over_idle_engines(self) -> None:
         """Each engine receives a quarter of an equal share at least; an unfair balancer documents its preference."""
         if not self.fair:
-            cls, _, name = resolve_target("load_balancer", self.load_balancer, self.options)
+            cls, _, name = resolve_target(LOAD_BALANCERS, self.load_balancer, self.options)
             assert inspect.getdoc(cls), f"{name} is not fair: say in its docstring what it prefers"
             return
         for num_engines in (2, 3, MAX_ENGINES):

@@ -27,7 +27,7 @@ def served_config(**values: Any) -> EngineConfig:
         {
             "model": "fake", "executor": f"{FAKES}:InstantExecutor", "scheduler": f"{FAKES}:ReferenceScheduler",
             "worker": {"name": f"{FAKES}:FakeWorker", "options": {"delay_s": 0.002}},
-            "io_processor": f"{FAKES}:ByteIOProcessor", "load_balancer": f"{FAKES}:TurnsBalancer",
+            "io_processor": f"{FAKES}:ByteIOProcessor", "load_balancer": f"{FAKES}.load_balancer:TurnsBalancer",
             "plugins": {"allow": ["fake-model"]},
             "max_model_len": LENGTH, "max_num_seqs": 64, "max_num_batched_tokens": 1024, **values,
         },

@@ -15,37 +15,41 @@ from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import Plugin
 from tenonry.plugin.checks import check_plugin, load_options
 from tenonry.plugin.kinds import KINDS
-from tenonry.plugin.manager import PluginManager
+from tenonry.plugin.manager import PluginManager, resolve_point
 from tenonry.plugin.plan import load_class
+from tenonry.point import Point
 
 
 def resolve_target(
-    kind: str,
+    kind: str | Point,
     target: str | type[Plugin] | None,
     options: dict[str, Any] | None = None,
     config: EngineConfig | None = None,
 ) -> tuple[Any, BaseModel, str]:
-    """(class, validated options, name) of a plugin of one of the kernel's kinds, which `config` has to suit.
+    """(class, validated options, name) of a plugin of one of the kernel's kinds, which `config` has to suit, or of a
+    point.
 
     Raises PluginError for targets that the kernel would reject, and TypeError for a suite without a target.
     """
+    point = KINDS[kind] if isinstance(kind, str) else kind
     if target is None:
         raise TypeError(
-            f'this suite does not say what it tests; add the line:  {kind} = "my_package:MyClass"'
+            f'this suite does not say what it tests; add the line:  {point.kind} = "my_package:MyClass"'
         )
     if isinstance(target, str):
-        entry = PluginManager(discover=False).resolve(
-            kind,
-            PluginChoice(name=target, options=options or {}),
-            config or EngineConfig(model="fake"),
-        )
+        choice = PluginChoice(name=target, options=options or {})
+        if isinstance(kind, str):
+            manager = PluginManager(discover=False)
+            entry = manager.resolve(kind, choice, config or EngineConfig(model="fake"))
+        else:
+            _, entry = resolve_point(kind, choice)
         cls: Any = load_class(entry)
         return cls, load_options(entry, cls), target
     entry = PluginRecord(
-        kind=kind,
+        kind=point.kind,
         name=target.__name__,
         target=f"{target.__module__}:{target.__qualname__}",
         options=options or {},
     )
-    check_plugin(target, entry, KINDS[kind])
+    check_plugin(target, entry, point)
     return target, load_options(entry, target), target.__name__

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from pydantic import Field
 
-from tenonry.interfaces.load_balancer import LoadBalancer, LoadBalancerContext
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.messages import EngineCoreRequest
 from tenonry_scale_out.balancers.least_loaded import LeastLoaded
+from tenonry_scale_out.load_balancer import LoadBalancer, LoadBalancerContext
 
 CHUNK_TOKENS = 16
 MAX_CHUNKS = 1024

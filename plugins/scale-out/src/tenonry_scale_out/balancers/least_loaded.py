@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from tenonry.interfaces.load_balancer import LoadBalancer, LoadBalancerContext
 from tenonry.messages import EngineCoreRequest
+from tenonry_scale_out.load_balancer import LoadBalancer, LoadBalancerContext
 
 
 class LeastLoaded(LoadBalancer):

@@ -8,14 +8,12 @@ from typing import Any, cast
 from pydantic import BaseModel, Field
 
 from tenonry.config import EngineConfig, PluginChoice
-from tenonry.interfaces.load_balancer import LoadBalancer, LoadBalancerContext
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.messages import EngineCoreRequest
 from tenonry.plugin.checks import load_options
-from tenonry.plugin.kinds import KINDS
 from tenonry.plugin.manager import blamed, build_plugin, resolve_point
+from tenonry_scale_out.load_balancer import LOAD_BALANCERS, LoadBalancer, LoadBalancerContext
 
-POINT = KINDS["load_balancer"]
 WANTS_OFFER = "do_remote_decode"  # in kv_transfer_params: another engine will decode
 
 
@@ -49,7 +47,7 @@ class PrefillDecode(LoadBalancer):
     @classmethod
     def check(cls, config: EngineConfig, options: BaseModel) -> None:
         choice = cast("PrefillDecodeOptions", options).choice
-        found, record = resolve_point(POINT, choice)
+        found, record = resolve_point(LOAD_BALANCERS, choice)
         with blamed(record, "check"):
             found.check(config, load_options(record, found))
 
@@ -59,7 +57,7 @@ class PrefillDecode(LoadBalancer):
         if not isinstance(options, PrefillDecodeOptions):
             options = PrefillDecodeOptions()
         self._first = options.prefill_engines
-        _, record = resolve_point(POINT, options.choice)
+        _, record = resolve_point(LOAD_BALANCERS, options.choice)
         self._balancer: LoadBalancer = build_plugin(
             record, LoadBalancerContext(context.config, seed=context.seed)
         )

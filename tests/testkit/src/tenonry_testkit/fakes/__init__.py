@@ -7,7 +7,6 @@ from tenonry_testkit.fakes.clock import VirtualClock
 from tenonry_testkit.fakes.connector import MemoryConnector
 from tenonry_testkit.fakes.executor import InstantExecutor, NoFeedbackExecutor
 from tenonry_testkit.fakes.io_processor import ByteIOProcessor
-from tenonry_testkit.fakes.load_balancer import TurnsBalancer
 from tenonry_testkit.fakes.request_codec import KeepingCodec
 from tenonry_testkit.fakes.scheduler import ReferenceScheduler
 from tenonry_testkit.fakes.stat_logger import RecordingStatLogger
@@ -26,6 +25,5 @@ __all__ = [
     "ReferenceScheduler",
     "SimpleBlocks",
     "TokenModel",
-    "TurnsBalancer",
     "VirtualClock",
 ]

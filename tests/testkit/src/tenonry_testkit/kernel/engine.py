@@ -33,7 +33,7 @@ def fake_config(**values: Any) -> EngineConfig:
         {
             "model": "fake", "executor": f"{FAKES}:InstantExecutor", "scheduler": f"{FAKES}:ReferenceScheduler",
             "worker": f"{FAKES}:FakeWorker", "io_processor": f"{FAKES}:ByteIOProcessor",
-            "load_balancer": f"{FAKES}:TurnsBalancer", "max_num_seqs": 4,
+            "load_balancer": f"{FAKES}.load_balancer:TurnsBalancer", "max_num_seqs": 4,
             "max_num_batched_tokens": 16, "max_model_len": 64, "max_round_tokens": 1, **values,
         },
         use_environment=False,
