@@ -16,6 +16,7 @@ from tenonry.plugin.manager import PluginManager, build_coordination
 from tenonry.plugin.plan import PluginPlan
 from tenonry_scale_out.router import BalancedRouter
 from tenonry_testkit.kernel.engine import fake_config, request
+from tenonry_testkit.plugins import TmpPlugins
 
 BALANCERS = """
 from tenonry.errors import RequestError
@@ -48,10 +49,11 @@ class Broken(Last):
 
 
 @pytest.fixture
-def router(site) -> Iterator[Any]:
+def router(tmp_path) -> Iterator[Any]:
     """Build the router of a front end with one of these load balancers."""
-    site.install("acme", version="2", modules={"acme_balancers.py": BALANCERS})
-    with zmq.Context() as context:
+    site = TmpPlugins(tmp_path / "site", see_installed=True)
+    with site, zmq.Context() as context:
+        site.distribution("acme", "2", modules={"acme_balancers": BALANCERS})
 
         def make(name: str, index: int = 0) -> BalancedRouter:
             config = fake_config(load_balancer=f"acme_balancers:{name}", seed=5)
