@@ -134,14 +134,9 @@ class TestDerived:
             ("0,1", {}, True),
             ("0,1", {"device": "cpu"}, False),
             ("", {"device": "cuda:1"}, True),
-            ("", {"executor": "ray"}, True),
-            ("", {"launcher": "ray"}, True),
-            ("", {"data_parallel_size": 2, "data_parallel_size_local": 1}, True),
         ],
     )
-    def test_gpus_may_be_here_or_where_this_node_cannot_look(
-        self, monkeypatch, visible, values, expected
-    ):
+    def test_gpus_are_those_of_this_node(self, monkeypatch, visible, values, expected):
         monkeypatch.setenv(VARIABLE, visible)
         assert config(**values).may_use_gpus is expected
 

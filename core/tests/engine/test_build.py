@@ -11,6 +11,7 @@ import pytest
 from tenonry.config import PluginChoice
 from tenonry.engine import build
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault
+from tenonry.gpus import VARIABLE
 from tenonry.interfaces.kv_connector import KVConnectorRole
 from tenonry.plugin import Point
 from tenonry.version import __version__
@@ -28,6 +29,9 @@ def faulty(**parts: Any) -> dict[str, Any]:
         }
         for kind, options in parts.items()
     }
+
+
+DISTANT = "tenonry_testkit.kernel.launch_roles:DistantExecutor"
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +79,21 @@ def test_the_failure_callback_reaches_the_engine():
 def test_without_a_callback_a_failure_is_logged(caplog):
     make_core().executor.fail("rank 1 died")
     assert "the executor failed: rank 1 died" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("executor", "values", "budget"),
+    [
+        ("tenonry_testkit.fakes:InstantExecutor", {}, 512 + 4),
+        (DISTANT, {}, 2048),
+        (DISTANT, {"device": "cpu"}, 512 + 4),
+        (DISTANT, {"max_num_batched_tokens": 9}, 9),
+    ],
+)
+def test_nodes_that_cannot_be_inspected_may_have_gpus(monkeypatch, executor, values, budget):
+    monkeypatch.setenv(VARIABLE, "")
+    core = make_core(executor=executor, **{"max_num_batched_tokens": None, **values})
+    assert core.parts.config.step_token_budget == budget
 
 
 class TestCache:

@@ -25,11 +25,15 @@ PATIENCE_S = 60.0  # for hangs: Ray starts processes while other tests run
 RAY_ENDED_IT = 1  # the status of a process in which a thread called Ray as it disconnected
 
 
-def plan(version="0.1.0", distribution="tenonry-executor-ray"):
-    entry = PluginRecord(
+INSTANT = "tenonry_testkit.fakes:InstantExecutor"
+RAY = "tenonry_executor_ray.executor:RayExecutor"
+
+
+def plan(version="0.1.0", distribution="tenonry-executor-ray", executor=INSTANT):
+    launcher = PluginRecord(
         kind="launcher", name="ray", target="x:Y", distribution=distribution, version=version
     )
-    return PluginPlan((entry,))
+    return PluginPlan((launcher, PluginRecord(kind="executor", name="any", target=executor)))
 
 
 def specs(count, *, plan_text=None, first=0, **told):
@@ -267,8 +271,9 @@ def test_too_few_resources_are_counted(connection, launcher, wait_for, engines, 
         lambda: everything <= connection.available_resources().items(),
         "the return of what others had reserved",
     )
+    plan_text = plan(executor=RAY if "executor" in config else INSTANT).encode()
     with pytest.raises(ConfigError, match=text):
-        launcher(engines, config=config).start(specs(engines))
+        launcher(engines, config=config).start(specs(engines, plan_text=plan_text))
     assert groups_in_use() == set()
 
 

@@ -15,9 +15,11 @@ import pytest
 
 from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError
+from tenonry.info import PluginRecord
 from tenonry.interfaces.executor import ExecutorContext
 from tenonry.interfaces.launcher import EngineSpec, LauncherContext
 from tenonry.kv_cache import KVCacheConfig
+from tenonry.plugin.plan import PluginPlan
 from tenonry.step import SchedulerOutput
 from tenonry_executor_ray.executor import RayExecutor
 from tenonry_executor_ray.launcher import RayLauncher
@@ -28,6 +30,10 @@ from tenonry_testkit.fakes.worker import FakeWorker, FakeWorkerOptions
 pytestmark = [pytest.mark.timeout(200), pytest.mark.usefixtures("no_actor_left")]
 PATIENCE_S = 60.0  # for hangs: Ray starts processes while other tests run
 SECOND_ADDRESS = "127.0.0.2"
+EXECUTOR = PluginRecord(
+    kind="executor", name="instant", target="tenonry_testkit.fakes:InstantExecutor"
+)
+PLAN = PluginPlan((EXECUTOR,))
 
 
 def specs(count):
@@ -37,7 +43,7 @@ def specs(count):
             local_rank=index,
             handshake_address="tcp://127.0.0.1:1",
             config_text="{}",
-            plan_text='{"entries": []}',
+            plan_text=PLAN.encode(),
             model_text="{}",
         )
         for index in range(count)

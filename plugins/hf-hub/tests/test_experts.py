@@ -9,6 +9,7 @@ from tenonry.errors import ConfigError
 from tenonry_hf_hub import hooks
 from tenonry_hf_hub.experts import check_rendezvous
 
+DISTANT = "tenonry_testkit.kernel.launch_roles:DistantLauncher"
 SPREAD = {"enable_expert_parallel": True, "data_parallel_size": 2}
 MEETING = "tcp://10.0.0.1:29551"
 
@@ -38,7 +39,7 @@ def test_engines_step_together_where_they_share_experts(model_folder, settings, 
             "only engines that share experts",
         ),
         (SPREAD | {"data_parallel_size_local": 1}, "add --expert-rendezvous tcp://HOST:PORT"),
-        (SPREAD | {"launcher": "ray"}, "add --expert-rendezvous tcp://HOST:PORT"),
+        (SPREAD | {"launcher": DISTANT}, "add --expert-rendezvous tcp://HOST:PORT"),
         (SPREAD | {"data_parallel_rank": 1}, "data_parallel_rank=1 is one of them; only"),
         *(
             (SPREAD | {"expert_rendezvous": text}, "it must be tcp://HOST:PORT, with the address")

@@ -259,6 +259,9 @@ class TestWhoJoins:
             starts[1].result()
 
 
+DISTANT = "tenonry_testkit.kernel.launch_roles:DistantLauncher"
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -271,7 +274,7 @@ class TestWhoJoins:
         ({"data_parallel_rank": 0, "expert_rendezvous": ""}, "needs --expert-rendezvous, too"),
         ({"data_parallel_size_local": 2}, "leave out --data-parallel-size-local"),
         ({"data_parallel_start_rank": 1}, "leave out --data-parallel-size-local"),
-        ({"launcher": "ray"}, "launcher=ray with data_parallel_rank=1"),
+        ({"launcher": DISTANT}, "DistantLauncher with data_parallel_rank=1"),
     ],
 )
 def test_what_is_missing_is_named(values, words):

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Callable
 
-from tenonry.config import EngineConfig
+from tenonry.config import STEP_TOKENS, EngineConfig
 from tenonry.engine.kv_plan import plan_kv_cache
 from tenonry.engine.validator import StepValidator
 from tenonry.info import ModelInfo
@@ -67,6 +67,8 @@ def build_engine(
     or the error of the worker that could not load.
     """
     logger.info("engine %d of tenonry %s: %s", engine_index, __version__, config.describe())
+    if not load_class(plan.get("executor")).is_local:
+        config = _for_remote_ranks(config)
     context = _executor_context(config, model, plan, engine_index)
     context.starter = starter
     executor: Executor = build_plugin(plan.get("executor"), context)
@@ -110,6 +112,14 @@ def build_engine(
         scheduler,
         StepValidator(scheduler_context) if config.validate_scheduler else None,
     )
+
+
+def _for_remote_ranks(config: EngineConfig) -> EngineConfig:
+    """Nodes that this one cannot inspect may have GPUs, so steps are as long as there."""
+    if config.device != "auto" or config.max_num_batched_tokens is not None:
+        return config
+    budget = max(STEP_TOKENS, config.max_num_seqs)
+    return config.model_copy(update={"max_num_batched_tokens": budget})
 
 
 def _initialize_kv_cache(executor: Executor, context: ExecutorContext) -> KVCacheConfig:

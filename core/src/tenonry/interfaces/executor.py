@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
@@ -45,12 +45,14 @@ class Executor(Plugin[ExecutorContext], ABC):
 
     `max_concurrent_batches` (asked after `initialize`): steps that may be in flight. `feeds_back_tokens`: a row may be
     scheduled again before its sampled token is known (an executor may set it for itself, once, in its constructor).
+    `is_local`: all ranks run on the node of their engine.
     `capabilities`: what `call` supports, as its workers declare, "lora" only where `max_loras` is not 0.
     `runs_elsewhere`: `execute_model` only sends the step to other processes, so the engine checks it against the
     scheduler's contract meanwhile, and not before. `starts_ranks`: the ranks are children of the engine, from the
     `starter` of the context.
     """
 
+    is_local: ClassVar[bool] = True
     feeds_back_tokens: bool = True
     runs_elsewhere: bool = False
     starts_ranks: bool = False

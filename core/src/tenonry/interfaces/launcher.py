@@ -63,9 +63,11 @@ class Launcher(Plugin[LauncherContext], ABC):
     Engines are named by `engine_name`. The devices that one sees are the launcher's affair, and stand in the
     environment of its process. Methods may be called from any thread, one at a time.
 
-    `supports_replacement`: an engine may take the name of another one (`rename`), as standbys and replacements do.
+    `is_local`: all engines run on this node. `supports_replacement`: an engine may take the name of another one
+    (`rename`), as standbys and replacements do.
     """
 
+    is_local: ClassVar[bool] = True
     supports_replacement: ClassVar[bool] = False
 
     def host(self) -> str | None:

@@ -27,6 +27,7 @@ class RayExecutor(Executor):
     """Connects to the cluster when it starts. Raises ConfigError when the cluster has no room for the ranks."""
 
     Options = RayExecutorOptions
+    is_local = False
     runs_elsewhere = True
 
     def __init__(self, context: ExecutorContext) -> None:

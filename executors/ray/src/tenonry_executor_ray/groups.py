@@ -14,7 +14,9 @@ from ray.util.placement_group import PlacementGroup
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError
 from tenonry.interfaces.launcher import EngineSpec
+from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry_executor_ray import placement
+from tenonry_executor_ray.executor import RayExecutor
 from tenonry_executor_ray.options import RayLauncherOptions
 
 
@@ -36,7 +38,7 @@ class EngineGroups:
         self._config = config
         self._options = options
         self._own_address = own_address
-        self.ranks_are_actors = config.executor.name.rpartition(":")[2] in {"ray", "RayExecutor"}
+        self.ranks_are_actors = False  # until `provide` knows the executor
 
     @cached_property
     def gpu(self) -> bool:
@@ -45,6 +47,8 @@ class EngineGroups:
 
     def provide(self, specs: Sequence[EngineSpec]) -> list[EngineGroup]:
         """One group per engine, all reserved. Raises ConfigError, and leaves nothing behind."""
+        executor = PluginPlan.decode(specs[0].plan_text).get("executor")
+        self.ranks_are_actors = issubclass(load_class(executor), RayExecutor)
         if self._options.placement_group:
             return self._given(specs)
         return self._create(specs)

@@ -17,6 +17,7 @@ class RayLauncher(Launcher):
     """One actor per engine, in a placement group of its own; the engine is the actor's child process."""
 
     Options = RayLauncherOptions
+    is_local = False
 
     def __init__(self, context: LauncherContext) -> None:
         super().__init__(context)

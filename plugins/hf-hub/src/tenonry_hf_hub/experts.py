@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError
+from tenonry.plugin.manager import PluginManager
+from tenonry.plugin.plan import load_class
 
 
 def is_spread(config: EngineConfig) -> bool:
@@ -54,7 +56,8 @@ def _is_tcp(text: str) -> bool:
 def _has_several_nodes(config: EngineConfig) -> bool:
     """Seen from the first node; the others receive the rendezvous from it."""
     local = config.data_parallel_size_local
-    if config.launcher.name != "process":
+    launcher = PluginManager(config.plugins).resolve("launcher", config.launcher, config)
+    if not load_class(launcher).is_local:
         return True
     return (
         local is not None

@@ -22,7 +22,8 @@ from tenonry.interfaces.launcher import Death, Launcher, LauncherContext
 from tenonry.interfaces.recovery import EngineEvents
 from tenonry.launch.supervise import STOP_TIMEOUT_S, describe_exit
 from tenonry.messages import CoordinatorFacts, EngineFacts, EngineZmqAddresses
-from tenonry.plugin.manager import build_plugin
+from tenonry.plugin.manager import PluginManager, build_plugin
+from tenonry.plugin.plan import load_class
 from tenonry.transport.folder import RunDirectory
 from tenonry.transport.keys import read_keys
 from tenonry.transport.sockets import tcp_address
@@ -82,7 +83,8 @@ def check_group(config: EngineConfig) -> None:
             f"data_parallel_rank={rank} is one engine of this server; leave out --data-parallel-size-local and "
             "--data-parallel-start-rank"
         )
-    if config.launcher.name != "process":
+    launcher = PluginManager(config.plugins).resolve("launcher", config.launcher, config)
+    if not load_class(launcher).is_local:
         raise ConfigError(
             f"launcher={config.launcher.name} with data_parallel_rank={rank}: the engine of each server runs on its "
             "own node; leave out --launcher"

@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from tenonry.info import ModelInfo
+from tenonry.launch.process import ProcessLauncher
 from tenonry_testkit.fakes.executor import InstantExecutor
 from tenonry_testkit.fakes.worker import FakeWorker
 
@@ -29,9 +30,16 @@ class ImportingWorker(FakeWorker):
 
 
 class DistantExecutor(InstantExecutor):
-    """As one whose ranks are in other processes."""
+    """As one whose ranks are in other processes, which may be on other nodes."""
 
+    is_local = False
     runs_elsewhere = True
+
+
+class DistantLauncher(ProcessLauncher):
+    """As one that starts engines on other nodes."""
+
+    is_local = False
 
 
 def sleep(payload: Mapping[str, str]) -> int:
