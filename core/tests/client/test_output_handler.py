@@ -13,7 +13,7 @@ import pytest
 
 from tenonry.client.admission import Admission
 from tenonry.client.input_processor import InputProcessor
-from tenonry.client.output_handler import CHUNK_SIZE, OutputHandler
+from tenonry.client.output_handler import OutputHandler
 from tenonry.client.output_processor import OutputProcessor
 from tenonry.config import EngineConfig
 from tenonry.messages import EngineCoreOutputs, FinishedOutput
@@ -60,12 +60,12 @@ def frame(handle: int, token_id: int, logprobs_for: int | None = None) -> Engine
     )
 
 
-def listening(client: Client, outputs: OutputProcessor) -> OutputHandler:
+def listening(client: Client, outputs: OutputProcessor, **settings: Any) -> OutputHandler:
     """A handler that listens on the running loop."""
     engines: Any = SimpleNamespace(
         client=client, stats=SimpleNamespace(enabled=False), listen=lambda *_: None
     )
-    admission = Admission(EngineConfig(model="fake"), outputs, engines)
+    admission = Admission(EngineConfig(model="fake", **settings), outputs, engines)
     handler = OutputHandler(engines, outputs, admission)
     handler.listen()
     return handler
@@ -99,8 +99,9 @@ def test_streams_move_between_frames_with_the_logprobs_of_prompts(with_logprobs,
     client.close()
 
 
-def test_many_requests_that_end_at_once_end_over_several_turns_of_the_loop():
-    """Each of them is detokenised to its end and wakes a caller."""
+@pytest.mark.parametrize("settings", [{}, {"output_chunk_size": 32}])
+def test_many_requests_that_end_at_once_end_over_several_turns_of_the_loop(settings):
+    """Each of them is detokenised to its end and wakes a caller; the chunk has a setting (AF-5)."""
     inputs = InputProcessor(fake_model(), None, 1000, seed=0)
     outputs = OutputProcessor(None, VirtualClock())
     handles = []
@@ -109,7 +110,7 @@ def test_many_requests_that_end_at_once_end_over_several_turns_of_the_loop():
         outputs.add(processed, requests)
         handles.append(requests[0].handle)
     ended = [FinishedOutput(handle, FinishReason.LENGTH) for handle in handles]
-    frame_size = 100
+    frame_size = 10
     client = Client(
         [
             EngineCoreOutputs(finished=ended[start : start + frame_size])
@@ -118,7 +119,7 @@ def test_many_requests_that_end_at_once_end_over_several_turns_of_the_loop():
     )
 
     async def main() -> list[int]:
-        handler = listening(client, outputs)
+        handler = listening(client, outputs, **settings)
         turns = []
         while outputs.num_completions:
             before = outputs.num_completions
@@ -129,5 +130,5 @@ def test_many_requests_that_end_at_once_end_over_several_turns_of_the_loop():
 
     turns = asyncio.run(main())
     assert sum(turns) == 1600
-    assert max(turns) < CHUNK_SIZE + frame_size
+    assert max(turns) < settings.get("output_chunk_size", 128) + frame_size
     client.close()

@@ -7,6 +7,7 @@ from typing import Any
 from tenonry.info import ModelInfo, PluginRecord
 from tenonry.plugin.plan import PluginPlan
 from tenonry_scale_out.messages import Attachment
+from tenonry_testkit.fakes import ByteIOProcessor
 
 MODEL = ModelInfo(name="m", path="", architecture="A", max_model_len=8, vocab_size=8)
 
@@ -30,3 +31,12 @@ class FakeLink:
         )
         self.sent: list[Any] = []
         self.send = self.sent.append
+
+
+class ForgettingProcessor(ByteIOProcessor):
+    """Counts how often it forgot the files that it decoded."""
+
+    num_resets = 0
+
+    def reset_mm_cache(self) -> None:
+        self.num_resets += 1

@@ -140,6 +140,34 @@ class TestHub:
         shared.run(main)
         assert [info.engine_indexes for info in shared.recorded.infos] == [(0, 1)]
 
+    def test_requests_of_the_other_front_ends_keep_engines_busy(self, share):
+        """AF-18."""
+
+        async def main(shared: Shared) -> None:
+            one, two = await shared.attach(1), await shared.attach(2)
+            sampling = params(max_tokens=400)
+            running = asyncio.ensure_future(collect(two, [1], sampling, "long"))
+            await requests_are(two, 1)
+            assert one.num_unfinished_requests == 0
+            with pytest.raises(TimeoutError, match="1 requests still run after 0 s"):
+                await one.wait_for_requests_to_drain(0)
+            assert two.num_unfinished_requests == 1
+            await one.wait_for_requests_to_drain()
+            assert two.num_unfinished_requests == 0
+            assert await running == tokens([1], sampling)
+
+        share().run(main)
+
+    def test_files_of_all_front_ends_are_forgotten(self, share):
+        """AF-17."""
+
+        async def main(shared: Shared) -> None:
+            one, two = await shared.attach(1), await shared.attach(2)
+            await one.reset_mm_cache()
+            assert one.io_processor.num_resets == two.io_processor.num_resets == 1
+
+        share(io_processor="front_end_fakes:ForgettingProcessor").run(main)
+
     def test_other_calls_reach_the_loggers(self, share):
         shared = share(max_num_seqs=1, max_num_queued_reqs=3)  # room for two in each
         shared.hub._stats.traces = True

@@ -17,7 +17,7 @@ from tenonry.client.engine_listener import EngineListener
 from tenonry.client.engines import Engines, OwnedEngines
 from tenonry.client.input_processor import InputProcessor, check_call, num_text_chars
 from tenonry.client.io_calls import post_processor
-from tenonry.client.output_handler import CHUNK_SIZE, OutputHandler
+from tenonry.client.output_handler import OutputHandler
 from tenonry.client.output_processor import OutputProcessor
 from tenonry.client.start import build_io_processor
 from tenonry.client.stream import Stream
@@ -92,6 +92,7 @@ class AsyncLLM(Delegations):
                 self._admission,
                 self.calls.on_join,
                 self.calls.divergence,
+                self.io_processor,
             )
             built.callback(self._events.recovery.shutdown)
             self._engines.start(self._events)
@@ -197,8 +198,9 @@ class AsyncLLM(Delegations):
     async def abort_all(self) -> None:
         """End every request with reason "abort"."""
         request_ids = self._outputs.request_ids()
-        for start in range(0, len(request_ids), CHUNK_SIZE):
-            self._abort(request_ids[start : start + CHUNK_SIZE])
+        size = self.config.output_chunk_size
+        for start in range(0, len(request_ids), size):
+            self._abort(request_ids[start : start + size])
             await asyncio.sleep(0)
 
     @property
@@ -243,16 +245,20 @@ class AsyncLLM(Delegations):
         return await self._admission.drain(timeout)
 
     async def wait_for_requests_to_drain(self, drain_timeout: float = 300.0) -> None:
-        """Wait until no engine has work. Raises TimeoutError after `drain_timeout` seconds, or EngineDeadError."""
-        if not await self._admission.wait_until_empty(drain_timeout):
+        """Wait until no front end of the engines has a request. Raises TimeoutError after `drain_timeout` seconds, or
+        EngineDeadError.
+        """
+        deadline = time.monotonic() + drain_timeout
+        while left := len(self._outputs) + await self._engines.ask_others("num_requests"):
             self._client.check_alive()
-            raise TimeoutError(f"{len(self._outputs)} requests still run after {drain_timeout:g} s")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{left} requests still run after {drain_timeout:g} s")
+            await asyncio.sleep(0.02)
 
     async def reset_mm_cache(self) -> None:
-        """Forget processed images and other files: here first, then in the engines."""
-        if self.io_processor is not None:
-            self.io_processor.reset_mm_cache()
-        self._client.codec.forget()
+        """Forget processed images and other files: in all front ends first, then in the engines."""
+        self._events.forget_media()
+        await self._engines.ask_others("forget_media")
         await self._calls.call("reset_mm_cache")
 
     # ------------------------------------------------------------------ engines

@@ -15,6 +15,7 @@ from tenonry.client.output_processor import OutputProcessor
 from tenonry.client.stream import Completion
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError
+from tenonry.interfaces.io_processor import IOProcessor
 from tenonry.interfaces.launcher import Death
 from tenonry.interfaces.recovery import EngineEvents, EngineRecovery, RecoveryContext
 from tenonry.messages import CoordinatorFacts, EngineCoreOutputs, EngineCoreRequest
@@ -65,6 +66,7 @@ class EngineListener(EngineEvents):
         admission: Admission,
         join: Callable[[Any, Sequence[int]], Awaitable[None]],
         divergence: Collection[str],
+        io_processor: IOProcessor | None,
     ) -> None:
         self._client = engines.client
         self._stats = engines.stats
@@ -73,6 +75,7 @@ class EngineListener(EngineEvents):
         self._admission = admission
         self._join = join
         self._divergence = divergence
+        self._io_processor = io_processor
         self._streams = Streams(self._client, outputs)
         context = RecoveryContext(config, engines=engines, events=self, streams=self._streams)
         self.lock = context.lock
@@ -157,6 +160,14 @@ class EngineListener(EngineEvents):
     def on_change(self, config: EngineConfig) -> None:
         self._admission.config = config
         self.recovery.on_change(config)
+
+    def num_requests(self) -> int:
+        return len(self._outputs)
+
+    def forget_media(self) -> None:
+        if self._io_processor is not None:
+            self._io_processor.reset_mm_cache()
+        self._client.codec.forget()
 
     async def divergence(self) -> Collection[str]:
         return self._divergence

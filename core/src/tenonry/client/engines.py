@@ -8,7 +8,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from tenonry.client.core_client import CoreClient
 from tenonry.client.start import announce, engine_info, resolve_front_end
@@ -69,6 +69,10 @@ class Engines(ABC):
     @abstractmethod
     async def scale(self, size: int, drain_timeout: float) -> None:
         """Go on with `size` engines; raises Unsupported where their number is fixed."""
+
+    async def ask_others(self, question: Literal["num_requests", "forget_media"]) -> int:
+        """Call that method of EngineEvents in the other front ends of these engines; returns the sum of the answers."""
+        return 0
 
     async def replace(self, changes: Mapping[str, Any]) -> None:
         """Let the owner replace the engines. Raises what an EngineRecovery raises."""

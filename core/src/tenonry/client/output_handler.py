@@ -19,7 +19,6 @@ from tenonry.client.output_processor import OutputProcessor
 from tenonry.errors import EngineDeadError, TenonryError
 
 logger = logging.getLogger(__name__)
-CHUNK_SIZE = 128  # requests worked on before other tasks of the loop get their turn
 MAX_FRAMES_PER_TURN = 16
 STOP_TIMEOUT_S = 1.0
 
@@ -33,6 +32,7 @@ class OutputHandler:
         self._stats = engines.stats
         self._outputs = outputs
         self._admission = admission
+        self._chunk_size = admission.config.output_chunk_size
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._fd = -1
@@ -69,7 +69,7 @@ class OutputHandler:
             return
         try:
             is_drained = not self._outputs.touched and self._drain()
-            aborts = self._outputs.flush(CHUNK_SIZE)
+            aborts = self._outputs.flush(self._chunk_size)
             if aborts:
                 with contextlib.suppress(EngineDeadError):
                     self._client.abort_requests(aborts)
@@ -94,7 +94,7 @@ class OutputHandler:
                 self._stats.observe(outputs, self._outputs.take_iteration(outputs.engine_index))
             num_finished += len(outputs.finished)
             # Both take as long as many frames; a step has at most one of either per token.
-            if outputs.prompt_logprobs or num_finished >= CHUNK_SIZE:
+            if outputs.prompt_logprobs or num_finished >= self._chunk_size:
                 break
         return False
 

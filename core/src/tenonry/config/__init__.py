@@ -26,7 +26,6 @@ from pydantic.fields import FieldInfo
 
 from tenonry.gpus import visible_devices
 
-HERE = {"uni", "mp"}  # executors with all ranks on the node of their engine
 STEP_TOKENS = 2048
 CPU_STEP_TOKENS = 512  # of prompts, beside all rows that decode: more in one step are no faster
 SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -287,6 +286,8 @@ class EngineConfig(Settings):
     """Hot standby engines for immediate failover. Each uses a full engine's memory."""
     stream_interval: int = Field(1, ge=1)
     """Tokens per streamed output. The first token and the end are sent immediately."""
+    output_chunk_size: int = Field(128, ge=1)
+    """Requests whose outputs a front end processes before other tasks of its event loop run."""
     log_stats: bool = True
     """Collect statistics for stat loggers."""
     log_requests: bool = False
@@ -349,11 +350,8 @@ class EngineConfig(Settings):
 
     @property
     def may_use_gpus(self) -> bool:
-        """True if a rank may compute on a GPU: this node has one, or ranks run on nodes that cannot be inspected."""
-        if self.device != "auto":
-            return self.device != "cpu"
-        is_here = self.executor.name in HERE and self.data_parallel_size_local is None
-        return not is_here or self.launcher.name != "process" or bool(visible_devices())
+        """True if a rank on this node may compute on a GPU."""
+        return bool(visible_devices()) if self.device == "auto" else self.device != "cpu"
 
     @property
     def world_size(self) -> int:

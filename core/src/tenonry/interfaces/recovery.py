@@ -48,6 +48,13 @@ class EngineEvents:
     def on_change(self, config: EngineConfig) -> None:
         """The engines run with this configuration."""
 
+    def num_requests(self) -> int:
+        """Requests of this front end that have not ended."""
+        return 0
+
+    def forget_media(self) -> None:
+        """Forget processed images and other files of this front end."""
+
     async def divergence(self) -> Collection[str]:
         """Differences between running engines and ones just started, such as "engines sleep"."""
         return ()

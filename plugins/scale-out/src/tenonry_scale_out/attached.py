@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from tenonry import errors
 from tenonry.client.core_client import CoreClient
@@ -34,10 +34,12 @@ from tenonry_scale_out.messages import (
     EnginesChanged,
     EnginesReady,
     Flush,
+    FrontEndAnswer,
+    FrontEndQuestion,
+    FrontEndTask,
     LoggerCall,
     Metrics,
     MetricsRequest,
-    RecoveryTask,
     Replaced,
     ReplaceRequest,
     Report,
@@ -202,7 +204,7 @@ class AttachedEngines(Engines):
         self._dead_engines: set[tuple[int, int]] = set()  # with their epochs
         self._pids: dict[str, int] = {}
         self._call_ids = itertools.count(1)
-        self._replacing: dict[int, asyncio.Future[Replaced]] = {}
+        self._asked: dict[int, asyncio.Future[Any]] = {}  # by call_id
 
     def start(self, events: EngineEvents) -> None:
         """Wait until the engines are ready and connected. Raises LaunchError or EngineDeadError."""
@@ -249,11 +251,11 @@ class AttachedEngines(Engines):
                 self._on_engine_dead(index, death, epoch)
             case EnginesChanged():
                 self._change(message)
-            case Replaced():
-                future = self._replacing.get(message.call_id)
+            case Replaced() | FrontEndAnswer():
+                future = self._asked.get(message.call_id)
                 if future is not None and not future.done():
                     future.set_result(message)
-            case RecoveryTask() | EnginesAdmitted() | EngineGivenUp():
+            case FrontEndTask() | EnginesAdmitted() | EngineGivenUp():
                 self._follow(message)
             case Flush(number):
                 self.stats.flush(number)
@@ -266,10 +268,10 @@ class AttachedEngines(Engines):
             case EnginesReady():
                 logger.warning("the supervisor reported twice that the engines are ready")
 
-    def _follow(self, message: RecoveryTask | EnginesAdmitted | EngineGivenUp) -> None:
+    def _follow(self, message: FrontEndTask | EnginesAdmitted | EngineGivenUp) -> None:
         """A part of a recovery."""
         match message:
-            case RecoveryTask():
+            case FrontEndTask():
                 self._follower.take(message)
             case EnginesAdmitted(indexes):
                 self._events.on_admitted(indexes)
@@ -307,19 +309,29 @@ class AttachedEngines(Engines):
             text = json.dumps(changes)
         except TypeError as error:
             raise ConfigError(f"changes {list(changes)} cannot be sent: {error}") from None
-        call_id = next(self._call_ids)
-        future: asyncio.Future[Replaced] = asyncio.get_running_loop().create_future()
-        self._replacing[call_id] = future
-        self._link.send(ReplaceRequest(call_id, text))
-        try:
-            answer = await future
-        finally:
-            del self._replacing[call_id]
+        answer: Replaced = await self._ask(ReplaceRequest(next(self._call_ids), text))
         if answer.error:
             kind = getattr(errors, answer.kind, TenonryError)
             if kind in {errors.PluginFault, errors.ContractViolation}:
                 kind = errors.PluginError
             raise kind(answer.error)
+
+    async def ask_others(self, question: Literal["num_requests", "forget_media"]) -> int:
+        """The supervisor asks them. Raises TenonryError that names those which do not answer."""
+        answer: FrontEndAnswer = await self._ask(FrontEndQuestion(next(self._call_ids), question))
+        if answer.error:
+            raise TenonryError(answer.error)
+        return answer.num_requests
+
+    async def _ask(self, message: ReplaceRequest | FrontEndQuestion) -> Any:
+        """The supervisor's answer."""
+        future = asyncio.get_running_loop().create_future()
+        self._asked[message.call_id] = future
+        self._link.send(message)
+        try:
+            return await future
+        finally:
+            del self._asked[message.call_id]
 
     async def scale(self, size: int, drain_timeout: float) -> None:
         """Raises Unsupported."""

@@ -1,4 +1,5 @@
-"""A front end's part in the restart or replacement of a shared engine. Front end, event loop.
+"""A front end's part in the restart or replacement of a shared engine, and its answers to others. Front end, event
+loop.
 
 Its supervisor starts the engine and orders the steps: bind for it, wait until it is connected, use it, try suspects,
 resume.
@@ -14,7 +15,7 @@ from collections.abc import Callable, Sequence
 from tenonry.client.core_client import CoreClient
 from tenonry.errors import TenonryError
 from tenonry.interfaces.recovery import EngineEvents
-from tenonry_scale_out.messages import RecoveryTask, TaskDone
+from tenonry_scale_out.messages import FrontEndTask, TaskDone
 
 logger = logging.getLogger("tenonry.scale_out")
 POLL_S = 0.005
@@ -32,15 +33,17 @@ class Follower:
         self._answer = answer
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def take(self, task: RecoveryTask) -> None:
-        """The supervisor asks for a part of a recovery, and waits for the answer."""
+    def take(self, task: FrontEndTask) -> None:
+        """The supervisor waits for the answer."""
         running = asyncio.ensure_future(self._run(task))
         self._tasks.add(running)
         running.add_done_callback(self._tasks.discard)
 
-    async def _run(self, task: RecoveryTask) -> None:
+    async def _run(self, task: FrontEndTask) -> None:
         addresses: Sequence[str] = ()
         failure = ""
+        obstacles: list[str] = []
+        num_requests = 0
         try:
             match task.step:
                 case "bind":
@@ -57,11 +60,16 @@ class Follower:
                         self._client.drop_newcomer(index, "it was not needed")
                 case "try":
                     await self._events.on_started(task.indexes)
+                case "check":
+                    obstacles = sorted(await self._events.divergence())
+                case "num_requests":
+                    num_requests = self._events.num_requests()
+                case "forget_media":
+                    self._events.forget_media()
         except TenonryError as error:  # the engine died again, or this front end ends
             logger.warning("engines %s: %s failed: %s", task.indexes, task.step, error)
             failure = str(error)
-        obstacles = sorted(await self._events.divergence())
-        self._answer(TaskDone(task.number, obstacles, list(addresses), failure))
+        self._answer(TaskDone(task.number, obstacles, list(addresses), failure, num_requests))
 
     async def _connect(self, indexes: Sequence[int]) -> None:
         newcomers = self._client.newcomers

@@ -29,12 +29,14 @@ from tenonry.messages import EngineCoreOutputs
 from tenonry.stats import SchedulerStats
 from tenonry.transport.folder import RunDirectory
 from tenonry_scale_out.channel import ControlRouter
+from tenonry_scale_out.front_ends import FrontEnds
 from tenonry_scale_out.messages import (
     Attachment,
     EngineDied,
     EnginesChanged,
     EnginesReady,
     Flush,
+    FrontEndQuestion,
     Metrics,
     MetricsRequest,
     Replaced,
@@ -97,12 +99,12 @@ class Hub:
         self._deaths: queue.SimpleQueue[tuple[EngineLink | None, int, Death]] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._front_ends = FrontEnds(self._serving, self._control.send)
         with contextlib.ExitStack() as built:
             built.callback(self._engines.shutdown)
             self._recovery = SharedRecovery(
                 self._engines,
-                self._serving,
-                self._control.send,
+                self._front_ends,
                 on_death=self._on_engine_dead,
                 on_change=self._on_change,
                 on_end=on_engine_died,
@@ -159,9 +161,7 @@ class Hub:
         self._loop = loop
         self._control.listen(loop)
         loop.add_reader(self._client.output_fd, self._on_outputs)
-        loop.call_soon(
-            self._on_outputs
-        )  # the descriptor is edge-triggered: something may be there already
+        loop.call_soon(self._on_outputs)  # edge-triggered: something may be there already
         loop.call_soon(self._on_deaths)
         self._recovery.plugin.listen()
 
@@ -227,7 +227,9 @@ class Hub:
                 self._control.send(identity, self._changed())
             self._spawn(self._recovery.catch_up(identity, server.index, server.epochs))
         elif isinstance(message, TaskDone):
-            self._recovery.done(message)
+            self._front_ends.done(message)
+        elif isinstance(message, FrontEndQuestion):
+            self._spawn(self._front_ends.answer(identity, message))
         elif isinstance(message, ReplaceRequest):
             self._spawn(self._replace(identity, message))
         elif isinstance(message, MetricsRequest):
@@ -265,7 +267,7 @@ class Hub:
             run_directory = self._servers.pop(identity).run_directory
             self._control.unbind(run_directory.address("control"))
             run_directory.close()
-            self._recovery.left(identity)
+            self._front_ends.left(identity)
             for number in list(self._flushes):
                 self._flushed(number, identity)
         if self.dead is None:

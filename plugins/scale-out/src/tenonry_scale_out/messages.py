@@ -75,7 +75,7 @@ class MetricsRequest(msgspec.Struct, array_like=True, tag=True):
 
 
 class TaskDone(msgspec.Struct, array_like=True, tag=True):
-    """Server: the answer to a RecoveryTask. `obstacles`: why an engine started now would not be as it was.
+    """Server: the answer to a FrontEndTask. `obstacles`: why an engine started now would not be as it was.
     `addresses`: of "bind", as they are bound: requests and outputs. `error`: why it failed.
     """
 
@@ -83,6 +83,14 @@ class TaskDone(msgspec.Struct, array_like=True, tag=True):
     obstacles: list[str] = []
     addresses: list[str] = []
     error: str = ""
+    num_requests: int = 0
+
+
+class FrontEndQuestion(msgspec.Struct, array_like=True, tag=True):
+    """Server: asks the other front ends, by a step of FrontEndTask."""
+
+    call_id: int
+    step: Literal["num_requests", "forget_media"]
 
 
 class ReplaceRequest(msgspec.Struct, array_like=True, tag=True):
@@ -109,14 +117,17 @@ class EngineDied(msgspec.Struct, array_like=True, tag=True):
     epoch: int = 0
 
 
-class RecoveryTask(msgspec.Struct, array_like=True, tag=True):
+class FrontEndTask(msgspec.Struct, array_like=True, tag=True):
     """Supervisor: a part of bringing engines back, or of replacing them. "check": whether anything stands against it;
     "bind": at these addresses, for these engines; "connect": return when they are connected; "switch": they take their
-    places, with this coordinator; "drop": they do not; "try": the suspects.
+    places, with this coordinator; "drop": they do not; "try": the suspects. And for other front ends: "num_requests":
+    count those that have not ended; "forget_media": forget processed images and other files.
     """
 
     number: int
-    step: Literal["check", "bind", "connect", "switch", "drop", "try"]
+    step: Literal[
+        "check", "bind", "connect", "switch", "drop", "try", "num_requests", "forget_media"
+    ]
     indexes: list[int] = []
     engines: list[EngineFacts] = []
     input_address: str = ""
@@ -145,6 +156,14 @@ class Replaced(msgspec.Struct, array_like=True, tag=True):
     call_id: int
     error: str = ""
     kind: str = ""
+
+
+class FrontEndAnswer(msgspec.Struct, array_like=True, tag=True):
+    """Supervisor: the answer to FrontEndQuestion: the sum of the others; `error` names those that did not answer."""
+
+    call_id: int
+    num_requests: int = 0
+    error: str = ""
 
 
 class EngineGivenUp(msgspec.Struct, array_like=True, tag=True):
@@ -185,13 +204,15 @@ ServerMessage = (
     | ServerFailed
     | Report
     | MetricsRequest
+    | FrontEndQuestion
     | ReplaceRequest
     | TaskDone
 )
 SupervisorMessage = (
     EnginesReady
     | EngineDied
-    | RecoveryTask
+    | FrontEndTask
+    | FrontEndAnswer
     | EnginesAdmitted
     | EnginesChanged
     | EngineGivenUp

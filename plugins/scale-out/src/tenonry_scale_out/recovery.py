@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -22,16 +21,10 @@ from tenonry.interfaces.recovery import EngineEvents, EngineRecovery, RecoveryCo
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import CoordinatorFacts, EngineCoreRequest
 from tenonry.plugin.manager import build_plugin
-from tenonry_scale_out.messages import (
-    EngineGivenUp,
-    EnginesAdmitted,
-    RecoveryTask,
-    SupervisorMessage,
-    TaskDone,
-)
+from tenonry_scale_out.front_ends import ANSWER_TIMEOUT_S, FrontEnds
+from tenonry_scale_out.messages import EngineGivenUp, EnginesAdmitted, TaskDone
 
 logger = logging.getLogger("tenonry.scale_out")
-ANSWER_TIMEOUT_S = 10.0
 CALLS_TIMEOUT_S = 60.0
 
 
@@ -54,15 +47,14 @@ class NoStreams:
 class SharedRecovery(EngineEvents):
     """Listens to the engines, lets `plugin` decide, and passes on what becomes of them.
 
-    `servers()`: the front ends that serve, identity → index. `send(identity, message)` to one of them. `on_death` is
-    called from any thread, `on_change` for each configuration, `on_end(reason)` for each engine that is given up.
+    `on_death` is called from any thread, `on_change` for each configuration, `on_end(reason)` for each engine that is
+    given up.
     """
 
     def __init__(
         self,
         engines: OwnedEngines,
-        servers: Callable[[], Mapping[bytes, int]],
-        send: Callable[[bytes, SupervisorMessage], None],
+        front_ends: FrontEnds,
         *,
         on_death: Callable[[int, Death], None],
         on_change: Callable[[], None],
@@ -70,13 +62,14 @@ class SharedRecovery(EngineEvents):
     ) -> None:
         self._engines = engines
         self._client = engines.client
-        self._servers = servers
-        self._send = send
+        self._front_ends = front_ends
+        self._ask = front_ends.ask
+        self._ask_all = front_ends.ask_all
+        self._task = front_ends.task
+        self._broadcast = front_ends.broadcast
         self._on_death = on_death
         self._on_change = on_change
         self._on_end = on_end
-        self._numbers = itertools.count(1)
-        self._asked: dict[int, tuple[bytes, asyncio.Future[TaskDone]]] = {}
         self._switching: set[int] = (
             set()
         )  # engines that replace others, and of which front ends do not know that
@@ -105,8 +98,8 @@ class SharedRecovery(EngineEvents):
         """One front end after the other tries its suspects. Engines that were replaced are there until then."""
         if self._switching.intersection(indexes):
             self._switching.difference_update(indexes)
-            await self._ask_all("switch", indexes, None, coordinator=self._coordinator)
-        for identity in list(self._servers()):
+            await self._ask_all("switch", None, indexes=indexes, coordinator=self._coordinator)
+        for identity in list(self._front_ends.serving()):
             if all(map(self._lives, indexes)):
                 task = self._task("try", indexes)
                 with contextlib.suppress(TimeoutError):  # the front end ended
@@ -131,15 +124,15 @@ class SharedRecovery(EngineEvents):
 
     async def divergence(self) -> set[str]:
         """As the front ends know it."""
-        answers = await self._ask_all("check", (), ANSWER_TIMEOUT_S)
-        return {each for answer in answers for each in answer.obstacles}
+        answers = await self._ask_all("check", ANSWER_TIMEOUT_S)
+        return {each for answer in answers.values() for each in answer.obstacles}
 
     # ------------------------------------------------------------------ starting
     async def on_join(self, fleet: Any, indexes: Sequence[int]) -> None:
         """Raises EngineDeadError if one of the engines died meanwhile."""
         if indexes[0] >= FIRST_STANDBY:  # it is connected to no front end
             return
-        servers = self._servers().items()
+        servers = self._front_ends.serving().items()
         if self._client.newcomers.keys() & indexes:  # all front ends get them, or none does
             connects = [self._connect(*server, fleet, indexes) for server in servers]
             try:
@@ -162,7 +155,7 @@ class SharedRecovery(EngineEvents):
             with contextlib.suppress(EngineDeadError):  # another recovery follows
                 if missing:
                     await self._use(identity, index, self._engines.fleet, missing)
-                    self._send(identity, EnginesAdmitted(missing))
+                    self._front_ends.send(identity, EnginesAdmitted(missing))
 
     async def _use(
         self, identity: bytes, server: int, fleet: EngineFleet, indexes: Sequence[int]
@@ -202,54 +195,3 @@ class SharedRecovery(EngineEvents):
         if answer.error:
             raise EngineGenerateError(answer.error)
         return answer
-
-    # ------------------------------------------------------------------ front ends
-    def _task(self, step: Any, indexes: Sequence[int], **fields: Any) -> RecoveryTask:
-        return RecoveryTask(next(self._numbers), step, list(indexes), **fields)
-
-    async def _ask_all(
-        self,
-        step: str,
-        indexes: Sequence[int],
-        timeout: float | None,  # noqa: ASYNC109 - as below
-        **fields: Any,
-    ) -> list[TaskDone]:
-        """The answers of those that answer in time."""
-        asked = [
-            self._ask(identity, self._task(step, indexes, **fields), timeout)
-            for identity in self._servers()
-        ]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        return [answer for answer in answers if isinstance(answer, TaskDone)]
-
-    async def _ask(
-        self,
-        identity: bytes,
-        task: RecoveryTask,
-        timeout: float | None,  # noqa: ASYNC109 - for the answer of another process
-    ) -> TaskDone:
-        """Raises TimeoutError, also for a front end that ends meanwhile."""
-        future: asyncio.Future[TaskDone] = asyncio.get_running_loop().create_future()
-        self._asked[task.number] = (identity, future)
-        self._send(identity, task)
-        try:
-            async with asyncio.timeout(timeout):
-                return await future
-        finally:
-            del self._asked[task.number]
-
-    def done(self, answer: TaskDone) -> None:
-        """A front end answers."""
-        _, future = self._asked.get(answer.number, (b"", None))
-        if future is not None and not future.done():
-            future.set_result(answer)
-
-    def left(self, identity: bytes) -> None:
-        """A front end ended: it does not answer any more."""
-        for asked, future in self._asked.values():
-            if asked == identity and not future.done():
-                future.set_exception(TimeoutError("it ended"))
-
-    def _broadcast(self, message: Any) -> None:
-        for identity in self._servers():
-            self._send(identity, message)
