@@ -162,7 +162,7 @@ class TestWithoutScaleOut:
 
     @pytest.mark.integration
     def test_one_engine_starts(self, fleet):
-        made = fleet(launcher=PROCESS)
+        made = fleet(launcher=PROCESS, load_balancer="affinity")
         made.start([0], EngineZmqAddresses(inputs=[], outputs=[]))
         assert list(made.engines) == [0]
 

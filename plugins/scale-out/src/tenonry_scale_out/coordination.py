@@ -13,11 +13,9 @@ from tenonry.errors import LaunchError
 from tenonry.interfaces.coordination import Coordination, EngineCompanion, NodeWatch, RequestRouter
 from tenonry.interfaces.launcher import Death, EngineSpec
 from tenonry.messages import HandshakeMetadata
-from tenonry.plugin.checks import load_options
-from tenonry.plugin.manager import blamed, resolve_point
 from tenonry.transport.keys import CurveKeys
 from tenonry.transport.sockets import Context
-from tenonry_scale_out.load_balancer import LOAD_BALANCERS
+from tenonry_scale_out.load_balancer import check_load_balancer
 from tenonry_scale_out.nodes import HeadlessNodes
 from tenonry_scale_out.router import BalancedRouter
 from tenonry_scale_out.waves import WaveCompanion
@@ -31,10 +29,7 @@ class WaveCoordination(Coordination):
 
     @classmethod
     def check(cls, config: EngineConfig, options: BaseModel) -> None:
-        """Resolve the load balancer."""
-        found, record = resolve_point(LOAD_BALANCERS, config.load_balancer)
-        with blamed(record, "check"):
-            found.check(config, load_options(record, found))
+        check_load_balancer(config.load_balancer, config)
 
     def start(
         self,

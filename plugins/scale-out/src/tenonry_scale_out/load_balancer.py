@@ -11,9 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 
+from tenonry.config import EngineConfig, PluginChoice
+from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import Plugin, PluginContext
 from tenonry.messages import EngineCoreRequest
 from tenonry.plugin import Point
+from tenonry.plugin.checks import load_options
+from tenonry.plugin.manager import blamed, resolve_point
 
 
 @dataclass(slots=True)
@@ -54,3 +58,20 @@ LOAD_BALANCERS = Point(
         ("affinity", "least-loaded", "prefill-decode", "round-robin"), "tenonry-scale-out"
     ),
 )
+
+
+def build_load_balancer(
+    choice: PluginChoice, config: EngineConfig, seed: int
+) -> tuple[LoadBalancer, PluginRecord]:
+    """A load balancer and its record. Raises PluginError."""
+    found, record = resolve_point(LOAD_BALANCERS, choice)
+    context = LoadBalancerContext(config, options=load_options(record, found), seed=seed)
+    with blamed(record, "its constructor"):
+        return found(context), record
+
+
+def check_load_balancer(choice: PluginChoice, config: EngineConfig) -> None:
+    """Raises PluginError or ConfigError, before anything starts."""
+    found, record = resolve_point(LOAD_BALANCERS, choice)
+    with blamed(record, "check"):
+        found.check(config, load_options(record, found))

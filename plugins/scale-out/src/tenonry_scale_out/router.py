@@ -10,10 +10,10 @@ from tenonry.config import EngineConfig
 from tenonry.errors import EngineGenerateError, PluginFault
 from tenonry.interfaces.coordination import RequestRouter
 from tenonry.messages import EngineCoreRequest
-from tenonry.plugin.manager import blamed, build_plugin, resolve_point
+from tenonry.plugin.manager import blamed
 from tenonry.transport.keys import CurveKeys
 from tenonry.transport.sockets import Context
-from tenonry_scale_out.load_balancer import LOAD_BALANCERS, LoadBalancer, LoadBalancerContext
+from tenonry_scale_out.load_balancer import build_load_balancer
 from tenonry_scale_out.load_table import PublishedLoads
 from tenonry_scale_out.wave_messages import Endpoints
 
@@ -35,9 +35,8 @@ class BalancedRouter(RequestRouter):
         self._context = context
         self._curve = curve
         self._num_front_ends = num_front_ends
-        _, self._record = resolve_point(LOAD_BALANCERS, config.load_balancer)
-        self._balancer: LoadBalancer = build_plugin(
-            self._record, LoadBalancerContext(config, seed=config.seed + index)
+        self._balancer, self._record = build_load_balancer(
+            config.load_balancer, config, config.seed + index
         )
         self._loads: PublishedLoads | None = None
         self._endpoints = ""

@@ -38,12 +38,13 @@ def resolve_target(
         )
     if isinstance(target, str):
         choice = PluginChoice(name=target, options=options or {})
+        cls: Any
         if isinstance(kind, str):
             manager = PluginManager(discover=False)
             entry = manager.resolve(kind, choice, config or EngineConfig(model="fake"))
+            cls = load_class(entry)
         else:
-            _, entry = resolve_point(kind, choice)
-        cls: Any = load_class(entry)
+            cls, entry = resolve_point(kind, choice)
         return cls, load_options(entry, cls), target
     entry = PluginRecord(
         kind=point.kind,

@@ -10,9 +10,12 @@ from pydantic import BaseModel, Field
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.messages import EngineCoreRequest
-from tenonry.plugin.checks import load_options
-from tenonry.plugin.manager import blamed, build_plugin, resolve_point
-from tenonry_scale_out.load_balancer import LOAD_BALANCERS, LoadBalancer, LoadBalancerContext
+from tenonry_scale_out.load_balancer import (
+    LoadBalancer,
+    LoadBalancerContext,
+    build_load_balancer,
+    check_load_balancer,
+)
 
 WANTS_OFFER = "do_remote_decode"  # in kv_transfer_params: another engine will decode
 
@@ -46,10 +49,7 @@ class PrefillDecode(LoadBalancer):
 
     @classmethod
     def check(cls, config: EngineConfig, options: BaseModel) -> None:
-        choice = cast("PrefillDecodeOptions", options).choice
-        found, record = resolve_point(LOAD_BALANCERS, choice)
-        with blamed(record, "check"):
-            found.check(config, load_options(record, found))
+        check_load_balancer(cast("PrefillDecodeOptions", options).choice, config)
 
     def __init__(self, context: LoadBalancerContext) -> None:
         super().__init__(context)
@@ -57,10 +57,7 @@ class PrefillDecode(LoadBalancer):
         if not isinstance(options, PrefillDecodeOptions):
             options = PrefillDecodeOptions()
         self._first = options.prefill_engines
-        _, record = resolve_point(LOAD_BALANCERS, options.choice)
-        self._balancer: LoadBalancer = build_plugin(
-            record, LoadBalancerContext(context.config, seed=context.seed)
-        )
+        self._balancer, _ = build_load_balancer(options.choice, context.config, context.seed)
 
     def pick(
         self, request: EngineCoreRequest, candidates: Sequence[int], load: Callable[[int], int]

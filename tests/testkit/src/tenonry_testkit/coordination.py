@@ -1,0 +1,252 @@
+"""The conformance suite of coordinations: each line of their contract is a test. Test process.
+
+from tenonry_testkit.coordination import CoordinationContract
+
+class TestMine(CoordinationContract):
+    coordination = "my_package:MyCoordination"
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import pytest
+import zmq
+
+from tenonry.config import EngineConfig
+from tenonry.errors import LaunchError
+from tenonry.interfaces.coordination import Coordination, RequestRouter
+from tenonry.interfaces.plugin import PluginContext
+from tenonry.launch.supervise import Supervisor
+from tenonry.transport.folder import RunDirectory
+from tenonry_testkit.coordinated_engines import EngineGroup, ending_role, hanging_role
+from tenonry_testkit.load_balancer import make_request
+from tenonry_testkit.roles import eventually
+from tenonry_testkit.targets import resolve_target
+
+BUSY = (10, 0)  # running and waiting requests
+IDLE = (0, 0)
+MAX_TAG = 1 << 64
+NUM_PASSES = 30
+PICKS = 8
+
+
+class CoordinationContract:
+    """Subclass in a test module and name the `coordination`; `options` are its own.
+
+    `config` holds further fields of EngineConfig. `patience_s`: a wait as long as this is a hang.
+    """
+
+    coordination: ClassVar[str | type[Coordination] | None] = None
+    options: ClassVar[dict[str, Any]] = {}
+    config: ClassVar[dict[str, Any]] = {}
+    patience_s: ClassVar[float] = 20.0
+
+    # ------------------------------------------------------------------ tools, for tests of your own
+    def build(self) -> Coordination:
+        """A fresh coordination, as the kernel builds it."""
+        cls, options, _ = resolve_target("coordination", self.coordination, self.options)
+        made: Coordination = cls(PluginContext(self._config(), options=options))
+        return made
+
+    def _config(self) -> EngineConfig:
+        fields = {"data_parallel_size": 3, "data_parallel_sync_steps": 4, **self.config}
+        return EngineConfig(model="fake", **fields)
+
+    def start(self, coordination: Coordination, *, role: str = "", timeout: float = 20.0) -> Any:
+        """Start the coordinator's process, or a process that runs `role`; yields its endpoints."""
+        return self._started(coordination, role, timeout, lockstep=False)
+
+    @contextlib.contextmanager
+    def _started(
+        self, coordination: Coordination, role: str, timeout: float, *, lockstep: bool
+    ) -> Iterator[str]:
+        with contextlib.ExitStack() as ends:
+            directory = ends.enter_context(contextlib.closing(RunDirectory()))
+            supervisor = Supervisor()
+            ends.callback(supervisor.stop)
+
+            def start_process(own_role: str, payload: Mapping[str, str], **options: Any) -> object:
+                return supervisor.start("coordinator", role or own_role, payload, **options)
+
+            yield coordination.start(
+                functools.partial(start_process, removes=directory.path),
+                directory.address(),
+                lockstep=lockstep,
+                curve_keys="",
+                timeout=timeout,
+            )
+
+    @contextlib.contextmanager
+    def router(self, endpoints: str = "") -> Iterator[RequestRouter]:
+        """The router of one of two front ends, connected to the coordinator if there is one."""
+        with zmq.Context() as context:
+            router = self.build().router(context, None, 1, 2)
+            with contextlib.closing(router):
+                if endpoints:
+                    router.connect(endpoints)
+                yield router
+
+    @contextlib.contextmanager
+    def engines(self, *, lockstep: bool = False) -> Iterator[tuple[EngineGroup, RequestRouter]]:
+        """Three engines with companions, which the coordinator knows, and the router of a front end."""
+        coordination = self.build()
+        with (
+            self._started(coordination, "", self.patience_s, lockstep=lockstep) as endpoints,
+            self.router(endpoints) as router,
+            EngineGroup(coordination, self._config(), endpoints, lockstep=lockstep) as group,
+        ):
+            for busy in range(len(group.engines)):
+                self._report(group, busy)
+                eventually(lambda busy=busy: busy not in _picks(router, 3), self.patience_s)
+            self._report(group, -1)
+            yield group, router
+
+    def _report(self, group: EngineGroup, busy: int) -> None:
+        """Report the loads until the last report was due; only one engine is busy."""
+        for engine in group.engines:
+            engine.counts = BUSY if engine.index == busy else IDLE
+            group.companions[engine.index].on_send(engine)
+
+    # ------------------------------------------------------------------ routers
+    def test_it_is_a_coordination_that_the_kernel_accepts(self) -> None:
+        """It resolves, implements the interface in a version that the kernel drives, and can be built."""
+        assert isinstance(self.build(), Coordination)
+
+    def test_a_router_picks_a_candidate(self) -> None:
+        """Also without a coordinator, while engines join, leave and die."""
+        draw = random.Random(1)
+        with self.router() as router:
+            for number in range(200):
+                candidates = sorted(draw.sample(range(6), draw.randint(1, 6)))
+                chosen = _pick(router, number, candidates)
+                assert chosen in candidates, f"{chosen!r} is none of {candidates}"
+                router.sent(chosen)
+
+    def test_a_tag_fits_into_the_header_of_a_request(self) -> None:
+        """Before and after a request, and with a coordinator."""
+        with self.router() as router:
+            tags = [router.tag]
+            _pick(router, 1, [0, 1])
+            tags.append(router.tag)
+        with self.engines() as (_, router):
+            _pick(router, 1, [0, 1])
+            tags.append(router.tag)
+        assert all(isinstance(tag, int) and 0 <= tag < MAX_TAG for tag in tags), tags
+
+    def test_a_router_is_closed_more_than_once(self) -> None:
+        """The link to the engines may be closed by the owner and by an error."""
+        with self.router() as router:
+            router.close()
+
+    def test_a_router_learns_the_load_of_all_front_ends(self) -> None:
+        """A busy engine gets no unrelated requests while others are idle, though this front end sent none."""
+        with self.engines() as (group, router):
+            self._report(group, 1)
+            eventually(lambda: 1 not in _picks(router, 3), self.patience_s)
+
+    # ------------------------------------------------------------------ the coordinator
+    def test_a_coordinator_that_ends_is_an_error(self) -> None:
+        """The start does not wait for its time limit, and returns no endpoints."""
+        self._expect_launch_error(ending_role, timeout=self.patience_s)
+
+    def test_a_coordinator_that_does_not_answer_is_an_error(self) -> None:
+        """After the time limit."""
+        self._expect_launch_error(hanging_role, timeout=0.2)
+
+    def _expect_launch_error(self, role: Any, timeout: float) -> None:
+        name = f"{role.__module__}:{role.__name__}"
+        with (
+            pytest.raises(LaunchError),
+            self.start(self.build(), role=name, timeout=timeout) as endpoints,
+        ):
+            pytest.fail(f"it returned {endpoints!r}")
+
+    # ------------------------------------------------------------------ companions
+    def test_independent_engines_step_alone(self) -> None:
+        """Without lockstep no request makes an engine step that has none."""
+        with self.engines() as (group, router):
+            router.sent(0)
+            group.companions[0].on_request(router.tag)
+            for companion in group.companions:
+                companion.receive(True)
+            assert not any(companion.must_step for companion in group.companions)
+
+    @pytest.mark.parametrize("first", [0, 2])
+    def test_engines_in_lockstep_pause_at_the_same_step(self, first: int) -> None:
+        """A request of one makes all step, on dummy steps, until none has work; and again with the next request."""
+        with self.engines(lockstep=True) as (group, router):
+            for turn in itertools.count(1):
+                _pick(router, turn, [first])
+                router.sent(first)
+                group.companions[first].on_request(router.tag)
+                assert group.companions[first].must_step, "the engine with the request pauses"
+                group.engines[first].work = NUM_PASSES
+                group.run_until_paused(self.patience_s)
+                passes = [engine.num_forward for engine in group.engines]
+                assert len({*passes}) == 1, f"the engines paused after {passes} forward passes"
+                assert passes[0] >= NUM_PASSES * turn
+                if turn == 2:
+                    break
+
+    def test_a_front_end_wakes_engines_before_the_request_arrives(self) -> None:
+        """The others need not wait for the one that gets the request."""
+        with self.engines(lockstep=True) as (group, router):
+            _pick(router, 1, [0])
+            router.sent(0)
+
+            def others_step() -> bool:
+                for companion in group.companions[1:]:
+                    companion.receive(True)
+                return all(companion.must_step for companion in group.companions[1:])
+
+            eventually(others_step, self.patience_s)
+            assert not group.companions[0].must_step
+            group.companions[0].on_request(router.tag)
+            group.engines[0].work = 1
+            group.run_until_paused(self.patience_s)
+
+    def test_an_engine_that_sleeps_is_not_woken(self) -> None:
+        """`receive(False)` starts no common steps."""
+        with self.engines(lockstep=True) as (group, router):
+            _pick(router, 1, [0])
+            router.sent(0)
+            asleep = group.companions[1]
+            eventually(lambda: asleep.socket.poll(0), self.patience_s)
+            asleep.receive(False)
+            assert not asleep.must_step
+
+    def test_an_engine_that_ends_waits_no_longer(self) -> None:
+        """`keeps_waiting` is False: it does not wait for engines that never answer."""
+        with self.engines(lockstep=True) as (group, router):
+            group.companions[0].on_request(router.tag)
+            group.engines[0].work = NUM_PASSES
+            assert group.ends_alone(0, self.patience_s), "it waits for the other engines"
+
+    # ------------------------------------------------------------------ nodes
+    def test_engines_of_an_unknown_node_cannot_be_started(self) -> None:
+        """But an order to stop some ends in silence: they are gone."""
+        with contextlib.closing(self.build().watch_nodes(_nothing, _nothing)) as nodes:
+            nodes.order([5])
+            with pytest.raises(LaunchError):
+                nodes.order([5], "tcp://127.0.0.1:9", self._config())
+            nodes.close()
+
+
+def _nothing(*_: object) -> None:
+    """No node reports anything."""
+
+
+def _pick(router: RequestRouter, number: int, candidates: Sequence[int]) -> int:
+    """The engine of a request that has nothing in common with any other."""
+    request = make_request(number, random.randrange(1 << 30), 40)
+    return router.pick(request, candidates, lambda index: 0)
+
+
+def _picks(router: RequestRouter, count: int) -> set[int]:
+    return {_pick(router, number, range(count)) for number in range(PICKS)}

@@ -1,0 +1,166 @@
+"""The suite of coordinations, over that of tenonry-scale-out and over broken ones."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, ClassVar
+
+import pytest
+
+from tenonry.errors import LaunchError
+from tenonry_scale_out.coordination import WaveCoordination
+from tenonry_scale_out.nodes import HeadlessNodes
+from tenonry_scale_out.router import BalancedRouter
+from tenonry_scale_out.waves import WaveCompanion
+from tenonry_testkit.coordination import CoordinationContract
+from tenonry_testkit.outcomes import failing_tests
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class TestScaleOut(CoordinationContract):
+    coordination = "scale-out"
+
+
+class Broken(WaveCoordination):
+    """One with other parts."""
+
+    Router: ClassVar[type[BalancedRouter]] = BalancedRouter
+    Companion: ClassVar[type[WaveCompanion]] = WaveCompanion
+    Nodes: ClassVar[type[HeadlessNodes]] = HeadlessNodes
+
+    def router(self, context: Any, curve: Any, index: int, num_front_ends: int) -> Any:
+        return self.Router(self.context.config, context, curve, index, num_front_ends)
+
+    def companion(
+        self, context: Any, spec: Any, metadata: Any, config: Any, keeps_waiting: Any
+    ) -> Any:
+        return self.Companion(context, spec, metadata, config, keeps_waiting)
+
+    def watch_nodes(self, on_death: Any, on_return: Any) -> Any:
+        return self.Nodes(on_death, on_return)
+
+
+class AnswersWithThePlace(Broken):
+    caught_by = "test_a_router_picks_a_candidate"
+
+    class Router(BalancedRouter):
+        def pick(self, request, candidates, num_requests):
+            return candidates.index(super().pick(request, candidates, num_requests))
+
+
+class CountsDown(Broken):
+    caught_by = "test_a_tag_fits_into_the_header_of_a_request"
+
+    class Router(BalancedRouter):
+        def pick(self, request, candidates, num_requests):
+            chosen = super().pick(request, candidates, num_requests)
+            self.tag = -1
+            return chosen
+
+
+class ClosesOnce(Broken):
+    caught_by = "test_a_router_is_closed_more_than_once"
+
+    class Router(BalancedRouter):
+        is_open = True
+
+        def close(self):
+            assert self.is_open
+            self.is_open = False
+            super().close()
+
+
+class KeepsLoadsToItself(Broken):
+    caught_by = "test_a_router_learns_the_load_of_all_front_ends"
+
+    class Companion(WaveCompanion):
+        def on_send(self, engine):
+            engine.counts = (0, 0)
+            super().on_send(engine)
+
+
+class StartsWithoutACoordinator(Broken):
+    caught_by = "test_a_coordinator_that_ends_is_an_error"
+
+    def start(self, *args, **options):
+        try:
+            return super().start(*args, **options)
+        except LaunchError:
+            return ""
+
+
+class HasPatience(Broken):
+    caught_by = "test_a_coordinator_that_does_not_answer_is_an_error"
+
+    def start(self, *args, **options):
+        try:
+            return super().start(*args, **options)
+        except LaunchError as error:
+            raise TimeoutError from error
+
+
+class StepsForAnyRequest(Broken):
+    caught_by = "test_independent_engines_step_alone"
+
+    class Companion(WaveCompanion):
+        def on_request(self, tag=0):
+            super().on_request(tag)
+            self.must_step = True
+
+
+class TakesNoDummySteps(Broken):
+    caught_by = "test_engines_in_lockstep_pause_at_the_same_step"
+
+    class Companion(WaveCompanion):
+        def on_step(self, engine):
+            engine.num_passes += not engine.has_work()
+            super().on_step(engine)
+
+
+class WakesNobody(Broken):
+    caught_by = "test_a_front_end_wakes_engines_before_the_request_arrives"
+
+    class Router(BalancedRouter):
+        def sent(self, index):
+            """Leave it to the engine."""
+
+
+class WalksInItsSleep(Broken):
+    caught_by = "test_an_engine_that_sleeps_is_not_woken"
+
+    class Companion(WaveCompanion):
+        def receive(self, starts):
+            super().receive(True)
+
+
+class WaitsOn(Broken):
+    caught_by = "test_an_engine_that_ends_waits_no_longer"
+
+    def companion(self, context, spec, metadata, config, keeps_waiting):
+        until = time.monotonic() + 8
+        return super().companion(context, spec, metadata, config, lambda: time.monotonic() < until)
+
+
+class ForgetsOrders(Broken):
+    caught_by = "test_engines_of_an_unknown_node_cannot_be_started"
+
+    class Nodes(HeadlessNodes):
+        def order(self, indexes, address="", config=None):
+            """The node may come back."""
+
+
+BROKEN = Broken.__subclasses__()
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda cls: cls.__name__)
+def test_a_broken_one_is_caught_by_the_test_that_names_the_rule(broken):
+    """Each rule has one that breaks it."""
+    suite = type("Suite", (CoordinationContract,), {"coordination": broken, "patience_s": 3.0})
+    assert broken.caught_by in failing_tests(suite, [broken.caught_by])
+
+
+def test_every_rule_has_one_that_breaks_it():
+    rules = {name for name in dir(CoordinationContract) if name.startswith("test_")}
+    unbroken = rules - {broken.caught_by for broken in BROKEN}
+    assert unbroken == {"test_it_is_a_coordination_that_the_kernel_accepts"}
