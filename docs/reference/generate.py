@@ -10,6 +10,7 @@ import dataclasses
 import enum
 import importlib
 import inspect
+import pkgutil
 import re
 import sys
 import tomllib
@@ -31,6 +32,7 @@ from tenonry.sampling_params import SamplingParams
 from tenonry_commands.flags import flags_of
 from tenonry_commands.plugins import points
 from tenonry_commands.setting_texts import setting_texts
+from tenonry_testkit.import_contract import PUBLIC
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -413,8 +415,53 @@ def _default(value: Any) -> str:
     return "none" if value in (None, (), "") else f"`{value!s}`"
 
 
+def public_modules_page() -> str:
+    """Every module of the kernel that plugins may import, with its public names."""
+    parts = ["# Public modules of the kernel\n", NOTICE]
+    parts += [
+        "A plugin imports these modules and no others; `tenonry_testkit.import_contract` holds it to them. A name that",
+        "leaves this page, or changes its meaning, is a change of [version](../explanation/versioning.md).\n",
+        "| module | what it holds | names |",
+        "|---|---|---|",
+    ]
+    for module in public_modules():
+        summary = _first_sentence(Path(module.__file__))
+        names = ", ".join(f"`{name}`" for name in _public_names(module))
+        parts.append(f"| `{module.__name__}` | {summary} | {names} |")
+    return "\n".join(parts) + "\n"
+
+
+def public_modules() -> list[Any]:
+    """Import them, each once, in the order of the contract."""
+    found: dict[str, Any] = {}
+    for entry in PUBLIC:
+        package = entry.removesuffix(".*")
+        if not entry.endswith(".*"):
+            found[entry] = importlib.import_module(entry)
+            continue
+        folder = importlib.import_module(package)
+        for module in sorted(each.name for each in pkgutil.iter_modules(folder.__path__)):
+            found[f"{package}.{module}"] = importlib.import_module(f"{package}.{module}")
+    return list(found.values())
+
+
+def _public_names(module: Any) -> list[str]:
+    """What it offers: `__all__`, or all that it defines at its top level."""
+    if own := getattr(module, "__all__", None):
+        return sorted(own)
+    names: list[str] = []
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.append(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names += [target.id for target in targets if isinstance(target, ast.Name)]
+    return [name for name in names if not name.startswith("_") and name != "logger"]
+
+
 PAGES = {
     "hooks.md": hooks_page,
+    "public-modules.md": public_modules_page,
     "interfaces.md": interfaces_page,
     "records.md": records_page,
     "configuration.md": config_page,

@@ -105,7 +105,7 @@ class OwnedRecovery:
         serve on.
         """
         engines = self.engines
-        check_layout(engines.config, engines.model, engines.fleets)
+        check_layout(engines.config, engines.model, engines.fleet)
         check_present(self.client.awaited, await self.divergence())
         config = changed(engines.config, changes)
         manager = PluginManager(config.plugins)

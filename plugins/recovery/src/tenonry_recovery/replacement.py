@@ -20,7 +20,6 @@ from tenonry.errors import ConfigError, LaunchError, Unsupported
 from tenonry.info import ModelInfo
 from tenonry.interfaces.recovery import EngineEvents
 from tenonry.launch.fleet import EngineFleet
-from tenonry.launch.fleets import Fleets
 from tenonry.messages import EngineFacts
 from tenonry.stats import RecoveryStats
 
@@ -132,14 +131,14 @@ class Replacement:
                 logger.exception("engine %d keeps the changes that others could not get", index)
 
 
-def check_layout(config: EngineConfig, model: ModelInfo, fleets: Fleets) -> None:
+def check_layout(config: EngineConfig, model: ModelInfo, fleet: EngineFleet) -> None:
     """Raises Unsupported where engines cannot be replaced yet."""
     where = ""
     if model.needs_lockstep and config.expert_rendezvous:
         where = f"expert_rendezvous={config.expert_rendezvous}, where those that run have met"
-    elif not fleets.current.supports_replacement:
+    elif not fleet.supports_replacement:
         where = f"launcher={config.launcher.name}"
-    elif not fleets.current.is_local:
+    elif not fleet.is_local:
         where = (
             f"data_parallel_size_local={config.data_parallel_size_local}, engines on other nodes"
         )

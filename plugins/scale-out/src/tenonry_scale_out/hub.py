@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-from tenonry.client.engine_link import EngineLink
 from tenonry.client.engines import OwnedEngines
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, TenonryError
@@ -96,7 +95,7 @@ class Hub:
         self._starts = itertools.count(1)
         self._flush_numbers = itertools.count(1)
         self._flushes: dict[int, tuple[set[bytes], asyncio.Future[None]]] = {}
-        self._deaths: queue.SimpleQueue[tuple[EngineLink | None, int, Death]] = queue.SimpleQueue()
+        self._deaths: queue.SimpleQueue[tuple[int, int, Death]] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._front_ends = FrontEnds(self._serving, self._control.send)
@@ -168,19 +167,23 @@ class Hub:
     # ------------------------------------------------------------------ engines
     def _on_engine_dead(self, index: int, death: Death) -> None:
         """Any thread."""
-        self._deaths.put((self._client.engines.get(index), index, death))
+        self._deaths.put((self._epoch(index), index, death))
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: everything ends anyway
                 loop.call_soon_threadsafe(self._on_deaths)
 
+    def _epoch(self, index: int) -> int:
+        link = self._client.engines.get(index)
+        return link.epoch if link else 0
+
     def _on_deaths(self) -> None:
         while not self._deaths.empty():
-            link, index, death = self._deaths.get()
+            epoch, index, death = self._deaths.get()
             if index >= FIRST_STANDBY:  # no front end knows it
                 self._recovery.plugin.on_death(index, death, {})
                 continue
-            if self._client.engines.get(index) is not link:  # another one has its place already
+            if self._epoch(index) != epoch:  # another one has its place already
                 continue
             logger.error("the engine died: %s", death)
             self._client.engine_died(index, death)
@@ -189,7 +192,7 @@ class Hub:
             self._stats.observe(
                 EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats())
             )  # no work left
-            self._broadcast(EngineDied(index, death, link.epoch if link else 0))
+            self._broadcast(EngineDied(index, death, epoch))
             self._recovery.plugin.on_death(index, death, {})
             self._on_engine_died(str(death))
 

@@ -50,11 +50,17 @@ PUBLIC = (
     "tenonry.launch.supervise",
     "tenonry.logs",
     "tenonry.transport.*",
-    # front ends
+    # front ends, and owners of engines
     "tenonry.cli",
     "tenonry.client.async_llm",
+    "tenonry.client.core_client",
     "tenonry.client.engines",
     "tenonry.client.llm",
+    "tenonry.client.start",
+    "tenonry.client.stat_manager",
+    "tenonry.client.stream",
+    "tenonry.engine.kv_plan",
+    "tenonry.launch.fleet",
 )
 
 
