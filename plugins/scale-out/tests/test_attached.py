@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tenonry.client.async_llm import AsyncLLM
-from tenonry.errors import EngineDeadError, QueueFullError, Unsupported
+from tenonry.errors import ConfigError, EngineDeadError, QueueFullError
 from tenonry.stats import SchedulerStats
 from tenonry_scale_out.attached import AttachedEngines
 from tenonry_scale_out.channel import ControlLink
@@ -31,9 +31,9 @@ async def until(condition: Callable[[], Any]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def requests_are(engine: AsyncLLM, running: int) -> None:
-    """Until the only engine runs this many."""
-    while await engine._calls.call("request_counts") != [[running, 0]]:  # noqa: ASYNC110 - as above
+async def requests_are(front_end: AsyncLLM, running: int, engine: int = 0) -> None:
+    """Until one engine runs this many."""
+    while (await front_end._calls.call("request_counts"))[engine] != [running, 0]:  # noqa: ASYNC110 - as above
         await asyncio.sleep(0.01)
 
 
@@ -132,13 +132,39 @@ class TestHub:
             assert sorted(one.engine_pids) == ["engine 0", "engine 1"]
             assert one.stat_loggers == {}
             assert await one.is_tracing_enabled() is False
-            with pytest.raises(
-                Unsupported, match="3 engines: with several API servers their number is fixed"
-            ):
-                await one.scale(3)
 
         shared.run(main)
         assert [info.engine_indexes for info in shared.recorded.infos] == [(0, 1)]
+
+    def test_the_number_of_engines_changes_for_all_front_ends(self, share):
+        """AF-19: an engine that leaves first finishes the requests of every front end."""
+
+        async def main(shared: Shared) -> None:
+            one, two = await shared.attach(1), await shared.attach(2)
+            await one.scale(2)
+            await until(lambda: one.info.engine_indexes == two.info.engine_indexes == (0, 1))
+            second = {"data_parallel_rank": 1}
+            for engine in (one, two):
+                assert await collect(engine, [7], params(), "r", **second) == tokens([7], params())
+            sampling = params(max_tokens=300)
+            running = asyncio.ensure_future(collect(two, [1], sampling, "long", **second))
+            await requests_are(two, 1, engine=1)
+            with pytest.raises(
+                TimeoutError,
+                match=r"1 requests still run on engines \[1\] after 0 s; nothing changed",
+            ):
+                await one.scale(1, 0)
+            assert await collect(one, [8], params(), "r", **second) == tokens([8], params())
+            await one.scale(1)
+            assert await running == tokens([1], sampling)
+            await until(lambda: one.info.engine_indexes == two.info.engine_indexes == (0,))
+            for engine in (one, two):
+                assert await collect(engine, [9], params(), "r") == tokens([9], params())
+                assert sorted(engine.engine_pids) == ["engine 0"]
+            with pytest.raises(ConfigError, match="0 engines: at least 1"):
+                await two.scale(0)
+
+        share().run(main)
 
     def test_requests_of_the_other_front_ends_keep_engines_busy(self, share):
         """AF-18."""

@@ -17,7 +17,7 @@ from tenonry.client.core_client import CoreClient
 from tenonry.client.engines import Engines
 from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
-from tenonry.errors import ConfigError, EngineDeadError, LaunchError, TenonryError, Unsupported
+from tenonry.errors import ConfigError, EngineDeadError, LaunchError, TenonryError
 from tenonry.info import EngineInfo
 from tenonry.interfaces.launcher import Death
 from tenonry.interfaces.recovery import EngineEvents
@@ -28,6 +28,7 @@ from tenonry_helper_pool.stats import HelperStats
 from tenonry_scale_out.channel import ControlLink
 from tenonry_scale_out.follower import Follower
 from tenonry_scale_out.messages import (
+    ChangeAnswer,
     EngineDied,
     EngineGivenUp,
     EnginesAdmitted,
@@ -40,10 +41,10 @@ from tenonry_scale_out.messages import (
     LoggerCall,
     Metrics,
     MetricsRequest,
-    Replaced,
     ReplaceRequest,
     Report,
     ReportReceived,
+    ScaleRequest,
     ServerConnected,
     ServerHello,
     Stop,
@@ -251,7 +252,7 @@ class AttachedEngines(Engines):
                 self._on_engine_dead(index, death, epoch)
             case EnginesChanged():
                 self._change(message)
-            case Replaced() | FrontEndAnswer():
+            case ChangeAnswer() | FrontEndAnswer():
                 future = self._asked.get(message.call_id)
                 if future is not None and not future.done():
                     future.set_result(message)
@@ -309,7 +310,16 @@ class AttachedEngines(Engines):
             text = json.dumps(changes)
         except TypeError as error:
             raise ConfigError(f"changes {list(changes)} cannot be sent: {error}") from None
-        answer: Replaced = await self._ask(ReplaceRequest(next(self._call_ids), text))
+        await self._change_engines(ReplaceRequest(next(self._call_ids), text))
+
+    async def scale(self, size: int, drain_timeout: float) -> None:
+        """The supervisor does it, for all front ends. Raises what it raises there."""
+        await self._change_engines(ScaleRequest(next(self._call_ids), size, drain_timeout))
+
+    async def _change_engines(self, request: ReplaceRequest | ScaleRequest) -> None:
+        answer: ChangeAnswer = await self._ask(request)
+        if answer.kind == TimeoutError.__name__:
+            raise TimeoutError(answer.error)
         if answer.error:
             kind = getattr(errors, answer.kind, TenonryError)
             if kind in {errors.PluginFault, errors.ContractViolation}:
@@ -323,7 +333,7 @@ class AttachedEngines(Engines):
             raise TenonryError(answer.error)
         return answer.num_requests
 
-    async def _ask(self, message: ReplaceRequest | FrontEndQuestion) -> Any:
+    async def _ask(self, message: ReplaceRequest | ScaleRequest | FrontEndQuestion) -> Any:
         """The supervisor's answer."""
         future = asyncio.get_running_loop().create_future()
         self._asked[message.call_id] = future
@@ -332,12 +342,6 @@ class AttachedEngines(Engines):
             return await future
         finally:
             del self._asked[message.call_id]
-
-    async def scale(self, size: int, drain_timeout: float) -> None:
-        """Raises Unsupported."""
-        raise Unsupported(
-            f"{size} engines: with several API servers their number is fixed; use --api-server-count 1 to change it"
-        )
 
     def shutdown(self, timeout: float = 5.0) -> None:
         """Report the last numbers. The engines and the link belong to others and stay open. Idempotent."""

@@ -40,36 +40,53 @@ class Follower:
         running.add_done_callback(self._tasks.discard)
 
     async def _run(self, task: FrontEndTask) -> None:
-        addresses: Sequence[str] = ()
-        failure = ""
-        obstacles: list[str] = []
-        num_requests = 0
+        done = TaskDone(task.number)
         try:
-            match task.step:
-                case "bind":
-                    addresses = self._client.bind(task.input_address, task.output_address)
-                    for facts in task.engines:
-                        self._client.expect(facts)
-                case "connect":
-                    await self._connect(task.indexes)
-                case "switch":
-                    await self._until_answered(task.indexes)
-                    self._events.on_switch(task.indexes, task.coordinator)
-                case "drop":
-                    for index in task.indexes:
-                        self._client.drop_newcomer(index, "it was not needed")
-                case "try":
-                    await self._events.on_started(task.indexes)
-                case "check":
-                    obstacles = sorted(await self._events.divergence())
-                case "num_requests":
-                    num_requests = self._events.num_requests()
-                case "forget_media":
-                    self._events.forget_media()
+            await self._recover(task, done)
+            self._scale(task, done)
+            self._count(task, done)
         except TenonryError as error:  # the engine died again, or this front end ends
             logger.warning("engines %s: %s failed: %s", task.indexes, task.step, error)
-            failure = str(error)
-        self._answer(TaskDone(task.number, obstacles, list(addresses), failure, num_requests))
+            done.error = str(error)
+        self._answer(done)
+
+    async def _recover(self, task: FrontEndTask, done: TaskDone) -> None:
+        match task.step:
+            case "check":
+                done.obstacles = sorted(await self._events.divergence())
+            case "bind":
+                done.addresses = list(self._client.bind(task.input_address, task.output_address))
+                for facts in task.engines:
+                    self._client.expect(facts)
+            case "connect":
+                await self._connect(task.indexes)
+            case "switch":
+                await self._until_answered(task.indexes)
+                self._events.on_switch(task.indexes, task.coordinator)
+            case "drop":
+                for index in task.indexes:
+                    self._client.drop_newcomer(index, "it was not needed")
+            case "try":
+                await self._events.on_started(task.indexes)
+
+    def _scale(self, task: FrontEndTask, done: TaskDone) -> None:
+        match task.step:
+            case "leave":
+                self._client.leaving.update(task.indexes)
+                links = map(self._client.engines.get, task.indexes)
+                done.num_requests = sum(len(link.requests) for link in links if link)
+            case "stay":
+                self._client.leaving.difference_update(task.indexes)
+            case "remove":
+                for index in task.indexes:
+                    self._client.remove_engine(index, "it was scaled away")
+
+    def _count(self, task: FrontEndTask, done: TaskDone) -> None:
+        match task.step:
+            case "num_requests":
+                done.num_requests = self._events.num_requests()
+            case "forget_media":
+                self._events.forget_media()
 
     async def _connect(self, indexes: Sequence[int]) -> None:
         newcomers = self._client.newcomers

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tenonry.errors import TenonryError
 from tenonry_scale_out.messages import (
     FrontEndAnswer,
     FrontEndQuestion,
@@ -91,15 +92,26 @@ class FrontEnds:
             self.send(identity, message)
 
     async def answer(self, asker: bytes, question: FrontEndQuestion) -> None:
-        """Ask the other front ends for one of them. One that does not answer is named, unless it ended."""
-        answers = await self.ask_all(question.step, ANSWER_TIMEOUT_S, but=asker)
+        """Ask the other front ends for one of them."""
+        answer = FrontEndAnswer(question.call_id)
+        try:
+            answer.num_requests = await self.total(question.step, but=asker)
+        except TenonryError as error:
+            answer.error = str(error)
+        self.send(asker, answer)
+
+    async def total(self, step: str, *, indexes: Sequence[int] = (), but: bytes = b"") -> int:
+        """Ask all but one; returns the requests that they count. Raises TenonryError that names those which do not
+        answer, unless they ended.
+        """
+        answers = await self.ask_all(step, ANSWER_TIMEOUT_S, indexes=indexes, but=but)
         silent = [
             str(index)
             for identity, index in self.serving().items()
-            if identity not in {asker, *answers}
+            if identity not in {but, *answers}
         ]
-        error = ""
         if silent:
-            error = f"API server {', '.join(silent)} did not answer within {ANSWER_TIMEOUT_S:g} s"
-        total = sum(answer.num_requests for answer in answers.values())
-        self.send(asker, FrontEndAnswer(question.call_id, total, error))
+            raise TenonryError(
+                f"API server {', '.join(silent)} did not answer within {ANSWER_TIMEOUT_S:g} s"
+            )
+        return sum(answer.num_requests for answer in answers.values())

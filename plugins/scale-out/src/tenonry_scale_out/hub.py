@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import logging
 import queue
 from collections.abc import Callable, Coroutine
@@ -20,7 +19,7 @@ import msgspec
 
 from tenonry.client.engines import OwnedEngines
 from tenonry.config import EngineConfig
-from tenonry.errors import EngineDeadError, EngineGenerateError, TenonryError
+from tenonry.errors import EngineDeadError, EngineGenerateError
 from tenonry.info import EngineInfo
 from tenonry.interfaces.launcher import FIRST_STANDBY, Death
 from tenonry.launch.fleet import EngineFleet
@@ -38,10 +37,10 @@ from tenonry_scale_out.messages import (
     FrontEndQuestion,
     Metrics,
     MetricsRequest,
-    Replaced,
     ReplaceRequest,
     Report,
     ReportReceived,
+    ScaleRequest,
     ServerConnected,
     ServerFailed,
     ServerHello,
@@ -233,8 +232,8 @@ class Hub:
             self._front_ends.done(message)
         elif isinstance(message, FrontEndQuestion):
             self._spawn(self._front_ends.answer(identity, message))
-        elif isinstance(message, ReplaceRequest):
-            self._spawn(self._replace(identity, message))
+        elif isinstance(message, ReplaceRequest | ScaleRequest):
+            self._spawn(self._recovery.answer(identity, message))
         elif isinstance(message, MetricsRequest):
             self._spawn(self._answer_metrics(identity, message.call_id))
 
@@ -306,19 +305,7 @@ class Hub:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # ------------------------------------------------------------------ replacing engines
-    async def _replace(self, identity: bytes, request: ReplaceRequest) -> None:
-        answer = Replaced(request.call_id)
-        try:
-            async with self._recovery.lock:
-                await self._recovery.plugin.replace(json.loads(request.changes))
-        except Exception as error:
-            if not isinstance(error, TenonryError):
-                logger.exception("engines could not be replaced")
-            answer.error = str(error)
-            answer.kind = type(error).__name__
-        self._control.send(identity, answer)
-
+    # ------------------------------------------------------------------ changes
     def _changed(self) -> EnginesChanged:
         config = self.config.model_dump_json()
         return EnginesChanged(config, self.info, self._engines.plan, self.pids())

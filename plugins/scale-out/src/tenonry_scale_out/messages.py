@@ -100,6 +100,14 @@ class ReplaceRequest(msgspec.Struct, array_like=True, tag=True):
     changes: str
 
 
+class ScaleRequest(msgspec.Struct, array_like=True, tag=True):
+    """Server: a client asks for another number of engines. `drain_timeout` in seconds."""
+
+    call_id: int
+    size: int
+    drain_timeout: float
+
+
 class EnginesReady(msgspec.Struct, array_like=True, tag=True):
     """Supervisor: these engines connect to the server now."""
 
@@ -120,13 +128,24 @@ class EngineDied(msgspec.Struct, array_like=True, tag=True):
 class FrontEndTask(msgspec.Struct, array_like=True, tag=True):
     """Supervisor: a part of bringing engines back, or of replacing them. "check": whether anything stands against it;
     "bind": at these addresses, for these engines; "connect": return when they are connected; "switch": they take their
-    places, with this coordinator; "drop": they do not; "try": the suspects. And for other front ends: "num_requests":
-    count those that have not ended; "forget_media": forget processed images and other files.
+    places, with this coordinator; "drop": they do not; "try": the suspects. Of scaling: "leave": send these engines no
+    new requests, and count theirs; "stay": they get requests again; "remove": they are gone. And for other front ends:
+    "num_requests": count those that have not ended; "forget_media": forget processed images and other files.
     """
 
     number: int
     step: Literal[
-        "check", "bind", "connect", "switch", "drop", "try", "num_requests", "forget_media"
+        "check",
+        "bind",
+        "connect",
+        "switch",
+        "drop",
+        "try",
+        "leave",
+        "stay",
+        "remove",
+        "num_requests",
+        "forget_media",
     ]
     indexes: list[int] = []
     engines: list[EngineFacts] = []
@@ -150,8 +169,10 @@ class EnginesChanged(msgspec.Struct, array_like=True, tag=True):
     pids: dict[str, int]
 
 
-class Replaced(msgspec.Struct, array_like=True, tag=True):
-    """Supervisor: the answer to ReplaceRequest; with an error, and the name of its class, where nothing has changed."""
+class ChangeAnswer(msgspec.Struct, array_like=True, tag=True):
+    """Supervisor: the answer to ReplaceRequest or ScaleRequest; with an error, and the name of its class, where nothing
+    has changed.
+    """
 
     call_id: int
     error: str = ""
@@ -206,6 +227,7 @@ ServerMessage = (
     | MetricsRequest
     | FrontEndQuestion
     | ReplaceRequest
+    | ScaleRequest
     | TaskDone
 )
 SupervisorMessage = (
@@ -216,7 +238,7 @@ SupervisorMessage = (
     | EnginesAdmitted
     | EnginesChanged
     | EngineGivenUp
-    | Replaced
+    | ChangeAnswer
     | Flush
     | ReportReceived
     | Metrics

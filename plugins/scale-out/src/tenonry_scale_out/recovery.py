@@ -1,4 +1,4 @@
-"""Restart and replacement of engines that several front ends share. The supervisor's process, its event loop.
+"""Restart, replacement and number of engines that several front ends share. The supervisor's process, its event loop.
 
 The supervisor starts an engine and connects it to every front end, which then uses it instead of the former one. The
 front ends try their suspects in it one after another, while the others wait; then all send the requests that wait for
@@ -9,20 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tenonry.client.engines import OwnedEngines
 from tenonry.config import EngineConfig
-from tenonry.errors import EngineDeadError, EngineGenerateError, LaunchError
+from tenonry.errors import EngineDeadError, EngineGenerateError, LaunchError, TenonryError
 from tenonry.interfaces.launcher import FIRST_STANDBY, Death
 from tenonry.interfaces.recovery import EngineEvents, EngineRecovery, RecoveryContext
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import CoordinatorFacts, EngineCoreRequest
 from tenonry.plugin.manager import build_plugin
 from tenonry_scale_out.front_ends import ANSWER_TIMEOUT_S, FrontEnds
-from tenonry_scale_out.messages import EngineGivenUp, EnginesAdmitted, TaskDone
+from tenonry_scale_out.messages import (
+    ChangeAnswer,
+    EngineGivenUp,
+    EnginesAdmitted,
+    ReplaceRequest,
+    ScaleRequest,
+    TaskDone,
+)
+from tenonry_scale_out.scaling import scale
 
 logger = logging.getLogger("tenonry.scale_out")
 CALLS_TIMEOUT_S = 60.0
@@ -195,3 +204,22 @@ class SharedRecovery(EngineEvents):
         if answer.error:
             raise EngineGenerateError(answer.error)
         return answer
+
+    # ------------------------------------------------------------------ changes
+    async def answer(self, asker: bytes, request: ReplaceRequest | ScaleRequest) -> None:
+        """Change the engines for a front end, and send it the outcome."""
+        answer = ChangeAnswer(request.call_id)
+        try:
+            async with self.lock:
+                if isinstance(request, ScaleRequest):
+                    await scale(
+                        self._engines, self._front_ends, request.size, request.drain_timeout
+                    )
+                else:
+                    await self.plugin.replace(json.loads(request.changes))
+        except Exception as error:
+            if not isinstance(error, TenonryError | TimeoutError):
+                logger.exception("engines could not be changed")
+            answer.error = str(error)
+            answer.kind = type(error).__name__
+        self._front_ends.send(asker, answer)
