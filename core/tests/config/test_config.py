@@ -46,6 +46,7 @@ class TestBounds:
         "data_parallel_rpc_port": ([0, 65535], [-1, 65536]),
         "data_parallel_sync_steps": ([1, 65536], [0, 65537]),
         "stream_interval": ([1, 1000], [0, 1.5, None]),
+        "output_chunk_size": ([1, 4096], [0, 1.5, None]),
         "step_timeout": ([0.1, 86400], [0, 86401, math.nan]),
         "standby_engines": ([0, 64], [-1, 65, 1.5]),
         "shutdown_timeout": ([0, 86400], [-0.1, 86401, math.nan]),

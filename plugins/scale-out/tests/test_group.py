@@ -277,6 +277,7 @@ DISTANT = "tenonry_testkit.kernel.launch_roles:DistantLauncher"
         ({"launcher": DISTANT}, "DistantLauncher with data_parallel_rank=1"),
     ],
 )
+@pytest.mark.usefixtures("fake_model_site")
 def test_what_is_missing_is_named(values, words):
     full = {
         "data_parallel_size": 2, "data_parallel_rank": 1, "data_parallel_rpc_port": 9, "auth_key_file": "/k",
