@@ -102,13 +102,21 @@ class CoordinationContract:
             EngineGroup(coordination, self._config(), endpoints, lockstep=lockstep) as group,
         ):
             for busy in range(len(group.engines)):
-                self._report(group, busy)
-                eventually(lambda busy=busy: busy not in _picks(router, 3), self.patience_s)
+                self._expect_known(group, router, busy)
             self._report(group, -1)
             yield group, router
 
+    def _expect_known(self, group: EngineGroup, router: RequestRouter, busy: int) -> None:
+        """Until the router knows which engine is busy, as engines send after each step."""
+
+        def is_known() -> bool:
+            self._report(group, busy)
+            return busy not in _picks(router, len(group.engines))
+
+        eventually(is_known, self.patience_s)
+
     def _report(self, group: EngineGroup, busy: int) -> None:
-        """Report the loads until the last report was due; only one engine is busy."""
+        """Outputs were sent; only one engine is busy."""
         for engine in group.engines:
             engine.counts = BUSY if engine.index == busy else IDLE
             group.companions[engine.index].on_send(engine)
@@ -147,8 +155,7 @@ class CoordinationContract:
     def test_a_router_learns_the_load_of_all_front_ends(self) -> None:
         """A busy engine gets no unrelated requests while others are idle, though this front end sent none."""
         with self.engines() as (group, router):
-            self._report(group, 1)
-            eventually(lambda: 1 not in _picks(router, 3), self.patience_s)
+            self._expect_known(group, router, 1)
 
     # ------------------------------------------------------------------ the coordinator
     def test_a_coordinator_that_ends_is_an_error(self) -> None:
