@@ -138,7 +138,7 @@ class WaitsOn(Broken):
     caught_by = "test_an_engine_that_ends_waits_no_longer"
 
     def companion(self, context, spec, metadata, config, keeps_waiting):
-        until = time.monotonic() + 8
+        until = time.monotonic() + 12
         return super().companion(context, spec, metadata, config, lambda: time.monotonic() < until)
 
 

@@ -15,6 +15,7 @@ from tenonry.interfaces.coordination import Coordination, EngineCompanion
 from tenonry.interfaces.launcher import EngineSpec
 from tenonry.messages import CoordinatorFacts, EngineZmqAddresses, HandshakeMetadata
 from tenonry.plugin.plan import PluginPlan
+from tenonry_testkit.roles import eventually
 
 WORKER = PluginRecord(kind="worker", name="fake", target="tenonry_testkit.fakes:FakeWorker")
 
@@ -63,6 +64,7 @@ class EngineGroup:
     ) -> None:
         self._context: zmq.Context[Any] = zmq.Context()
         self._is_ending = threading.Event()
+        self._sync_steps = config.data_parallel_sync_steps
         self.engines = [CountingEngine(index) for index in range(config.data_parallel_size)]
         own = type(coordination)
         record = PluginRecord("coordination", own.__name__, f"{own.__module__}:{own.__qualname__}")
@@ -130,8 +132,10 @@ class EngineGroup:
 
     def ends_alone(self, index: int, seconds: float) -> bool:
         """Let one engine step among others that do not, and end it; False if it still waits after some seconds."""
+        engine = self.engines[index]
         thread = threading.Thread(target=self._run, args=(index, 1 << 60))
         thread.start()
+        eventually(lambda: engine.num_passes >= self._sync_steps, seconds)
         self._is_ending.set()
         return self._join([thread], seconds)
 
