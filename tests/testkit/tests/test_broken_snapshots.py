@@ -92,6 +92,7 @@ class RemembersStates(KVCacheManager):
         RemembersStates,
     ],
 )
+@pytest.mark.slow
 def test_defect_is_found(broken):
     """The failure is a rule that was broken, not an accident."""
 

@@ -120,6 +120,7 @@ BROKEN = [DividedName, Unannotated, NoCoroutine, CannotBeSent, AsksAll, NeverRes
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+@pytest.mark.slow
 def test_broken_ones_are_caught(broken):
     class Suite(TestMarks):
         call_set = broken

@@ -159,6 +159,7 @@ BROKEN = (
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda one: one.__name__)
+@pytest.mark.slow
 def test_a_broken_backend_is_found(broken):
     suite = type("Suite", (GrammarContract,), {"backend": broken})
     found = failing_tests(suite)

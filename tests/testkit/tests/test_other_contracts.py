@@ -303,6 +303,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+@pytest.mark.integration
 def test_defect_is_found_by_the_test_that_names_it(broken):
     kind, base = next(suite for interface, suite in SUITES.items() if issubclass(broken, interface))
     fields = {

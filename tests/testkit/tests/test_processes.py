@@ -12,6 +12,8 @@ import pytest
 from tenonry_testkit.kernel.roles import is_gone
 from tenonry_testkit.processes import URL, Running, descendants, run_cli, start_server
 
+pytestmark = pytest.mark.integration
+
 PYTHON = (sys.executable, "-c")
 TREE = """
 import subprocess, sys, time

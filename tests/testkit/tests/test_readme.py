@@ -42,11 +42,13 @@ def test_blocks_are_the_scheduler_its_test_and_a_repetition():
     ]
 
 
+@pytest.mark.integration
 def test_scheduler_passes_with_a_test_of_its_own(afternoon):
     done = afternoon(test_block=2).check()
     assert "4 passed" in done.stdout, done.stdout
 
 
+@pytest.mark.integration
 def test_claim_to_be_free_of_starvation_is_found_out(afternoon):
     done = afternoon(test_block=1, without="    starvation_free = False")
     assert done.returncode == 1

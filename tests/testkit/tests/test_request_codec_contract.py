@@ -127,6 +127,7 @@ class MarksEveryMessage(KeepingCodec):
         MarksEveryMessage,
     ],
 )
+@pytest.mark.slow
 def test_the_suite_catches(broken: type[RequestCodec]):
     suite = type("Suite", (RequestCodecContract,), {"request_codec": broken, "phases": PHASES})
     assert broken.caught_by in failing_tests(suite)

@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+pytestmark = pytest.mark.integration
+
 pytest_plugins = ["pytester"]
 
 LEAVING = """

@@ -194,6 +194,7 @@ class TestTraffic:
         assert runs[0][0]["stop"] == 1
 
 
+@pytest.mark.integration
 class TestImports:
     def loaded(self, module):
         code = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
