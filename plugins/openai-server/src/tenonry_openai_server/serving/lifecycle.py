@@ -49,7 +49,9 @@ LOCKING = {
     "zmq.sugar.context",
 }
 DEFERRAL_S = 0.005
-MAX_DEFERRALS = 400  # code that is there for longer waits, which an exception may interrupt
+MAX_DEFERRALS = (
+    400  # code that is at one instruction for longer waits, which an exception may interrupt
+)
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 POLL_S = 0.5  # a signal may reach another thread; the main thread wakes at least this often
 
@@ -67,18 +69,21 @@ class Start:
     raised where Python drops exceptions, such as in a callback of a weak reference.
     """
 
-    __slots__ = ("_num_deferred", "_number", "is_underway")
+    __slots__ = ("_num_deferred", "_number", "_place", "is_underway")
 
     def __init__(self) -> None:
         self.is_underway = False
-        self._num_deferred = 0
+        self._num_deferred = 0  # in a row at `_place`
         self._number = 0
+        self._place = (0, 0)
 
     def interrupt(self, number: int = 0, frame: FrameType | None = None) -> None:
         """Raise StopStart into `frame`, which signal `number` has interrupted, now or a moment later."""
         self._number = number
+        place = (id(frame), frame.f_lasti if frame is not None else 0)
+        self._num_deferred = self._num_deferred + 1 if place == self._place else 0
+        self._place = place
         if self._num_deferred < MAX_DEFERRALS and _keeps_locks(frame):
-            self._num_deferred += 1
             _thread.start_new_thread(self._send_again, ())  # takes no lock, as a handler must not
             return
         self.is_underway = False  # a second signal must not interrupt the clean-up after the first
