@@ -52,6 +52,10 @@ OWNERS = {
     "attention_backend": (
         "`tenonry_worker_torch.attention.base.AttentionBackend`", "the worker `torch`: `--attention-backend`",
     ),
+    "runner_feature": (
+        "`tenonry_worker_torch.runner.feature.RunnerFeature`",
+        "the worker `torch`: `--worker-option runner_features=`",
+    ),
     "drafter": ("`tenonry_drafters.base.Drafter`", "the worker `torch`: `--drafter`"),
     "logits_processor": (
         "`tenonry_torch_base.sampler.processors.LogitsProcessor`",

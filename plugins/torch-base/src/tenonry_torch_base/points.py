@@ -5,10 +5,13 @@ Any process: this module imports no torch, the base classes do.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tenonry.plugin import Point
 from tenonry.plugin.manager import resolve_point
+
+if TYPE_CHECKING:
+    from tenonry.info import PluginRecord
 
 BUFFERS = Point(
     "tenonry.buffers",
@@ -41,8 +44,9 @@ DEFAULT_KERNELS = "cpu"
 DEFAULT_BUFFERS = {"cpu": "host", "cuda": "cuda"}
 
 
-def resolve_class(point: Point, name: str, resolved: dict[str, str]) -> Any:
-    """Resolve a class of a worker's extension point. Raises PluginError with the installed names, or the pip command.
+def resolve(point: Point, name: str, resolved: dict[str, str]) -> tuple[Any, PluginRecord]:
+    """Resolve a class of a worker's extension point, and its record. Raises PluginError with the installed names, or
+    the pip command.
 
     `resolved` (kind → name with version) records the result.
     """
@@ -50,4 +54,9 @@ def resolve_class(point: Point, name: str, resolved: dict[str, str]) -> Any:
     origin = f"{name} ({record.distribution} {record.version})" if record.distribution else name
     earlier = resolved.get(point.kind)
     resolved[point.kind] = f"{earlier}, {origin}" if earlier else origin
-    return found
+    return found, record
+
+
+def resolve_class(point: Point, name: str, resolved: dict[str, str]) -> Any:
+    """As `resolve`, without the record."""
+    return resolve(point, name, resolved)[0]

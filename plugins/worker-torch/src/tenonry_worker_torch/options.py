@@ -30,3 +30,6 @@ class TorchOptions(DeviceOptions, ProfileOptions):
         description="Give blocks back that the window of a layer has left; false keeps all layers in one KV group, as "
         "KV connectors need it.",
     )
+    runner_features: tuple[str, ...] = Field(
+        (), description="Additional features of the model runner, after the built-in ones."
+    )

@@ -1,4 +1,4 @@
-"""The point that the worker `torch` opens. Any process: this module imports no torch, the base class does."""
+"""The points that the worker `torch` opens. Any process: this module imports no torch, the base classes do."""
 
 from __future__ import annotations
 
@@ -8,4 +8,7 @@ ATTENTION_BACKENDS = Point(
     "tenonry.attention_backends",
     "tenonry_worker_torch.attention.base:AttentionBackend",
     {"sdpa": "tenonry-worker-torch", "cpu": "tenonry-worker-torch"},
+)
+RUNNER_FEATURES = Point(
+    "tenonry.runner_features", "tenonry_worker_torch.runner.feature:RunnerFeature"
 )

@@ -17,7 +17,13 @@ from tenonry_hf_hub import holds_weights
 from tenonry_torch_base.device import choose_device, prepare_device
 from tenonry_torch_base.grammars import open_grammars
 from tenonry_torch_base.phases import Phases
-from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSORS, resolve_class
+from tenonry_torch_base.points import (
+    BUFFERS,
+    DEFAULT_BUFFERS,
+    LOGITS_PROCESSORS,
+    resolve,
+    resolve_class,
+)
 from tenonry_torch_base.sampler.grammar import GrammarMasks
 from tenonry_worker_torch.adapters.places import Places
 from tenonry_worker_torch.adapters.registry import Adapters
@@ -35,7 +41,7 @@ from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.loading.quantised import computes
 from tenonry_worker_torch.parallel.experts import check_experts, check_settings
 from tenonry_worker_torch.parallel.groups import alone
-from tenonry_worker_torch.points import ATTENTION_BACKENDS
+from tenonry_worker_torch.points import ATTENTION_BACKENDS, RUNNER_FEATURES
 from tenonry_worker_torch.runner.assemble import assemble_runner
 from tenonry_worker_torch.setting_checks import (
     check_adapters,
@@ -317,6 +323,7 @@ def make_runner(
         groups=GroupLayout(len(kv_cache.groups), kv_cache.num_state_slots),
         seed=context.config.seed,
         processors=processors,
+        features=[resolve(RUNNER_FEATURES, name, resolved) for name in options.runner_features],
     )
     if context.config.drafter is not None:
         drafter = open_drafter(

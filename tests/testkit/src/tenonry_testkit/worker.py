@@ -48,7 +48,7 @@ from tenonry_testkit.targets import resolve_target
 NUM_STATE_SLOTS = 3
 
 
-def _fitted(spec: HarnessSpec, groups: Sequence[KVCacheGroup]) -> HarnessSpec:
+def fitted(spec: HarnessSpec, groups: Sequence[KVCacheGroup]) -> HarnessSpec:
     """The engine for these KV groups: with a few state slots if some keep a state, and blocks for one sequence."""
     keeps_state = any(group.kind == "recurrent" for group in groups)
     return dataclasses.replace(
@@ -60,9 +60,9 @@ def _fitted(spec: HarnessSpec, groups: Sequence[KVCacheGroup]) -> HarnessSpec:
 
 
 def _without_windows(spec: HarnessSpec, groups: Sequence[KVCacheGroup]) -> HarnessSpec:
-    """As `_fitted`, with blocks for a sequence that releases none."""
+    """As `fitted`, with blocks for a sequence that releases none."""
     least = len(paged(groups)) * -(-spec.max_model_len // spec.block_size)
-    return dataclasses.replace(_fitted(spec, groups), num_blocks=max(spec.num_blocks, least))
+    return dataclasses.replace(fitted(spec, groups), num_blocks=max(spec.num_blocks, least))
 
 
 class WorkerContract:
@@ -139,7 +139,7 @@ class WorkerContract:
         worker = self.started() if is_fresh else self._served()
         oracle = self._oracle()
         groups = tuple(worker.kv_cache_groups())
-        spec = _fitted(spec or self.spec, groups)
+        spec = fitted(spec or self.spec, groups)
         return SchedulerHarness(scheduler, spec, worker=worker, oracle=oracle, groups=groups)
 
     def _oracle(self) -> SoloOracle:

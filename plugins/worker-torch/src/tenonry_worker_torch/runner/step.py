@@ -120,6 +120,18 @@ class Step:
         inputs = self.inputs
         return int(np.count_nonzero(inputs.samples)) < len(inputs.token_ids)
 
+    def accepted(self) -> tuple[NDArray[np.int32], I64]:
+        """The tokens that the pass added: row of each, i32[N], and its line of `logits` and `hidden`, i64[N]; the
+        tokens of a row follow each other.
+        """
+        if not self.verifies:
+            return self.sampling.row, np.arange(len(self.sampling.row))
+        made = self.verification
+        count = made.count
+        before = np.repeat(np.cumsum(count) - count, count)
+        number = np.arange(int(count.sum())) - before
+        return np.repeat(made.row, count), np.repeat(made.first, count) + number
+
     def split_logits(self, logits: torch.Tensor) -> None:
         """Take `logits` of the tokens `kept`, with those of prompt tokens."""
         count = int(np.count_nonzero(self.inputs.samples))
