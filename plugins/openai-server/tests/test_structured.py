@@ -89,6 +89,14 @@ def test_every_name_becomes_the_same_value(kind, fields, expected):
             "response_format",
         ),
         (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": []}}},
+            "response_format.json_schema.schema",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": None}}},
+            "response_format.json_schema.schema",
+        ),
+        (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}},
             "response_format.json_schema.schema",
         ),

@@ -34,6 +34,23 @@ def strict(**properties: Any) -> dict[str, Any]:
 
 
 SAMPLES = {
+    "decimal number of pydantic": Sample(
+        {
+            "type": "object", "required": ["price"],
+            "properties": {
+                "price": {
+                    "anyOf": [
+                        {"type": "number"},
+                        {"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"},
+                    ],
+                },
+            },
+        },
+        {"price": "-12.50"},
+    ),
+    "password": Sample(
+        {"type": "string", "pattern": r"^(?=.*[A-Z])(?=.*\d)[A-Za-z\d]{8,12}$"}, "abcdefG1"
+    ),
     "package manifest": Sample(
         {
             "$schema": DRAFT_7, "title": "Manifest", "type": "object", "required": ["name", "version"],

@@ -6,9 +6,9 @@ What no grammar holds is a form, too (`Unserved`), which is an error once it is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tenonry_grammars.base import GrammarError
 from tenonry_grammars.derivatives import are_apart
@@ -33,7 +33,10 @@ from tenonry_grammars.schemas.leaves import (
     Unserved,
     merged,
 )
+from tenonry_grammars.schemas.look_ahead import conditions_of
 from tenonry_grammars.schemas.resources import Place, Resources
+
+Result = TypeVar("Result")
 
 MAX_LEAVES = 1024  # of one place
 MAX_LOOK = 6  # places within places that are looked at to find that nothing is allowed
@@ -248,11 +251,22 @@ class Reader:
         """The expression of a schema, for a whole text; see `parsed`. Raises GrammarError."""
         if not isinstance(text, str):
             raise GrammarError(f"a pattern is a text, not {text!r:.64}", pointer(place.path))
-        try:
-            return expression(text, widest=widest)
-        except GrammarError as error:
-            raise type(error)(str(error), pointer(place.path)) from None
+        return _located(place, lambda: expression(text, widest=widest))
+
+    def conditions_of_pattern(self, place: Place, text: Any) -> tuple[Node, ...]:
+        """The expressions that together are the pattern of a text. Raises GrammarError."""
+        if not isinstance(text, str):
+            raise GrammarError(f"a pattern is a text, not {text!r:.64}", pointer(place.path))
+        return _located(place, lambda: conditions_of(text))
 
     def names_of_pattern(self, node: Node) -> list[str] | None:
         """All names that a pattern has, where these are few."""
         return finite_texts(node, MAX_NAMES)
+
+
+def _located(place: Place, read: Callable[[], Result]) -> Result:
+    """Raises errors of `read` with the place's path."""
+    try:
+        return read()
+    except GrammarError as error:
+        raise type(error)(str(error), pointer(place.path)) from None

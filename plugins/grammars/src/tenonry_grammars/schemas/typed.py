@@ -96,11 +96,11 @@ def _number(place: Place, schema: Mapping[str, Any], *, is_whole: bool) -> Numbe
 def _text(reader: SchemaReader, place: Place, schema: Mapping[str, Any]) -> list[Leaf]:
     low = count_of(place.path, "minLength", schema.get("minLength", 0))
     high = count_of(place.path, "maxLength", schema["maxLength"]) if "maxLength" in schema else None
-    patterns = []
+    patterns: list[Node] = []
     refused = None
     if "pattern" in schema:
         try:
-            patterns.append(reader.pattern(place, schema["pattern"]))
+            patterns += reader.conditions_of_pattern(place, schema["pattern"])
         except GrammarError as error:
             refused = Unserved(STRING, place.location("pattern"), str(error))
     name = schema.get("format")

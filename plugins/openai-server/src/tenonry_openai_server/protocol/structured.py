@@ -23,6 +23,8 @@ def _schema_text(value: Any) -> Any:
     """A JSON schema as text, whether it came as such or as an object."""
     if isinstance(value, dict | bool):
         return msgspec.json.encode(value).decode()
+    if not isinstance(value, str):
+        raise ValueError("must be a JSON schema: an object, true or false, or the text of one")  # noqa: TRY004
     return value
 
 
