@@ -34,7 +34,6 @@ from row_columns import KEYED, LISTS, RESET, columns_of
 from tenonry.client.start import resolve_front_end
 from tenonry.config.sources import make_config
 from tenonry.engine.build import build_engine
-from tenonry.engine.core import EngineCore
 from tenonry.messages import EngineCoreRequest, OutputsByClient
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import SamplingParams, StructuredOutput
@@ -143,7 +142,7 @@ class Engine:
         }  # fmt: skip
         config = make_config(fields | settings, use_environment=False)
         _, plan, model_info = resolve_front_end(config, launcher=False)
-        self.core = EngineCore(build_engine(config, model_info, plan))
+        self.core = build_engine(config, model_info, plan)
         self.vocab_size = model_info.vocab_size
         self.adapters: list[Adapter | None] = [None]
         self.inbox = Inbox()

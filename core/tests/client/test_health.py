@@ -55,7 +55,7 @@ def test_an_engine_that_another_call_keeps_busy_is_healthy(serve, monkeypatch):
         await served.engine.check_health()
         call.cancel()
         await asyncio.wait([call])
-        call = asyncio.create_task(client.call_engine(0, "ping"))
+        call = asyncio.create_task(client.call_engine(0, "check_health"))
         with pytest.raises(EngineDeadError, match="engine 1 is not healthy: it did not answer"):
             await served.engine.check_health()
         call.cancel()

@@ -57,7 +57,7 @@ class TestWorkerFaults:
         assert text.startswith(
             "step 0 failed: 1 rows, 3 tokens, 1 new, 0 gone; stats SchedulerStats(num_running=1, num_waiting=0"
         )
-        assert f"settings {core.parts.config.describe()}; " in text
+        assert f"settings {core.config.describe()}; " in text
         assert text.endswith(
             "rows [0] compute [3] tokens; new (row, handle, tokens known, computed, output) [(0, 1, 3, 0, 0)]"
         )

@@ -125,7 +125,7 @@ class TestSignals:
     def test_what_reaches_a_whole_group_is_the_front_ends_business(self, start, number):
         peer = start()
         peer.child.process.send_signal(number)
-        assert peer.call("ping") is True
+        assert peer.call("check_health") is True
 
 
 @forked

@@ -47,7 +47,6 @@ class TestAllowList:
             "check_health",
             "collective_rpc",
             "detach_client",
-            "ping",
             "request_counts",
             "reset_mm_cache",
             "reset_prefix_cache",
@@ -57,7 +56,7 @@ class TestAllowList:
     @pytest.mark.parametrize(
         "name",
         ["__init__", "__class__", "_core", "_call", "_require", "_capabilities", "__getattribute__", "shutdown",
-         "step", "", "ping.__call__", "ping "],
+         "step", "", "check_health.__call__", "check_health "],
     )  # fmt: skip
     def test_no_other_attribute_can_be_called(self, core, name):
         answered = call(core, name)
@@ -66,7 +65,7 @@ class TestAllowList:
         assert f"Unsupported: '{name}' is not a method of the engine; it has [" in answered.failure
 
     def test_the_answer_carries_the_calls_number(self, core):
-        assert call(core, "ping") == UtilityResult(7, True, None)
+        assert call(core, "check_health") == UtilityResult(7, True, None)
 
 
 class TestArguments:
@@ -74,8 +73,8 @@ class TestArguments:
 
     def test_more_than_there_are_parameters_are_refused(self, core):
         assert (
-            call(core, "ping", 1).failure
-            == "TypeError: ping: too many positional arguments; it takes no arguments"
+            call(core, "check_health", 1).failure
+            == "TypeError: check_health: too many positional arguments; it takes no arguments"
         )
         assert (
             "reset_prefix_cache: too many positional arguments; "
@@ -97,10 +96,10 @@ class TestArguments:
         ("method", "args", "kwargs", "text"),
         [
             (
-                "ping",
+                "check_health",
                 [],
                 {"x": 1},
-                "ping: got an unexpected keyword argument 'x'; it takes no arguments",
+                "check_health: got an unexpected keyword argument 'x'; it takes no arguments",
             ),
             (
                 "collective_rpc",
@@ -134,10 +133,10 @@ class TestArguments:
             return point.x + other
 
         takes.__annotations__ = {"point": Point, "other": int, "return": int}
-        monkeypatch.setattr(EngineUtilities, "ping", takes)
-        assert result(core, "ping", {"x": 3}, 4) == 7
-        assert result(core, "ping", Point(3)) == 3
-        assert "Expected `int`, got `str`" in str(call(core, "ping", {"x": "3"}).failure)
+        monkeypatch.setattr(EngineUtilities, "check_health", takes)
+        assert result(core, "check_health", {"x": 3}, 4) == 7
+        assert result(core, "check_health", Point(3)) == 3
+        assert "Expected `int`, got `str`" in str(call(core, "check_health", {"x": "3"}).failure)
 
 
 class TestFailures:
@@ -153,9 +152,9 @@ class TestFailures:
         def interrupted(self: Any) -> None:
             raise error
 
-        monkeypatch.setattr(EngineUtilities, "ping", interrupted)
+        monkeypatch.setattr(EngineUtilities, "check_health", interrupted)
         with pytest.raises(error):
-            call(core, "ping")
+            call(core, "check_health")
 
     @pytest.mark.parametrize(
         ("method", "text"),

@@ -23,7 +23,6 @@ from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
 from tenonry.config.sources import make_config
 from tenonry.engine.build import build_engine
-from tenonry.engine.core import EngineCore
 from tenonry.engine.utility import build_call_sets
 from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, RequestError
 from tenonry.interfaces.io_processor import ProcessedPrompt
@@ -71,7 +70,7 @@ class LLM(BlockingDelegations):
                 config, plan, self.model, self._stats.submit, parts
             )
             self._post_process = post_processor(self.io_processor)
-            self.engine_core = EngineCore(build_engine(config, self.model, plan))
+            self.engine_core = build_engine(config, self.model, plan)
             parts.callback(self.engine_core.shutdown)
             self.calls = CallSets()
             for name, call_set in build_call_sets(config, plan).items():

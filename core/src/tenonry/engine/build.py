@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from tenonry.config import STEP_TOKENS, EngineConfig
+from tenonry.engine.core import EngineCore, shut_down
 from tenonry.engine.kv_plan import plan_kv_cache
 from tenonry.engine.validator import StepValidator
 from tenonry.info import ModelInfo
@@ -30,26 +31,6 @@ def _log_failure(reason: str) -> None:
     logger.error("the executor failed: %s", reason)
 
 
-@dataclasses.dataclass
-class EngineParts:
-    """Parts that an engine core drives, made by `build_engine`. `validator` is None when validation is off."""
-
-    config: EngineConfig
-    model: ModelInfo
-    plan: PluginPlan
-    index: int
-    clock: Callable[[], float]
-    executor: Executor
-    kv_cache: KVCacheConfig
-    kv_connector: KVConnector | None
-    scheduler: Scheduler
-    validator: StepValidator | None
-
-    def release(self) -> None:
-        """Shut down every part. Called once."""
-        _shut_down(self.executor, self.scheduler, self.kv_connector)
-
-
 def build_engine(
     config: EngineConfig,
     model: ModelInfo,
@@ -59,12 +40,12 @@ def build_engine(
     on_failure: Callable[[str], None] = _log_failure,
     clock: Callable[[], float] = time.monotonic,
     starter: ProcessStarter | None = None,
-) -> EngineParts:
+) -> EngineCore:
     """Start the executor, size the KV cache, build the rest. If a part fails, those already started are shut down.
 
     `on_failure(reason)` is called, from any thread, when the executor loses a rank. `starter`: creates ranks in child
-    processes, None for fresh interpreters. Raises ConfigError, PluginFault,
-    or the error of the worker that could not load.
+    processes, None for fresh interpreters. Raises ConfigError, PluginFault, or the error of the worker that could not
+    load.
     """
     logger.info("engine %d of tenonry %s: %s", engine_index, __version__, config.describe())
     if not load_class(plan.get("executor")).is_local:
@@ -98,9 +79,9 @@ def build_engine(
         given = dataclasses.replace(scheduler_context)
         scheduler: Scheduler = build_plugin(plan.get("scheduler"), given)
     except BaseException:
-        _shut_down(executor, kv_connector)
+        shut_down(executor, kv_connector)
         raise
-    return EngineParts(
+    return EngineCore(
         config,
         model,
         plan,
@@ -192,14 +173,3 @@ def _kv_connector(context: ExecutorContext, kv_cache: KVCacheConfig) -> KVConnec
     )
     connector: KVConnector = build_plugin(entry, kv_context)
     return connector
-
-
-def _shut_down(*parts: Executor | Scheduler | KVConnector | None) -> None:
-    """Shut down the parts that exist; an error of one is logged, and the others follow."""
-    for part in parts:
-        if part is None:
-            continue
-        try:
-            part.shutdown()
-        except Exception:
-            logger.exception("an error while shutting down %s", type(part).__name__)

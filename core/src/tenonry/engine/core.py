@@ -6,14 +6,16 @@ results are collected.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from tenonry.engine.build import EngineParts
+from tenonry.config import EngineConfig
 from tenonry.engine.request_checks import check_request
+from tenonry.engine.validator import StepValidator
 from tenonry.errors import (
     ErrorCode,
     PluginError,
@@ -22,7 +24,12 @@ from tenonry.errors import (
     TenonryError,
     is_interrupt,
 )
+from tenonry.info import ModelInfo
+from tenonry.interfaces.executor import Executor
+from tenonry.interfaces.kv_connector import KVConnector
 from tenonry.interfaces.request_check import RequestLimits
+from tenonry.interfaces.scheduler import Scheduler
+from tenonry.kv_cache import KVCacheConfig
 from tenonry.messages import (
     EngineCoreOutputs,
     EngineCoreRequest,
@@ -32,6 +39,7 @@ from tenonry.messages import (
     client_of,
 )
 from tenonry.outputs import FinishReason
+from tenonry.plugin.plan import PluginPlan
 from tenonry.request import Request
 from tenonry.step import SchedulerOutput, StepFuture
 
@@ -41,32 +49,46 @@ STALL_S = 10.0
 MAX_DUMPED_ROWS = 32
 
 
+def shut_down(*parts: Executor | Scheduler | KVConnector | None) -> None:
+    """Shut down the parts that exist; an error of one is logged, and the others follow."""
+    for part in parts:
+        if part is None:
+            continue
+        try:
+            part.shutdown()
+        except Exception:
+            logger.exception("an error while shutting down %s", type(part).__name__)
+
+
+@dataclasses.dataclass(eq=False, repr=False)
 class EngineCore:
-    """One engine, stepped by its caller.
+    """One engine, stepped by its caller; `build_engine` makes its parts.
 
     `step()` does the work; every other method returns immediately, except those documented to drain the steps in
-    flight first.
+    flight first. `validator` is None when validation is off.
     """
 
-    def __init__(self, parts: EngineParts) -> None:
-        self.parts = parts
-        self.index = parts.index
-        self.plan = parts.plan
-        self.clock = parts.clock
-        self.executor = parts.executor
-        self.kv_cache = parts.kv_cache
-        self.kv_connector = parts.kv_connector
-        self.scheduler = parts.scheduler
-        self.validator = parts.validator
-        pools = "pooling" in parts.executor.capabilities
-        self.tasks: dict[str, int] = parts.executor.call("tasks")[0] if pools else {}
+    config: EngineConfig
+    model: ModelInfo
+    plan: PluginPlan
+    index: int
+    clock: Callable[[], float]
+    executor: Executor
+    kv_cache: KVCacheConfig
+    kv_connector: KVConnector | None
+    scheduler: Scheduler
+    validator: StepValidator | None
+
+    def __post_init__(self) -> None:
+        pools = "pooling" in self.executor.capabilities
+        self.tasks: dict[str, int] = self.executor.call("tasks")[0] if pools else {}
         self.limits = RequestLimits(
             self.kv_cache.max_model_len,
-            parts.model.vocab_size,
-            parts.plan.get("worker").name,
-            parts.executor.capabilities,
+            self.model.vocab_size,
+            self.plan.get("worker").name,
+            self.executor.capabilities,
             self.tasks,
-            parts.plan.load_request_checks(),
+            self.plan.load_request_checks(),
         )
         self.depth = self.executor.max_concurrent_batches
         self.num_passes = 0  # steps with tokens to compute
@@ -81,7 +103,7 @@ class EngineCore:
         self._live: set[int] = set()  # handles that have not ended
         self._fault: TenonryError | None = None  # what ended this engine
         self._idle_since: float | None = None
-        self._wants_stats = parts.config.log_stats or bool(parts.config.stat_loggers)
+        self._wants_stats = self.config.log_stats or bool(self.config.stat_loggers)
         self._stats_due = 0.0
         self._stats_dirty = False
 
@@ -297,7 +319,7 @@ class EngineCore:
             len(output.new),
             len(output.gone),
             stats,
-            self.parts.config.describe(),
+            self.config.describe(),
             output.row[some].tolist(),
             output.num_tokens[some].tolist(),
             new,
@@ -331,4 +353,4 @@ class EngineCore:
     def shutdown(self) -> None:
         """Release everything; called once, also after a fault."""
         self._in_flight.clear()
-        self.parts.release()
+        shut_down(self.executor, self.scheduler, self.kv_connector)

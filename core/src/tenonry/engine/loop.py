@@ -17,7 +17,6 @@ import msgspec
 
 from tenonry.config import EngineConfig
 from tenonry.engine.build import build_engine
-from tenonry.engine.core import EngineCore
 from tenonry.engine.ports import ClientPorts
 from tenonry.engine.utility import EngineUtilities, answer
 from tenonry.errors import TenonryError, WireError
@@ -80,7 +79,7 @@ class EngineLoop:
         curve = keys_of(spec.curve_keys)
         codec = build_plugin(plan.get("request_codec"), PluginContext(self.config))
         self._ports = ClientPorts(context, codec, spec.engine_index, curve, metadata.epoch)
-        parts = build_engine(
+        self.core = build_engine(
             self.config,
             msgspec.json.decode(spec.model_text, type=ModelInfo),
             plan,
@@ -89,7 +88,6 @@ class EngineLoop:
             on_failure=self._on_executor_failure,
             starter=starter,
         )
-        self.core = EngineCore(parts)
         self._utilities = EngineUtilities(self.core, self._ports)
         addresses = zip(metadata.addresses.inputs, metadata.addresses.outputs, strict=True)
         for client, pair in enumerate(addresses):

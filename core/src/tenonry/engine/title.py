@@ -7,18 +7,14 @@ from collections.abc import Iterator
 from setproctitle import setproctitle
 
 from tenonry.config import EngineConfig
-from tenonry.interfaces.launcher import FIRST_STANDBY, engine_name
+from tenonry.interfaces.launcher import engine_name
 
 
 def name_process(config: EngineConfig, index: int, epoch: int) -> None:
-    """The number of its start is told of engines that were started after the first ones."""
-    name = engine_name(index)
-    if index < FIRST_STANDBY:
-        name += f" epoch {epoch}"
-        others = ", ".join(_fallbacks(config))
-        if others:
-            name += f" fallback {others}"
-    setproctitle(f"tenonry: {name}")
+    """For an engine that was started after the first ones: with the number of its start."""
+    others = ", ".join(_fallbacks(config))
+    fallback = f" fallback {others}" if others else ""
+    setproctitle(f"tenonry: {engine_name(index)} epoch {epoch}{fallback}")
 
 
 def _fallbacks(config: EngineConfig) -> Iterator[str]:

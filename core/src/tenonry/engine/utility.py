@@ -37,11 +37,8 @@ class EngineUtilities:
         self._core = core
         self._ports = ports
         self.methods = _public("", self)
-        for name, call_set in build_call_sets(core.parts.config, core.plan).items():
+        for name, call_set in build_call_sets(core.config, core.plan).items():
             self.methods |= _public(f"{name}.", call_set.engine_half(core))
-
-    def ping(self) -> bool:
-        return True
 
     def attach_client(self, client: int, input_address: str, output_address: str) -> None:
         """Serve a new front end in place of the one that had its index, whose requests are aborted."""
@@ -58,7 +55,7 @@ class EngineUtilities:
         self._core.index = index
         self._ports.take_place(index, epoch)
         configure_logging(engine_name(index))
-        name_process(self._core.parts.config, index, epoch)
+        name_process(self._core.config, index, epoch)
 
     def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
@@ -72,7 +69,7 @@ class EngineUtilities:
         """Workers drop the media that they encoded. Those of running requests are encoded again."""
         if self._core.has_work():
             logger.warning("reset_mm_cache while requests run: their media are encoded again")
-        if self._core.parts.config.max_images:
+        if "media" in self._core.executor.capabilities:
             self._core.call_workers("reset_mm_cache")
         return True
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from tenonry.config import EngineConfig
 from tenonry.engine.build import build_engine
-from tenonry.engine.core import EngineCore
 from tenonry.errors import TenonryError
 from tenonry.info import ModelInfo
 from tenonry.messages import EngineCoreRequest
@@ -51,7 +50,7 @@ class DecodingEngine:
         entry = plan.get("executor")
         self.origin = f"{entry.distribution} {entry.version}".strip() or entry.path
         self._running = running
-        self._core = EngineCore(build_engine(config, model, plan))
+        self._core = build_engine(config, model, plan)
         try:
             self._settle()
         except BaseException:

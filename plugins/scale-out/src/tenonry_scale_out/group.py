@@ -41,7 +41,6 @@ OWN_CALLS = frozenset(
         "operations.is_held",
         "operations.is_sleeping",
         "operations.is_stepping",
-        "ping",
         "request_counts",
         "reset_mm_cache",
         "reset_prefix_cache",

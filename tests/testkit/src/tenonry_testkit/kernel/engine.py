@@ -54,7 +54,7 @@ def make_core(
     manager.register(FakeModelHooks(**(facts or {})))
     plan = manager.plan(config, launcher=False)
     callback = {} if on_failure is None else {"on_failure": on_failure}
-    parts = build_engine(
+    return build_engine(
         config,
         manager.resolve_model(config),
         plan,
@@ -62,7 +62,6 @@ def make_core(
         clock=clock or VirtualClock(),
         **callback,
     )
-    return EngineCore(parts)
 
 
 def request(
