@@ -18,6 +18,7 @@ import msgspec
 from tenonry.config import EngineConfig
 from tenonry.engine.build import build_engine
 from tenonry.engine.ports import ClientPorts
+from tenonry.engine.title import name_process
 from tenonry.engine.utility import EngineUtilities, answer
 from tenonry.errors import TenonryError, WireError
 from tenonry.info import ModelInfo
@@ -64,6 +65,8 @@ class EngineLoop:
         self._failure: str | None = None
         self._stop_at: float | None = None  # the end of the drain, once STOP_SIGNAL has come
         config = EngineConfig.model_validate_json(spec.config_text)
+        if metadata.epoch > 1:
+            name_process(config, spec.engine_index, metadata.epoch)
         self.config = config.replaced(
             data_parallel_size=metadata.data_parallel_size, expert_rendezvous=metadata.rendezvous
         )

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 import msgspec
 import zmq
 
-from tenonry.config import EngineConfig
 from tenonry.engine.loop import EngineLoop
-from tenonry.engine.title import name_process
 from tenonry.errors import LaunchError, PluginFault, TenonryError
 from tenonry.interfaces.launcher import EngineSpec
 from tenonry.launch.spawn import ProcessStarter
@@ -39,9 +37,6 @@ def run_engine(payload: Mapping[str, str], starter: ProcessStarter | None = None
     handshake = EngineHandshake(context, spec)
     try:
         metadata = handshake.hello()
-        if metadata.epoch > 1:
-            config = EngineConfig.model_validate_json(spec.config_text)
-            name_process(config, spec.engine_index, metadata.epoch)
         heartbeat = Heartbeat(int(payload.get("heartbeat", -1)))
         loop = EngineLoop(context, spec, metadata, heartbeat, starter)
     except Exception as error:

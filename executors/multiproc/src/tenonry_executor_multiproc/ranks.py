@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tenonry.errors import EngineDeadError, TenonryError, WireError
-from tenonry.interfaces.kv_connector import RankTransfers
 from tenonry.launch.spawn import ProcessStarter
 from tenonry.launch.supervise import FRESH, STOP_TIMEOUT_S, Supervisor, describe_exit, kill_tree
 from tenonry.step import ModelRunnerOutput, SchedulerOutput
@@ -36,6 +35,7 @@ from tenonry_executor_multiproc.packets import (
 )
 from tenonry_executor_multiproc.rank import RankSetup
 from tenonry_executor_multiproc.rank_step import RankStep
+from tenonry_kvcache.rank_transfers import RankTransfers
 
 logger = logging.getLogger("tenonry.executor.mp")
 ROLE = "tenonry_executor_multiproc.rank:run_rank"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from tenonry.errors import LaunchError, WireError
 from tenonry.interfaces.executor import Executor, ExecutorContext
-from tenonry.interfaces.kv_connector import RankTransfers
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
 from tenonry.transport.serial import Decoder, Encoder, to_plain
 from tenonry_executor_ray.options import RayExecutorOptions
+from tenonry_kvcache.rank_transfers import RankTransfers
 
 if TYPE_CHECKING:
     from tenonry_executor_ray.ranks import Ranks

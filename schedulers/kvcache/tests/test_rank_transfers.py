@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tenonry.interfaces.kv_connector import RankTransfers
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
+from tenonry_kvcache.rank_transfers import RankTransfers
 
 
 def enter(*rows: int) -> SchedulerOutput:
