@@ -80,8 +80,8 @@ class EngineCore:
     validator: StepValidator | None
 
     def __post_init__(self) -> None:
-        pools = "pooling" in self.executor.capabilities
-        self.tasks: dict[str, int] = self.executor.call("tasks")[0] if pools else {}
+        has_tasks = "tasks" in self.executor.capabilities
+        self.tasks: dict[str, int] = self.executor.call("tasks")[0] if has_tasks else {}
         self.limits = RequestLimits(
             self.kv_cache.max_model_len,
             self.model.vocab_size,

@@ -75,7 +75,7 @@ class Worker(Plugin[WorkerContext], ABC):
     is refused otherwise; with "grammar" it compiles what `SchedulerOutput.prepare` asks for and says when that is done.
     "rounds" says that it decodes several tokens in a step with `round_tokens` above 1, also of rows with grammars if it
     has "grammar"; others may ignore that number.
-    "pooling" says that it may serve `SamplingParams.pooling`; `call("tasks")` then gives `EngineInfo.tasks`.
+    "pooling" says that it may serve `SamplingParams.pooling`, "tasks" that `call("tasks")` gives `EngineInfo.tasks`.
     "quantization" says that it keeps weights in few bits as that setting asks, "kv_cache_dtype" the same of K and V,
     "drafts" that it reads `drafter`; its rounds then have rows with log-probabilities. "batch_invariant" says that with
     that setting, and without it where it can, no bit of what a request gets depends on what runs beside it,

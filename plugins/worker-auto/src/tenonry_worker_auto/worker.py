@@ -53,6 +53,7 @@ class AutoWorker(Worker):
             "rounds",
             "save",
             "sleep",
+            "tasks",
             "weights",
         }
     )
@@ -247,7 +248,7 @@ class AutoWorker(Worker):
 
     def tasks(self) -> Any:
         """As `EngineInfo.tasks`; none where the chosen worker generates."""
-        return self.chosen.call("tasks") if "pooling" in self.chosen.capabilities else {}
+        return self.chosen.call("tasks") if "tasks" in self.chosen.capabilities else {}
 
     def load_phases(self) -> Any:
         """Durations of its `load`, from the chosen worker."""

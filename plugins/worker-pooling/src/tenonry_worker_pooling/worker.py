@@ -32,7 +32,7 @@ class PoolingWorker(Worker):
     """Vectors and scores of whole prompts, by models of transformers. It stores no K/V: its one group is opaque."""
 
     Options = PoolingOptions
-    capabilities: ClassVar[frozenset[str]] = frozenset({"pooling"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"pooling", "tasks"})
     rpc_methods: ClassVar[frozenset[str]] = frozenset({"tasks"})
 
     def __init__(self, context: WorkerContext) -> None:
