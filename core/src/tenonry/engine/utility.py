@@ -69,7 +69,7 @@ class EngineUtilities:
         """Workers drop the media that they encoded. Those of running requests are encoded again."""
         if self._core.has_work():
             logger.warning("reset_mm_cache while requests run: their media are encoded again")
-        if "media" in self._core.executor.capabilities:
+        if self._core.config.max_images:
             self._core.call_workers("reset_mm_cache")
         return True
 
