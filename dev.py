@@ -534,22 +534,24 @@ def isolated_status(name: str) -> int:
 
 
 def isolated_requirements(name: str) -> tuple[list[str], list[str]]:
-    """Return what the environment of one distribution gets, and what it gets without what that requires."""
+    """Return what the environment of one distribution gets, and what it gets without what that requires.
+
+    Extras stand as what they require: pip 23 does not see that a path with extras answers the bare name.
+    """
     known = distributions()
     apart = without_dependencies()
     paths = []
     bare = []
     wanted = closure({"tenonry": set(), "tenonry-testkit": set(), name: {"test"}})
     for dist, asked in wanted.items():
-        path = f"./{known[dist].relative_to(ROOT)}"
-        if dist not in apart:
-            paths.append(path + (f"[{','.join(sorted(asked))}]" if asked else ""))
-            continue
-        bare.append(path)
         project = metadata(known[dist])
-        lines = list(project["dependencies"])
-        for extra in asked:
-            lines += project["optional-dependencies"][extra]
+        lines = [line for extra in asked for line in project["optional-dependencies"][extra]]
+        path = f"./{known[dist].relative_to(ROOT)}"
+        if dist in apart:
+            bare.append(path)
+            lines += project["dependencies"]
+        else:
+            paths.append(path)
         for line in lines:
             requirement, _ = required(line)
             if requirement in apart:

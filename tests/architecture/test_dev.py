@@ -471,7 +471,8 @@ def test_isolated_environment_holds_kernel_testkit_and_what_is_declared(
     folder.mkdir()
     (folder / "pyproject.toml").write_text(
         '[project]\nname = "tenonry-thing"\ndependencies = ["tenonry>=0.1", "tenonry-kvcache>=0.1", "numpy"]\n'
-        '[project.optional-dependencies]\ntest = ["tenonry-demo-model>=0.1"]\nfast = ["tenonry-worker-torch"]\n'
+        '[project.optional-dependencies]\ntest = ["tenonry-demo-model>=0.1", "packaging"]\n'
+        'fast = ["tenonry-worker-torch"]\n'
     )
     monkeypatch.setattr(dev.subprocess, "run", run)
     assert dev.main(["test", "--isolated", "schedulers/thing"]) == 1
@@ -485,10 +486,12 @@ def test_isolated_environment_holds_kernel_testkit_and_what_is_declared(
         "./plugins/grammars",
         "./plugins/helper-pool",
         "./plugins/output-parsers",
+        "./plugins/scale-out",
         "./schedulers/kvcache",
         "./schedulers/scheduling",
-        "./schedulers/thing[test]",
+        "./schedulers/thing",
         "./tests/testkit",
+        "packaging",
         "pytest-timeout",
     ]
     assert commands[0][-1] == str(folder / "tests")
