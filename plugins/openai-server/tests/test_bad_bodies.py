@@ -106,7 +106,8 @@ def test_any_bytes(api, path, body):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"", "not valid JSON"),
+        (b"", "not valid JSON: it is empty"),
+        (b" \n", "not valid JSON: it is empty"),
         (b"{", "not valid JSON"),
         (b'{"prompt": "a"} x', "not valid JSON"),
         (b'{"prompt": "\\ud800"}', "\\ud800 is half of a surrogate pair"),

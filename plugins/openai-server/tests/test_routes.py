@@ -37,6 +37,30 @@ def test_no_name_is_the_first_one(make_api, name):
     assert answer.json()["model"] == "one"
 
 
+def test_models_with_a_slash_are_the_list(api):
+    assert api.get("/v1/models/").json() == api.get("/v1/models").json()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/chat/completions",
+        "/v1/chat/completions/",
+        "//v1/chat/completions",
+        "/v1/v1/chat/completions",
+        "/openai/deployments/fake/chat/completions",
+    ],
+)
+def test_path_with_another_base_is_answered_with_the_route(api, path):
+    answer = api.post(path, {"messages": [{"role": "user", "content": "a"}]})
+    assert (answer.status_code, error_of(answer)["code"]) == (404, "unknown_url")
+    assert "did you mean /v1/chat/completions?" in error_of(answer)["message"]
+
+
+def test_path_that_no_route_fits_names_the_list(api):
+    assert "/openapi.json lists" in error_of(api.post("/api/chat", {}))["message"]
+
+
 def test_model_cards_do_not_show_where_the_model_is(make_api):
     api = make_api(config={"served_model_name": ("mine",)})
     assert api.engine.model.name not in api.get("/v1/models").text

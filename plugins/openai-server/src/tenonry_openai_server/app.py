@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -36,6 +37,7 @@ from tenonry_openai_server.routes.plugins import mount_plugins
 from tenonry_openai_server.state import ServerState
 
 logger = logging.getLogger("tenonry.server")
+V1 = "/v1"
 
 
 def create_app(state: ServerState) -> ASGIApp:
@@ -56,9 +58,9 @@ def create_app(state: ServerState) -> ASGIApp:
         routers += [control.router, adapters.router]
     for router in routers:
         api.include_router(router)
-    mount_plugins(api, state, routers)
+    paths = mount_plugins(api, state, routers)
     openapi.install(api, refuses_unknown=settings.unknown_fields == "refuse")
-    _handle_errors(api)
+    _handle_errors(api, paths)
     app: ASGIApp = BodyDecoder(ClientName(api), settings.max_body_bytes)
     app = BodyLimit(app, settings.max_body_bytes, settings.receive_timeout)
     if settings.api_key:
@@ -77,7 +79,7 @@ def create_app(state: ServerState) -> ASGIApp:
     return Guard(app, state)
 
 
-def _handle_errors(api: FastAPI) -> None:
+def _handle_errors(api: FastAPI, paths: Collection[str]) -> None:
     def respond(request: Request, error: Exception) -> Response:
         answer = as_api_error(error, request.scope.get(REQUEST_ID, ""))
         return Response(answer.body(), answer.status_code, answer.headers, "application/json")
@@ -85,7 +87,10 @@ def _handle_errors(api: FastAPI) -> None:
     def unknown(request: Request, error: Exception) -> Response:
         if isinstance(error, APIError):
             return respond(request, error)
-        message = f"there is no route {request.method} {request.scope['path']}; /openapi.json lists what there is"
+        path = request.scope["path"]
+        meant = nearest_route(path, paths)
+        remedy = f"did you mean {meant}?" if meant else "/openapi.json lists what there is"
+        message = f"there is no route {request.method} {path}; {remedy}"
         return respond(request, APIError(404, message, code="unknown_url"))
 
     def not_allowed(request: Request, error: Exception) -> Response:
@@ -109,3 +114,12 @@ def _handle_errors(api: FastAPI) -> None:
     api.add_exception_handler(Disconnected, gone)
     for kind in (HTTPException, TenonryError, Exception):
         api.add_exception_handler(kind, respond)
+
+
+def nearest_route(path: str, known: Collection[str]) -> str | None:
+    """The route below /v1 whose own part a path ends with: clients differ in what belongs to their base URL."""
+    path = path.rstrip("/")
+    fitting = [
+        each for each in known if each.startswith(V1) and path.endswith(each.removeprefix(V1))
+    ]
+    return max(fitting, key=len, default=None)

@@ -128,6 +128,8 @@ def not_json(raw: bytes | memoryview, error: Exception | str) -> APIError:
     half = next((found[0] for found in ESCAPE.finditer(raw) if found[1]), None)
     if isinstance(error, RecursionError):
         reason = "it is nested too deeply"
+    elif not bytes(raw).strip():
+        reason = "it is empty"
     elif half is not None:
         reason = (
             f"{half.decode()} is half of a surrogate pair, a character cut in two; leave it out"

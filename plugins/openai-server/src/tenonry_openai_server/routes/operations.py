@@ -132,7 +132,9 @@ async def models(request: Request) -> Response:
 @router.head("/v1/models/{name:path}", include_in_schema=False)
 @router.get("/v1/models/{name:path}", **describe("One served model", None, ModelCard))
 async def model(request: Request, name: str) -> Response:
-    """One served name."""
+    """One served name; all of them for a path that ends with its slash."""
+    if not name:
+        return await models(request)
     served, _ = await server_state(request).choose_model(name)
     (card,) = await _cards(request, [served])
     return answer(card)

@@ -53,10 +53,11 @@ class RouteContext:
         return describe(summary, request, {"type": "object"}, text=text)
 
 
-def mount_plugins(api: FastAPI, state: ServerState, own: Sequence[APIRouter]) -> None:
+def mount_plugins(api: FastAPI, state: ServerState, own: Sequence[APIRouter]) -> set[str]:
     """Mount the plugins that the operator chose, in addition to the server's `own` routes.
 
-    Raises PluginError for a bad name, a collision or a failure.
+    Returns the paths of all routes that are not below /plugins. Raises PluginError for a bad name, a collision or a
+    failure.
     """
     paths = {path for router in own for path in _paths(router)}
     taken: dict[str, str] = {}
@@ -75,6 +76,7 @@ def mount_plugins(api: FastAPI, state: ServerState, own: Sequence[APIRouter]) ->
             _include(api, app, choice, paths)
         else:
             api.mount(prefix, app)
+    return {path for path, _ in paths}
 
 
 def _paths(router: APIRouter) -> Iterator[tuple[str, str]]:
