@@ -8,7 +8,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from tenonry.client.core_client import CoreClient
 from tenonry.client.start import announce, engine_info, resolve_front_end
@@ -37,8 +37,7 @@ class Engines(ABC):
     """Engines of a front end, as known once this is built: `plan`, `model`, `client`, the link to them, and
     `stats`, which takes their numbers. The front end is the client `index` of `count` beside the owner.
 
-    `info` is there after `start`, and replaced as a whole when the number of engines changes. `is_owner`: this started
-    the engines, and can start others.
+    `info` is there after `start`, and replaced as a whole when the number of engines changes.
     """
 
     plan: PluginPlan
@@ -48,7 +47,6 @@ class Engines(ABC):
     info: EngineInfo
     index: int = 0
     count: int = 1
-    is_owner: ClassVar[bool] = False
 
     @abstractmethod
     def start(self, events: EngineEvents) -> None:
@@ -92,7 +90,6 @@ class OwnedEngines(Engines):
     `coordinated`: run a coordinator even where one front end with independent engines needs none.
     """
 
-    is_owner = True
     _events: EngineEvents  # from `start` on
 
     def __init__(

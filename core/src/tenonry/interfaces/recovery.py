@@ -13,9 +13,11 @@ from typing import Any, Protocol
 
 from tenonry.config import EngineConfig
 from tenonry.errors import Unsupported
+from tenonry.info import ModelInfo
 from tenonry.interfaces.launcher import Death
 from tenonry.interfaces.plugin import Plugin, PluginContext
 from tenonry.messages import CoordinatorFacts, EngineCoreRequest
+from tenonry.stats import StatRecord
 
 
 class EngineEvents:
@@ -96,12 +98,57 @@ class OpenStreams(Protocol):
         """End requests with an error, and the other completions of the same streams."""
 
 
+class EngineState(Protocol):
+    """One engine, as long as it has its number."""
+
+    @property
+    def dead(self) -> Death | None: ...
+
+
+class EngineClient(Protocol):
+    """The connection to the engines. `recovers`: dead ones may be restarted; `awaited`: those that are; `dead`: why no
+    engine is left, nor awaited.
+    """
+
+    recovers: bool
+    awaited: set[int]
+    dead: str | None
+
+    @property
+    def engines(self) -> Mapping[int, EngineState]: ...
+
+    def send_requests(self, index: int, requests: Sequence[EngineCoreRequest]) -> None:
+        """Send requests to one engine. Raises EngineDeadError or RequestError."""
+
+
+class RecoverableEngines(Protocol):
+    """The engines of a front end; an `OwnedEngines` where this process started them. `plan` is a PluginPlan."""
+
+    plan: Any
+    model: ModelInfo
+
+    @property
+    def stats(self) -> StatRecorder: ...
+
+    @property
+    def client(self) -> EngineClient: ...
+
+    async def replace(self, changes: Mapping[str, Any]) -> None:
+        """Let the owner replace them. Raises what `EngineRecovery.replace` raises."""
+
+
+class StatRecorder(Protocol):
+    """Passes records on to the stat loggers."""
+
+    def record(self, record: StatRecord) -> None: ...
+
+
 @dataclass(slots=True)
 class RecoveryContext(PluginContext):
-    """`engines`: a `tenonry.client.engines.Engines`. `lock`: held while engines are started, added or removed."""
+    """`lock`: held while engines are started, added or removed."""
 
     _: KW_ONLY
-    engines: Any
+    engines: RecoverableEngines
     events: EngineEvents
     streams: OpenStreams
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -30,9 +30,9 @@ logger = logging.getLogger("tenonry.recovery")
 class OwnedRecovery:
     """Restarts engines for the listener of `context`, which then tries suspects and admits requests."""
 
-    def __init__(self, context: RecoveryContext) -> None:
-        self.engines: OwnedEngines = context.engines
-        self.client = self.engines.client
+    def __init__(self, context: RecoveryContext, engines: OwnedEngines) -> None:
+        self.engines = engines
+        self.client = engines.client
         self.events = context.events
         config = context.config
         lockstep = self.engines.model.needs_lockstep

@@ -43,6 +43,7 @@ class ResumeStreams(EngineRecovery):
         return [config.replaced(**dict(some)) for some in itertools.chain.from_iterable(several)]
 
     def __init__(self, context: RecoveryContext) -> None:
+        from tenonry.client.engines import OwnedEngines
         from tenonry_recovery.owner import OwnedRecovery
         from tenonry_recovery.standbys import check_supported
         from tenonry_recovery.streams import StreamRecovery
@@ -55,7 +56,9 @@ class ResumeStreams(EngineRecovery):
         self.streams = StreamRecovery(
             self._client, context.streams, engines.stats.record, context.config.max_num_seqs
         )
-        self.owner = OwnedRecovery(context) if engines.is_owner else None
+        self.owner: OwnedRecovery | None = None
+        if isinstance(engines, OwnedEngines):
+            self.owner = OwnedRecovery(context, engines)
 
     def listen(self) -> None:
         if self.owner is not None:

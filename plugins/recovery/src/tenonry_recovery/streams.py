@@ -11,13 +11,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
 from tenonry.errors import EngineDeadError, EngineGenerateError, ErrorCode, RequestError
 from tenonry.interfaces.launcher import Death
-from tenonry.interfaces.recovery import OpenCompletion, OpenStreams
+from tenonry.interfaces.recovery import EngineClient, EngineState, OpenCompletion, OpenStreams
 from tenonry.messages import EngineCoreRequest
 from tenonry.stats import RecoveryStats, StatRecord
 from tenonry_recovery.suspects import CRASHES, MARGIN, Lost, Suspects
@@ -26,30 +25,12 @@ logger = logging.getLogger("tenonry.recovery")
 POLL_S = 0.005
 
 
-class Link(Protocol):
-    """One engine."""
-
-    @property
-    def dead(self) -> Death | None: ...
-
-
-class Links(Protocol):
-    """The engines of a front end, and those that it waits for."""
-
-    awaited: set[int]
-
-    @property
-    def engines(self) -> Mapping[int, Link]: ...
-
-    def send_requests(self, index: int, requests: Sequence[EngineCoreRequest]) -> None: ...
-
-
 class StreamRecovery:
     """The requests of engines that died."""
 
     def __init__(
         self,
-        client: Links,
+        client: EngineClient,
         streams: OpenStreams,
         record: Callable[[StatRecord], None],
         max_num_seqs: int,
@@ -166,7 +147,9 @@ class StreamRecovery:
                 await self._try(index, link, requests)
                 self._on_trial = ""
 
-    async def _try(self, index: int, link: Link, requests: Sequence[EngineCoreRequest]) -> None:
+    async def _try(
+        self, index: int, link: EngineState, requests: Sequence[EngineCoreRequest]
+    ) -> None:
         alive = [each for each in map(self._completion, requests) if each is not None]
         if not alive:
             return

@@ -113,8 +113,6 @@ class FakeClient:
 class FakeEngines:
     """Engines that another process owns, as those of one of several API servers."""
 
-    is_owner = False
-
     def __init__(self, config: EngineConfig, *, recovers: bool) -> None:
         launcher = f"{ProcessLauncher.__module__}:{ProcessLauncher.__qualname__}"
         self.config = config
