@@ -163,7 +163,7 @@ class TestForks:
     ):
         monkeypatch.setattr(logging.getLogger("tenonry"), "propagate", True)
         caplog.set_level(logging.INFO, "tenonry.launch")
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
         for index in (0, 1):
             assert self.start(launcher, tmp_path, index, worker=IMPORTS) == [""]
         assert caplog.messages == ["engines and ranks start in fresh interpreters: there are GPUs"]
