@@ -239,6 +239,14 @@ class TestLightness:
         assert not {"numpy", "pydantic", "zmq", "msgspec", "pluggy", "tenonry.config"} & loaded
         assert "tenonry.sampling_params" in self.loaded_by("from tenonry import SamplingParams")
 
+    @pytest.mark.parametrize(
+        ("names", "heavy"),
+        [("SamplingParams, RequestOutput", {"pydantic", "asyncio"}), ("EngineConfig", {"asyncio"})],
+    )
+    def test_values_load_no_library_that_only_engines_use(self, names, heavy):
+        loaded = self.loaded_by(f"from tenonry import {names}")
+        assert not (heavy | {"numpy", "zmq", "psutil", "stevedore", "pluggy", "packaging"}) & loaded
+
     def test_nothing_loads_torch(self):
         statement = (
             "import pkgutil, importlib, tenonry\n"
