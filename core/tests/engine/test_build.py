@@ -93,7 +93,7 @@ def test_without_a_callback_a_failure_is_logged(caplog):
 def test_nodes_that_cannot_be_inspected_may_have_gpus(monkeypatch, executor, values, budget):
     monkeypatch.setenv(VARIABLE, "")
     core = make_core(executor=executor, **{"max_num_batched_tokens": None, **values})
-    assert core.parts.config.step_token_budget == budget
+    assert core.config.step_token_budget == budget
 
 
 class TestCache:
