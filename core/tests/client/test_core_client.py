@@ -8,7 +8,6 @@ import contextlib
 import pytest
 import zmq
 
-from tenonry import EngineConfig
 from tenonry.client.core_client import CoreClient
 from tenonry.errors import EngineGenerateError, RequestError
 from tenonry.interfaces.request_codec import RequestCodec
@@ -17,7 +16,7 @@ from tenonry.plugin.manager import PluginManager
 from tenonry.transport.folder import RunDirectory
 from tenonry.transport.keys import CurveKeys
 from tenonry_testkit.roles import eventually
-from tenonry_testkit.served import collect, params, tokens
+from tenonry_testkit.served import collect, params, served_config, tokens
 
 
 def test_a_second_front_end_in_one_process_is_its_own_world(serve):
@@ -28,7 +27,7 @@ def test_a_second_front_end_in_one_process_is_its_own_world(serve):
 
 
 def test_ports_of_tcp_stay_and_files_are_for_one_start():
-    config = EngineConfig(model="m")
+    config = served_config()
     plan = PluginManager().plan(config)
     client = CoreClient(config, plan, lambda index, reason: None, CurveKeys.generate())
     with contextlib.closing(client), contextlib.closing(RunDirectory()) as directory:

@@ -128,7 +128,7 @@ class NodeWatch(ABC):
 
 
 class Coordination(Plugin[PluginContext], ABC):
-    """Creates the parts, in each process that needs one."""
+    """Creates the parts of a coordinated group, each in the process that needs it."""
 
     @abstractmethod
     def start(
