@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tenonry.client.admission import CHARS_PER_REQUEST, MAX_WORK_PER_TURN, Admission
+from tenonry.client.admission import CHARS_PER_REQUEST, MAX_WORK_PER_TURN, Admission, Ticket
 from tenonry.config import EngineConfig
 from tenonry.errors import QueueFullError, RequestError
 
@@ -19,11 +19,14 @@ def make_admission(num_engines: int = 1, num_clients: int = 1) -> tuple[Admissio
     class Outputs:
         num_completions = 0
 
+        def get(self, _: str) -> None: ...
+
     config = EngineConfig(model="m", max_num_seqs=8, max_num_queued_reqs=4)
     reasons: list[str] = []
     stats = SimpleNamespace(submit=lambda _, reason: reasons.append(reason))
     info = SimpleNamespace(engine_indexes=tuple(range(num_engines)))
-    engines: Any = SimpleNamespace(stats=stats, info=info, count=num_clients)
+    client = SimpleNamespace(check_alive=lambda: None)
+    engines: Any = SimpleNamespace(stats=stats, info=info, count=num_clients, client=client)
     return Admission(config, Outputs(), engines), info, reasons  # type: ignore[arg-type]
 
 
@@ -31,7 +34,7 @@ def test_a_request_above_the_whole_capacity_is_invalid():
     admission, _, reasons = make_admission()
     with (
         pytest.raises(RequestError, match="n=13: the capacity is 12 sequences in all") as refused,
-        admission.holding(13),
+        admission.admit("held1", 13),
     ):
         raise AssertionError
     assert refused.value.param == "n"
@@ -43,14 +46,14 @@ def test_a_request_above_the_whole_capacity_is_invalid():
 )
 def test_each_front_end_has_its_share_of_the_capacity(num_engines, num_clients, capacity):
     admission, info, reasons = make_admission(num_engines, num_clients)
-    with admission.holding(capacity):
+    with admission.admit("held2", capacity):
         with (
             pytest.raises(QueueFullError, match=f"the capacity is {capacity}"),
-            admission.holding(1),
+            admission.admit("held3", 1),
         ):
             raise AssertionError
         info.engine_indexes += (num_engines,)
-        with admission.holding(1):
+        with admission.admit("held4", 1):
             pass
     assert reasons == ["queue_full"]
 
@@ -129,7 +132,7 @@ class TestTurns:
         admitted: list[int] = []
 
         async def request(number: int) -> None:
-            await admission.wait()
+            await admission.wait(Ticket())
             admitted.append(number)
 
         async def main() -> None:

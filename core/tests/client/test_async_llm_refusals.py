@@ -23,7 +23,8 @@ class TestRefusals:
             ([1] * LENGTH, {}, RequestError, f"max_model_len={LENGTH}"),
             ([512], {}, RequestError, "token id 512"),
             (["a"], {}, RequestError, "flat list of integers"),
-            ("", {}, RequestError, "the prompt must be a text"),
+            ("", {}, RequestError, "the prompt .* is empty"),
+            (None, {}, RequestError, "the prompt is None; it must be a text"),
             ([1], {"tags": {"k": "v" * 300}}, RequestError, "tag 'k'"),
             ([1], {"request_id": "x" * 300}, RequestError, "request_id has more than"),
             (
@@ -61,10 +62,12 @@ class TestRefusals:
     def test_an_id_in_use_is_refused_and_its_owner_goes_on(self, served):
         async def main() -> None:
             stream = await served.begin()
-            with pytest.raises(RequestError, match="request id 'r' is in use"):
+            with pytest.raises(RequestError, match="request id 'r' is in use") as caught:
                 await collect(served.engine, [1], params(), "r")
+            assert caught.value.param == "request_id"
             await anext(stream)
             await stream.aclose()
+            await collect(served.engine, [1], params(), "r")
 
         served.run(main())
 

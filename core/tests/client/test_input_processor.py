@@ -9,10 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tenonry.client.input_processor import InputProcessor, num_text_chars
+from tenonry.client.input_processor import InputProcessor, check_call, num_text_chars
 from tenonry.config import EngineConfig
 from tenonry.errors import RequestError
-from tenonry.interfaces.io_processor import IOProcessorContext, ProcessedPrompt
+from tenonry.interfaces.io_processor import (
+    IOProcessorContext,
+    ProcessedPrompt,
+    TextPrompt,
+    TokenPrompt,
+    read_prompt,
+)
 from tenonry.messages import CLIENT_SHIFT, EngineCoreRequest
 from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry.step import Adapter
@@ -62,7 +68,8 @@ class TestPrompts:
     @pytest.mark.parametrize(
         "prompt",
         ["hi", {"prompt": "hi"}, [104, 105], {"prompt_token_ids": [104, 105]}, np.array([104, 105]),
-         {"prompt_token_ids": np.array([104, 105], np.uint16)}, {"prompt_token_ids": (104, 105)}],
+         {"prompt_token_ids": np.array([104, 105], np.uint16)}, {"prompt_token_ids": (104, 105)}, (104, 105),
+         TextPrompt("hi"), TokenPrompt([104, 105]), ready_request(prompt_token_ids=np.array([104, 105]))],
         ids=repr,
     )  # fmt: skip
     def test_every_form(self, prompt):
@@ -77,8 +84,13 @@ class TestPrompts:
             ([1.5], "flat list of integers"), ([True], "flat list"), (["a"], "flat list"), ([[1]], "flat list"),
             ([1, [2]], "flat list"), ([None], "flat list"), ([{}], "flat list"), ([2**70], "flat list"),
             ([-1], "between 0 and 2147483647"), ([2**31], "between 0 and 2147483647"), ([512], "token id 512"),
-            ([1] * 100, "max_model_len=100"), ("", "must be a text"), (5, "must be a text"), (None, "must be a text"),
-            ({}, "must be a text"), ({"prompt": 5}, "must be a text"),
+            ([1] * 100, "max_model_len=100"), ("", "is empty"), (5, "is 5; it must be a text"),
+            (None, "is None; it must be a text"), ({}, "is {}; it must be a text"), ({"prompt": None}, "OtherPrompt"),
+            ({"prompt": 5}, "'prompt' is a int; the prompt must be"),
+            (iter("x"), "is <str.*; it must be a text"), (b"x", "is b'x'; it must be a text"),
+            ({"prompt_token_ids": "x"}, "flat list of integers"), ({"made": "up"}, "OtherPrompt"),
+            ({"prompt_token_ids": 7}, "'prompt_token_ids' is a int"),
+            ({"prompt": 5, "prompt_token_ids": [1]}, "'prompt' is a int"),
         ],
         ids=repr,
     )  # fmt: skip
@@ -212,17 +224,19 @@ class TestFields:
     @pytest.mark.parametrize(
         ("prompt", "given"),
         [
-            ("hi", {"prompt": "hi"}),
-            ({"prompt": "hi", "k": 1}, {"prompt": "hi", "k": 1}),
-            ([1, 2], {"prompt_token_ids": [1, 2]}),
-            ({"prompt_token_ids": [1, 2]}, {"prompt_token_ids": [1, 2]}),
+            ("hi", {}),
+            ({"prompt": "hi", "k": 1}, {"k": 1}),
+            ([1, 2], {}),
+            ({"prompt_token_ids": [1, 2]}, {}),
         ],
         ids=repr,
     )
     def test_tokenization_kwargs_are_fields_of_the_prompt(self, prompt, given):
         io = PromptLog(IOProcessorContext(CONFIG, fake_model()))
         processor(io).process(prompt, RANDOM, "r", tokenization_kwargs={"truncation": True})
-        assert io.prompts == [{**given, "truncation": True}]
+        (read,) = io.prompts
+        assert read.options == {**given, "truncation": True}
+        assert read.text == "hi" if "hi" in str(prompt) else read.token_ids.tolist() == [1, 2]
 
     @pytest.mark.parametrize(
         ("name", "value"), [("priority", "high"), ("tags", None), ("adapter", 3)]
@@ -231,6 +245,14 @@ class TestFields:
         """Its constructor checks nothing."""
         with pytest.raises(RequestError, match=f"{name}={value!r} has the wrong type"):
             engine_request(ready_request(**{name: value}))
+
+    def test_the_salt_of_a_prompt_is_that_of_the_request(self):
+        """vLLM's form of a prompt has it; a field of the call wins."""
+        prompt = {"prompt_token_ids": [1], "cache_salt": "a"}
+        assert engine_request(prompt).cache_salt == "a"
+        assert engine_request(prompt, cache_salt="b").cache_salt == "b"
+        with pytest.raises(RequestError, match="cache_salt=7 has the wrong type"):
+            engine_request({**prompt, "cache_salt": 7})
 
     @pytest.mark.parametrize(
         ("params", "request_id", "text"),
@@ -242,7 +264,7 @@ class TestFields:
     )
     def test_what_every_request_needs_has_its_type(self, params, request_id, text):
         with pytest.raises(RequestError, match=text):
-            processor().process("hi", params, request_id)
+            check_call(params, request_id)
 
     @pytest.mark.parametrize(
         ("params", "ids"),
@@ -333,9 +355,10 @@ class TestHandles:
 
 @pytest.mark.parametrize(
     ("prompt", "num_chars"),
-    [("x" * 10, 10), ({"prompt": "x" * 20}, 20), ([1] * 30, 0), ({"prompt_token_ids": [1]}, 0), (None, 0)],
+    [("x" * 10, 10), ({"prompt": "x" * 20}, 20), ([1] * 30, 0), ({"prompt_token_ids": [1]}, 0)],
     ids=lambda value: str(value)[:12],
 )  # fmt: skip
 def test_texts_are_tokenised_ids_are_not(prompt, num_chars):
-    assert num_text_chars(prompt, SamplingParams()) == num_chars
-    assert num_text_chars(prompt, SamplingParams(bad_words=["ab", "c"])) == num_chars + 3
+    read = read_prompt(prompt)
+    assert num_text_chars(read, SamplingParams()) == num_chars
+    assert num_text_chars(read, SamplingParams(bad_words=["ab", "c"])) == num_chars + 3

@@ -171,7 +171,7 @@ class TestCallSets:
             (lambda llm: llm.sleep(), "sleep", "operations", "tenonry-operations"),
             (lambda llm: llm.is_sleeping(), "is_sleeping", "operations", "tenonry-operations"),
             (lambda llm: llm.list_loras(), "list_loras", "adapters", "tenonry-operations"),
-            (lambda llm: llm.embed([[1]]), "encode", "pooling", "tenonry-worker-pooling"),
+            (lambda llm: llm.embed([[1]]), "embed", "pooling", "tenonry-worker-pooling"),
             (lambda llm: llm.score("a", "b"), "score", "pooling", "tenonry-worker-pooling"),
             (lambda llm: llm.calls["mine"].count(), "count", "mine", "its package"),
         ],
@@ -239,6 +239,22 @@ class TestFaults:
     def test_a_wrong_type_names_field_value_and_type(self, make_llm, sampling, fields, text):
         with pytest.raises(RequestError, match=text):
             make_llm().generate([[1]], sampling, **fields)
+
+    @pytest.mark.parametrize(
+        "prompts", [None, 7, iter("ab"), {1, 2}, [None], [[1], {"made": "up"}], {}], ids=repr
+    )
+    def test_what_is_no_prompt_is_refused_by_name(self, make_llm, prompts):
+        with pytest.raises(
+            RequestError, match=r"prompt.* must be .*a list of token ids|OtherPrompt"
+        ) as caught:
+            make_llm().generate(prompts, GREEDY)
+        assert caught.value.param == "prompt"
+
+    @pytest.mark.parametrize("messages", [None, "hi", ["hi"], 7, [[], None]], ids=repr)
+    def test_what_is_no_chat_is_refused_by_name(self, make_llm, messages):
+        with pytest.raises(RequestError, match=r"messages=.* must be a message") as caught:
+            make_llm().chat(messages)
+        assert caught.value.param == "messages"
 
     def test_a_bad_prompt_is_refused_before_anything_runs(self, make_llm):
         llm = make_llm()

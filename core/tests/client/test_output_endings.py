@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tenonry.errors import EngineDeadError, EngineGenerateError, PluginFault, RequestError
+from tenonry.errors import EngineDeadError, EngineGenerateError, PluginFault
 from tenonry.messages import ScheduledOutput
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import OutputKind, SamplingParams
@@ -82,16 +82,6 @@ class TestEndings:
             front.receive({77: "x", 78: "yz"}, [end(79)], scheduled=[ScheduledOutput(80, 0.0, 0)])
             == []
         )
-
-    def test_an_id_in_use_is_refused_and_free_after_the_end(self):
-        """A live duplicate is an error."""
-        front = EnginelessFrontEnd()
-        front.open("same")
-        with pytest.raises(RequestError, match="request id 'same' is in use") as caught:
-            front.open("same")
-        assert caught.value.param == "request_id"
-        front.receive({}, [end(1)])
-        front.open("same")
 
     def test_transfer_parameters_reach_the_caller(self):
         front = EnginelessFrontEnd()

@@ -102,6 +102,25 @@ class TestPause:
 
         served.run(main())
 
+    def test_a_held_request_can_be_aborted(self, served):
+        """AF-11; its id stays in use until then."""
+
+        async def main() -> None:
+            await served.engine.pause_generation()
+            held = [
+                asyncio.ensure_future(collect(served.engine, [1], params(), name)) for name in "ab"
+            ]
+            await asyncio.sleep(0)  # both are held
+            with pytest.raises(RequestError, match="request id 'a' is in use"):
+                await collect(served.engine, [1], params(), "a")
+            await served.engine.abort(["a", "unknown"])
+            assert await held[0] == []
+            assert not held[1].done()
+            await served.engine.resume_generation()
+            assert await held[1] == tokens([1], params())
+
+        served.run(main())
+
     def test_held_requests_count_against_the_queue(self, served, monkeypatch):
         monkeypatch.setattr(Admission, "capacity", 2)
 

@@ -76,9 +76,9 @@ def test_one_that_fails_in_the_engine_says_why(logged):
 
 def test_one_that_cannot_be_sent_says_why(logged):
     with pytest.raises(RequestError):
-        logged.run(collect(logged.engine, [1], params(), "r", data_parallel_rank=5))
+        logged.run(collect(logged.engine, [1], params(), "r", kv_transfer_params={"x": 2**70}))
     _, ended = logged.lines("r")
-    assert ended.startswith("failed: data_parallel_rank=5: there is no such engine")
+    assert ended.startswith("failed: request r cannot be sent: ")
 
 
 def test_one_whose_output_cannot_be_post_processed_says_why(logged, monkeypatch):

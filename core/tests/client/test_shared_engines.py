@@ -12,7 +12,7 @@ import pytest
 
 from tenonry.client.async_llm import AsyncLLM
 from tenonry.client.engines import Engines, OwnedEngines
-from tenonry.errors import EngineDeadError, Unsupported
+from tenonry.errors import EngineDeadError
 from tenonry.interfaces.recovery import EngineEvents
 from tenonry.stats import IterationStats
 from tenonry_testkit.kernel.served import served_config
@@ -47,9 +47,6 @@ class Lent(Engines):
     def pids(self) -> dict[str, int]:
         return self.owned.pids()
 
-    async def scale(self, size: int, drain_timeout: float) -> None:
-        raise Unsupported(f"{size} engines: their owner says how many")
-
     def shutdown(self, timeout: float = 5.0) -> None:
         self.calls.append("shutdown")
 
@@ -66,8 +63,6 @@ def test_it_serves_and_leaves_them_to_their_owner(lent):
 
     async def main() -> None:
         assert await collect(engine, [3], params(), "r") == tokens([3], params())
-        with pytest.raises(Unsupported, match="their owner says how many"):
-            await engine.scale(2)
 
     asyncio.run(main())
     assert engine.engine_pids == lent.owned.pids()

@@ -21,6 +21,7 @@ from chat_templates import (
 )
 
 from tenonry.errors import RequestError
+from tenonry.interfaces.io_processor import read_prompt
 from tenonry.sampling_params import SamplingParams
 from tenonry_io_text.plain import plain
 
@@ -103,7 +104,7 @@ def test_generation_prompt_is_the_default(chat):
 def test_rendered_chat_gets_no_second_bos(chat):
     processor = chat("{{ bos_token }}{{ messages[0].content }}")
     prompt = processor.render_chat([{"role": "user", "content": "the cat"}])
-    ids = processor.process_prompt(prompt, SamplingParams()).token_ids.tolist()
+    ids = processor.process_prompt(read_prompt(prompt), SamplingParams()).token_ids.tolist()
     assert ids.count(1) == 1
     assert ids[0] == 1
 

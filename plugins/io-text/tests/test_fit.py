@@ -9,6 +9,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, processors
 
 from tenonry.errors import ModelError, RequestError
+from tenonry.interfaces.io_processor import read_prompt
 from tenonry.sampling_params import SamplingParams
 from tenonry_io_text.loading import load_codec
 
@@ -48,14 +49,14 @@ def test_an_added_token_without_a_row_is_refused_in_the_prompt_that_holds_it(
     """As in Gemma 3 for text: its tokenizer has the place of an image, its embedding has no row for that."""
     folder, number = with_image(tokenizer_folders["llama"], tmp_path / "image")
     processor = make_processor(folder, vocab_size=number)
-    assert len(processor.process_prompt("the cat", SamplingParams()).token_ids) > 0
+    assert len(processor.process_prompt(read_prompt("the cat"), SamplingParams()).token_ids) > 0
     said = rf"token '<image>', which is id {number}: .* {number} rows, ids 0 to {number - 1}; leave it out"
     with pytest.raises(RequestError, match=said) as caught:
-        processor.process_prompt("the <image> cat", SamplingParams())
+        processor.process_prompt(read_prompt("the <image> cat"), SamplingParams())
     assert caught.value.param == "prompt"
     assert (
         make_processor(folder, vocab_size=number + 1)
-        .process_prompt("the <image> cat", SamplingParams())
+        .process_prompt(read_prompt("the <image> cat"), SamplingParams())
         .token_ids.max()
         == number
     )

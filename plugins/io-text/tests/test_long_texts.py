@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from tenonry.errors import ModelError, RequestError
+from tenonry.interfaces.io_processor import read_prompt
 from tenonry.sampling_params import SamplingParams
 from tenonry_helper_pool.client import as_client
 from tenonry_io_text.long_texts import HELPER, LONG_CHARS
@@ -55,7 +56,7 @@ def test_tokens_are_those_of_the_tokenizer(make, numbers):
     with as_client("a"):
         assert processor.encode(LONG) == expected
         assert processor.encode(LONG, add_special_tokens=False) == expected[1:]
-        prompt = processor.process_prompt(LONG, SamplingParams())
+        prompt = processor.process_prompt(read_prompt(LONG), SamplingParams())
     assert prompt.token_ids.tolist() == expected
     assert numbers.latest[HELPER].num_jobs == 3
 

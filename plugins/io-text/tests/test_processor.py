@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import ModelError, PluginError, RequestError
 from tenonry.info import ModelInfo
-from tenonry.interfaces.io_processor import IOProcessorContext
+from tenonry.interfaces.io_processor import IOProcessorContext, read_prompt
 from tenonry.plugin.manager import PluginManager
 from tenonry.plugin.plan import load_class
 from tenonry.sampling_params import PoolingParams, SamplingParams
@@ -30,7 +30,7 @@ def processor(tokenizer_folders, make_processor):
 
 
 def ids_of(processor, prompt, params=None, **kwargs):
-    found = processor.process_prompt(prompt, params or SamplingParams(), **kwargs)
+    found = processor.process_prompt(read_prompt(prompt), params or SamplingParams(), **kwargs)
     assert found.token_ids.dtype == np.int32
     return found.token_ids.tolist()
 
@@ -40,7 +40,7 @@ class TestPrompts:
         ids = ids_of(processor, "the cat")
         assert ids == processor.encode("the cat")
         assert ids == ids_of(processor, {"prompt": "the cat"})
-        assert processor.process_prompt("the cat", SamplingParams()).text == "the cat"
+        assert processor.process_prompt(read_prompt("the cat"), SamplingParams()).text == "the cat"
         assert ids_of(processor, "the cat", add_special_tokens=False) == ids[1:]
         assert ids_of(processor, {"prompt": "the cat", "add_special_tokens": False}) == ids[1:]
 
@@ -53,7 +53,7 @@ class TestPrompts:
 
     def test_ids_with_their_text(self, processor):
         found = processor.process_prompt(
-            {"prompt": "as seen", "prompt_token_ids": [5]}, SamplingParams()
+            read_prompt({"prompt": "as seen", "prompt_token_ids": [5]}), SamplingParams()
         )
         assert (found.text, found.token_ids.tolist()) == ("as seen", [5])
 
@@ -86,7 +86,7 @@ class TestPrompts:
 
         def cut(prompt, count):
             given = {**prompt, "truncate_prompt_tokens": count}
-            return processor.process_prompt(given, params).token_ids.tolist()
+            return processor.process_prompt(read_prompt(given), params).token_ids.tolist()
 
         assert cut({"prompt": text}, 3) == whole[:3]
         assert cut({"prompt": text}, len(whole)) == cut({"prompt": text}, -1) == whole
@@ -101,7 +101,7 @@ class TestPrompts:
 
         def pair(**fields):
             given = {"prompt": first, "text_pair": second, **fields}
-            return processor.process_prompt(given, params)
+            return processor.process_prompt(read_prompt(given), params)
 
         tokenizer = processor.get_tokenizer()
         whole = tokenizer(first, second)["input_ids"]
@@ -127,7 +127,9 @@ class TestPrompts:
             with pytest.raises(RequestError, match=words):
                 pair(**wrong)
         with pytest.raises(RequestError, match="a pair that is scored"):
-            processor.process_prompt({"prompt": first, "text_pair": second}, SamplingParams())
+            processor.process_prompt(
+                read_prompt({"prompt": first, "text_pair": second}), SamplingParams()
+            )
 
     def test_odd_characters_are_fine(self, processor):
         assert (
@@ -142,25 +144,17 @@ class TestPrompts:
             ({"prompt": ""}, "the prompt is empty"),
             ([], "the prompt is empty"),
             ({"prompt_token_ids": []}, "the prompt is empty"),
-            ({}, "neither 'prompt' nor 'prompt_token_ids'"),
+            ({}, "the prompt is {}"),
             ({"prompt": 3}, "'prompt' is a int"),
             ({"text": "x"}, "not supported: text"),
             ({"prompt": "x", "multi_modal_data": {}}, "not supported: multi_modal_data"),
-            (3, "the prompt is a int"),
-            (None, "the prompt is a NoneType"),
-            (b"x", "the prompt is a bytes"),
-            ([1, "x"], "list with a str"),
-            (["x"], "list with a str"),
-            ([1.5], "list with a float"),
-            ([True], "list with a bool"),
-            ([None], "list with a NoneType"),
-            ([{}], "list with a dict"),
-            ([[1], [2]], "with 2 dimensions"),
-            ([[1], [2, 3]], "lists of different lengths"),
-            ([2**70], "beyond 64 bits"),
+            (3, "the prompt is 3"),
+            (None, "the prompt is None"),
+            (b"x", "the prompt is b'x'"),
+            ([1, "x"], "a flat list of integers"),
+            ([[1], [2, 3]], "a flat list of integers"),
             ([0, 5, 1000], "token id 1000 at position 2 .* from 0 to 999"),
-            ([0, -1], "token id -1 at position 1"),
-            ([2**63], "token id 9223372036854775808 at position 0"),
+            ([0, -1], "between 0 and 2147483647"),
             ("\ud800x", "character 0 of the text is the lone surrogate"),
             (
                 {"prompt": "x", "truncate_prompt_tokens": 0},
@@ -184,7 +178,7 @@ class TestPrompts:
     )
     def test_bad_prompts_are_the_users_fault(self, processor, prompt, words):
         with pytest.raises(RequestError, match=words) as caught:
-            processor.process_prompt(prompt, SamplingParams())
+            processor.process_prompt(read_prompt(prompt), SamplingParams())
         assert caught.value.param
 
     def test_text_that_cannot_fit_is_not_even_tokenised(self, tokenizer_folders, make_processor):
@@ -192,7 +186,7 @@ class TestPrompts:
         with pytest.raises(
             RequestError, match="5000 characters; more than 4096 cannot fit into max_model_len=8"
         ):
-            processor.process_prompt("x" * 5000, SamplingParams())
+            processor.process_prompt(read_prompt("x" * 5000), SamplingParams())
         assert ids_of(
             make_processor(tokenizer_folders["llama"], options={"max_prompt_chars": 3}), "abc"
         )
@@ -216,20 +210,22 @@ class TestPrompts:
 class TestBadWords:
     def test_both_forms_of_a_word(self, tokenizer_folders, make_processor):
         processor = make_processor(tokenizer_folders["byte_level"])
-        found = processor.process_prompt("x", SamplingParams(bad_words=["was"])).bad_words
+        found = processor.process_prompt(
+            read_prompt("x"), SamplingParams(bad_words=["was"])
+        ).bad_words
         assert [processor.decode(form) for form in found] == ["was", " was"]
 
     def test_space_that_is_a_token_of_its_own_is_left_out(self, tokenizer_folders, make_processor):
         processor = make_processor(tokenizer_folders["byte_level"])
         found = processor.process_prompt(
-            "x", SamplingParams(bad_words=["world", " world"])
+            read_prompt("x"), SamplingParams(bad_words=["world", " world"])
         ).bad_words
         assert [processor.decode(form) for form in found] == ["world"]
 
     @pytest.mark.parametrize("words", [["   "], ["cat", "\t"]])
     def test_word_without_tokens(self, processor, words):
         with pytest.raises(RequestError, match="no tokens") as caught:
-            processor.process_prompt("x", SamplingParams(bad_words=words))
+            processor.process_prompt(read_prompt("x"), SamplingParams(bad_words=words))
         assert caught.value.param == "bad_words"
 
 
@@ -269,7 +265,10 @@ class TestText:
         texts = [f"the cat number {index} sat" for index in range(64)]
         with ThreadPoolExecutor(8) as pool:
             found = list(
-                pool.map(lambda text: processor.process_prompt(text, SamplingParams()), texts)
+                pool.map(
+                    lambda text: processor.process_prompt(read_prompt(text), SamplingParams()),
+                    texts,
+                )
             )
         assert [processor.decode(one.token_ids, skip_special_tokens=True) for one in found] == texts
 
@@ -296,9 +295,9 @@ class TestWithoutTokenizer:
 
     def test_text_is_refused(self, bare):
         with pytest.raises(RequestError, match=r"skip_tokenizer_init.*prompt_token_ids"):
-            bare.process_prompt("x", SamplingParams())
+            bare.process_prompt(read_prompt("x"), SamplingParams())
         with pytest.raises(RequestError, match="skip_tokenizer_init"):
-            bare.process_prompt([1], SamplingParams(bad_words=["x"]))
+            bare.process_prompt(read_prompt([1]), SamplingParams(bad_words=["x"]))
         with pytest.raises(RequestError, match="skip_tokenizer_init"):
             bare.render_chat([{"role": "user", "content": "x"}])
         with pytest.raises(RequestError, match="skip_tokenizer_init"):
@@ -354,12 +353,12 @@ def test_module_is_light():
 def test_building_needs_no_transformers(tokenizer_folders):
     code = (
         "import sys; from tenonry.config import EngineConfig; from tenonry.info import ModelInfo;"
-        "from tenonry.interfaces.io_processor import IOProcessorContext;"
+        "from tenonry.interfaces.io_processor import IOProcessorContext, read_prompt;"
         "from tenonry.sampling_params import SamplingParams;"
         "from tenonry_io_text.processor import TextIOProcessor; path = sys.argv[1];"
         "model = ModelInfo(name='m', path=path, architecture='A', max_model_len=64, vocab_size=1000);"
         "io = TextIOProcessor(IOProcessorContext(EngineConfig(model=path), model));"
-        "io.make_detokenizer(io.process_prompt('the', SamplingParams()).token_ids, SamplingParams());"
+        "io.make_detokenizer(io.process_prompt(read_prompt('the'), SamplingParams()).token_ids, SamplingParams());"
         "print([name for name in ('torch', 'transformers', 'jinja2') if name in sys.modules])"
     )
     folder = str(tokenizer_folders["llama"])

@@ -12,7 +12,12 @@ import numpy as np
 from tenonry.config import EngineConfig
 from tenonry.errors import DrainingError, EngineDeadError, RequestError, Unsupported
 from tenonry.info import EngineInfo, ModelInfo, PluginRecord
-from tenonry.interfaces.io_processor import IOProcessor, IOProcessorContext, ProcessedPrompt
+from tenonry.interfaces.io_processor import (
+    IOProcessor,
+    IOProcessorContext,
+    ProcessedPrompt,
+    read_prompt,
+)
 from tenonry.outputs import CompletionOutput, Logprob, PoolingOutput, RequestOutput
 from tenonry.sampling_params import OutputKind, PoolingParams, SamplingParams
 
@@ -161,7 +166,9 @@ class FakeEngine:
         if self.io_processor is None:
             return list(prompt["prompt_token_ids"]), None
         special = fields.get("add_special_tokens", True)
-        processed = self.io_processor.process_prompt(prompt, params, add_special_tokens=special)
+        processed = self.io_processor.process_prompt(
+            read_prompt(prompt), params, add_special_tokens=special
+        )
         ids = processed.token_ids.tolist()
         if not ids:
             raise RequestError("the prompt is empty; give at least one token", "prompt")

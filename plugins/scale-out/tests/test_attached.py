@@ -203,7 +203,7 @@ class TestHub:
             full = pytest.raises(
                 QueueFullError, match="the capacity is 2 with max_num_queued_reqs=3"
             )
-            with engine._admission.holding(2), full:
+            with engine._admission.admit("held", 2), full:
                 await collect(engine, [3], params(), "r")
             await engine.do_log_stats()
             await engine.render_metrics()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tenonry.errors import ModelError, RequestError, Unsupported
-from tenonry.interfaces.io_processor import IOProcessorContext
+from tenonry.interfaces.io_processor import IOProcessorContext, read_prompt
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import Adapter, SchedulerOutput
@@ -208,8 +208,8 @@ class TestByteIOProcessor:
         assert self.processor.render_chat(chat) == "user: hello\nassistant:"
 
     def test_bad_prompts_say_what_was_given(self):
-        with pytest.raises(RequestError, match="not 7"):
-            self.processor.process_prompt(7, PARAMS)
+        with pytest.raises(RequestError, match=r"TextPrompt.* is empty"):
+            self.processor.process_prompt(read_prompt(""), PARAMS)
 
 
 def test_clock_moves_only_when_told_and_never_back():

@@ -11,6 +11,7 @@ from typing import ClassVar
 import pytest
 from hypothesis import Phase
 
+from tenonry.interfaces.io_processor import TextPrompt
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.step import ModelRunnerOutput
 from tenonry_testkit.executor import ExecutorContract
@@ -235,9 +236,7 @@ class RaisesWhatItLikes(ByteIOProcessor):
     caught_by = "test_what_is_no_prompt_is_refused"
 
     def process_prompt(self, prompt, params, *, add_special_tokens=True):
-        return super().process_prompt(
-            prompt["prompt"] if isinstance(prompt, dict) else prompt + "", params
-        )
+        return super().process_prompt(TextPrompt(prompt.text + ""), params)
 
 
 class SharesADetokenizer(ByteIOProcessor):
@@ -273,13 +272,13 @@ class DropsWhatWasHeldBack(ByteIOProcessor):
         return self.Detokenizer(params)
 
 
-class PopsThePrompt(ByteIOProcessor):
+class ClearsThePrompt(ByteIOProcessor):
     caught_by = "test_a_prompt_is_left_as_it_was"
 
     def process_prompt(self, prompt, params, *, add_special_tokens=True):
-        if isinstance(prompt, dict) and "prompt" in prompt:
-            prompt = prompt.pop("prompt")
-        return super().process_prompt(prompt, params, add_special_tokens=add_special_tokens)
+        processed = super().process_prompt(prompt, params, add_special_tokens=add_special_tokens)
+        processed.token_ids[:] = 0
+        return processed
 
 
 class LeavesOutputsUnfinished(ByteIOProcessor):

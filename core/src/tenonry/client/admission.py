@@ -8,6 +8,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from tenonry.client.engines import Engines
 from tenonry.client.output_processor import OutputProcessor
@@ -19,8 +20,17 @@ MAX_WORK_PER_TURN = 256  # requests, of hardly any text each
 CHARS_PER_REQUEST = 292  # take as long to tokenise as all else about a request, some 0.1 ms
 
 
+@dataclass(slots=True)
+class Ticket:
+    """Admission of one request until its stream is open, which then stands for it. `is_aborted`: it ends there."""
+
+    is_aborted: bool = False
+
+
 class Admission:
-    """Counts completions: those that the engines run or queue, and those that are not yet sent (`held`)."""
+    """Counts completions: those that the engines run or queue, and those that are not yet sent (`held`). `tickets`: of
+    the latter, by request id.
+    """
 
     def __init__(self, config: EngineConfig, outputs: OutputProcessor, engines: Engines) -> None:
         self.config = config
@@ -32,6 +42,7 @@ class Admission:
         self._left_in_turn = MAX_WORK_PER_TURN
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         self.held = 0
+        self.tickets: dict[str, Ticket] = {}
         self.is_draining = False
 
     # ------------------------------------------------------------------ pausing
@@ -75,47 +86,76 @@ class Admission:
         return math.ceil((running + queued) / self._engines.count)
 
     @contextlib.contextmanager
-    def holding(self, count: int) -> Iterator[None]:
-        """Reserve capacity for `count` completions until they are with the output processor.
+    def admit(self, request_id: str, count: int) -> Iterator[Ticket]:
+        """Reserve capacity for a request of `count` completions until its stream is open.
 
-        Raises QueueFullError, DrainingError, or RequestError for more than the capacity. Stat loggers get a record of
-        each refusal, and of each request that turns out to be invalid while its completions are held.
+        Raises EngineDeadError, QueueFullError, DrainingError, or RequestError for an id in use and for more than the
+        capacity. Stat loggers get a record of each refusal, also of a request that turns out to be invalid here.
         """
+        self._engines.client.check_alive()
         self.check_capacity(count)
+        if request_id in self.tickets or self._outputs.get(request_id) is not None:
+            raise self._refuse(
+                "invalid",
+                RequestError(
+                    f"request id '{request_id}' is in use; ids of running requests must differ",
+                    "request_id",
+                ),
+            )
+        ticket = self.tickets[request_id] = Ticket()
         self.held += count
         try:
-            yield
-        except RequestError:
-            self._stats.submit("record_rejection", "invalid")
+            yield ticket
+        except RequestError as error:
+            self._refuse("invalid", error)
             raise
         finally:
             self.held -= count
+            del self.tickets[request_id]
 
     def check_capacity(self, count: int) -> None:
-        """Refuse `count` completions, as `holding` would now."""
+        """Refuse `count` completions, as `admit` would now."""
         if self.is_draining:
-            self._stats.submit("record_rejection", "draining")
-            raise DrainingError(
-                "the server is shutting down and accepts no new requests",
-                retry_after_s=DRAINING_RETRY_S,
+            raise self._refuse(
+                "draining",
+                DrainingError(
+                    "the server is shutting down and accepts no new requests",
+                    retry_after_s=DRAINING_RETRY_S,
+                ),
             )
         admitted = self._outputs.num_completions + self.held
         capacity = self.capacity
         if count > capacity:
-            self._stats.submit("record_rejection", "invalid")
-            raise RequestError(
-                f"n={count}: the capacity is {capacity} sequences in all; lower n", "n"
+            raise self._refuse(
+                "invalid",
+                RequestError(
+                    f"n={count}: the capacity is {capacity} sequences in all; lower n", "n"
+                ),
             )
         if admitted + count > capacity:
-            self._stats.submit("record_rejection", "queue_full")
-            raise QueueFullError(
-                f"{admitted} sequences run or wait, the request brings {count}, and the capacity is {capacity} "
-                f"with max_num_queued_reqs={self.config.max_num_queued_reqs}; try again later"
+            raise self._refuse(
+                "queue_full",
+                QueueFullError(
+                    f"{admitted} sequences run or wait, the request brings {count}, and the capacity is {capacity} "
+                    f"with max_num_queued_reqs={self.config.max_num_queued_reqs}; try again later"
+                ),
             )
 
-    async def wait(self) -> None:
+    def _refuse(self, reason: str, error: Exception) -> Exception:
+        self._stats.submit("record_rejection", reason)
+        return error
+
+    def abort(self, request_id: str) -> None:
+        """End a request that is not sent yet, once its stream is open; a paused front end opens it now."""
+        if ticket := self.tickets.get(request_id):
+            ticket.is_aborted = True
+            if self.is_paused:  # wake all that wait; the others wait again
+                self._resumed.set()
+                self._resumed.clear()
+
+    async def wait(self, ticket: Ticket) -> None:
         """Wait until admission resumes. Re-checks, because it may have been paused again before this task runs."""
-        while not self._resumed.is_set():
+        while self.is_paused and not ticket.is_aborted:
             await self._resumed.wait()
             await self.turn(0)
 

@@ -23,12 +23,13 @@ from tenonry.client.start import build_io_processor
 from tenonry.client.stream import Stream
 from tenonry.client.threads import prepared
 from tenonry.config import EngineConfig
-from tenonry.engine.utility import build_call_sets
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError
 from tenonry.info import EngineInfo
-from tenonry.interfaces.call_set import FrontEnd
+from tenonry.interfaces.call_set import CallSet, FrontEnd, FrontEndHalf
+from tenonry.interfaces.io_processor import read_prompt
 from tenonry.interfaces.launcher import engine_name
 from tenonry.interfaces.stat_logger import StatLogger
+from tenonry.messages import EngineCoreRequest
 from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import SamplingParams
 
@@ -56,57 +57,53 @@ class AsyncLLM(Delegations):
         engines: Engines | None = None,
     ) -> None:
         """`engines`: start none; use these, which bring their stat loggers."""
-        self._engines = engines or OwnedEngines(config, stat_loggers, context)
-        self._client = self._engines.client
-        self._stats = stats = self._engines.stats
-        self.submit = stats.submit
-        self.model = self._engines.model
-        self.stat_loggers = stats.loggers
+        self._engines = engines = engines or OwnedEngines(config, stat_loggers, context)
+        self._client, self._stats, self.model = engines.client, engines.stats, engines.model
+        self.submit, self.stat_loggers = engines.stats.submit, engines.stats.loggers
         with contextlib.ExitStack() as built:  # ended again if the rest cannot be built
-            built.callback(self._engines.shutdown)
+            built.callback(engines.shutdown)
             self.io_processor = build_io_processor(
-                config, self._engines.plan, self.model, self.submit, built
+                config, engines.plan, self.model, self.submit, built
             )
             self._post_process = post_processor(self.io_processor)
             self._outputs = OutputProcessor(
                 self.io_processor,
                 time.monotonic,
-                log_stats=stats.enabled,
+                log_stats=self._stats.enabled,
                 log_requests=config.log_requests,
                 stream_interval=config.stream_interval,
             )
-            self._admission = Admission(config, self._outputs, self._engines)
-            self._handler = OutputHandler(self._engines, self._outputs, self._admission)
+            self._admission = Admission(config, self._outputs, engines)
+            self._handler = OutputHandler(engines, self._outputs, self._admission)
             self._calls = EngineCalls(self._client, self._handler)
-            self.calls = CallSets()
-            for name, call_set in build_call_sets(config, self._engines.plan).items():
-                calls = EngineCalls(self._client, self._handler, f"{name}.")
-                self.calls[name] = call_set.front_end_half(
-                    FrontEnd(weakref.proxy(self), calls, self.submit, self.calls.divergence)
-                )
+            self.calls = CallSets(config, engines.plan, self._front_end_half)
             self._events = EngineListener(
                 config,
-                self._engines,
+                engines,
                 self._outputs,
                 self._handler,
                 self._admission,
-                self.calls.on_join,
-                self.calls.divergence,
+                self.calls,
                 self.io_processor,
             )
             built.callback(self._events.recovery.shutdown)
-            self._engines.start(self._events)
+            engines.start(self._events)
             self._inputs = InputProcessor(
                 self.model,
                 self.io_processor,
                 self.info.max_model_len,
                 config.seed,
-                self._engines.index,
+                engines.index,
                 self.info.tasks,
-                self._engines.plan.load_request_checks(),
+                engines.plan.load_request_checks(),
             )
             built.pop_all()
         self._closed = False
+
+    def _front_end_half(self, name: str, call_set: CallSet, divergence: set[str]) -> FrontEndHalf:
+        calls = EngineCalls(self._client, self._handler, f"{name}.")
+        front_end = FrontEnd(weakref.proxy(self), calls, self.submit, divergence)
+        return call_set.front_end_half(front_end)
 
     @classmethod
     def from_config(cls, config: EngineConfig, **options: Any) -> AsyncLLM:
@@ -156,27 +153,29 @@ class AsyncLLM(Delegations):
     ) -> Stream:
         """Accept a request and send it to the engine; `generate` without the loop around it."""
         check_call(params, request_id)
-        self._client.check_alive()
-        self._handler.listen()
         if (lora := fields.pop("lora_request", None)) is not None:
             fields["adapter"] = await self.calls["adapters"].requested(lora)
-        num_chars = num_text_chars(prompt, params)
-        with self._admission.holding(params.n):
+        with self._admission.admit(request_id, params.n) as ticket:
+            self._handler.listen()
+            if not isinstance(prompt, EngineCoreRequest):
+                prompt = read_prompt(prompt)
+            num_chars = num_text_chars(prompt, params)
             await self._admission.turn(num_chars)
             processed, requests = await prepared(
                 lambda: self._inputs.process(prompt, params, request_id, **fields),
                 params,
                 num_chars,
             )
-            await self._admission.wait()
-        self._client.check_alive()
-        stream = self._outputs.add(processed, requests)
+            await self._admission.wait(ticket)
+            engine = self._client.choose(requests[0])
+            stream = self._outputs.add(processed, requests)
+        if ticket.is_aborted:
+            self._outputs.abort([request_id])
+            return stream
         try:
-            self._client.add_requests(requests)
+            self._client.send_requests(engine, requests)
         except Exception as error:
-            handles = [request.handle for request in requests]
-            self._outputs.fail(handles, error)
-            self._client.abort_requests(handles)
+            self._events.fail([request.handle for request in requests], error)
             raise
         return stream
 
@@ -193,6 +192,9 @@ class AsyncLLM(Delegations):
         self._abort([request_id] if isinstance(request_id, str) else request_id)
 
     def _abort(self, request_ids: Iterable[str]) -> None:
+        request_ids = list(request_ids)
+        for request_id in request_ids:
+            self._admission.abort(request_id)
         self._client.abort_requests(self._outputs.abort(request_ids))
 
     async def abort_all(self) -> None:
@@ -283,7 +285,7 @@ class AsyncLLM(Delegations):
         self._client.check_alive()
         self._handler.listen()
         async with self._events.lock:
-            await self._engines.scale(size, drain_timeout)
+            await self.calls["scaling"].scale(self._engines, size, drain_timeout)
 
     async def replace_engines(self, **changes: Any) -> None:
         """Go on with engines that have other settings, such as `scheduler="my_pkg:Mine"`, or newer versions of plugins.
@@ -294,7 +296,7 @@ class AsyncLLM(Delegations):
         """
         self._client.check_alive()
         self._handler.listen()
-        await asyncio.shield(asyncio.ensure_future(self._replace(changes)))
+        await asyncio.shield(self._replace(changes))
 
     async def _replace(self, changes: dict[str, Any]) -> None:
         async with self._events.lock:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from tenonry.config import EngineConfig
+from tenonry.engine.utility import build_call_sets
 from tenonry.errors import Unsupported
+from tenonry.interfaces.call_set import CallSet
 from tenonry.plugin.kinds import KINDS
+from tenonry.plugin.plan import PluginPlan
 
 
 class CallSets(dict[str, Any]):
-    """Front-end halves, or blocking ones, by name. `divergence`: as of `FrontEnd`."""
+    """Front-end halves, or blocking ones, by name, each made by `half`. `divergence`: as of `FrontEnd`."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, config: EngineConfig, plan: PluginPlan, half: Callable[[str, CallSet, set[str]], Any]
+    ) -> None:
         self.divergence: set[str] = set()
+        for name, call_set in build_call_sets(config, plan).items():
+            self[name] = half(name, call_set, self.divergence)
 
     def __missing__(self, name: str) -> MissingCallSet:
         return MissingCallSet(name)
 
-    async def on_join(self, _fleet: object, engines: Sequence[int]) -> None:
+    async def on_join(self, engines: Sequence[int]) -> None:
         """Bring engines up to date that join or return."""
         for half in self.values():
             await half.on_join(engines)

@@ -108,13 +108,6 @@ class CoreClient:
         if self._router and coordinator:
             self._router.connect(coordinator.endpoints)
 
-    def promote(self, standby: int, facts: EngineFacts) -> None:
-        """A newcomer that stood by is the engine of these facts from now on. Its sockets keep their identity."""
-        link = self.newcomers.pop(standby)
-        link.index = facts.index
-        link.epoch = facts.epoch
-        self.engines[facts.index] = link
-
     def drop_newcomer(self, index: int, reason: str) -> None:
         """It takes no place. Calls that wait for it fail."""
         link = self.newcomers.pop(index, None)
@@ -187,17 +180,17 @@ class CoreClient:
     def add_requests(self, requests: Sequence[EngineCoreRequest]) -> None:
         """Send the completions of one request, all to one engine, which shares their prompt.
 
-        Raises EngineDeadError, or RequestError for a field that no message can carry and an engine that is not there.
+        Raises as `choose` and `send_requests`.
         """
-        self.check_alive()
-        index = self._choose(requests[0])
+        self.send_requests(self.choose(requests[0]), requests)
+
+    def send_requests(self, index: int | None, requests: Sequence[EngineCoreRequest]) -> None:
+        """The same for one engine; without one they wait for it. Raises EngineDeadError, or RequestError for a field
+        that no message can carry.
+        """
         if index is None:
             self._parked |= {request.handle: request for request in requests}
-        else:
-            self.send_requests(index, requests)
-
-    def send_requests(self, index: int, requests: Sequence[EngineCoreRequest]) -> None:
-        """The same for one engine."""
+            return
         for request in requests:
             self._add(self.engines[index], request)
 
@@ -231,7 +224,11 @@ class CoreClient:
             if not link.dead and index not in self.leaving and index not in self.awaited
         ]
 
-    def _choose(self, request: EngineCoreRequest) -> int | None:
+    def choose(self, request: EngineCoreRequest) -> int | None:
+        """Engine for a request; None while the one that it needs restarts. Raises EngineDeadError if no engine can take
+        it, RequestError for one that does not exist.
+        """
+        self.check_alive()
         able = self.able
         rank = request.data_parallel_rank
         if rank in self.awaited or (rank is None and not able and self.awaited):
@@ -272,7 +269,6 @@ class CoreClient:
 
         Raises EngineGenerateError (the engine's own message) or EngineDeadError.
         """
-        self.check_alive()
         if missing := self.awaited - self.engines.keys() - self.newcomers.keys():
             raise EngineDeadError(f"engines {sorted(missing)} died and are being started again")
         links = [link for link in self.links if link.index < FIRST_STANDBY]
@@ -312,8 +308,10 @@ class CoreClient:
     def _send(self, link: EngineLink, kind: RequestType, *frames: Any) -> None:
         try:
             self.ports.send(link.identity, (kind.value, *frames))
-        except EngineDeadError as error:
-            raise EngineDeadError(f"engine {link.index} cannot be reached: {error}") from error
+        except zmq.ZMQError as error:
+            raise EngineDeadError(
+                f"engine {link.index} cannot be reached: {error.strerror}"
+            ) from error
 
     # ------------------------------------------------------------------ from the engines
     @property
@@ -344,7 +342,8 @@ class CoreClient:
         if link is None or outputs.epoch != link.epoch:
             self._hear_newcomer(outputs)
             return None
-        self.codec.ended(link, outputs, self._add)
+        if outputs.finished:
+            self.codec.ended(link, outputs, self._add)
         if outputs.utility is not None:
             self._answer(link, outputs.utility)
         if outputs.dead:

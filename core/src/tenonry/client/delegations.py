@@ -214,12 +214,11 @@ class BlockingDelegations(_Common):
         **options: Any,
     ) -> list[PoolingOutput]:
         """The vectors of prompts; see PoolingParams."""
-        params = PoolingParams(normalize=normalize, dimensions=dimensions)
-        return self.encode(prompts, params, **options)
+        return self.calls["pooling"].embed(prompts, normalize, dimensions, **options)
 
     def classify(self, prompts: Any, **options: Any) -> list[PoolingOutput]:
         """Scores of each class, in the order of the model's `id2label`."""
-        return self.encode(prompts, PoolingParams(task="classify"), **options)
+        return self.calls["pooling"].classify(prompts, **options)
 
     def score(
         self,

@@ -77,11 +77,9 @@ class EngineCalls:
             if self._client.has_calls(index):
                 return
             reason = f"it did not answer within {HEALTH_TIMEOUT_S:g} s"
-        except EngineDeadError as error:
-            if self._client.recovers:  # it is started again
+        except (EngineDeadError, EngineGenerateError) as error:
+            if self._client.recovers and isinstance(error, EngineDeadError):  # it restarts
                 return
-            reason = str(error)
-        except EngineGenerateError as error:
             reason = str(error)
         else:
             return

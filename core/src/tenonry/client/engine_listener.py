@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from tenonry.client.admission import Admission
-from tenonry.client.core_client import CoreClient
+from tenonry.client.call_sets import CallSets
 from tenonry.client.engine_link import EngineLink
 from tenonry.client.engines import Engines
 from tenonry.client.output_handler import OutputHandler
@@ -26,35 +26,9 @@ logger = logging.getLogger(__name__)
 DRAIN_GRACE_S = 0.05  # for outputs of a dead engine that are still in the socket
 
 
-class Streams:
-    """The open requests, as a recovery may use them."""
-
-    def __init__(self, client: CoreClient, outputs: OutputProcessor) -> None:
-        self._client = client
-        self._outputs = outputs
-
-    def completion(self, handle: int) -> Completion | None:
-        return self._outputs.completion(handle)
-
-    def is_open(self, request_id: str) -> bool:
-        return self._outputs.get(request_id) is not None
-
-    def send(self, requests: Sequence[EngineCoreRequest]) -> None:
-        try:
-            self._client.add_requests(requests)
-        except (EngineDeadError, EngineGenerateError, RequestError) as error:
-            self.fail([request.handle for request in requests], error)
-
-    def fail(self, handles: Iterable[int], error: Exception) -> None:
-        ended = list(handles)
-        self._client.abort_requests([*ended, *self._outputs.fail(ended, error)])
-
-
 class EngineListener(EngineEvents):
-    """Takes dead engines out of use, and passes them and their requests on to the recovery.
-
-    `join(fleet, indexes)` is awaited before engines that were added serve; `divergence`: how running engines differ
-    from ones just started.
+    """Takes dead engines out of use, and passes them and their requests on to the recovery, which gets the open streams
+    here. The call sets bring engines that join up to date.
     """
 
     def __init__(
@@ -64,8 +38,7 @@ class EngineListener(EngineEvents):
         outputs: OutputProcessor,
         handler: OutputHandler,
         admission: Admission,
-        join: Callable[[Any, Sequence[int]], Awaitable[None]],
-        divergence: Collection[str],
+        calls: CallSets,
         io_processor: IOProcessor | None,
     ) -> None:
         self._client = engines.client
@@ -73,11 +46,9 @@ class EngineListener(EngineEvents):
         self._outputs = outputs
         self._handler = handler
         self._admission = admission
-        self._join = join
-        self._divergence = divergence
+        self._calls = calls
         self._io_processor = io_processor
-        self._streams = Streams(self._client, outputs)
-        context = RecoveryContext(config, engines=engines, events=self, streams=self._streams)
+        context = RecoveryContext(config, engines=engines, events=self, streams=self)
         self.lock = context.lock
         self.recovery: EngineRecovery = build_plugin(engines.plan.get("engine_recovery"), context)
         handler.post(0.0, self.recovery.listen)
@@ -117,7 +88,7 @@ class EngineListener(EngineEvents):
     def _end(self, requests: Iterable[int], taken: Collection[int], why: str) -> None:
         """End what the recovery left."""
         left = [handle for handle in requests if handle not in taken]
-        self._streams.fail(left, EngineDeadError(why))
+        self.fail(left, EngineDeadError(why))
 
     def on_given_up(self, index: int, reason: str) -> None:
         """With the last engine everything ends."""
@@ -133,7 +104,7 @@ class EngineListener(EngineEvents):
 
     # ------------------------------------------------------------------ newcomers
     async def on_join(self, fleet: Any, indexes: Sequence[int]) -> None:
-        await self._join(fleet, indexes)
+        await self._calls.on_join(indexes)
 
     def on_switch(self, indexes: Sequence[int], coordinator: CoordinatorFacts | None) -> None:
         self._client.abort_requests(self._handler.settle())
@@ -154,7 +125,7 @@ class EngineListener(EngineEvents):
 
     def _send_parked(self) -> None:
         for requests in self._client.take_parked():
-            self._streams.send(requests)
+            self.send(requests)
 
     # ------------------------------------------------------------------ facts
     def on_change(self, config: EngineConfig) -> None:
@@ -170,4 +141,21 @@ class EngineListener(EngineEvents):
         self._client.codec.forget()
 
     async def divergence(self) -> Collection[str]:
-        return self._divergence
+        return self._calls.divergence
+
+    # ------------------------------------------------------------------ open requests, for the recovery
+    def completion(self, handle: int) -> Completion | None:
+        return self._outputs.completion(handle)
+
+    def is_open(self, request_id: str) -> bool:
+        return self._outputs.get(request_id) is not None
+
+    def send(self, requests: Sequence[EngineCoreRequest]) -> None:
+        try:
+            self._client.add_requests(requests)
+        except (EngineDeadError, EngineGenerateError, RequestError) as error:
+            self.fail([request.handle for request in requests], error)
+
+    def fail(self, handles: Iterable[int], error: Exception) -> None:
+        ended = list(handles)
+        self._client.abort_requests([*ended, *self._outputs.fail(ended, error)])

@@ -14,7 +14,7 @@ from tenonry.client.core_client import CoreClient
 from tenonry.client.start import announce, engine_info, resolve_front_end
 from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
-from tenonry.errors import ConfigError, LaunchError, Unsupported
+from tenonry.errors import LaunchError, Unsupported
 from tenonry.info import EngineInfo, ModelInfo
 from tenonry.interfaces.launcher import Death
 from tenonry.interfaces.recovery import EngineEvents, EngineRecovery
@@ -30,7 +30,6 @@ from tenonry.transport.folder import RunDirectory
 logger = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 10.0
 POLL_S = 0.005
-MAX_ENGINES = 1024
 
 
 class Engines(ABC):
@@ -63,10 +62,6 @@ class Engines(ABC):
     @abstractmethod
     def pids(self) -> dict[str, int]:
         """Processes that run: name → process id."""
-
-    @abstractmethod
-    async def scale(self, size: int, drain_timeout: float) -> None:
-        """Go on with `size` engines; raises Unsupported where their number is fixed."""
 
     async def ask_others(self, question: Literal["num_requests", "forget_media"]) -> int:
         """Call that method of EngineEvents in the other front ends of these engines; returns the sum of the answers."""
@@ -147,37 +142,6 @@ class OwnedEngines(Engines):
                 logger.info("engine %d uses %s %s", facts.index, kind, found)
         announce(self.manager, self.info)
 
-    async def scale(self, size: int, drain_timeout: float) -> None:
-        """Start engines, or let some finish and stop them, until `size` run. On the event loop that uses the client.
-
-        Raises ConfigError, LaunchError, or TimeoutError if those that leave still have requests after `drain_timeout`.
-        """
-        while any(link.dead for link in self.client.engines.values()):  # noqa: ASYNC110 - until its requests have failed
-            await asyncio.sleep(POLL_S)
-        running = sorted(self.client.engines)
-        if not 1 <= size <= MAX_ENGINES:
-            raise ConfigError(f"{size} engines: at least 1 and at most {MAX_ENGINES} are possible")
-        if size == len(running):
-            logger.info("%d engines run already", size)
-            return
-        if self.model.needs_lockstep:
-            raise ConfigError(
-                f"the engines of {self.model.name} step together; their number is fixed while they run"
-            )
-        before = self.fleet.size
-        self.fleet.size = size
-        try:
-            if size > len(running):
-                unused = [index for index in range(MAX_ENGINES) if index not in running]
-                joining = unused[: size - len(running)]
-                self.fleet.remote.difference_update(joining)
-                await self.grow(joining)
-            else:
-                await self._shrink(running[size:], drain_timeout)
-        except BaseException:
-            self.fleet.size = before
-            raise
-
     def use(self, config: EngineConfig, plan: PluginPlan, manager: PluginManager) -> None:
         """Engines that are started from now on get these."""
         self.config, self.plan, self.manager = config, plan, manager
@@ -227,34 +191,6 @@ class OwnedEngines(Engines):
         """Until engines that were started have connected their sockets. Raises LaunchError."""
         while self._is_connecting():  # noqa: ASYNC110 - sockets raise no event for it
             await asyncio.sleep(POLL_S)
-
-    async def _shrink(self, indexes: Sequence[int], drain_timeout: float) -> None:
-        if remote := sorted(self.fleet.remote.intersection(indexes)):
-            raise ConfigError(f"engines {remote} belong to another node; stop that node instead")
-        engines = self.client.engines
-        deadline = time.monotonic() + drain_timeout
-        self.client.leaving.update(indexes)
-        try:
-            while open_requests := sum(
-                len(engines[index].requests) for index in indexes if index in engines
-            ):
-                if time.monotonic() > deadline:
-                    raise TimeoutError(
-                        f"{open_requests} requests still run on engines {indexes} after {drain_timeout:g} s; "
-                        "nothing changed"
-                    )
-                await asyncio.sleep(POLL_S)
-            if not any(link.index not in indexes and not link.dead for link in engines.values()):
-                raise LaunchError(
-                    f"the engines that were to stay died; engines {indexes} stay instead"
-                )
-        except BaseException:
-            self.client.leaving.difference_update(indexes)
-            raise
-        for index in indexes:  # one that died meanwhile is gone already
-            self.client.remove_engine(index, "it was scaled away")
-        self.learn()
-        await asyncio.to_thread(self.fleets.stop, indexes)
 
     def pids(self) -> dict[str, int]:
         return self.fleets.pids()

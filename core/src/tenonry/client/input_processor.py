@@ -13,13 +13,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from tenonry.client.io_calls import io_call
 from tenonry.engine.request_checks import check_request
 from tenonry.errors import RequestError
 from tenonry.info import ModelInfo
-from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
+from tenonry.interfaces.io_processor import (
+    IOProcessor,
+    ProcessedPrompt,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+    read_prompt,
+)
 from tenonry.interfaces.request_check import RequestCheck, RequestLimits
 from tenonry.messages import EngineCoreRequest, make_handle
 from tenonry.sampling_params import SamplingParams, check_type
@@ -61,7 +67,7 @@ class InputProcessor:
         self._seeds = random.Random(seed + base)  # noqa: S311 - no secrets
 
     def process(
-        self, prompt: Any, params: SamplingParams, request_id: str, **fields: Any
+        self, prompt: object, params: SamplingParams, request_id: str, **fields: Any
     ) -> tuple[ProcessedPrompt, list[EngineCoreRequest]]:
         """The processed prompt, and one engine request per completion.
 
@@ -70,16 +76,17 @@ class InputProcessor:
         become fields of the prompt, as the IO processor documents them. Raises RequestError, or TypeError for a field
         that is not known.
         """
-        check_call(params, request_id)
         given = {name: value for name, value in fields.items() if value is not None}
         if isinstance(prompt, EngineCoreRequest):
             given = {name: getattr(prompt, name) for name in REQUEST_FIELDS} | given
         _check_fields(given)
         special = given.pop("add_special_tokens", True)
         text = given.pop("prompt_text", None)
-        prompt = _io_prompt(prompt, given.pop("tokenization_kwargs", {}), special, text)
-        processed = self._process_prompt(prompt, params, request_id, special)
-        processed.text = text or processed.text
+        read = _read(prompt, given.pop("tokenization_kwargs", {}), special, text)
+        if (salt := read.options.pop("cache_salt", None)) is not None:
+            check_type("cache_salt", salt, str)
+            given.setdefault("cache_salt", salt)
+        processed = self._process_prompt(read, params, request_id, special)
         made = {
             "stop_token_ids": self._stop_token_ids(params),
             "bad_words": processed.bad_words,
@@ -104,23 +111,22 @@ class InputProcessor:
         return processed, completions
 
     def _process_prompt(
-        self, prompt: Any, params: SamplingParams, request_id: str, add_special_tokens: bool
+        self, prompt: Prompt, params: SamplingParams, request_id: str, add_special_tokens: bool
     ) -> ProcessedPrompt:
-        ids = _plain_token_ids(prompt)
-        if ids is not None and not (params.bad_words or params.structured_output):
-            return ProcessedPrompt(token_ids=ids)
+        needs_io = prompt.options or params.bad_words or params.structured_output
+        if isinstance(prompt, TokenPrompt) and not needs_io:
+            return ProcessedPrompt(token_ids=prompt.token_ids, text=prompt.text)
         if self._io is None:
-            if ids is not None:
+            if isinstance(prompt, TokenPrompt):
                 raise RequestError(
-                    "bad_words and structured_output need a tokenizer, but none is loaded",
+                    "bad_words, structured_output and options of the prompt need a tokenizer, but none is loaded",
                     "bad_words" if params.bad_words else "structured_output",
                 )
             raise RequestError(
                 "no tokenizer is loaded; give token ids: {'prompt_token_ids': [...]}", "prompt"
             )
-        given = prompt if ids is None else {"prompt_token_ids": ids.tolist()}
         with io_call(self._io, request_id, "process_prompt"):
-            return self._io.process_prompt(given, params, add_special_tokens=add_special_tokens)
+            return self._io.process_prompt(prompt, params, add_special_tokens=add_special_tokens)
 
     def _stop_token_ids(self, params: SamplingParams) -> tuple[int, ...]:
         own = tuple(params.stop_token_ids or ())
@@ -160,7 +166,7 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
         check_type(name, value, CALLER_FIELDS[name])
 
 
-def _io_prompt(prompt: Any, options: Mapping[str, Any], special: bool, text: str | None) -> Any:
+def _read(prompt: object, options: Mapping[str, Any], special: bool, text: str | None) -> Prompt:
     """The prompt with its options. Raises RequestError for a field that does not go with a prompt of this form."""
     if isinstance(prompt, EngineCoreRequest):
         if options or not special:
@@ -169,42 +175,18 @@ def _io_prompt(prompt: Any, options: Mapping[str, Any], special: bool, text: str
                 f"{name}: the prompt is an EngineCoreRequest, which holds tokens; leave it out",
                 name,
             )
-        return {"prompt_token_ids": prompt.prompt_token_ids}
+        return read_prompt({"prompt": text, "prompt_token_ids": prompt.prompt_token_ids})
     if text is not None:
         raise RequestError(
             "prompt_text belongs to an EngineCoreRequest; of other prompts give {'prompt': text, "
             "'prompt_token_ids': ids}",
             "prompt_text",
         )
-    if options:
-        if not isinstance(prompt, Mapping):
-            prompt = {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt}
-        prompt = {**prompt, **options}
-    return prompt
+    read = read_prompt(prompt)
+    return msgspec.structs.replace(read, options={**read.options, **options})
 
 
-def _plain_token_ids(prompt: Any) -> np.ndarray | None:
-    """Token ids, if the prompt is nothing but those. Raises RequestError for ids that are not 32-bit integers."""
-    if isinstance(prompt, Mapping) and set(prompt) == {"prompt_token_ids"}:
-        prompt = prompt["prompt_token_ids"]
-    elif not isinstance(prompt, list | np.ndarray):
-        return None
-    try:
-        ids = np.asarray(prompt)
-    except (TypeError, ValueError, OverflowError):  # lists of different lengths
-        ids = np.asarray(None)
-    if not ids.size:
-        return np.empty(0, np.int32)
-    if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise RequestError("prompt_token_ids must be a flat list of integers", "prompt")
-    if ids.min() < 0 or ids.max() >= 2**31:
-        raise RequestError("prompt_token_ids must be between 0 and 2147483647", "prompt")
-    return ids.astype(np.int32)
-
-
-def num_text_chars(prompt: Any, params: SamplingParams) -> int:
+def num_text_chars(prompt: object, params: SamplingParams) -> int:
     """Return the number of characters to tokenise, of prompt and bad words."""
-    if isinstance(prompt, Mapping):
-        prompt = prompt.get("prompt")
     words = sum(map(len, params.bad_words or ()))
-    return words + len(prompt) if isinstance(prompt, str) else words
+    return words + len(prompt.text) if isinstance(prompt, TextPrompt) else words

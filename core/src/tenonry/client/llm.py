@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import reprlib
 import sys
 import threading
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import msgspec
+import numpy as np
 
 from tenonry.client.call_sets import CallSets
 from tenonry.client.delegations import BlockingDelegations
@@ -23,7 +25,6 @@ from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
 from tenonry.config.sources import make_config
 from tenonry.engine.build import build_engine
-from tenonry.engine.utility import build_call_sets
 from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, RequestError
 from tenonry.interfaces.io_processor import ProcessedPrompt
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest
@@ -72,9 +73,10 @@ class LLM(BlockingDelegations):
             self._post_process = post_processor(self.io_processor)
             self.engine_core = build_engine(config, self.model, plan)
             parts.callback(self.engine_core.shutdown)
-            self.calls = CallSets()
-            for name, call_set in build_call_sets(config, plan).items():
-                self.calls[name] = call_set.blocking_half(weakref.proxy(self), self.engine_core)
+            llm = weakref.proxy(self)
+            self.calls = CallSets(
+                config, plan, lambda _, each, __: each.blocking_half(llm, self.engine_core)
+            )
             facts = self.engine_core.facts()
             self._inputs = InputProcessor(
                 self.model,
@@ -123,10 +125,7 @@ class LLM(BlockingDelegations):
             adapters = fields.pop("adapter", None)
             if (lora := fields.pop("lora_request", None)) is not None:
                 adapters = self.calls["adapters"].requested(lora)
-            if isinstance(prompts, str | dict) or (
-                isinstance(prompts, list) and prompts and isinstance(prompts[0], int)
-            ):
-                prompts = [prompts]
+            prompts = _several(prompts)
             count = len(prompts)
             if sampling_params is None:
                 sampling_params = SamplingParams(**self.model.default_sampling)
@@ -160,10 +159,19 @@ class LLM(BlockingDelegations):
             raise ConfigError("chat needs an IO processor, and none is loaded")
         names = kwargs.keys() & {*CALLER_FIELDS, "lora_request", "use_tqdm"}
         options = {name: kwargs.pop(name) for name in names}
-        if isinstance(messages, dict):
-            messages = [messages]
-        chats = [messages] if messages and isinstance(messages[0], dict) else messages
-        prompts = [self.io_processor.render_chat(chat, **kwargs) for chat in chats]
+        match messages:
+            case {}:
+                messages = [[messages]]
+            case [{}, *_]:
+                messages = [messages]
+            case [*chats] if all(isinstance(chat, list | tuple) for chat in chats):
+                pass
+            case _:
+                raise RequestError(
+                    f"messages={reprlib.repr(messages)} must be a message, a list of messages, or a list of such lists",
+                    "messages",
+                )
+        prompts = [self.io_processor.render_chat(chat, **kwargs) for chat in messages]
         return self.generate(prompts, sampling_params, **options)
 
     def _run(
@@ -245,6 +253,16 @@ def _one_each(name: str, value: Any, count: int) -> Sequence[Any]:
             f"{name} has {len(value)} values for {count} prompts; give one, or one each"
         )
     return value
+
+
+def _several(prompts: Any) -> Sequence[Any]:
+    """The prompts of a call: those of a list, or the one that was passed. `read_prompt` refuses what is none."""
+    match prompts:
+        case [int(), *_] | np.ndarray(ndim=1):
+            return [prompts]
+        case [*_] | np.ndarray():
+            return list(prompts)
+    return [prompts]
 
 
 def _progress_bar(total: int, show: bool | None) -> Any:

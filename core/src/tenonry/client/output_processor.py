@@ -18,7 +18,7 @@ from tenonry.client.io_calls import io_call, io_fault
 from tenonry.client.logprobs import logprob_entry
 from tenonry.client.request_ends import finished_stats, log_added, log_end
 from tenonry.client.stream import Completion, Stream
-from tenonry.errors import EngineGenerateError, RequestError
+from tenonry.errors import EngineGenerateError
 from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput, ScheduledOutput
 from tenonry.outputs import FinishReason, Logprob, RequestMetrics
@@ -65,13 +65,8 @@ class OutputProcessor:
 
     # ------------------------------------------------------------------ requests
     def add(self, processed: ProcessedPrompt, requests: list[EngineCoreRequest]) -> Stream:
-        """Open a stream. Raises RequestError if the id is in use, EngineGenerateError if the IO processor fails."""
+        """Open a stream, of an id that is not in use. Raises EngineGenerateError if the IO processor fails."""
         first = requests[0]
-        if first.request_id in self._streams:
-            raise RequestError(
-                f"request id '{first.request_id}' is in use; ids of running requests must differ",
-                "request_id",
-            )
         stream = Stream(
             first,
             first.request_id,

@@ -85,12 +85,9 @@ class EnginePorts:
         self.returning.discard(identity)
 
     def send(self, identity: bytes, frames: Sequence[Any]) -> None:
-        """Raises EngineDeadError where no engine of this identity is connected."""
+        """Raises ZMQError where no engine of this identity is connected."""
         target, _ = self.sockets
-        try:
-            send_frames(target, (identity, *frames), copy=len(frames) < 5)
-        except zmq.ZMQError as error:
-            raise EngineDeadError(error.strerror) from error
+        send_frames(target, (identity, *frames), copy=len(frames) < 5)
 
     def close(self) -> None:
         """Remove the sockets. Idempotent."""

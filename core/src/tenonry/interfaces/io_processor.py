@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,6 +27,75 @@ class IOProcessorContext(PluginContext):
 
     model: ModelInfo
     submit: Callable[..., None] | None = None
+
+
+class TextPrompt(msgspec.Struct, frozen=True):
+    """A text to tokenise. `options`: further fields of the prompt, as the IO processor documents them."""
+
+    text: str
+    options: dict[str, Any] = {}
+
+
+class TokenPrompt(msgspec.Struct, frozen=True):
+    """Token ids, i32[n], with their text if it is known."""
+
+    token_ids: I32
+    text: str | None = None
+    options: dict[str, Any] = {}
+
+
+class OtherPrompt(msgspec.Struct, frozen=True):
+    """Fields that only an IO processor of the caller's choice can read."""
+
+    options: dict[str, Any]
+
+
+Prompt = TextPrompt | TokenPrompt | OtherPrompt
+FORMS = "a text, a list of token ids, {'prompt': text} or {'prompt_token_ids': ids}"
+
+
+def read_prompt(prompt: object) -> Prompt:
+    """What a caller passes, in any of its `FORMS`. Raises RequestError for anything else."""
+    match prompt:
+        case TextPrompt() | OtherPrompt():
+            return prompt
+        case TokenPrompt():
+            return msgspec.structs.replace(prompt, token_ids=_token_ids(prompt.token_ids))
+        case str():
+            return TextPrompt(prompt)
+        case list() | tuple() | np.ndarray():
+            return TokenPrompt(_token_ids(prompt))
+        case Mapping() if prompt:
+            return _read_fields(dict(prompt))
+    raise RequestError(f"the prompt is {reprlib.repr(prompt)}; it must be {FORMS}", "prompt")
+
+
+def _read_fields(fields: dict[str, Any]) -> Prompt:
+    text, ids = fields.pop("prompt", None), fields.pop("prompt_token_ids", None)
+    for name, value, kind in (("prompt", text, str), ("prompt_token_ids", ids, Sized)):
+        if value is not None and not isinstance(value, kind):
+            raise RequestError(
+                f"'{name}' is a {type(value).__name__}; the prompt must be {FORMS}", "prompt"
+            )
+    if ids is not None:
+        return TokenPrompt(_token_ids(ids), text, fields)
+    return OtherPrompt(fields) if text is None else TextPrompt(text, fields)
+
+
+def _token_ids(values: Any) -> I32:
+    try:
+        ids = np.asarray(values)
+    except (TypeError, ValueError, OverflowError):  # lists of different lengths
+        ids = np.asarray(None)
+    if not ids.size:
+        return np.empty(0, np.int32)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise RequestError(
+            f"prompt_token_ids={reprlib.repr(values)} must be a flat list of integers", "prompt"
+        )
+    if ids.min() < 0 or ids.max() >= 2**31:
+        raise RequestError("prompt_token_ids must be between 0 and 2147483647", "prompt")
+    return ids.astype(np.int32)
 
 
 class ProcessedPrompt(msgspec.Struct, kw_only=True):
@@ -60,9 +130,9 @@ class IOProcessor(Plugin[IOProcessorContext], ABC):
 
     @abstractmethod
     def process_prompt(
-        self, prompt: Any, params: SamplingParams, *, add_special_tokens: bool = True
+        self, prompt: Prompt, params: SamplingParams, *, add_special_tokens: bool = True
     ) -> ProcessedPrompt:
-        """`prompt` is a text, {"prompt": text}, {"prompt_token_ids": ids} or whatever this processor documents.
+        """Tokenise a prompt, with the `options` that this processor documents.
 
         Raises RequestError for what it cannot read.
         """
@@ -95,7 +165,7 @@ class IOProcessor(Plugin[IOProcessorContext], ABC):
         ]
 
     def render_chat(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> Any:
-        """A chat as a prompt for `process_prompt`. Raises RequestError if the model has no chat template.
+        """A chat as a prompt in a form that `read_prompt` reads. Raises RequestError if the model has no chat template.
 
         The content of a message is a text, a list of parts or None, in OpenAI's form.
         """

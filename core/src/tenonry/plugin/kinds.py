@@ -83,6 +83,7 @@ KINDS: dict[str, Kind] = {
             adapters="tenonry-operations",
             operations="tenonry-operations",
             pooling="tenonry-worker-pooling",
+            scaling="tenonry-scale-out",
         ),
         Kind(
             "tenonry.engine_recoveries",

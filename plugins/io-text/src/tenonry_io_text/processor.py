@@ -18,6 +18,7 @@ from tenonry.interfaces.io_processor import (
     IOProcessor,
     IOProcessorContext,
     ProcessedPrompt,
+    Prompt,
 )
 from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry.step import I32
@@ -102,11 +103,11 @@ class TextIOProcessor(IOProcessor):
     # ------------------------------------------------------------------------------------------------- prompts
 
     def process_prompt(
-        self, prompt: Any, params: SamplingParams, *, add_special_tokens: bool = True
+        self, prompt: Prompt, params: SamplingParams, *, add_special_tokens: bool = True
     ) -> ProcessedPrompt:
-        """A text, a list of token ids, or a dict with `prompt` or `prompt_token_ids`.
+        """Tokenise a text, or check token ids.
 
-        Further keys of the dict: `truncate_prompt_tokens` keeps the last n tokens (-1: as many as fit), and of a pooled
+        Options: `truncate_prompt_tokens` keeps the last n tokens (-1: as many as fit), and of a pooled
         prompt the first n, including tokens that the tokenizer appends, such as [SEP]; `truncation=True` with
         `max_length` means the same, and without it -1; `add_special_tokens` overrides the argument: `render_chat` uses
         it to mark its text as complete; `text_pair` is the second text of a pair to be scored: see `pairs.joined`.

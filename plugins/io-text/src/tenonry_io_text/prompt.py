@@ -1,4 +1,4 @@
-"""Reads a prompt in any of its forms and checks it. Front end, once per request."""
+"""Reads the options of a prompt and checks them. Front end, once per request."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tenonry.errors import RequestError
+from tenonry.interfaces.io_processor import FORMS, Prompt, TextPrompt, TokenPrompt
 from tenonry.step import I32
 
-# Fields of other kinds of prompts, which are read elsewhere or not at all, and do no harm here.
-IGNORED = frozenset({"cache_salt"})
-FIELDS = (
-    "prompt",
-    "prompt_token_ids",
+OPTIONS = (
     "text_pair",
     "truncate_prompt_tokens",
     "truncation",
@@ -21,7 +18,6 @@ FIELDS = (
     "add_special_tokens",
     "images",
 )
-FORMS = "a text, a list of token ids, {'prompt': text} or {'prompt_token_ids': ids}"
 
 
 class ParsedPrompt(NamedTuple):
@@ -35,54 +31,46 @@ class ParsedPrompt(NamedTuple):
     text_pair: str | None = None
 
 
-def parse_prompt(prompt: Any, *, max_model_len: int, is_pooled: bool = False) -> ParsedPrompt:
-    """Raises RequestError for anything but the forms that `TextIOProcessor.process_prompt` documents."""
-    if isinstance(prompt, str):
-        return ParsedPrompt(_checked_text(prompt), None, None, None)
-    if isinstance(prompt, list | tuple | np.ndarray):
-        return ParsedPrompt(None, prompt, None, None)
-    if not isinstance(prompt, dict):
-        raise RequestError(f"the prompt is a {type(prompt).__name__}; it must be {FORMS}", "prompt")
-    unknown = sorted(str(key) for key in prompt if key not in FIELDS and key not in IGNORED)
-    if unknown:
+def parse_prompt(prompt: Prompt, *, max_model_len: int, is_pooled: bool = False) -> ParsedPrompt:
+    """Raises RequestError for anything but the options that `TextIOProcessor.process_prompt` documents."""
+    options = prompt.options
+    if unknown := sorted(str(key) for key in options if key not in OPTIONS):
         raise RequestError(
-            f"the prompt has fields that are not supported: {', '.join(unknown)}; it must be {FORMS}",
+            f"the prompt has fields that are not supported: {', '.join(unknown)}; it must be {FORMS}, with "
+            f"{', '.join(OPTIONS)}",
             "prompt",
         )
-    text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
-    if text is None and ids is None:
-        raise RequestError(
-            f"the prompt names neither 'prompt' nor 'prompt_token_ids'; it must be {FORMS}",
-            "prompt",
-        )
-    pair = prompt.get("text_pair")
-    if pair is not None and not (is_pooled and isinstance(text, str) and isinstance(pair, str)):
+    text, ids = None, None
+    match prompt:
+        case TextPrompt():
+            text = prompt.text
+        case TokenPrompt():
+            text, ids = prompt.text, prompt.token_ids
+        case _:
+            raise RequestError(
+                f"the prompt names neither 'prompt' nor 'prompt_token_ids'; it must be {FORMS}",
+                "prompt",
+            )
+    pair = options.get("text_pair")
+    if pair is not None and not (is_pooled and text is not None and isinstance(pair, str)):
         raise RequestError(
             f"'text_pair' is a {type(pair).__name__}; it is the second text of a pair that is scored, beside a text as "
             "'prompt'",
             "text_pair",
         )
-    if ids is None and pair is None:
-        text = _checked_text(text)
-    return ParsedPrompt(
-        text if isinstance(text, str) else None,
-        ids,
-        _truncation(prompt, max_model_len, 0 if is_pooled else 1),
-        _checked_flag("add_special_tokens", prompt.get("add_special_tokens")),
-        prompt.get("images"),
-        pair,
-    )
-
-
-def _checked_text(text: Any) -> str:
-    if not isinstance(text, str):
-        raise RequestError(f"'prompt' is a {type(text).__name__}; it must be a text", "prompt")
-    if not text:
+    if ids is None and pair is None and not text:
         raise RequestError(
             "the prompt is empty; give some text, or one token id such as the model's BOS to start from nothing",
             "prompt",
         )
-    return text
+    return ParsedPrompt(
+        text,
+        ids,
+        _truncation(options, max_model_len, 0 if is_pooled else 1),
+        _checked_flag("add_special_tokens", options.get("add_special_tokens")),
+        options.get("images"),
+        pair,
+    )
 
 
 def _truncation(prompt: dict[str, Any], max_model_len: int, places: int) -> int | None:

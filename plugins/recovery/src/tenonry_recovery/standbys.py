@@ -179,7 +179,9 @@ class Standbys:
                 continue
             asyncio.get_running_loop().run_in_executor(None, fleet.stop_former, index)
             client = self._owner.client
-            client.promote(standby, facts)
+            link = client.newcomers.pop(standby)  # its sockets keep their identity
+            link.index, link.epoch = facts.index, facts.epoch
+            client.engines[facts.index] = link
             try:
                 async with asyncio.timeout(ANSWER_TIMEOUT_S):
                     await client.call_engine(index, "take_place", index, facts.epoch)

@@ -80,6 +80,17 @@ class BlockingPooling:
             for each in self._llm.generate(prompts, sampling(pooling_params), **options)
         ]
 
+    def embed(
+        self, prompts: Any, normalize: bool | None, dimensions: int | None, **options: Any
+    ) -> list[PoolingOutput]:
+        """Return the vectors of prompts."""
+        params = PoolingParams(normalize=normalize, dimensions=dimensions)
+        return self.encode(prompts, params, **options)
+
+    def classify(self, prompts: Any, **options: Any) -> list[PoolingOutput]:
+        """Return scores of each class."""
+        return self.encode(prompts, PoolingParams(task="classify"), **options)
+
     def score(
         self,
         text_1: Texts,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tenonry.errors import EngineGenerateError, RequestError
-from tenonry.interfaces.io_processor import IOProcessor
+from tenonry.interfaces.io_processor import IOProcessor, read_prompt
 from tenonry.outputs import PoolingOutput, RequestOutput
 from tenonry.sampling_params import OutputKind, PoolingParams, SamplingParams
 from tenonry_worker_pooling.checks import says
@@ -43,7 +43,7 @@ def pair(
     """Two texts as the IO processor joins them, with `keep` tokens at most (-1: what fits). Raises RequestError."""
     params = PoolingParams(task="score")
     prompt = {"prompt": first, "text_pair": second, "truncate_prompt_tokens": keep}
-    made = io.process_prompt(prompt, sampling(params)) if io else None
+    made = io.process_prompt(read_prompt(prompt), sampling(params)) if io else None
     if not made or not made.features:
         raise RequestError("scores need an IO processor that reads a 'text_pair'", "text_1")
     params = PoolingParams(task="score", pair_start=int(made.features["pair_start"]))

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from tenonry.errors import RequestError
-from tenonry.interfaces.io_processor import Detokenizer, IOProcessor, ProcessedPrompt
+from tenonry.interfaces.io_processor import (
+    Detokenizer,
+    IOProcessor,
+    ProcessedPrompt,
+    Prompt,
+    TextPrompt,
+)
 from tenonry.sampling_params import SamplingParams
 
 
@@ -30,11 +35,12 @@ class ByteProcessor(IOProcessor):
     """Encodes texts as their bytes."""
 
     def process_prompt(
-        self, prompt: Any, params: SamplingParams, *, add_special_tokens: bool = True
+        self, prompt: Prompt, params: SamplingParams, *, add_special_tokens: bool = True
     ) -> ProcessedPrompt:
-        if not isinstance(prompt, str):
+        if not isinstance(prompt, TextPrompt):
             raise RequestError("the prompt must be a text", "prompt")
-        return ProcessedPrompt(token_ids=np.array(self.encode(prompt), np.int32), text=prompt)
+        ids = np.array(self.encode(prompt.text), np.int32)
+        return ProcessedPrompt(token_ids=ids, text=prompt.text)
 
     def make_detokenizer(
         self, prompt_token_ids: Sequence[int], params: SamplingParams

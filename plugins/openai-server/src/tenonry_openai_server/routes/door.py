@@ -14,6 +14,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from tenonry.interfaces.io_processor import read_prompt
 from tenonry.outputs import CompletionOutput, RequestOutput
 from tenonry_openai_server.disconnect import Disconnected, DisconnectWatch
 from tenonry_openai_server.errors import as_api_error
@@ -188,7 +189,7 @@ class ChatDoor:
         params = chat.sampling_params({}, detokenize=True)
         return len(
             io_processor.process_prompt(
-                prompt, params, add_special_tokens=chat.adds_special_tokens
+                read_prompt(prompt), params, add_special_tokens=chat.adds_special_tokens
             ).token_ids
         )
 

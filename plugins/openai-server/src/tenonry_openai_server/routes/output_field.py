@@ -13,6 +13,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
 from tenonry.errors import EngineGenerateError, RequestError
+from tenonry.interfaces.io_processor import read_prompt
 from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry_openai_server.errors import APIError, as_api_error
@@ -85,7 +86,7 @@ def _rejection(io_processor: Any, schema: dict[str, Any]) -> RequestError | None
     """The error of a request with this schema alone."""
     try:
         spec = StructuredOutput(json=json.dumps(schema))
-        io_processor.process_prompt([0], SamplingParams(structured_output=spec))
+        io_processor.process_prompt(read_prompt([0]), SamplingParams(structured_output=spec))
     except RequestError as error:
         return error
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tenonry.errors import RequestError
-from tenonry.interfaces.io_processor import IOProcessor
+from tenonry.interfaces.io_processor import IOProcessor, read_prompt
 from tenonry.sampling_params import SamplingParams
 from tenonry_openai_server.errors import bad_request
 from tenonry_openai_server.helper_thread import INLINE_CHARS, off_loop
@@ -84,6 +84,8 @@ async def truncated(
     special = body.adds_special_tokens
     processed = await off_loop(
         len(prompt) if isinstance(prompt, str) else INLINE_CHARS + 1,
-        lambda: io_processor.process_prompt(prompt, SamplingParams(), add_special_tokens=special),
+        lambda: io_processor.process_prompt(
+            read_prompt(prompt), SamplingParams(), add_special_tokens=special
+        ),
     )
     return processed.token_ids[-keep:].tolist()

@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tenonry.interfaces.io_processor import read_prompt
 from tenonry.sampling_params import SamplingParams
 from tenonry_openai_server.errors import bad_request
 from tenonry_openai_server.helper_thread import off_loop
@@ -41,7 +42,7 @@ async def tokenize(request: Request) -> Response:
         processed = await off_loop(
             size,
             lambda: io_processor.process_prompt(
-                prompt, SamplingParams(), add_special_tokens=special
+                read_prompt(prompt), SamplingParams(), add_special_tokens=special
             ),
         )
         ids = processed.token_ids.tolist()

@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 
 from tenonry.errors import RequestError
-from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
+from tenonry.interfaces.io_processor import (
+    IOProcessor,
+    ProcessedPrompt,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+)
 from tenonry.sampling_params import SamplingParams
 
 END_OF_TEXT = 256
@@ -84,31 +90,16 @@ class ByteIOProcessor(IOProcessor):
     """Text to bytes and back. `add_special_tokens` adds none: there is no begin token."""
 
     def process_prompt(
-        self, prompt: Any, params: SamplingParams, *, add_special_tokens: bool = True
+        self, prompt: Prompt, params: SamplingParams, *, add_special_tokens: bool = True
     ) -> ProcessedPrompt:
-        if isinstance(prompt, dict):
-            if "prompt_token_ids" in prompt:
-                return self._from_ids(prompt["prompt_token_ids"], params)
-            prompt = prompt.get("prompt")
-        if not isinstance(prompt, str) or not prompt:
-            raise RequestError(
-                f"the prompt must be a text, {{'prompt': text}} or {{'prompt_token_ids': ids}}, not {prompt!r}",
-                "prompt",
-            )
-        return ProcessedPrompt(
-            token_ids=np.array(self.encode(prompt), np.int32),
-            text=prompt,
-            bad_words=self._bad_words(params),
-        )
-
-    def _from_ids(self, ids: Any, params: SamplingParams) -> ProcessedPrompt:
-        if not isinstance(ids, list | tuple | np.ndarray) or len(ids) == 0:
-            raise RequestError(
-                f"prompt_token_ids must be a list of at least one id, not {ids!r}", "prompt"
-            )
-        if not all(isinstance(i, int | np.integer) and not isinstance(i, bool) for i in ids):
-            raise RequestError("prompt_token_ids must hold integers only", "prompt")
-        return ProcessedPrompt(token_ids=np.array(ids, np.int32), bad_words=self._bad_words(params))
+        match prompt:
+            case TextPrompt(text=text) if text:
+                ids = np.array(self.encode(text), np.int32)
+            case TokenPrompt(token_ids=ids, text=text) if len(ids):
+                pass
+            case _:
+                raise RequestError(f"the prompt {prompt!r} is empty, or no text", "prompt")
+        return ProcessedPrompt(token_ids=ids, text=text, bad_words=self._bad_words(params))
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
         words = params.bad_words or ()

@@ -15,12 +15,17 @@ import pytest
 
 from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, LaunchError
 from tenonry.interfaces.stat_logger import StatLoggerContext
+from tenonry_testkit.call_set import CallSetContract
 from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.kernel.served import Served, served_config
 from tenonry_testkit.roles import eventually
 from tenonry_testkit.served import collect, params, tokens
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("forked_children")]
+
+
+class TestContract(CallSetContract):
+    call_set = "tenonry_scale_out.engine_scaling:Scaling"
 
 
 async def many(served: Served, count: int, **fields: Any) -> list[list[int]]:

@@ -1,0 +1,100 @@
+"""Call set `scaling`: another number of engines while requests run. Front end; the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+from tenonry.client.engines import Engines, OwnedEngines
+from tenonry.errors import ConfigError, LaunchError, Unsupported
+from tenonry.interfaces.call_set import CallSet, FrontEnd, FrontEndHalf
+
+logger = logging.getLogger("tenonry.scale_out")
+MAX_ENGINES = 1024
+POLL_S = 0.005
+
+
+class Scaling(CallSet):
+    """Behind `AsyncLLM.scale`; nothing of it runs in engines."""
+
+    def front_end_half(self, front_end: FrontEnd) -> FrontEndHalf:
+        return EngineScaling()
+
+
+class EngineScaling(FrontEndHalf):
+    """Changes the number of engines of a front end."""
+
+    async def scale(self, engines: Engines, size: int, drain_timeout: float) -> None:
+        """Ask whoever owns the engines. Raises Unsupported where their number is fixed."""
+        if isinstance(engines, OwnedEngines):
+            await scale_owned(engines, size, drain_timeout)
+        elif change := getattr(engines, "scale", None):
+            await change(size, drain_timeout)
+        else:
+            raise Unsupported(
+                f"{size} engines: they belong to another process, which alone can start more"
+            )
+
+
+async def scale_owned(engines: OwnedEngines, size: int, drain_timeout: float) -> None:
+    """Start engines, or let some finish and stop them, until `size` run. On the event loop that uses the client.
+
+    Raises ConfigError, LaunchError, or TimeoutError if those that leave still have requests after `drain_timeout`.
+    """
+    links = engines.client.engines
+    while any(link.dead for link in links.values()):  # noqa: ASYNC110 - until its requests have failed
+        await asyncio.sleep(POLL_S)
+    running = sorted(links)
+    if not 1 <= size <= MAX_ENGINES:
+        raise ConfigError(f"{size} engines: at least 1 and at most {MAX_ENGINES} are possible")
+    if size == len(running):
+        logger.info("%d engines run already", size)
+        return
+    if engines.model.needs_lockstep:
+        raise ConfigError(
+            f"the engines of {engines.model.name} step together; their number is fixed while they run"
+        )
+    fleet = engines.fleet
+    before = fleet.size
+    fleet.size = size
+    try:
+        if size > len(running):
+            unused = [index for index in range(MAX_ENGINES) if index not in running]
+            joining = unused[: size - len(running)]
+            fleet.remote.difference_update(joining)
+            await engines.grow(joining)
+        else:
+            await _shrink(engines, running[size:], drain_timeout)
+    except BaseException:
+        fleet.size = before
+        raise
+
+
+async def _shrink(engines: OwnedEngines, indexes: Sequence[int], drain_timeout: float) -> None:
+    if remote := sorted(engines.fleet.remote.intersection(indexes)):
+        raise ConfigError(f"engines {remote} belong to another node; stop that node instead")
+    client = engines.client
+    links = client.engines
+    deadline = time.monotonic() + drain_timeout
+    client.leaving.update(indexes)
+    try:
+        while open_requests := sum(
+            len(links[index].requests) for index in indexes if index in links
+        ):
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"{open_requests} requests still run on engines {indexes} after {drain_timeout:g} s; "
+                    "nothing changed"
+                )
+            await asyncio.sleep(POLL_S)
+        if not any(link.index not in indexes and not link.dead for link in links.values()):
+            raise LaunchError(f"the engines that were to stay died; engines {indexes} stay instead")
+    except BaseException:
+        client.leaving.difference_update(indexes)
+        raise
+    for index in indexes:  # one that died meanwhile is gone already
+        client.remove_engine(index, "it was scaled away")
+    engines.learn()
+    await asyncio.to_thread(engines.fleets.stop, indexes)
