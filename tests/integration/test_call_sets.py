@@ -148,7 +148,9 @@ def test_engines_that_join_or_come_back_know_what_the_others_do(monkeypatch, sit
     monkeypatch.setenv("PYTHONPATH", str(site))
     worker = {"name": "null", "options": {"step_ms": 20}}
     config = EngineConfig(
-        **{**SETTINGS, "worker": worker}, call_sets=["mottos", "operations"], data_parallel_size=2
+        **{**SETTINGS, "worker": worker},
+        call_sets=["mottos", "operations", "scaling"],
+        data_parallel_size=2,
     )
     engine = AsyncLLM(config)
     mottos = engine.calls["mottos"]

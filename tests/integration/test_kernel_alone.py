@@ -135,7 +135,7 @@ def test_on_an_event_loop(python):
 
 
 def test_a_prompt_of_another_form_is_refused_by_the_processor(python):
-    program = OFFLINE.replace('["abc", "xy"]', '[{"prompt": "abc"}]')
+    program = OFFLINE.replace('["abc", "xy"]', '[{"document": "abc"}]')
     ended = subprocess.run(
         [python, "-P", "-c", program], check=False, capture_output=True, text=True
     )

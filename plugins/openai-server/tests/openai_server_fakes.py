@@ -13,6 +13,9 @@ from tenonry.config import EngineConfig
 from tenonry.errors import DrainingError, EngineDeadError, RequestError, Unsupported
 from tenonry.info import EngineInfo, ModelInfo, PluginRecord
 from tenonry.interfaces.io_processor import (
+    Prompt,
+    TokenPrompt,
+)
     IOProcessor,
     IOProcessorContext,
     ProcessedPrompt,
@@ -33,15 +36,13 @@ class CharacterIO(IOProcessor):
     has_template = True
 
     def process_prompt(
-        self, prompt: Any, params: SamplingParams, *, add_special_tokens: bool = True
+        self, prompt: Prompt, params: SamplingParams, *, add_special_tokens: bool = True
     ):
-        if isinstance(prompt, dict) and "prompt_token_ids" in prompt:
-            return ProcessedPrompt(token_ids=np.asarray(prompt["prompt_token_ids"], np.int32))
-        if isinstance(prompt, dict):
-            add_special_tokens = prompt.get("add_special_tokens", add_special_tokens)
-            prompt = prompt["prompt"]
-        ids = self.encode(prompt, add_special_tokens=add_special_tokens)
-        return ProcessedPrompt(token_ids=np.asarray(ids, np.int32), text=prompt)
+        if isinstance(prompt, TokenPrompt):
+            return ProcessedPrompt(token_ids=prompt.token_ids)
+        add_special_tokens = prompt.options.get("add_special_tokens", add_special_tokens)
+        ids = self.encode(prompt.text, add_special_tokens=add_special_tokens)
+        return ProcessedPrompt(token_ids=np.asarray(ids, np.int32), text=prompt.text)
 
     def make_detokenizer(self, prompt_token_ids, params):
         return None

@@ -27,7 +27,8 @@ class ByteIO(CharacterIO):
     """A token is a byte; token 256 is special."""
 
     def process_prompt(self, prompt, params, *, add_special_tokens=True):
-        return ProcessedPrompt(token_ids=np.frombuffer(prompt.encode(), np.uint8), text=prompt)
+        ids = np.frombuffer(prompt.text.encode(), np.uint8)
+        return ProcessedPrompt(token_ids=ids, text=prompt.text)
 
     bytes_calls = 0
 

@@ -19,6 +19,8 @@ POLL_S = 0.005
 class Scaling(CallSet):
     """Behind `AsyncLLM.scale`; nothing of it runs in engines."""
 
+    name = "scaling"
+
     def front_end_half(self, front_end: FrontEnd) -> FrontEndHalf:
         return EngineScaling()
 
