@@ -13,12 +13,11 @@ from tenonry.config import EngineConfig
 from tenonry.errors import DrainingError, EngineDeadError, RequestError, Unsupported
 from tenonry.info import EngineInfo, ModelInfo, PluginRecord
 from tenonry.interfaces.io_processor import (
-    Prompt,
-    TokenPrompt,
-)
     IOProcessor,
     IOProcessorContext,
     ProcessedPrompt,
+    Prompt,
+    TokenPrompt,
     read_prompt,
 )
 from tenonry.outputs import CompletionOutput, Logprob, PoolingOutput, RequestOutput
