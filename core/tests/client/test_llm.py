@@ -145,6 +145,15 @@ class TestGenerate:
         llm.chat([{"role": "user", "content": "hi"}], GREEDY, cache_salt="a", use_tqdm=False)
         assert salts == ["a"]
 
+    def test_files_are_forgotten_here_and_in_the_workers(self, make_llm, monkeypatch):
+        """AF-17."""
+        llm = make_llm(max_images=2, worker="tenonry_testkit.kernel.faulty:CountingWorker")
+        calls: list[str] = []
+        monkeypatch.setattr(llm.io_processor, "reset_mm_cache", lambda: calls.append("here"))
+        monkeypatch.setattr(llm.engine_core, "call_workers", calls.append)
+        llm.reset_mm_cache()
+        assert calls == ["here", "reset_mm_cache"]
+
     def test_progress_is_shown_if_wanted(self, make_llm, capsys):
         llm = make_llm()
         llm.generate([[1], [2]], GREEDY, use_tqdm=True)

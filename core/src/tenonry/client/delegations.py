@@ -240,6 +240,12 @@ class BlockingDelegations(_Common):
         """Forget cached KV blocks; True if all were forgotten."""
         return self.engine_core.reset_prefix_cache()
 
+    def reset_mm_cache(self) -> None:
+        """Forget processed images and other files: here first, then in the workers."""
+        if self.io_processor is not None:
+            self.io_processor.reset_mm_cache()
+        self.engine_core.reset_mm_cache()
+
     def collective_rpc(
         self,
         method: str,

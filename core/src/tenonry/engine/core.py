@@ -198,6 +198,13 @@ class EngineCore:
         self.collect_all()
         return bool(self._ask("reset_prefix_cache", reset_running_requests))
 
+    def reset_mm_cache(self) -> None:
+        """Let workers drop the media that they encoded. Those of running requests are encoded again."""
+        if self.has_work():
+            logger.warning("reset_mm_cache while requests run: their media are encoded again")
+        if self.config.max_images:
+            self.call_workers("reset_mm_cache")
+
     # ------------------------------------------------------------------ the step
     def step(self) -> tuple[OutputsByClient, bool]:
         """Launch a step if one fits, else collect the oldest. Returns (outputs per client, whether a step was run)."""

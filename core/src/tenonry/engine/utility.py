@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
@@ -23,8 +22,6 @@ from tenonry.messages import UtilityCall, UtilityResult
 from tenonry.plugin.manager import build_plugin
 from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.serial import to_plain
-
-logger = logging.getLogger(__name__)
 
 
 class EngineUtilities:
@@ -66,11 +63,7 @@ class EngineUtilities:
         return done
 
     def reset_mm_cache(self) -> bool:
-        """Workers drop the media that they encoded. Those of running requests are encoded again."""
-        if self._core.has_work():
-            logger.warning("reset_mm_cache while requests run: their media are encoded again")
-        if self._core.config.max_images:
-            self._core.call_workers("reset_mm_cache")
+        self._core.reset_mm_cache()
         return True
 
     def request_counts(self) -> list[int]:

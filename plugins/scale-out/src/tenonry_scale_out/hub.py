@@ -96,6 +96,7 @@ class Hub:
         self._flushes: dict[int, tuple[set[bytes], asyncio.Future[None]]] = {}
         self._deaths: queue.SimpleQueue[tuple[int, int, Death]] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_closed = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._front_ends = FrontEnds(self._serving, self._control.send)
         with contextlib.ExitStack() as built:
@@ -205,7 +206,7 @@ class Hub:
         return self._engines.pids()
 
     def _on_outputs(self) -> None:
-        while (outputs := self._client.receive()) is not None:
+        while not self._is_closed and (outputs := self._client.receive()) is not None:
             if outputs.scheduler_stats is not None:
                 self._stats.observe(outputs)
 
@@ -379,6 +380,7 @@ class Hub:
     def shutdown(self, timeout: float = 5.0) -> None:
         """Stop the engines, after the servers have ended. Idempotent."""
         self._control.read(DRAIN_GRACE_MS)
+        self._is_closed = True
         self._recovery.plugin.shutdown()
         self._engines.shutdown(timeout)
         for server in self._servers.values():
