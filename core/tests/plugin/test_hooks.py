@@ -45,6 +45,23 @@ class TestHooks:
         assert resolve("good", manager).target == "better:Mine"
         assert resolve("good").target == "acme:Mine"
 
+    @pytest.mark.parametrize(
+        ("answer", "name"), [("acme:Mine", "good"), ("better:Mine", "better:Mine")]
+    )
+    def test_the_plan_names_what_was_chosen(self, acme, answer, name):
+        """An entry point by its name, and any other class by its place."""
+        (acme.folder / "better.py").write_text(STAT_LOGGER, "utf-8")
+
+        class Hooks:
+            @hookimpl
+            def tenonry_get_stat_logger(self, name: str) -> str | None:
+                return answer if name == "auto" else None
+
+        manager = PluginManager(discover=False)
+        manager.register(Hooks())
+        record = resolve("auto", manager, level=2)
+        assert (record.name, record.options) == (name, {"level": 2})
+
     def test_a_hook_that_knows_nothing_leaves_it_to_the_next(self, acme):
         manager = PluginManager(discover=False)
         (acme.folder / "shy_hooks.py").write_text(
@@ -125,7 +142,8 @@ class TestHooks:
         manager = PluginManager(discover=False)
         manager.register(Hooks(), name="mine")
         with pytest.raises(
-            PluginError, match=r"tenonry_get_stat_logger answered .*for 'x'; .*\"module:Class\""
+            PluginError,
+            match=r"tenonry_get_stat_logger of mine,.* answered .*for 'x'; .*\"module:Class\"",
         ):
             resolve("x", manager)
 

@@ -95,6 +95,22 @@ class TestFiles:
         resolve(f"{tmp_path / 'mine.py'}:Mine")
         assert sys.path[-1] == str(tmp_path)
 
+    def test_it_does_not_get_the_file_beside_another_one(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(sys, "path", sys.path[:])
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "lane_helper.py").write_text(f"VALUE = '{name}'", "utf-8")
+        source = STAT_LOGGER + "\nfrom lane_helper import VALUE\n"
+        (tmp_path / "one" / "first.py").write_text(source + f"# {tmp_path}\n", "utf-8")
+        (tmp_path / "two" / "second.py").write_text(source, "utf-8")
+        (tmp_path / "two" / "third.py").write_text(STAT_LOGGER + "\nVALUE = 1\n", "utf-8")
+        resolve(f"{tmp_path / 'one' / 'first.py'}:Mine")
+        with pytest.raises(
+            PluginError, match=r"imports .*two/lane_helper\.py, and beside .*first\.py there is"
+        ):
+            resolve(f"{tmp_path / 'two' / 'second.py'}:Mine")
+        resolve(f"{tmp_path / 'two' / 'third.py'}:Mine")  # it imports nothing beside it
+
 
 class TestCopies:
     def test_two_copies_of_a_distribution_are_reported(self, acme, tmp_path, monkeypatch, caplog):
@@ -120,5 +136,5 @@ class TestAnswers:
         manager.register(importlib.import_module("eager"), name="eager-hooks")
         with pytest.raises(PluginError) as caught:
             manager.resolve("stat_logger", PluginChoice(name="good"), CONFIG)
-        assert "('eager-hooks', 'eager', '3.1')" in str(caught.value)
+        assert "tenonry_get_stat_logger of eager-hooks, eager 3.1, answered" in str(caught.value)
         assert f"answered '{answer}' for 'good'" in str(caught.value)

@@ -127,19 +127,27 @@ class PluginManager:
         """For a plain name the answer of its hook."""
         if ":" in choice.name:
             return qualified_record(kind.kind, choice)
-        target = self.call(kind.hook, name=choice.name, config=config)
+        given: dict[str, Any] = {"name": choice.name, "config": config}
+        target = self.call(kind.hook, **given)
         if target is None or isinstance(target, PluginRecord):
             return _entry_record(kind, choice, target)
+        names = [entry.name for entry in installed(kind) if entry.target == target]
         try:
             record = _target_record(kind.kind, choice, str(target))
             load_class(record)
         except PluginError as error:
-            hooks = getattr(self.hook, kind.hook).get_hookimpls()
+            implementations = reversed(getattr(self.hook, kind.hook).get_hookimpls())
+            answered = next(
+                one
+                for one in implementations
+                if one.function(*map(given.get, one.argnames)) is not None
+            )
+            origin = distribution_of_module(getattr(answered.plugin, "__name__", "?"))
             raise type(error)(
-                f"{error}; {kind.hook} answered {target!r} for '{choice.name}'; give None or \"module:Class\"; asked: "
-                f"{[(one.plugin_name, *distribution_of_module(getattr(one.plugin, '__name__', '?'))) for one in hooks]}"
+                f"{error}; {kind.hook} of {answered.plugin_name}, {' '.join(origin)}, answered {target!r} for "
+                f"'{choice.name}'; give None or \"module:Class\""
             ) from error
-        return record
+        return msgspec.structs.replace(record, name=(*names, str(target))[0])
 
     def plan(self, config: EngineConfig, *, launcher: bool = True) -> PluginPlan:
         """Resolve every kind that the configuration names; raises on the first that fails."""

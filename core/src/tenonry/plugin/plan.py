@@ -9,6 +9,7 @@ import importlib.abc
 import importlib.metadata
 import importlib.util
 import operator
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from tenonry.errors import PluginError
 from tenonry.info import PluginRecord
 from tenonry.plugin.checks import check_plugin
 from tenonry.plugin.kinds import KINDS
+
+LOOSE: list[str] = []  # files that were imported, whose folders were added to the path
 
 
 class PluginPlan(msgspec.Struct, frozen=True):
@@ -90,10 +93,24 @@ class _TextLoader(importlib.abc.SourceLoader):
 
 
 def _import_text(name: str, entry: PluginRecord) -> None:
-    """Import a loose file. It may import those beside it; modules that are installed come first."""
+    """Import a loose file. It may import those beside it; modules that are installed come first.
+
+    Raises ImportError where it would get the file beside another one instead.
+    """
     if name in sys.modules:
         return
-    sys.path.append(str(Path(entry.path).parent))
+    folder = Path(entry.path).parent
+    for file in folder.glob("*.py"):
+        is_imported = re.search(rf"(?m)^\s*(from|import)\b.*\b{file.stem}\b", entry.source)
+        for path in LOOSE:
+            other = Path(path).with_name(file.name)
+            if is_imported and other.exists() and not other.samefile(file):
+                raise ImportError(
+                    f"it imports {file}, and beside {path} there is {other}: they would be one module; rename one of "
+                    "them"
+                )
+    LOOSE.append(entry.path)
+    sys.path.append(str(folder))
     loader = _TextLoader(entry)
     spec: Any = importlib.util.spec_from_loader(name, loader)
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
