@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tenonry.config import EngineConfig
     from tenonry_worker_torch.fuse.kernels.found import FoundKernels
-    from tenonry_worker_torch.loading.load import Look
+    from tenonry_worker_torch.loading.load import CheckpointInfo
 
 logger = logging.getLogger("tenonry.worker")
 PROMISE = "batch_invariant: what a token gets must not depend on what runs beside it"
@@ -28,7 +28,9 @@ DTYPE = torch.float32
 FAMILIES = frozenset({"llama", "mistral", "phi3", "qwen2", "qwen3"})
 
 
-def serves_invariant(found: Look, config: EngineConfig, device: torch.device, options: Any) -> bool:
+def serves_invariant(
+    found: CheckpointInfo, config: EngineConfig, device: torch.device, options: Any
+) -> bool:
     """Return True if the model is to be served so, as far as known before it is loaded: if configured, or if nothing
     prevents it. Raises ConfigError if configured and something prevents it.
     """
@@ -46,14 +48,16 @@ def serves_invariant(found: Look, config: EngineConfig, device: torch.device, op
     return config.batch_invariant
 
 
-def check_invariant(found: Look, config: EngineConfig, device: torch.device, options: Any) -> None:
+def check_invariant(
+    found: CheckpointInfo, config: EngineConfig, device: torch.device, options: Any
+) -> None:
     """Raises ConfigError for the first setting that the promise is not kept with."""
     for reason in _reasons(found, config, device, options):
         raise ConfigError(f"{PROMISE}; {reason}, or leave --batch-invariant out")
 
 
 def _reasons(
-    found: Look, config: EngineConfig, device: torch.device, options: Any
+    found: CheckpointInfo, config: EngineConfig, device: torch.device, options: Any
 ) -> Iterator[str]:
     """Reasons against it: each a setting, its value, why, and what to type."""
     if device.type != "cpu":

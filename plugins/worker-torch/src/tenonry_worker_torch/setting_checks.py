@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     import torch
 
     from tenonry.config import EngineConfig
-    from tenonry_worker_torch.loading.load import Look
+    from tenonry_worker_torch.loading.load import CheckpointInfo
 
 
 def check_quantisation(
-    found: Look, config: EngineConfig, device: torch.device, options: Any
+    found: CheckpointInfo, config: EngineConfig, device: torch.device, options: Any
 ) -> None:
     """Raises ConfigError where weights cannot be quantised at load; those of a checkpoint can always be dequantised."""
     if found.quantised is None or not found.quantised.is_at_load:
@@ -43,7 +43,7 @@ def check_kv_cache_dtype(config: EngineConfig, device: torch.device) -> None:
         )
 
 
-def check_adapters(found: Look, config: EngineConfig, max_cpu_loras: int | None) -> None:
+def check_adapters(found: CheckpointInfo, config: EngineConfig, max_cpu_loras: int | None) -> None:
     """Raise ConfigError if no adapter could be served."""
     if max_cpu_loras is not None and max_cpu_loras < config.max_loras:
         raise ConfigError(

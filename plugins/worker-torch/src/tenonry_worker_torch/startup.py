@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from tenonry.kv_cache import KVCacheConfig
     from tenonry_worker_torch.attention.base import AttentionBackend
     from tenonry_worker_torch.loaded_model import LoadedModel
-    from tenonry_worker_torch.loading.load import Look
+    from tenonry_worker_torch.loading.load import CheckpointInfo
     from tenonry_worker_torch.options import TorchOptions
     from tenonry_worker_torch.parallel.groups import Rendezvous
     from tenonry_worker_torch.runner.runner import ModelRunner
@@ -84,7 +84,9 @@ def backend_class(
     return found
 
 
-def looked(context: WorkerContext, *, needs_weights: bool = True) -> tuple[Look, WorkerFacts]:
+def looked(
+    context: WorkerContext, *, needs_weights: bool = True
+) -> tuple[CheckpointInfo, WorkerFacts]:
     """The model before a weight is read, and its facts so far. Raises ModelError as `load` would.
 
     Without `needs_weights`, config.json is sufficient if the folder holds no weights at all.
@@ -123,7 +125,7 @@ def looked(context: WorkerContext, *, needs_weights: bool = True) -> tuple[Look,
     return replace(found, is_invariant=is_invariant), known
 
 
-def facts(context: WorkerContext, found: Look) -> WorkerFacts:
+def facts(context: WorkerContext, found: CheckpointInfo) -> WorkerFacts:
     """All facts of the model that are known without its weights. Raises ModelError or ConfigError as `load` would."""
     config = context.config
     device = choose_device(config.device, context.local_rank, config.world_size)
@@ -190,7 +192,7 @@ class Loader:
             self._context.config, self.device, self.resolved, is_invariant=is_invariant
         )
 
-    def load(self, found: Look) -> LoadedModel:
+    def load(self, found: CheckpointInfo) -> LoadedModel:
         """Load the model from its files, fused and checked. `found`: result of `look`. Raises ModelError."""
         config = self._context.config
         if found.quantised is not None:
@@ -226,12 +228,12 @@ class Loader:
         return self._built(found, module)
 
     def reload(
-        self, found: Look, make: Callable[[str, torch.device], PreTrainedModel]
+        self, found: CheckpointInfo, make: Callable[[str, torch.device], PreTrainedModel]
     ) -> LoadedModel:
         """From weights that are at hand, and in the same way as at the start; `make` is given data type and device."""
         return self._again(found, partial(make, self._context.config.dtype, self.device))
 
-    def _again(self, found: Look, make: Callable[[], PreTrainedModel]) -> LoadedModel:
+    def _again(self, found: CheckpointInfo, make: Callable[[], PreTrainedModel]) -> LoadedModel:
         """Rebuild on all ranks or on none, since layers that span ranks are checked together."""
         failure: Exception | None = None
         module: PreTrainedModel | None = None
@@ -249,7 +251,7 @@ class Loader:
             raise failure or ModelError("no weights were read")
         return self._built(found, module)
 
-    def _built(self, found: Look, module: PreTrainedModel) -> LoadedModel:
+    def _built(self, found: CheckpointInfo, module: PreTrainedModel) -> LoadedModel:
         config = self._context.config
         steps = 2 if self.device.type == "cuda" else 1
         self._num_loads = max(self._num_loads, 1)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.connector import ConnectedSteps
     from tenonry_worker_torch.loaded_model import LoadedModel
-    from tenonry_worker_torch.loading.load import Look
+    from tenonry_worker_torch.loading.load import CheckpointInfo
     from tenonry_worker_torch.parallel.groups import Rendezvous
     from tenonry_worker_torch.residency.residency import Residency
     from tenonry_worker_torch.runner.runner import ModelRunner
@@ -151,7 +151,7 @@ class TorchWorker(Worker):
 
             return facts(self.context, self._look(needs_weights=False))
 
-    def _look(self, *, needs_weights: bool = True) -> Look:
+    def _look(self, *, needs_weights: bool = True) -> CheckpointInfo:
         """The model before its weights, examined once; `load` reuses it, unless there are none."""
         if self._found is None:
             from tenonry_worker_torch.startup import looked
@@ -163,7 +163,7 @@ class TorchWorker(Worker):
             self._found, self._known = found, known
         return self._found
 
-    def _look_or_name_another(self) -> Look:
+    def _look_or_name_another(self) -> CheckpointInfo:
         """As `_look`. If a user chose this worker by name, the error names one that may run the model."""
         from tenonry_worker_torch.loading.refusals import CannotRun
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tenonry.interfaces.worker import WorkerContext
     from tenonry_worker_torch.loaded_model import LoadedModel
-    from tenonry_worker_torch.loading.load import Look
+    from tenonry_worker_torch.loading.load import CheckpointInfo
 
 logger = logging.getLogger("tenonry.worker")
 
@@ -82,7 +82,7 @@ class TorchDraftModels:
             )
         return folder
 
-    def _check(self, name: str, folder: Path, found: Look) -> None:
+    def _check(self, name: str, folder: Path, found: CheckpointInfo) -> None:
         """Raises ConfigError where the two models mean something else by their token ids."""
         served = self._context.model
         difference = vocabulary_difference(
@@ -97,7 +97,7 @@ class TorchDraftModels:
                 "model of the same family"
             )
 
-    def _load(self, folder: Path, found: Look, longest: int) -> LoadedModel:
+    def _load(self, folder: Path, found: CheckpointInfo, longest: int) -> LoadedModel:
         """Load in the configured data type, with the fused layers and step kernels of the served model."""
         config = self._context.config
         module = load_model(

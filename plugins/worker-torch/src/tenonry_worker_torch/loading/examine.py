@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tenonry.kv_cache import KVCacheGroup
     from tenonry_torch_base.checkpoint import Checkpoint
     from tenonry_worker_torch.attention.base import AttentionBackend
-    from tenonry_worker_torch.loading.load import Look
+    from tenonry_worker_torch.loading.load import CheckpointInfo
 
 logger = logging.getLogger("tenonry.worker")
 
@@ -48,7 +48,7 @@ MAX_POSITIONS = 1 << 17  # of a model that names no limit
 
 
 def examine(
-    found: Look,
+    found: CheckpointInfo,
     config: EngineConfig,
     device: torch.device,
     backend: type[AttentionBackend],
@@ -96,7 +96,7 @@ def _latent_notes(text: Any, groups: Sequence[KVCacheGroup], dtype: torch.dtype)
     )
 
 
-def known_facts(found: Look, config: EngineConfig, device: torch.device) -> WorkerFacts:
+def known_facts(found: CheckpointInfo, config: EngineConfig, device: torch.device) -> WorkerFacts:
     """Facts known without running the model: all except its KV groups and the supported numbers of ranks."""
     dtype = choose_dtype(config.dtype, found.whole.config, device)
     num_parameters = sum(weight.numel() for weight in found.whole.parameters())

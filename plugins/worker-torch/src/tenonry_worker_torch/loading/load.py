@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CheckpointInfo:
     """A model that this worker supports. `whole` has no storage, and stays unchanged.
 
     `checkpoint`: its stored tensors; None with random weights, with `is_sharded` (each rank has files of its own), and
@@ -60,7 +60,7 @@ def look(
     towers: bool = False,
     quantization: str | None = None,
     is_bare: bool = False,
-) -> Look:
+) -> CheckpointInfo:
     """The model in a folder before a weight is read; `towers`: with its vision encoder. `quantization`: the setting.
     `is_bare`: there are no weights, and none are needed.
 
@@ -83,7 +83,7 @@ def look(
     if is_sharded:
         read_index(path, 0)
     if is_dummy or is_sharded or is_bare:
-        return Look(architecture, whole, None, is_sharded, quantised, is_bare=is_bare)
+        return CheckpointInfo(architecture, whole, None, is_sharded, quantised, is_bare=is_bare)
     stored_as = None
     if quantised is not None and not quantised.is_at_load:
         stored_as = quantised.quantisation
@@ -96,7 +96,7 @@ def look(
     with progress_only_on_a_terminal():
         whole, checkpoint = settle_ties(config, make)
     checkpoint.check(whole)
-    return Look(architecture, whole, checkpoint, is_sharded, quantised)
+    return CheckpointInfo(architecture, whole, checkpoint, is_sharded, quantised)
 
 
 def load_model(
@@ -132,7 +132,7 @@ def load_model(
 
 
 def _part(
-    path: str, found: Look, dtype: torch.dtype, parallel: Parallel, seed: int
+    path: str, found: CheckpointInfo, dtype: torch.dtype, parallel: Parallel, seed: int
 ) -> PreTrainedModel:
     """One rank's part of a stored model, or, without a checkpoint, of one with random weights."""
     from tenonry_worker_torch.loading.rank_model import RankModel

@@ -17,7 +17,7 @@ from tenonry_worker_torch.residency.plain import check_whole
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from tenonry_worker_torch.loading.load import Look
+    from tenonry_worker_torch.loading.load import CheckpointInfo
     from tenonry_worker_torch.parallel.groups import Parallel
     from tenonry_worker_torch.residency.update import WeightUpdate
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class RankReload:
     """Makes the part of the model that one rank holds. `names`: of its parameters."""
 
-    def __init__(self, found: Look, parallel: Parallel) -> None:
+    def __init__(self, found: CheckpointInfo, parallel: Parallel) -> None:
         self._found = found
         self._rank = RankModel(found.whole, found.whole.config, parallel)
         self.names = frozenset(self._rank.names)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.loaded_model import LoadedModel
-    from tenonry_worker_torch.loading.load import Look
+    from tenonry_worker_torch.loading.load import CheckpointInfo
     from tenonry_worker_torch.runner.runner import ModelRunner
     from tenonry_worker_torch.startup import Loader
 
@@ -37,7 +37,7 @@ LEVELS = (1, 2)
 class Residency:
     """The model and the runner of one rank, from loading on. `runner` is set when there is a KV cache."""
 
-    def __init__(self, loader: Loader, found: Look) -> None:
+    def __init__(self, loader: Loader, found: CheckpointInfo) -> None:
         """Loads the model. Raises ModelError."""
         self._loader = loader
         self._found = found

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from tenonry_hf_hub import StoredTensor
-    from tenonry_worker_torch.loading.load import Look
+    from tenonry_worker_torch.loading.load import CheckpointInfo
 
 
 class WeightUpdate:
@@ -26,7 +26,7 @@ class WeightUpdate:
 
     untied: frozenset[str] = frozenset()
 
-    def __init__(self, source: str, names: Sequence[str] | None, found: Look) -> None:
+    def __init__(self, source: str, names: Sequence[str] | None, found: CheckpointInfo) -> None:
         """Raises ModelError naming the tensor when one of them does not fit: before anything has changed."""
         self.source = source
         self.family = type(found.whole).__name__
@@ -45,7 +45,13 @@ class WeightUpdate:
         self._check_ties(dict(found.whole.all_tied_weights_keys))
 
     def _add(
-        self, key: str, tensor: StoredTensor, renaming: Renaming, found: Look, *, is_asked_for: bool
+        self,
+        key: str,
+        tensor: StoredTensor,
+        renaming: Renaming,
+        found: CheckpointInfo,
+        *,
+        is_asked_for: bool,
     ) -> None:
         name, converter = renaming.target(key)
         if name in renaming.names:
@@ -75,7 +81,7 @@ class WeightUpdate:
                     f"{tensor.file}: tensor {key} is {list(tensor.shape)}, and {self.family} has {list(wanted)}"
                 )
 
-    def _check_joined(self, found: Look) -> None:
+    def _check_joined(self, found: CheckpointInfo) -> None:
         """Tensors that are joined on loading come together."""
         for name in {self.targets[key] for key in self.converters}:
             here = {key for key, target in self.targets.items() if target == name}
@@ -114,7 +120,7 @@ class WeightUpdate:
         return {key: StoredSlice(tensor) for key, tensor in self.tensors.items()}
 
 
-def _is_passed_over(key: str, found: Look) -> bool:
+def _is_passed_over(key: str, found: CheckpointInfo) -> bool:
     """Return True if the model's own files hold such a tensor, or may, and loading ignores it."""
     whole = found.whole
     patterns = whole._keys_to_ignore_on_load_unexpected or ()  # noqa: SLF001 - it has no public name
