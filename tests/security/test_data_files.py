@@ -39,7 +39,7 @@ from tenonry_torch_base.checkpoint import Checkpoint
 from tenonry_torch_base.gguf import gguf_slices
 from tenonry_torch_base.weights import weights_of
 from tenonry_worker_torch.adapters.folder import AdapterFolder
-from tenonry_worker_torch.adapters.places import Places
+from tenonry_worker_torch.adapters.targets import LoraTargets
 
 NUMBERS = (-1, 0, 1, 3, 4, 7, 2**31 - 1, 2**31, 2**32, 2**62, 2**63, 2**64, 10**30)
 ODD = (*NUMBERS, 0.5, math.inf, "x", None, [], {}, True, [2**63], {"q_proj": -1}, {"q_proj": 2**40})
@@ -102,7 +102,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def places(model):
-    return Places(copy.deepcopy(model), model)
+    return LoraTargets(copy.deepcopy(model), model)
 
 
 @pytest.fixture(scope="module")

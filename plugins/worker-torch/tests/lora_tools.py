@@ -10,8 +10,8 @@ import worker_tools
 
 from tenonry.step import Adapter
 from tenonry_torch_base.buffers import HostBuffers
-from tenonry_worker_torch.adapters.places import Places
 from tenonry_worker_torch.adapters.registry import Adapters
+from tenonry_worker_torch.adapters.targets import LoraTargets
 from tenonry_worker_torch.loaded_model import build
 
 NUM_TOKENS = 8
@@ -84,7 +84,7 @@ def runner(
     **sizes,
 ):
     """A model runner that may have adapters."""
-    adapters = Adapters(Places(copy.deepcopy(module), module), max_loras, max_rank, max_kept)
+    adapters = Adapters(LoraTargets(copy.deepcopy(module), module), max_loras, max_rank, max_kept)
     model = build(
         module,
         worker_tools.BACKENDS["invariant" if invariant else backend],

@@ -11,8 +11,8 @@ import worker_tools
 
 from tenonry.step import DoneFuture
 from tenonry_torch_base.buffers import HostBuffers
-from tenonry_worker_torch.adapters.places import Places
 from tenonry_worker_torch.adapters.registry import Adapters
+from tenonry_worker_torch.adapters.targets import LoraTargets
 from tenonry_worker_torch.images.check import ImageCheck
 from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.loading.load import load_model, look
@@ -115,7 +115,7 @@ class Ranks:
             for parallel in everyone
         ]
         adapters = [
-            Adapters(Places(found.whole, module), max_loras, 16) if max_loras else None
+            Adapters(LoraTargets(found.whole, module), max_loras, 16) if max_loras else None
             for module in modules
         ]
         self.models = self.all(

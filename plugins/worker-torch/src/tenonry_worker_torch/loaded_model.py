@@ -11,7 +11,7 @@ from tenonry.errors import ConfigError, ModelError
 from tenonry_torch_base.phases import Phases
 from tenonry_worker_torch.adapters.attach import Seats
 from tenonry_worker_torch.adapters.kernels import AllLowRank, LowRankKernels
-from tenonry_worker_torch.adapters.places import calls_of
+from tenonry_worker_torch.adapters.targets import calls_of
 from tenonry_worker_torch.attention.base import refusal_of
 from tenonry_worker_torch.attention.groups import GroupedBackend, layer_groups
 from tenonry_worker_torch.attention.kv_storage import AUTO, STORAGES
@@ -163,7 +163,7 @@ def build(  # noqa: PLR0913 - by name, from one caller
     checks = ModelChecks(module, run, found, parallel, max_model_len)
     seats = None
     if adapters is not None:
-        calls.check(adapters.places, [len(found.given)])
+        calls.check(adapters.targets, [len(found.given)])
         seats = _seats(model, adapters, kernels)
     if image_check is not None:
         images = _open_images(model, image_check, skip_check=skip_check)

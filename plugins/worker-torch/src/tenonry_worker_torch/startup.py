@@ -25,8 +25,8 @@ from tenonry_torch_base.points import (
     resolve_class,
 )
 from tenonry_torch_base.sampler.grammar import GrammarMasks
-from tenonry_worker_torch.adapters.places import Places
 from tenonry_worker_torch.adapters.registry import Adapters
+from tenonry_worker_torch.adapters.targets import LoraTargets
 from tenonry_worker_torch.attention.invariant import InvariantBackend
 from tenonry_worker_torch.drafting.start import check_drafter, most_drafts, open_drafter
 from tenonry_worker_torch.fuse.invariant import NotInvariantError
@@ -258,16 +258,16 @@ class Loader:
         phases = self._phases
         adapters = self.adapters
         if config.max_loras:
-            places = Places(found.whole, module)
+            targets = LoraTargets(found.whole, module)
             if adapters is None:
                 adapters = Adapters(
-                    places,
+                    targets,
                     config.max_loras,
                     config.max_lora_rank,
                     self._options.max_cpu_loras,
                     config.served_model_name or (config.model,),
                 )
-            adapters.bind(places)
+            adapters.bind(targets)
         with phases.of("check"):
             model = build(
                 module,
@@ -332,7 +332,7 @@ def make_runner(
             context,
             context.config.drafter,
             model,
-            lambda: runner.forward_pass.places,
+            lambda: runner.forward_pass.affinity,
             kv_cache.max_model_len,
             resolved,
         )

@@ -93,7 +93,7 @@ class TorchWorker(Worker):
             context.options if isinstance(context.options, TorchOptions) else TorchOptions()
         )
         self._phases = Phases()
-        self._found: Look | None = None
+        self._found: CheckpointInfo | None = None
         self._known: WorkerFacts | None = None
         self._residency: Residency | None = None
         self._profile: RankProfile | None = None
@@ -254,9 +254,9 @@ class TorchWorker(Worker):
 
         warm_up(self.runner)
         if self.model.device.type == "cpu":
-            from tenonry_torch_base.places import Places
+            from tenonry_torch_base.cpu_affinity import CpuAffinity
 
-            self.runner.forward_pass.places = affinity = Places()
+            self.runner.forward_pass.affinity = affinity = CpuAffinity()
             affinity.take()
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:

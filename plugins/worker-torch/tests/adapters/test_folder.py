@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from tenonry.errors import ConfigError, ModelError
 from tenonry_worker_torch.adapters.folder import AdapterFolder, digest_of, name_and_path
 from tenonry_worker_torch.adapters.options import LoraOptions
-from tenonry_worker_torch.adapters.places import Places
+from tenonry_worker_torch.adapters.targets import LoraTargets
 
 Q = "base_model.model.model.layers.0.self_attn.q_proj"
 
@@ -27,7 +27,7 @@ def module():
 
 @pytest.fixture(scope="module")
 def places(module):
-    return Places(copy.deepcopy(module), module)
+    return LoraTargets(copy.deepcopy(module), module)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import worker_tools
 
 from tenonry.errors import ModelError
 from tenonry_worker_torch.adapters.folder import AdapterFolder
-from tenonry_worker_torch.adapters.places import Places
+from tenonry_worker_torch.adapters.targets import LoraTargets
 
 PROMPT = worker_tools.prompts((9,))[0]
 
@@ -64,5 +64,5 @@ def test_the_tokens_are_those_of_peft(module, tmp_path, options):
 def test_what_is_not_served_is_named(module, tmp_path, options, named):
     peft = lora_tools.Peft(module, tmp_path, ranks=(4,), **options)
     with pytest.raises(ModelError) as raised:
-        AdapterFolder(peft.path("a4"), Places(copy.deepcopy(module), module), 16)
+        AdapterFolder(peft.path("a4"), LoraTargets(copy.deepcopy(module), module), 16)
     assert named in str(raised.value)

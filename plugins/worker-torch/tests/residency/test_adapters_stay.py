@@ -16,7 +16,7 @@ from worker_driver import Driver, Request
 from tenonry.engine.kv_plan import plan_kv_cache
 from tenonry.errors import ModelError
 from tenonry.step import DoneFuture
-from tenonry_worker_torch.adapters.places import Places
+from tenonry_worker_torch.adapters.targets import LoraTargets
 from tenonry_worker_torch.options import TorchOptions
 from tenonry_worker_torch.worker import TorchWorker
 
@@ -190,13 +190,13 @@ def test_a_model_that_has_no_place_for_one_any_more_is_refused_by_name(bases, mo
     """As if the layers of new weights ran in another way: they would answer without the adapter."""
     worker = started(bases)
     load(worker, bases, (3,))
-    made = Places.__init__
+    made = LoraTargets.__init__
 
     def without_one(self, whole, part):
         made(self, whole, part)
         self.refuse("model.layers.1.mlp.down_proj", "not run")
 
-    monkeypatch.setattr(Places, "__init__", without_one)
+    monkeypatch.setattr(LoraTargets, "__init__", without_one)
     with pytest.raises(ModelError, match=r"adapter 'a3' adds to model\.layers\.1\.mlp\.down_proj"):
         worker.update_weights(bases.update)
     assert worker.is_sleeping()

@@ -71,7 +71,7 @@ def test_threads_have_places_while_the_model_computes_and_no_longer(llama, monke
     runner = worker_tools.runner(llama)
     seen = []
 
-    class Places:
+    class CpuAffinity:
         def __enter__(self):
             seen.append("places taken")
 
@@ -89,7 +89,7 @@ def test_threads_have_places_while_the_model_computes_and_no_longer(llama, monke
 
     for name in ("compile", "sample"):
         monkeypatch.setattr(runner.sampler, name, noted(name))
-    runner.forward_pass.places = Places()
+    runner.forward_pass.affinity = CpuAffinity()
     requests = [request(1, worker_tools.prompts()[0], max_tokens=3)]
     Driver(runner.answer, max_num_seqs=6, num_blocks=96, block_size=4).run(requests)
     step = ["compile", "places taken", "places left", "sample"]

@@ -48,7 +48,7 @@ class Seats:
         self._dtype = model.dtype
         self._device = model.device
         self._names = {module: name for name, module in model.named_modules()}
-        self._open = set(adapters.places.by_name)
+        self._open = set(adapters.targets.by_name)
         self._own_code: list[nn.Module] = [model]  # modules whose own forward pass runs
 
     def refuse_inside(self, modules: Sequence[nn.Module]) -> None:
@@ -56,8 +56,8 @@ class Seats:
         for module in modules:
             for child in module.modules():
                 name = self._names.get(child, "")
-                self._adapters.places.refuse(name, f"{name} is in a layer with state")
-        self._open &= set(self._adapters.places.by_name)
+                self._adapters.targets.refuse(name, f"{name} is in a layer with state")
+        self._open &= set(self._adapters.targets.by_name)
 
     def wrap(self, lean: LeanForward) -> None:
         """Wrap the projections of fused layers."""
@@ -122,7 +122,7 @@ class Seats:
                 module.register_forward_hook(AddAfter(low_rank, self._adapters.step))
                 self._open.discard(name)
         for name in self._open:
-            self._adapters.places.refuse(name, f"{name} is not run as a layer of its own")
+            self._adapters.targets.refuse(name, f"{name} is not run as a layer of its own")
 
     def log(self) -> None:
         """Log the adapter kernels, if any."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from tenonry_hf_hub import StoredTensor
-    from tenonry_worker_torch.adapters.places import Place, Places
+    from tenonry_worker_torch.adapters.targets import LoraTargets, Place
 
 WEIGHT_FILE = "adapter_model.safetensors"
 PICKLED = ("adapter_model.bin", "adapter_model.pt", "adapter_model.pth")
@@ -56,16 +56,16 @@ class LoraModule(msgspec.Struct, forbid_unknown_fields=True):
 class AdapterFolder:
     """A checked folder. Raises ModelError, in one sentence, for one that cannot be served as it is."""
 
-    def __init__(self, path: str, places: Places, max_rank: int) -> None:
+    def __init__(self, path: str, targets: LoraTargets, max_rank: int) -> None:
         folder = checked_folder(path)
         config = _file(folder, CONFIG_FILE)
         weights = _file(folder, WEIGHT_FILE)
         self._files = (config, weights)
-        options = LoraOptions(read_json(config), places.architecture)
+        options = LoraOptions(read_json(config), targets.architecture)
         stored = read_headers(WeightFiles((weights,), None))
         _check_end(weights, stored)
         self.digest = digest_of(config, weights)
-        self.pairs = _pairs(stored, options, places, max_rank)
+        self.pairs = _pairs(stored, options, targets, max_rank)
 
     @property
     def rank(self) -> int:
@@ -152,7 +152,7 @@ def _check_end(weights: Path, stored: Mapping[str, StoredTensor]) -> None:
 
 
 def _pairs(
-    stored: Mapping[str, StoredTensor], options: LoraOptions, places: Places, max_rank: int
+    stored: Mapping[str, StoredTensor], options: LoraOptions, targets: LoraTargets, max_rank: int
 ) -> list[Pair]:
     """Every tensor is half of one pair; raises ModelError with the name of one that is not used."""
     sides: dict[str, dict[str, str]] = {}
@@ -174,7 +174,7 @@ def _pairs(
     for module, names in sides.items():
         if len(names) == 1:
             raise ModelError(f"tensor {min(names.values())} has no counterpart")
-        place = places.find(module, names["A"])
+        place = targets.find(module, names["A"])
         if place.name in pairs:
             raise ModelError(f"tensor {names['A']} is for a layer that another tensor is for")
         stored_rank = (*stored[names["A"]].shape, 0)[0]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tenonry_worker_torch.adapters.linear import LowRank
-    from tenonry_worker_torch.adapters.places import Places
+    from tenonry_worker_torch.adapters.targets import LoraTargets
 
 logger = logging.getLogger("tenonry.worker")
 
@@ -54,13 +54,13 @@ class Adapters:
 
     def __init__(
         self,
-        places: Places,
+        targets: LoraTargets,
         max_loras: int,
         max_rank: int,
         max_kept: int | None = None,
         model_names: Sequence[str] = (),
     ) -> None:
-        self.places = places
+        self.targets = targets
         self._model_names = frozenset(model_names)
         self._max_kept = max_kept
         self.max_loras = max_loras
@@ -84,16 +84,16 @@ class Adapters:
         for adapter in self._by_number.values():
             adapter.slot = NONE
 
-    def bind(self, places: Places) -> None:
+    def bind(self, targets: LoraTargets) -> None:
         """A model that is to be loaded; its layers come when it is made fast."""
         self.unbind()
-        self.places = places
+        self.targets = targets
 
     def check(self) -> None:
         """Raise ModelError if the model lacks a layer of an adapter that it had when the adapter was loaded."""
         for text in self.names():
             name = text.rpartition("@")[0]
-            lacking = sorted(self._by_name[name].weights.keys() - self.places.by_name.keys())
+            lacking = sorted(self._by_name[name].weights.keys() - self.targets.by_name.keys())
             if lacking:
                 raise ModelError(
                     f"adapter {name!r} adds to {lacking[0]}, which the model with its new weights does not run as a "
@@ -114,7 +114,7 @@ class Adapters:
             raise ModelError(
                 f"{name!r:.64} is a name of the model itself, and requests choose by name; give the adapter another one"
             )
-        folder = AdapterFolder(path, self.places, self.max_rank)
+        folder = AdapterFolder(path, self.targets, self.max_rank)
         if folder.digest in self._orphans.values():
             raise ModelError(
                 f"a request that came before the adapter '{name}' was removed still runs; try again when it has ended"

@@ -107,7 +107,7 @@ def load_model(
     device: torch.device,
     seed: int,
     parallel: Parallel | None = None,
-    found: Look | None = None,
+    found: CheckpointInfo | None = None,
 ) -> PreTrainedModel:
     """This rank's part of the model on `device`, in evaluation mode. `found`: result of `look`, if available.
 

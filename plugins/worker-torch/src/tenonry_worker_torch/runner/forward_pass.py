@@ -25,13 +25,13 @@ DUMMY_TOKENS = 2  # a prompt of two, since a single token would look like a deco
 
 
 class ForwardPass:
-    """Computes the logits of a step. `places`: context of the model's own computation, such as CPU affinity; other
+    """Computes the logits of a step. `affinity`: context of the model's own computation, such as CPU affinity; other
     threads that a step starts stay outside. `generation` i64[max_num_seqs]: a row's number of fillings, for backends.
     """
 
     def __init__(self, context: RunnerContext, features: FeatureList, dummy_block: int) -> None:
         """`dummy_block`: a block of no request."""
-        self.places: AbstractContextManager[None] = nullcontext()
+        self.affinity: AbstractContextManager[None] = nullcontext()
         self._state = context.state
         self._failures = context.failures
         self.generation = np.zeros(len(self._state.handle), np.int64)
@@ -57,6 +57,10 @@ class ForwardPass:
         is_whole = link.num_stages == 1
         self.forward: Forward = model.forward if is_whole else StageForward(model.forward, link)
 
+    def forget_model(self) -> None:
+        """Drop the model; no step follows before `adopt`."""
+        del self.model, self.forward
+
     @scoped("tenonry: forward")
     def __call__(self, step: Step) -> None:
         """Set `step.logits`. May be repeated with parts of the step: only K/V and what features prepare change."""
@@ -69,7 +73,7 @@ class ForwardPass:
         is_pruned = keep is not None and step.can_prune and not step.prompt_tokens
         plans = self._plans(step, is_pruned=is_pruned)
         positions = put("positions", step.positions)
-        with self.places:
+        with self.affinity:
             logits = self.forward(step.model_inputs, positions, keep, plans)
         if step.prompt_tokens:
             step.split_logits(logits)

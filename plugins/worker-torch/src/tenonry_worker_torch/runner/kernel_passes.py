@@ -56,7 +56,7 @@ class KernelPasses:
         keys = self._keys(rows, start, most, backend)
         token_ids = torch.from_numpy(self._state.token_ids[rows, start])
         given = RoundEnds(most, torch.from_numpy(ends.stop_ids), torch.from_numpy(ends.free))
-        with self._pass.places:
+        with self._pass.affinity:
             made = rounds(token_ids, keys, given)
         return self._answer(step_id, row, start, made)
 

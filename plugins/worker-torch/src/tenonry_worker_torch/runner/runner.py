@@ -15,6 +15,8 @@ from tenonry_worker_torch.runner.kernel_passes import KernelPasses
 from tenonry_worker_torch.runner.step import Step
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture, StepInputs
     from tenonry_drafters.base import Drafter
     from tenonry_torch_base.sampler.sampler import Sampler
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 
 class ModelRunner:
     """The columns of all running rows, and one step after another over them."""
+
+    model: LoadedModel
+    _compute: Callable[[Step], None]
 
     def __init__(
         self,
@@ -126,8 +131,9 @@ class ModelRunner:
 
     def forget_model(self) -> None:
         """Drop the model; `adopt` sets another."""
-        self.model = self._context.model = self.forward_pass.model = None  # type: ignore[assignment]
-        self.forward_pass.forward = self._compute = None  # type: ignore[assignment] - no step runs in the meantime
+        del self.model, self._compute  # no step runs in the meantime
+        self._context.model = None  # type: ignore[assignment]
+        self.forward_pass.forget_model()
 
     def adopt(self, model: LoadedModel) -> None:
         """Compute with this model from now on; `allocate` follows. A later one has the same shapes."""

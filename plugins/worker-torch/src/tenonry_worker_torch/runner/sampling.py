@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Sampling(Protocol):
     """`verifies`: logits of all tokens of a pass are computed."""
 
-    verifies: bool
+    verifies: ClassVar[bool]
 
     def begin(self, step: Step) -> None:
         """Start work that may overlap with the forward pass."""

@@ -44,7 +44,7 @@ class Place:
         return down, self.shard.cut(up)
 
 
-class Places:
+class LoraTargets:
     """Adapter targets of one model. `calls` of a run over prompts show which layers see each token once, in order."""
 
     def __init__(self, whole: PreTrainedModel, part: PreTrainedModel) -> None:
@@ -88,14 +88,14 @@ class Calls:
     def __init__(self) -> None:
         self.counts: dict[str, list[int]] = {}
 
-    def check(self, places: Places, lengths: Sequence[int]) -> None:
-        """Take layers out of `places` that did not see every token of prompts of these lengths once."""
+    def check(self, targets: LoraTargets, lengths: Sequence[int]) -> None:
+        """Take layers out of `targets` that did not see every token of prompts of these lengths once."""
         wanted = list(lengths)
-        for name in list(places.by_name):
+        for name in list(targets.by_name):
             if PREFIX_OF_EXPERTS in name:
-                places.refuse(name, f"{name} computes the tokens of one expert only")
+                targets.refuse(name, f"{name} computes the tokens of one expert only")
             elif self.counts.get(name) != wanted:
-                places.refuse(name, f"{name} is not called once for all tokens of a step")
+                targets.refuse(name, f"{name} is not called once for all tokens of a step")
 
 
 @contextmanager

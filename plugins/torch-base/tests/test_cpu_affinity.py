@@ -21,7 +21,7 @@ pytestmark = [
 BEGIN = """
 import os, sys, threading
 import torch
-from tenonry_torch_base import places
+from tenonry_torch_base import cpu_affinity
 from tenonry_torch_base.openmp import thread_ids
 
 processors = sorted(os.sched_getaffinity(0))[:2]
@@ -31,7 +31,7 @@ mine = threading.get_native_id()
 ids = thread_ids(torch.get_num_threads())
 others = [thread for thread in ids if thread != mine]
 where = lambda thread: sorted(os.sched_getaffinity(thread))
-found = places.Places()
+found = cpu_affinity.CpuAffinity()
 """
 
 
@@ -118,14 +118,14 @@ def test_all_are_let_go_once_there_are_other_threads():
     """Those that OpenMP makes anew would begin on the processor of the thread that computes steps."""
     run(
         """
-places.LOOK_S = 0.0
+cpu_affinity.LOOK_S = 0.0
 found.take()
 now = thread_ids(2)
-real = places.thread_ids
-places.thread_ids = lambda number: [*real(number)[:-1], 1 << 30]
+real = cpu_affinity.thread_ids
+cpu_affinity.thread_ids = lambda number: [*real(number)[:-1], 1 << 30]
 with found:
     assert all(where(thread) == processors for thread in now)
-places.thread_ids = real
+cpu_affinity.thread_ids = real
 with found:
     assert all(where(thread) == processors for thread in now)
 """,

@@ -24,7 +24,7 @@ from tenonry_torch_base.waiting import waits_long
 LOOK_S = 1.0  # OpenMP ends threads and creates new ones when their number changes
 
 
-class Places:
+class CpuAffinity:
     """`with places:` around the model, in the thread that computes steps; does nothing before `take`, or if that found
     no reason.
     """
