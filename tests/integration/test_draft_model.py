@@ -17,7 +17,7 @@ from tenonry import LLM, SamplingParams, StructuredOutput
 from tenonry.errors import ConfigError, ModelError
 from tenonry_demo_model import model_path
 from tenonry_scheduling import rounds
-from tenonry_worker_torch.drafting import pace
+from tenonry_worker_torch.drafting import controller
 from tenonry_worker_torch.drafting import rounds as drafted_rounds
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("one_thread")]
@@ -35,7 +35,7 @@ DRAWN = SamplingParams(temperature=0.9, seed=3, max_tokens=40)
 def unhurried(monkeypatch):
     monkeypatch.setattr(rounds, "MAX_WAIT_S", 60.0)
     monkeypatch.setattr(drafted_rounds, "MAX_WAIT_S", 60.0)
-    monkeypatch.setattr(pace, "FIRST_CREDIT", 1e9)
+    monkeypatch.setattr(controller, "FIRST_CREDIT", 1e9)
 
 
 @pytest.fixture(scope="module")
@@ -98,13 +98,13 @@ class TestEveryGuessIsRight:
     def test_where_rows_also_decode_without_being_asked_about(self, plain, same, monkeypatch):
         """So histories grow by several tokens between two guesses, and the rows of guesses vary."""
         draw = random.Random(5)
-        most = pace.Pace.most
+        most = controller.DraftController.most
 
         def seldom(self, rows, left, lengths):
             wanted = most(self, rows, left, lengths)
             return [draw.choice([0, 0, min(count, 1), count]) for count in wanted]
 
-        monkeypatch.setattr(pace.Pace, "most", seldom)
+        monkeypatch.setattr(controller.DraftController, "most", seldom)
         expected = tokens(plain, PROMPTS, LONG)
         drafted(same)
         assert tokens(same, PROMPTS, LONG) == expected

@@ -136,7 +136,7 @@ def poison(root: Any, num_rows: int, free: list[int], rng: np.random.Generator) 
         if name in KEYED and isinstance(value, dict | set):
             names.add(name)
             assert not set(value) & set(free), f"{name} has the free rows {set(value) & set(free)}"
-        elif name == "Pace._rows" and isinstance(value, list):
+        elif name == "DraftController._rows" and isinstance(value, list):
             names.add(name)
             for row in free:
                 value[row].credit = NO_CREDIT

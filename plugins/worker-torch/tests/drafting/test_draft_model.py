@@ -18,8 +18,8 @@ from worker_tools import loaded
 from tenonry_drafters.models import NO_TOKEN
 from tenonry_testkit.tiers import nightly_unless
 from tenonry_worker_torch.drafting import draft_model
+from tenonry_worker_torch.drafting.controller import MAX_ROWS
 from tenonry_worker_torch.drafting.draft_model import TorchDraftModel
-from tenonry_worker_torch.drafting.pace import MAX_ROWS
 from tenonry_worker_torch.drafting.seats import Seats
 from tenonry_worker_torch.fuse.kernels.found import find_kernels
 

@@ -257,11 +257,11 @@ def test_passes_are_run_at_once_while_a_drafter_rests(row, monkeypatch):
     runner.execute(steps[0])
     tokens = []
     for step in steps[1:]:
-        runner.rounds._drafts.pace._rows[row].credit = -1.0
+        runner.rounds._drafts.controller._rows[row].credit = -1.0
         tokens += tokens_of(runner.execute(step))[row]
     assert tokens == wanted
     assert calls == [3] * 6
     # With credit, the drafter is called in each pass.
-    runner.rounds._drafts.pace._rows[row].credit = 100.0
+    runner.rounds._drafts.controller._rows[row].credit = 100.0
     runner.execute(round_of([row], 4))
     assert calls == [3] * 6

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tenonry_worker_torch.drafting.pace import MAX_ROWS
+from tenonry_worker_torch.drafting.controller import MAX_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tenonry.step import BatchState, NewRow
     from tenonry_drafters.base import I32, Drafter
-    from tenonry_worker_torch.drafting.pace import Pace
+    from tenonry_worker_torch.drafting.controller import DraftController
 
 logger = logging.getLogger("tenonry.worker")
 NONE = -1
@@ -43,21 +43,21 @@ class Drafts:
     def __init__(
         self,
         drafter: Drafter | None,
-        pace: Pace,
+        controller: DraftController,
         state: BatchState,
         vocab_size: int,
         cut: Callable[[int, int, I32], int],
         share: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None,
     ) -> None:
         self.drafter = drafter
-        self.pace = pace
+        self.controller = controller
         self._state = state
         self._vocab_size = vocab_size
         self._cut = cut
         self._share = share
 
     def enter(self, new: NewRow) -> None:
-        self.pace.enter(new.row)
+        self.controller.enter(new.row)
         if self.drafter is not None:
             try:
                 self.drafter.enter(new)
@@ -73,7 +73,9 @@ class Drafts:
 
     def rests(self, numbers: list[int]) -> bool:
         """Return True if nothing would be drafted for these rows in the next passes."""
-        return self.drafter is None or len(numbers) > MAX_ROWS or not self.pace.may_pay(numbers)
+        return (
+            self.drafter is None or len(numbers) > MAX_ROWS or not self.controller.may_pay(numbers)
+        )
 
     def propose(
         self, rows: I32, numbers: list[int], left: I32, *, is_over: bool
@@ -84,8 +86,8 @@ class Drafts:
         if self._share is None:
             if is_over:
                 return None
-            return self._ask(rows, numbers, left) if self.pace.may_pay(numbers) else NOTHING
-        message = np.full((1 + len(rows), self.pace.max_drafts), NONE, np.int64)
+            return self._ask(rows, numbers, left) if self.controller.may_pay(numbers) else NOTHING
+        message = np.full((1 + len(rows), self.controller.max_drafts), NONE, np.int64)
         if not is_over:
             found = self._ask(rows, numbers, left)
             if found.total:
@@ -100,17 +102,17 @@ class Drafts:
 
     def _ask(self, rows: I32, numbers: list[int], left: I32) -> Proposal:
         """Drafts of this rank."""
-        if self.drafter is None or not self.pace.may_pay(numbers):
+        if self.drafter is None or not self.controller.may_pay(numbers):
             return NOTHING
         begin = time.perf_counter()
         lengths = self._state.num_computed[rows] + 1
-        most = self.pace.most(numbers, left[rows].tolist(), lengths.tolist())
+        most = self.controller.most(numbers, left[rows].tolist(), lengths.tolist())
         places = [place for place, wanted in enumerate(most) if wanted > 0]
         if not places:
             return NOTHING
         asked = rows[places].tolist()
         found = self._proposed(asked, [most[place] for place in places])
-        self.pace.asked(asked, lengths[places].tolist(), time.perf_counter() - begin)
+        self.controller.asked(asked, lengths[places].tolist(), time.perf_counter() - begin)
         width = max(map(len, found))
         if not width:
             return NOTHING
@@ -164,7 +166,7 @@ class Drafts:
             int(rows[place]): (int(proposal.count[place]), int(accepted[place]))
             for place in np.flatnonzero(proposal.count).tolist()
         }
-        self.pace.verified(len(rows), seconds, found)
+        self.controller.verified(len(rows), seconds, found)
         for row, (count, right) in found.items():
             try:
                 self.drafter.accept(row, count, right)

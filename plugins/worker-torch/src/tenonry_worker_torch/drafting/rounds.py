@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAX_WAIT_S = 0.005
 
 
-class Tally:
+class DraftCounts:
     """Drafts of a round, their tokens, and how many of these were right."""
 
     __slots__ = ("num_accepted", "num_drafted", "num_drafts")
@@ -64,7 +64,7 @@ class DraftedRounds(Rounds):
         clock = time.perf_counter
         left = np.zeros(len(self._state.handle), np.int32)  # slots of each row
         left[output.row] = output.round_tokens
-        tally = Tally()
+        counts = DraftCounts()
         passes: list[ModelRunnerOutput] = []
         step = output
         numbers = output.row.tolist()
@@ -84,7 +84,7 @@ class DraftedRounds(Rounds):
             end = clock()
             pass_s = end - begin
             if proposal.total:
-                self._take_in(step.row, proposal, result, left, tally, pass_s)
+                self._take_in(step.row, proposal, result, left, counts, pass_s)
             else:
                 pass_s = self._take_plain(numbers, result, left, pass_s)
             passes.append(result)
@@ -98,13 +98,13 @@ class DraftedRounds(Rounds):
                 numbers = row.tolist()
             step = next_pass(output.step_id, row)
         answer = joined(passes)
-        if not tally.num_drafted:
+        if not counts.num_drafted:
             return answer
         return msgspec.structs.replace(
             answer,
-            num_drafted=tally.num_drafted,
-            num_accepted=tally.num_accepted,
-            num_drafts=tally.num_drafts,
+            num_drafted=counts.num_drafted,
+            num_accepted=counts.num_accepted,
+            num_drafts=counts.num_drafts,
         )
 
     def _plain(self, step: SchedulerOutput, numbers: list[int], most: int) -> ModelRunnerOutput:
@@ -123,7 +123,7 @@ class DraftedRounds(Rounds):
         left[result.row] -= made
         count = int(made.max(initial=1))
         for _ in range(count):
-            self._drafts.pace.plain(numbers, seconds / count)
+            self._drafts.controller.plain(numbers, seconds / count)
         return seconds / count
 
     def _take_in(
@@ -132,7 +132,7 @@ class DraftedRounds(Rounds):
         proposal: Proposal,
         result: ModelRunnerOutput,
         left: I32,
-        tally: Tally,
+        counts: DraftCounts,
         seconds: float,
     ) -> None:
         """Count the tokens of a pass with drafts."""
@@ -140,9 +140,9 @@ class DraftedRounds(Rounds):
         count[result.row] = np.diff(result.offsets)
         left -= count
         accepted = np.clip(count[rows] - 1, 0, proposal.count)
-        tally.num_drafts += np.count_nonzero(proposal.count)
-        tally.num_drafted += proposal.total
-        tally.num_accepted += int(accepted.sum())
+        counts.num_drafts += np.count_nonzero(proposal.count)
+        counts.num_drafted += proposal.total
+        counts.num_accepted += int(accepted.sum())
         self._drafts.verified(rows, proposal, accepted, seconds)
 
     def _take_known(self, output: SchedulerOutput) -> None:

@@ -8,7 +8,7 @@ from tenonry.errors import ConfigError
 from tenonry_drafters.base import DrafterContext
 from tenonry_drafters.models import MODELS
 from tenonry_drafters.points import DRAFTERS, build_drafter, find_drafter
-from tenonry_worker_torch.drafting.pace import MAX_TOKENS
+from tenonry_worker_torch.drafting.controller import MAX_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

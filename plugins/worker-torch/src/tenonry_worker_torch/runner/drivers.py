@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tenonry_torch_base.results import DeviceFuture
+from tenonry_worker_torch.drafting.controller import DraftController
 from tenonry_worker_torch.drafting.drafts import Drafts
-from tenonry_worker_torch.drafting.pace import Pace
 from tenonry_worker_torch.drafting.rounds import DraftedRounds
 from tenonry_worker_torch.drafting.verification import Verifier
 from tenonry_worker_torch.parallel.tokens import SharedSampler
@@ -89,9 +89,9 @@ def drafted_rounds(
         answer: ModelRunnerOutput = execute_pass(output, sampling)
         return answer
 
-    pace = Pace(len(state.handle), max_drafts)
+    controller = DraftController(len(state.handle), max_drafts)
     to_all = share if group.size > 1 else None
-    drafts = Drafts(drafter, pace, state, context.model.vocab_size, sampler.fitting, to_all)
+    drafts = Drafts(drafter, controller, state, context.model.vocab_size, sampler.fitting, to_all)
     rounds = DraftedRounds(state, execute_pass, verify, drafts, several)
     verifier = Verifier(sampler, state, rounds.ends)
     sampling = DraftSampling(verifier, state, group, context.failures)

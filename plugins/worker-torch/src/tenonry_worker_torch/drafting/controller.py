@@ -43,7 +43,7 @@ class Asked(NamedTuple):
 NOT_ASKED = Asked([], 0.0, 0)
 
 
-class RowPace:
+class RowCredit:
     """One row: `depth` tokens are drafted next, if there is `credit`; `num_seen` tokens were shown to the drafter."""
 
     __slots__ = ("credit", "depth", "entered_s", "num_seen")
@@ -55,7 +55,7 @@ class RowPace:
         self.num_seen = 0
 
 
-class Pace:
+class DraftController:
     """The rows of one worker. In each pass: `most`; `asked`, if the drafter was called; then `plain` or `verified`."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Pace:
     ) -> None:
         self.max_drafts = max_drafts
         self._clock = clock
-        self._rows = [RowPace() for _ in range(max_num_seqs)]
+        self._rows = [RowCredit() for _ in range(max_num_seqs)]
         self._plain_s = [0.0] * (
             MAX_ROWS + 1
         )  # what a pass without drafts takes, by the number of rows
@@ -75,7 +75,7 @@ class Pace:
 
     def enter(self, row: int) -> None:
         """The row holds another request."""
-        self._rows[row] = RowPace(self._clock())
+        self._rows[row] = RowCredit(self._clock())
 
     def may_pay(self, rows: list[int]) -> bool:
         """Return True if any of the rows has credit: else `most` need not be called."""
@@ -97,26 +97,26 @@ class Pace:
         share = MAX_TOKENS // count - 1
         wanted = []
         for row, slots, length in zip(rows, left, lengths, strict=True):
-            pace = self._rows[row]
-            pays = pace.credit > 0 and self._may_read(pace, length, count)
-            wanted.append(min(pace.depth, slots - 1, share) if pays else 0)
+            drafted = self._rows[row]
+            pays = drafted.credit > 0 and self._may_read(drafted, length, count)
+            wanted.append(min(drafted.depth, slots - 1, share) if pays else 0)
         return wanted
 
-    def _may_read(self, pace: RowPace, length: int, num_rows: int) -> bool:
+    def _may_read(self, drafted: RowCredit, length: int, num_rows: int) -> bool:
         """Return True if the drafter may read a row's unseen tokens: each of the rows waits for it."""
-        reading_s = self._reading_s(length - pace.num_seen) * num_rows
+        reading_s = self._reading_s(length - drafted.num_seen) * num_rows
         if not reading_s:
             return True
-        taken_s = self._clock() - pace.entered_s
+        taken_s = self._clock() - drafted.entered_s
         return reading_s <= self._plain_s[num_rows] + READING_SHARE * taken_s
 
     def asked(self, rows: list[int], lengths: list[int], seconds: float) -> None:
         """Record a call of the drafter for some rows of these lengths, and its duration."""
         unseen = 0
         for row, length in zip(rows, lengths, strict=True):
-            pace = self._rows[row]
-            unseen += length - pace.num_seen
-            pace.num_seen = length
+            drafted = self._rows[row]
+            unseen += length - drafted.num_seen
+            drafted.num_seen = length
         if unseen <= MANY_TOKENS:
             self._asking_s = _followed(self._asking_s, seconds)
         elif unseen > 2 * MANY_TOKENS:
@@ -155,14 +155,14 @@ class Pace:
         cost = self._bounded(max(cost, 0.0))
         delayed = num_rows / len(asked.rows)
         for row in asked.rows:
-            pace = self._rows[row]
+            drafted = self._rows[row]
             num_drafts, num_accepted = found.get(row, (0, 0))
             gain = num_accepted - cost * delayed
-            pace.credit = min(pace.credit + gain, max(pace.credit, MOST_CREDIT))
+            drafted.credit = min(drafted.credit + gain, max(drafted.credit, MOST_CREDIT))
             if num_accepted < num_drafts:
-                pace.depth = num_accepted + 1
+                drafted.depth = num_accepted + 1
             elif num_drafts:
-                pace.depth = min(2 * pace.depth, self.max_drafts)
+                drafted.depth = min(2 * drafted.depth, self.max_drafts)
 
     def _take_asked(self) -> Asked:
         asked = self._asked

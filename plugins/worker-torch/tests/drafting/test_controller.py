@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tenonry_worker_torch.drafting.pace import (
+from tenonry_worker_torch.drafting.controller import (
     LOSS,
     MAX_ROWS,
     MAX_TOKENS,
     MOST_CREDIT,
     READING_SHARE,
-    Pace,
+    DraftController,
 )
 
 PLAIN_S = 1.0
@@ -20,7 +20,7 @@ class Run:
     """One or more rows of one worker; `asking_s` and `verifying_s` beyond a plain pass, and a row is right or not."""
 
     def __init__(self, num_rows=1, asking_s=0.0, verifying_s=0.5, unseen_s=0.0, length=1):
-        self.pace = Pace(8, 7, lambda: self.seconds)
+        self.controller = DraftController(8, 7, lambda: self.seconds)
         self.rows = list(range(num_rows))
         self.lengths = [length] * num_rows
         self.asking_s, self.verifying_s, self.unseen_s = asking_s, verifying_s, unseen_s
@@ -33,23 +33,23 @@ class Run:
         return self.lengths[0]
 
     def step(self, is_right, proposes=True):
-        wanted = self.pace.most(self.rows, [9] * len(self.rows), self.lengths)
+        wanted = self.controller.most(self.rows, [9] * len(self.rows), self.lengths)
         asked = [row for row, count in zip(self.rows, wanted, strict=True) if count]
         if asked:
             unseen = sum(self.lengths[row] - self.seen[row] for row in asked)
             took = self.asking_s + unseen * self.unseen_s
-            self.pace.asked(asked, [self.lengths[row] for row in asked], took)
+            self.controller.asked(asked, [self.lengths[row] for row in asked], took)
             self.seconds += took
             for row in asked:
                 self.seen[row] = self.lengths[row]
         if asked and proposes:
             found = {row: (wanted[row], wanted[row] if is_right else 0) for row in asked}
-            self.pace.verified(len(self.rows), PLAIN_S + self.verifying_s, found)
+            self.controller.verified(len(self.rows), PLAIN_S + self.verifying_s, found)
             self.seconds += PLAIN_S + self.verifying_s
             self.num_drafted += 1
             gained = {row: right for row, (_, right) in found.items()}
         else:
-            self.pace.plain(self.rows, PLAIN_S)
+            self.controller.plain(self.rows, PLAIN_S)
             self.seconds += PLAIN_S
             gained = {}
         for row in self.rows:
@@ -132,7 +132,7 @@ def test_a_pass_that_others_delayed_stops_nothing_for_long():
 def test_a_slow_first_pass_is_not_what_others_are_compared_with():
     """A pass with drafts computes more than one without."""
     run = Run(asking_s=0.5, verifying_s=0.1)
-    run.pace.plain([0], 20 * PLAIN_S)
+    run.controller.plain([0], 20 * PLAIN_S)
     for _ in range(60):
         run.step(is_right=False)
     assert run.num_drafted < 25
@@ -146,7 +146,7 @@ class TestReading:
         run.step(is_right=False)
         run.step(is_right=False)  # what reading takes is known afterwards
         assert run.num_drafted == 1
-        run.pace.enter(0)
+        run.controller.enter(0)
         run.seen[0] = 0
         run.lengths[0] = 1000
         return run
@@ -195,16 +195,16 @@ class TestBounds:
         assert run.step(is_right=True) == [0]
 
     def test_slots_that_are_left(self):
-        pace = Pace(2, 7)
-        pace.plain([0, 1], PLAIN_S)
-        assert pace.most([0, 1], [1, 3], [5, 5]) == [0, 2]
+        controller = DraftController(2, 7)
+        controller.plain([0, 1], PLAIN_S)
+        assert controller.most([0, 1], [1, 3], [5, 5]) == [0, 2]
 
     def test_depth_follows_what_was_right(self):
-        pace = Pace(1, 7)
-        pace.plain([0], PLAIN_S)
+        controller = DraftController(1, 7)
+        controller.plain([0], PLAIN_S)
         depths = []
         for num_accepted in (3, 6, 7, 7, 2, 0):
-            depths += pace.most([0], [9], [5])
-            pace.asked([0], [5], 0.0)
-            pace.verified(1, PLAIN_S, {0: (depths[-1], num_accepted)})
+            depths += controller.most([0], [9], [5])
+            controller.asked([0], [5], 0.0)
+            controller.verified(1, PLAIN_S, {0: (depths[-1], num_accepted)})
         assert depths == [3, 6, 7, 7, 7, 3]
