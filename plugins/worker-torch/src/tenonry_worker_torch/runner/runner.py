@@ -75,11 +75,11 @@ class ModelRunner:
         prepared = self.sampler.compile(output)
         inputs = self._apply(output)
         buffers = self.model.buffers
-        buffers.begin_step()
-        token_ids = self.history.inputs(output, inputs, buffers)
-        step = Step(output, inputs, token_ids, buffers, verifies=sampling.verifies)
+        step = Step(output, inputs, buffers, verifies=sampling.verifies)
         step.prepared = prepared
         if len(output.row):
+            buffers.begin_step()
+            step.token_ids = step.model_inputs = self.history.inputs(output, inputs, buffers)
             sampling.begin(step)
             self._compute(step)
             for before_sampling in self.features.before_sampling:

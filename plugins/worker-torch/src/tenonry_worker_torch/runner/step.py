@@ -54,10 +54,9 @@ class Step:
     """One pass over R rows and T tokens. Features read all of it, and change what is marked *.
 
     `output` is the scheduler's, `inputs` its flat columns, `token_ids` i64[T] on the device. `model_inputs`*: the
-    same, or embeddings [T, H].
-    `positions`* i64[T], or i64[3, T]. `lengths`* i64[T] and `last_seen`* i64[T]: as `ForwardPlans.lengths` and
-    `AttentionBatch.last_seen`. `prompt_tokens`*: (row's place in the step, indices of its tokens i64[n]) whose logits
-    are computed besides those of sampling tokens. `is_pruned`: only sampling tokens reach the end of the last layer.
+    same, or embeddings [T, H]. `positions`* i64[T], or i64[3, T]. `lengths`* i64[T] and `last_seen`* i64[T]: as
+    `ForwardPlans.lengths` and `AttentionBatch.last_seen`. `prompt_tokens`*: (row's place in the step, indices of its
+    tokens i64[n]) whose logits are computed besides those of sampling tokens. A step without rows has no tokens.
 
     After the forward pass, `logits`* [S, V] are those of the sampling tokens, `prompt_logits` [P, V] of
     `prompt_tokens`, and `hidden` [S, H] normalised hidden states of the sampling tokens, if a feature needs them.
@@ -71,6 +70,8 @@ class Step:
         "verification", "verifies",
     )  # fmt: skip
 
+    token_ids: torch.Tensor
+    model_inputs: torch.Tensor
     logits: torch.Tensor
     prompt_logits: torch.Tensor
     sampling: SampleStep
@@ -80,15 +81,12 @@ class Step:
         self,
         output: SchedulerOutput,
         inputs: StepInputs,
-        token_ids: torch.Tensor,
         buffers: StepBuffers,
         *,
         verifies: bool = False,
     ) -> None:
         self.output = output
         self.inputs = inputs
-        self.token_ids = token_ids
-        self.model_inputs = token_ids
         self.positions: I64 = inputs.positions.astype(np.int64)
         self.buffers = buffers
         self.verifies = verifies
@@ -150,8 +148,8 @@ class Step:
     def part(self, begin: int, end: int) -> Step:
         """The pass over the tokens [begin, end) alone."""
         inputs = part_of(self.inputs, begin, end)
-        token_ids = self.token_ids[begin:end]
-        part = Step(self.output, inputs, token_ids, self.buffers, verifies=self.verifies)
+        part = Step(self.output, inputs, self.buffers, verifies=self.verifies)
+        part.token_ids = part.model_inputs = self.token_ids[begin:end]
         part.can_prune = self.can_prune
         return part
 
