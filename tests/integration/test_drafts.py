@@ -22,7 +22,7 @@ from tenonry_demo_model import model_path
 from tenonry_drafters.base import Drafter
 from tenonry_scheduling import rounds
 from tenonry_testkit.tiers import nightly_unless
-from tenonry_worker_torch.drafting import pace
+from tenonry_worker_torch.drafting import controller
 from tenonry_worker_torch.drafting import rounds as drafted_rounds
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("one_thread")]
@@ -78,7 +78,7 @@ MODEL = {"name": "model", "options": {"model": "demo"}}
 def unhurried(monkeypatch):
     monkeypatch.setattr(rounds, "MAX_WAIT_S", 60.0)
     monkeypatch.setattr(drafted_rounds, "MAX_WAIT_S", 60.0)
-    monkeypatch.setattr(pace, "FIRST_CREDIT", 1e9)
+    monkeypatch.setattr(controller, "FIRST_CREDIT", 1e9)
     Parrot.known.clear()
     Parrot.right = 0
 

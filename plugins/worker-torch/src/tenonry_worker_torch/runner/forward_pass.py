@@ -29,6 +29,9 @@ class ForwardPass:
     threads that a step starts stay outside. `generation` i64[max_num_seqs]: a row's number of fillings, for backends.
     """
 
+    model: LoadedModel
+    forward: Forward
+
     def __init__(self, context: RunnerContext, features: FeatureList, dummy_block: int) -> None:
         """`dummy_block`: a block of no request."""
         self.affinity: AbstractContextManager[None] = nullcontext()
@@ -55,11 +58,11 @@ class ForwardPass:
         self.model = model
         link = model.parallel.link
         is_whole = link.num_stages == 1
-        self.forward: Forward = model.forward if is_whole else StageForward(model.forward, link)
+        self.forward = model.forward if is_whole else StageForward(model.forward, link)
 
     def forget_model(self) -> None:
         """Drop the model; no step follows before `adopt`."""
-        del self.model, self.forward
+        self.model = self.forward = None  # type: ignore[assignment]
 
     @scoped("tenonry: forward")
     def __call__(self, step: Step) -> None:

@@ -131,8 +131,9 @@ class ModelRunner:
 
     def forget_model(self) -> None:
         """Drop the model; `adopt` sets another."""
-        del self.model, self._compute  # no step runs in the meantime
-        self._context.model = None  # type: ignore[assignment]
+        # No step runs in the meantime.
+        self.model = self._context.model = None  # type: ignore[assignment]
+        self._compute = None  # type: ignore[assignment]
         self.forward_pass.forget_model()
 
     def adopt(self, model: LoadedModel) -> None:
