@@ -15,7 +15,17 @@ from tenonry.request import Request
 from tenonry_torch_base.sampler.penalties import RowTables
 
 ELSEWHERE = frozenset(
-    {"model", "buffers", "config", "context", "affinity", "targets", "layers", "kv_caches"}
+    {
+        "model",
+        "forward",
+        "buffers",
+        "config",
+        "context",
+        "affinity",
+        "targets",
+        "layers",
+        "kv_caches",
+    }
 )  # attributes that hold no columns
 # Columns that are reset when a row leaves, with their value in a free row; all others are written when a row enters.
 RESET = {
