@@ -81,7 +81,7 @@ def test_on_two_ranks(family, peft, wanted, fuse, tmp_path):
         for runner in ranks.runners:
             for name in NAMES:
                 runner.model.adapters.add(name, peft.path(name))
-        requests = requests_of(ranks.runners[0].adapters)
+        requests = requests_of(ranks.runners[0].model.adapters)
         assert outputs(ranks, requests, budget=20) == wanted
     finally:
         ranks.close()

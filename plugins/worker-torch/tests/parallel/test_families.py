@@ -190,8 +190,9 @@ def test_pieces_in_bfloat16_give_logits_close_to_the_whole(folders):
     seen = {}
     for size in (1, 2):
         ranks = Ranks(folders("qwen3"), size, dtype="bfloat16")
-        for rank, model in enumerate(ranks.models):
-            model.forward = Recorder(model.forward, seen.setdefault((size, rank), []))
+        for rank, runner in enumerate(ranks.runners):
+            forward = runner.forward_pass.forward
+            runner.forward_pass.forward = Recorder(forward, seen.setdefault((size, rank), []))
         serve(ranks, [Request(1, worker_tools.prompts()[3], max_tokens=1)])
         ranks.close()
     (whole,), (first,), (second,) = (seen[key] for key in ((1, 0), (2, 0), (2, 1)))
