@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator
@@ -38,6 +39,9 @@ INTEGRATION = [
 ]
 # Fixtures that start processes, or serve those that do.
 STARTING = {"fake_model_site", "forked_children", "run_cli", "start_server"}
+# Audit events of a new process, and those that this process has seen during the running test.
+STARTS = {"os.fork", "os.forkpty", "os.posix_spawn", "subprocess.Popen"}
+starts: list[str] = []
 
 # A shell starts what it runs in the background with SIGINT ignored, `nohup` with SIGHUP, and children inherit that; a
 # server then rightly ignores it, too. Ours are interrupted.
@@ -50,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Let the first of several testers compile the test files for the others, if there are none yet.
     """
+    sys.addaudithook(note_start)
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is not None:
         if worker != "gw0":
@@ -86,8 +91,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(map(item.path.is_relative_to, NIGHTLY)):
             item.add_marker("nightly")
-        starts = STARTING.intersection(getattr(item, "fixturenames", ()))
-        if starts or any(map(item.path.is_relative_to, INTEGRATION)):
+        fixtures = STARTING.intersection(getattr(item, "fixturenames", ()))
+        if fixtures or any(map(item.path.is_relative_to, INTEGRATION)):
             item.add_marker("integration")
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not cuda_is_available():
@@ -95,11 +100,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
+def note_start(event: str, _: object) -> None:
+    """Audit hook: remember that this process starts another."""
+    if event in STARTS:
+        starts.append(event)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """In a run of the tier `unit`, fail a test that started a process, in the test or in a fixture set up for it."""
+    result = yield
+    if starts and "not integration" in item.config.option.markexpr:
+        pytest.fail(
+            f"the test starts a process ({', '.join(sorted(set(starts)))}); "
+            "mark it @pytest.mark.integration, or test the same without a process",
+            pytrace=False,
+        )
+    return result
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(
     item: pytest.Item, nextitem: pytest.Item | None
 ) -> Generator[None, object, object]:
     """Nor what the files of tests before this one have imported and keep: the modules of models, above all."""
+    starts.clear()
     result = yield
     if nextitem is not None and nextitem.path != item.path:
         gc.collect()

@@ -3,7 +3,7 @@
 
     python3 dev.py run [WORDS]                 tenonry WORDS; without words: serve the demo model
     python3 dev.py test [PYTEST ARGUMENTS]     tests of every change, some at a time, or those that the arguments choose
-    python3 dev.py test --unit [ARGUMENTS]     the quick ones, which start no process: two minutes
+    python3 dev.py test --unit [ARGUMENTS]     the quick ones, which start no process: 2 to 3 minutes
     python3 dev.py test --all                  and those marked nightly, which take minutes each
     python3 dev.py test --isolated [DIST ...]  a distribution's tests with only what it declares installed
     python3 dev.py check [--fix] [NAME ...]    ruff, format, mypy, layers, declared: all of them, or by name

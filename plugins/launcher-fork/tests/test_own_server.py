@@ -15,7 +15,7 @@ from tenonry_launcher_fork.forks import IS_SUPPORTED, start_fork_server
 from tenonry_testkit.kernel.roles import is_gone
 from tenonry_testkit.roles import eventually, read_facts
 
-pytestmark = pytest.mark.skipif(not IS_SUPPORTED, reason="needs Linux")
+pytestmark = [pytest.mark.skipif(not IS_SUPPORTED, reason="needs Linux"), pytest.mark.integration]
 ROLES = "tenonry_testkit.kernel.fork_roles"
 ENGINE = f'''
 import os, time

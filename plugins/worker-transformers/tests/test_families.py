@@ -77,6 +77,7 @@ def _chosen(output, values):
         ("rwkv", True, "NONE"),
     ],
 )
+@pytest.mark.integration
 def test_what_a_cache_allows_is_found_out_at_the_start(family, chunks, batching):
     with tools.engine(family) as llm:
         checked = tools.worker_of(llm).model.checked

@@ -86,7 +86,8 @@ class TestSearch:
             search(st.integers(), looked_at.append, examples)
             assert len(looked_at) == seen
 
-    def test_two_runs_look_at_the_same_examples(self):
+    def test_two_runs_look_at_the_same_examples(self, monkeypatch):
+        monkeypatch.setenv("TENONRY_TESTKIT_EFFORT", "1")
         runs = []
         for _ in range(2):
             runs.append([])
