@@ -272,14 +272,6 @@ def test_compaction_with_a_text_is_a_message(kind, readable):
     ]
 
 
-@pytest.mark.parametrize("summary", [{}, {"summary": []}, {"summary": None}])
-def test_compaction_that_only_its_author_reads_is_refused(summary):
-    """Ignoring it would answer without the conversation."""
-    with pytest.raises(RequestError, match="a message with a summary") as caught:
-        messages_of({"type": "compaction", "id": "c", "encrypted_content": "x", **summary})
-    assert caught.value.param == "input.0.encrypted_content"
-
-
 def test_integer_in_another_spelling():
     whole = chat_of({**PLAIN, "max_output_tokens": 9})
     assert chat_of({**PLAIN, "max_output_tokens": 9.0}) == whole
@@ -293,7 +285,8 @@ def test_call_that_a_server_made_has_its_result():
 
 @pytest.mark.parametrize("item", [
     {"type": "web_search_call", "id": "1", "action": {"type": "search"}}, {"type": "item_reference", "id": "1"},
-    {"id": "1"}, {"type": "ghost_snapshot"},
+    {"id": "1"}, {"type": "compaction", "encrypted_content": "x"}, {"type": "ghost_snapshot"},
+    {"type": "compaction", "summary": [], "encrypted_content": "x"}, {"type": "compaction_summary", "summary": None},
     {"type": "additional_tools", "role": "developer", "tools": []}, {"type": "image_generation_call", "id": "1"},
 ])  # fmt: skip
 def test_items_that_only_their_server_reads_are_left_out(item):

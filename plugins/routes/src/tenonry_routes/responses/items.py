@@ -149,14 +149,10 @@ class _Conversation:
         """A summary of earlier items, if it can be read."""
         summary = item.get("summary", item.get("content"))
         texts = [summary] if isinstance(summary, str) else _texts(summary, f"{where}.summary")
-        if not any(texts):
-            refuse(
-                f"{where}.encrypted_content",
-                "holds the conversation so far, which only its author can read; send the items that it stands for, or "
-                "a message with a summary",
-                "unsupported",
-            )
-        self.messages.append({"role": "user", "content": [_text_part("".join(texts))]})
+        if any(texts):
+            self.messages.append({"role": "user", "content": [_text_part("".join(texts))]})
+        else:
+            self._ignore(f"input[] ({item['type']})", "only its author can read it")
 
     def _call(self, item: Item, where: str, name: str, arguments: str) -> None:
         call_id = item.get("call_id")
