@@ -1,4 +1,7 @@
-"""`AsyncLLM`: streams of many concurrent requests over engines in processes of their own. The user's event loop."""
+"""`AsyncLLM`: streams of many concurrent requests over engines in processes of their own. The user's event loop.
+
+What engines need is imported with the first `AsyncLLM`, not with this module.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +10,20 @@ import contextlib
 import time
 import weakref
 from collections.abc import AsyncIterator, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tenonry.client.admission import Admission
-from tenonry.client.call_sets import CallSets
 from tenonry.client.delegations import Delegations
-from tenonry.client.engine_calls import EngineCalls
-from tenonry.client.engine_listener import EngineListener
-from tenonry.client.engines import Engines, OwnedEngines
-from tenonry.client.input_processor import InputProcessor, check_call, num_text_chars
-from tenonry.client.io_calls import post_processor
-from tenonry.client.output_handler import OutputHandler
-from tenonry.client.output_processor import OutputProcessor
-from tenonry.client.start import build_io_processor
-from tenonry.client.stream import Stream
-from tenonry.client.threads import prepared
-from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError
-from tenonry.info import EngineInfo
-from tenonry.interfaces.call_set import CallSet, FrontEnd, FrontEndHalf
-from tenonry.interfaces.io_processor import read_prompt
-from tenonry.interfaces.launcher import engine_name
-from tenonry.interfaces.stat_logger import StatLogger
-from tenonry.messages import EngineCoreRequest
 from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from tenonry.client.engines import Engines
+    from tenonry.client.stream import Stream
+    from tenonry.config import EngineConfig
+    from tenonry.info import EngineInfo
+    from tenonry.interfaces.call_set import CallSet, FrontEndHalf
+    from tenonry.interfaces.stat_logger import StatLogger
 
 
 class AsyncLLM(Delegations):
@@ -57,6 +49,17 @@ class AsyncLLM(Delegations):
         engines: Engines | None = None,
     ) -> None:
         """`engines`: start none; use these, which bring their stat loggers."""
+        from tenonry.client.admission import Admission
+        from tenonry.client.call_sets import CallSets
+        from tenonry.client.engine_calls import EngineCalls
+        from tenonry.client.engine_listener import EngineListener
+        from tenonry.client.engines import OwnedEngines
+        from tenonry.client.input_processor import InputProcessor
+        from tenonry.client.io_calls import post_processor
+        from tenonry.client.output_handler import OutputHandler
+        from tenonry.client.output_processor import OutputProcessor
+        from tenonry.client.start import build_io_processor
+
         self._engines = engines = engines or OwnedEngines(config, stat_loggers, context)
         self._client, self._stats, self.model = engines.client, engines.stats, engines.model
         self.submit, self.stat_loggers = engines.stats.submit, engines.stats.loggers
@@ -101,6 +104,9 @@ class AsyncLLM(Delegations):
         self._closed = False
 
     def _front_end_half(self, name: str, call_set: CallSet, divergence: set[str]) -> FrontEndHalf:
+        from tenonry.client.engine_calls import EngineCalls
+        from tenonry.interfaces.call_set import FrontEnd
+
         calls = EngineCalls(self._client, self._handler, f"{name}.")
         front_end = FrontEnd(weakref.proxy(self), calls, self.submit, divergence)
         return call_set.front_end_half(front_end)
@@ -152,6 +158,11 @@ class AsyncLLM(Delegations):
         self, prompt: Any, params: SamplingParams, request_id: str, **fields: Any
     ) -> Stream:
         """Accept a request and send it to the engine; `generate` without the loop around it."""
+        from tenonry.client.input_processor import check_call, num_text_chars
+        from tenonry.client.threads import prepared
+        from tenonry.interfaces.io_processor import read_prompt
+        from tenonry.messages import EngineCoreRequest
+
         check_call(params, request_id)
         if (lora := fields.pop("lora_request", None)) is not None:
             fields["adapter"] = await self.calls["adapters"].requested(lora)
@@ -272,6 +283,8 @@ class AsyncLLM(Delegations):
     @property
     def engine_pids(self) -> dict[str, int]:
         """Engine processes by name."""
+        from tenonry.interfaces.launcher import engine_name
+
         pids = self._engines.pids()
         names = map(engine_name, sorted(self._client.engines))
         return {name: pids[name] for name in names if name in pids}

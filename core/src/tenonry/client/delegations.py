@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tenonry.client.call_sets import CallSets
-from tenonry.client.engine_calls import EngineCalls
-from tenonry.engine.core import EngineCore
-from tenonry.interfaces.io_processor import IOProcessor
 from tenonry.outputs import PoolingOutput
 from tenonry.sampling_params import PoolingParams
-from tenonry.step import Adapter
+
+if TYPE_CHECKING:
+    from tenonry.client.call_sets import CallSets
+    from tenonry.client.engine_calls import EngineCalls
+    from tenonry.engine.core import EngineCore
+    from tenonry.interfaces.io_processor import IOProcessor
+    from tenonry.step import Adapter
 
 Texts = str | Sequence[str]
 
