@@ -243,7 +243,7 @@ class TestLightness:
         ("names", "heavy"),
         [("SamplingParams, RequestOutput", {"pydantic", "asyncio"}), ("EngineConfig", {"asyncio"})],
     )
-    def test_values_load_no_library_that_only_engines_use(self, names, heavy):
+    def test_names_load_no_library_that_only_engines_use(self, names, heavy):
         loaded = self.loaded_by(f"from tenonry import {names}")
         assert not (heavy | {"numpy", "zmq", "psutil", "stevedore", "pluggy", "packaging"}) & loaded
 
