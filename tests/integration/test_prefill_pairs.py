@@ -130,13 +130,13 @@ def test_ends_reach_both_engines(settings):
 def test_what_is_not_worth_it_or_finds_no_prefill_engine_runs_as_ever(settings):
     async def test(llm):
         seen = []
-        add = llm._client.add_requests
+        send = llm._client.send_requests
 
-        def watched(requests):
+        def watched(engine, requests):
             seen.append([request.request_id for request in requests])
-            add(requests)
+            send(engine, requests)
 
-        llm._client.add_requests = watched
+        llm._client.send_requests = watched
         scored = SamplingParams(temperature=0.0, max_tokens=2, prompt_logprobs=1)
         await complete(llm, 0, "scored", params=scored)
         await complete(llm, 0, "pinned", data_parallel_rank=1)
