@@ -92,7 +92,6 @@ class TestPrompts:
             ({"prompt_token_ids": 7}, "'prompt_token_ids' is a int"),
             ({"prompt": 5, "prompt_token_ids": [1]}, "'prompt' is a int"),
         ],
-        ids=repr,
     )  # fmt: skip
     def test_anything_else_is_refused(self, prompt, text):
         with pytest.raises(RequestError, match=text) as caught:
