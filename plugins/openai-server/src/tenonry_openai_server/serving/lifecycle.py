@@ -49,9 +49,8 @@ LOCKING = {
     "zmq.sugar.context",
 }
 DEFERRAL_S = 0.005
-MAX_DEFERRALS = (
-    400  # code that is at one instruction for longer waits, which an exception may interrupt
-)
+# Code that stays at one instruction for longer waits, and an exception may interrupt it.
+MAX_DEFERRALS = 400
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 POLL_S = 0.5  # a signal may reach another thread; the main thread wakes at least this often
 
