@@ -9,7 +9,7 @@ import pytest
 from server_process import Server
 
 KEY = "sk-right"
-OPEN = {"/health", "/ready", "/version"}
+OPEN = {"/health", "/ping", "/ready", "/version"}
 
 
 def near_keys() -> list[str]:

@@ -134,7 +134,7 @@ class TestRealEngine:
     def test_what_it_was_told_is_applied(self, make_peer):
         """HS-8: the epoch is stamped on everything it sends (the peer checks)."""
         peer = make_peer()
-        assert peer.start().call("ping") is True
+        assert peer.start().call("check_health") is True
 
     @pytest.mark.parametrize(
         ("plugins", "theirs"),

@@ -56,7 +56,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkLauncher]:
 def test_the_default_launcher_forks_where_this_is_installed():
     config = EngineConfig(model="m")
     record = PluginManager().resolve("launcher", config.launcher, config)
-    assert (record.name, record.distribution) == ("process", "tenonry-launcher-fork")
+    assert (record.name, record.distribution) == ("fork", "tenonry-launcher-fork")
 
 
 def test_a_collected_launcher_takes_its_engines_along(monkeypatch):

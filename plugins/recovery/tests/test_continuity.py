@@ -465,10 +465,10 @@ class TestInnocent:
         short = params(max_tokens=12)
         trials: list[int] = []
 
-        def die_with_the_suspect(index: int, requests: Any) -> None:
+        def die_with_the_suspect(index: int | None, requests: Any) -> None:
             if recovery._on_trial:
                 trials.append(served.pid)
-            is_first = trials == [served.pid]
+            is_first = index is not None and trials == [served.pid]
             if is_first:
                 halt(served)
             send(index, requests)

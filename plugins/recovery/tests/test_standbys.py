@@ -332,7 +332,7 @@ class TestBesideOtherOperations:
 
         async def main() -> None:
             pids = await ready(served)
-            monkeypatch.setattr(served.engine._client, "call", lambda *_: reset("ping"))
+            monkeypatch.setattr(served.engine._client, "call", lambda *_: reset("check_health"))
             await calls.change("adapters.add_lora", "a", "/a")  # no worker of fakes has adapters
             monkeypatch.undo()
             while await ready(served) == pids:  # noqa: ASYNC110 - no event reports it

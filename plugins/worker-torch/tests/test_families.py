@@ -97,8 +97,7 @@ def test_bfloat16_logits_are_close_to_the_models_own(family):
     reference = worker_families.build(family, dtype=torch.bfloat16)
     runner = worker_tools.runner(worker_tools.loaded(module))
     seen = []
-    forward = runner.model.forward
-    runner.model.forward = _Recorder(forward, seen)
+    runner.forward_pass.forward = _Recorder(runner.forward_pass.forward, seen)
     prompt = worker_tools.prompts()[3]
     Driver(runner.answer, max_num_seqs=6, num_blocks=96, block_size=4).run(
         [Request(1, prompt, max_tokens=6)]

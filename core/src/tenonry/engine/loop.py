@@ -65,7 +65,7 @@ class EngineLoop:
         self._failure: str | None = None
         self._stop_at: float | None = None  # the end of the drain, once STOP_SIGNAL has come
         config = EngineConfig.model_validate_json(spec.config_text)
-        if metadata.epoch > 1:
+        if metadata.epoch > 1 and spec.engine_index < FIRST_STANDBY:
             name_process(config, spec.engine_index, metadata.epoch)
         self.config = config.replaced(
             data_parallel_size=metadata.data_parallel_size, expert_rendezvous=metadata.rendezvous

@@ -155,11 +155,11 @@ class Handshake:
             )
         where = f"node {hello.node} (engine {engine.index})"
         compared = (
-            (self._versions, hello.versions, "missing", "install the same version on both"),
-            (self._plugins, hello.plugins, "none", "give both nodes the same flags"),
+            (self._versions, hello.versions, {}, "missing", "install the same version on both"),
+            (self._plugins, hello.plugins, hello.plugins, "none", "give both nodes the same flags"),
         )
-        for here, there, absent, advice in compared:
-            for name in sorted({*here, *there}):
+        for here, there, more, absent, advice in compared:
+            for name in sorted({*here, *more}):
                 ours, theirs = here.get(name, absent), there.get(name, absent)
                 if ours != theirs:
                     raise LaunchError(f"{where} has {name} {theirs}, this one has {ours}; {advice}")
