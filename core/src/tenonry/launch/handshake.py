@@ -155,7 +155,13 @@ class Handshake:
             )
         where = f"node {hello.node} (engine {engine.index})"
         compared = (
-            (self._versions, hello.versions, {}, "missing", "install the same version on both"),
+            (
+                self._versions,
+                hello.versions,
+                self._versions,
+                "missing",
+                "install the same version on both",
+            ),
             (self._plugins, hello.plugins, hello.plugins, "none", "give both nodes the same flags"),
         )
         for here, there, more, absent, advice in compared:
