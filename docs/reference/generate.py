@@ -450,7 +450,7 @@ def public_modules() -> list[Any]:
 
 
 def _public_names(module: Any) -> list[str]:
-    """What it offers: `__all__`, or all that it defines at its top level."""
+    """Public names of a module: `__all__`, or all names defined at its top level."""
     if own := getattr(module, "__all__", None):
         return sorted(own)
     names: list[str] = []

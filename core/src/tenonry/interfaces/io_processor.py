@@ -55,7 +55,7 @@ FORMS = "a text, a list of token ids, {'prompt': text} or {'prompt_token_ids': i
 
 
 def read_prompt(prompt: object) -> Prompt:
-    """What a caller passes, in any of its `FORMS`. Raises RequestError for anything else."""
+    """Return the prompt of a caller, given in one of `FORMS`. Raises RequestError for anything else."""
     match prompt:
         case TextPrompt() | OtherPrompt():
             return prompt

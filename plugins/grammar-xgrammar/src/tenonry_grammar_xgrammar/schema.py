@@ -158,7 +158,7 @@ def _open(leaf: Object, part: Part) -> Schema:
 
 
 def _unserved(leaf: Object, what: str, *keywords: str) -> GrammarError:
-    """What xgrammar does not enforce, with the keyword's place."""
+    """Error for a keyword that xgrammar does not enforce, with its place in the schema."""
     path, keyword = leaf.source(*keywords)
     return GrammarError(
         f"xgrammar does not enforce {what}; leave it out, {ELSEWHERE}",
