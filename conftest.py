@@ -16,9 +16,13 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# How long an example takes says something about the machine, which may be busy, and nothing about the code.
+# How long an example takes says something about the machine, which may be busy, and nothing about the code. A change is
+# judged by examples that are the same in each run; `TENONRY_EXPLORE=1`, as `dev.py test --all` sets it, tries others.
 hypothesis.settings.register_profile(
-    "tenonry", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "tenonry",
+    deadline=None,
+    derandomize=not os.environ.get("TENONRY_EXPLORE"),
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("tenonry")
 

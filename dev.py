@@ -437,6 +437,8 @@ def test(words: list[str]) -> int:
         become(PYTHON, "-m", "pytest", "-q", "-m", UNIT, UNIT_EFFORT, *named, env=test_env())
     if words not in ([], ["--all"]):
         become(PYTHON, "-m", "pytest", *words, env=test_env())
+    if words:
+        os.environ["TENONRY_EXPLORE"] = "1"  # hypothesis draws other examples than the last time
     env = test_env()
     if not list(ROOT.glob(LAST_COMPILED)):
         env["TESTERS_HEAD_START_S"] = str(HEAD_START_S)

@@ -101,15 +101,22 @@ def test_embeddings_with_the_official_client(encoder):
     assert np.abs(np.array(by_ids["data"][1]["embedding"]) - wanted[1]).max() < TOLERANCE
 
 
+def vectors(answer) -> list[list[float]]:
+    return [each["embedding"] for each in answer["data"]]
+
+
+def distance(some, others) -> float:
+    """Largest difference between numbers of two arrays; requests in other batches are summed in another order."""
+    return np.abs(np.array(some) - np.array(others)).max()
+
+
 def test_many_inputs_come_back_in_order_from_two_engines(encoder):
     folder, server = encoder
     texts = [" ".join(["cat", "dog", "red"][place % 3 :] * (1 + place % 7)) for place in range(300)]
     wanted = reference(folder, "bert", texts)
     status, answer = post(server, "/v1/embeddings", input=texts)
     assert status == 200
-    assert (
-        np.abs(np.array([each["embedding"] for each in answer["data"]]) - wanted).max() < TOLERANCE
-    )
+    assert distance(vectors(answer), wanted) < TOLERANCE
 
 
 def test_long_inputs_are_cut_where_that_is_asked(encoder):
@@ -123,7 +130,8 @@ def test_long_inputs_are_cut_where_that_is_asked(encoder):
     status, answer = post(
         server, "/v1/embeddings", input=[long, TEXTS[0]], truncate_prompt_tokens=10
     )
-    assert (status, answer["data"], answer["usage"]) == (200, wanted["data"], wanted["usage"])
+    assert (status, answer["usage"]) == (200, wanted["usage"])
+    assert distance(vectors(answer), vectors(wanted)) < TOLERANCE
     ranked = post(server, "/rerank", query="a", documents=[long], truncate_prompt_tokens=-1)
     assert ranked[0] == 200
 
@@ -135,10 +143,10 @@ def test_pooling_gives_the_vectors(encoder, task):
     status, answer = post(server, "/pooling", input=TEXTS, **task)
     assert status == 200
     assert answer["usage"] == wanted["usage"]
-    assert answer["data"] == [
-        {"object": "pooling", "index": each["index"], "data": each["embedding"]}
-        for each in wanted["data"]
+    assert [(each["object"], each["index"]) for each in answer["data"]] == [
+        ("pooling", each["index"]) for each in wanted["data"]
     ]
+    assert distance([each["data"] for each in answer["data"]], vectors(wanted)) < TOLERANCE
     status, answer = post(server, "/pooling", input=TEXTS, task="token_embed")
     assert (status, answer["error"]["code"]) == (400, "unsupported_task")
     assert "this model serves embed" in answer["error"]["message"]
@@ -160,7 +168,9 @@ def test_vectors_rerank_by_their_cosine(encoder):
     for each in answer["results"]:
         assert abs(each["relevance_score"] - cosines[each["index"]]) < TOLERANCE
     again = post(server, "/v2/rerank", query=TEXTS[0], documents=TEXTS[1:], top_n=2)
-    assert again[1]["results"] == answer["results"]
+    for one, other in zip(again[1]["results"], answer["results"], strict=True):
+        assert (one["index"], one["document"]) == (other["index"], other["document"])
+        assert abs(one["relevance_score"] - other["relevance_score"]) < TOLERANCE  # batches differ
 
 
 def test_a_cross_encoder_scores_pairs(cross_encoder):

@@ -49,9 +49,19 @@ def compare(wide: Drawer, narrow: Drawer, schema, draws: int = DRAWS) -> int:
         if found.is_complete:
             complete += 1
             assert not list(judged(validator, found.text))
-            compact = json.dumps(json.loads(found.text), ensure_ascii=False, separators=(",", ":"))
-            assert wide.accepts(every, compact), compact
+            compact = respaced(found.text)
+            assert compact is None or wide.accepts(every, compact), compact
     return complete
+
+
+def respaced(text: str) -> str | None:
+    """`text`, a JSON value, without white space; None if a number of it, as 1e999, is too large for Python."""
+    try:
+        return json.dumps(
+            json.loads(text), ensure_ascii=False, allow_nan=False, separators=(",", ":")
+        )
+    except ValueError:
+        return None
 
 
 @pytest.mark.parametrize("name", SAMPLES)
