@@ -148,6 +148,16 @@ def test_photos_are_upright(kind, orientation):
     assert np.array_equal(np.asarray(decode(data, MOST)), np.asarray(load_image(opened(data))))
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize(
+    "exif", [b"garbage", b"II*\0\x08\0\0\0\x05\0\x12\x01\x03\0", b"Exif\0\0MM\0*\xff\xff\xff\xff"]
+)
+def test_photos_with_damaged_exif_data_stand_as_they_are(kind, exif):
+    data = file_of(picture(), kind, exif=exif)
+    without = file_of(picture(), kind)
+    assert np.array_equal(np.asarray(decode(data, MOST)), np.asarray(decode(without, MOST)))
+
+
 def test_a_reduced_picture_keeps_its_shape_and_a_small_one_its_size():
     assert decode(file_of(picture(100, 50)), MOST, 20).size == (10, 20)
     assert decode(file_of(picture(10, 5)), MOST, 20).size == (5, 10)
@@ -169,6 +179,9 @@ def bomb(width, height) -> bytes:
         (file_of(picture(), "TIFF"), "it is TIFF; send one of PNG, JPEG"),
         (file_of(picture(), "AVIF"), "it is AVIF; send one of"),
         (file_of(picture(), "ICO"), "it is ICO; send one of"),
+        (png(2, 8, [0] * 3, chunk(b"tEXt", b"k\0v")[:-1] + b"\0"), "PNG data are damaged"),
+        (png(2, 8, [0] * 3, chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(3 << 20)))), "PNG data"),
+        (b"RIFF\0\0\0\0WAVEfmt ", "it is none of PNG"),
         (b"%PDF-1.7", "it is PDF; send one of"),
         (b'<svg xmlns="http://www.w3.org/2000/svg"/>', "it is SVG; send one of"),
         (b'<?xml version="1.0"?>\n<!-- x --><SVG/>', "it is SVG; send one of"),

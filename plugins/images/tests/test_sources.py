@@ -31,6 +31,7 @@ def encoded(data: bytes) -> str:
         ("data:image/png;base64,%2B%2Fs=", b"\xfb\xfb"),
         ("data:image/png;base64,+/s=", b"\xfb\xfb"),
         ("data:image/png;base64,AGFiYw", b"\x00abc"),
+        (" \ndata:image/png;base64, AGFiYw==\n", b"\x00abc"),
     ],
 )
 def test_a_data_url_gives_its_bytes(url, data):

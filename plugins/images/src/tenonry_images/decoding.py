@@ -12,7 +12,14 @@ from typing import Any
 
 import numpy as np
 
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+# Formats that are decoded, and how their files begin.
+FORMATS = {
+    "PNG": (b"\x89PNG\r\n\x1a\n",),
+    "JPEG": (b"\xff\xd8\xff",),
+    "WEBP": (b"RIFF",),
+    "GIF": (b"GIF8",),
+    "BMP": (b"BM",),
+}
 MAX_RATIO = 200  # of the longer edge to the shorter one
 WHITE = (255, 255, 255, 255)
 # Beginnings of files that are images and are not decoded here, for the error.
@@ -43,7 +50,7 @@ def decode(data: bytes | memoryview, max_pixels: int, max_edge: int = 0) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            picture = Image.open(io.BytesIO(data), formats=FORMATS)
+            picture = Image.open(io.BytesIO(data), formats=list(FORMATS))
         except Exception:  # noqa: BLE001 - any class, and texts that may hold addresses
             raise BadImage(_not_read(bytes(data[:HEAD_BYTES]))) from None
         _check_size(picture.size, max_pixels)
@@ -58,6 +65,9 @@ def decode(data: bytes | memoryview, max_pixels: int, max_edge: int = 0) -> Any:
 
 def _not_read(head: bytes) -> str:
     known = ", ".join(FORMATS)
+    for name, beginnings in FORMATS.items():
+        if head.startswith(beginnings) and (name != "WEBP" or head[8:12] == b"WEBP"):
+            return f"its {name} data are damaged"
     for name, beginnings in OTHERS.items():
         if any(_begins(name, head, beginning) for beginning in beginnings):
             return f"it is {name}; send one of {known}"
@@ -83,15 +93,20 @@ def _check_size(size: tuple[int, int], max_pixels: int) -> None:
 
 
 def _upright(picture: Any) -> Any:
+    """The picture as its EXIF data turn it; as it stands where these cannot be read."""
     from PIL import ImageOps
 
+    picture.load()
+    try:
+        picture.getexif()
+    except Exception:  # noqa: BLE001 - any class; the pixels are as good as without them
+        return picture
     return ImageOps.exif_transpose(picture)
 
 
 def _rgb(picture: Any) -> Any:
     from PIL import Image
 
-    picture.load()
     if picture.mode.startswith("I"):
         return _from_16_bits(picture)
     hidden = picture.info.get("transparency")

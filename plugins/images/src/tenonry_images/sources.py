@@ -57,6 +57,7 @@ class ImageSources:
 
     def read(self, url: str, param: str) -> bytes:
         """The bytes behind a URL. Raises RequestError that names `param`, the value and the bound."""
+        url = url.strip()  # as browsers do
         scheme = url.partition(":")[0].lower()
         if scheme == "data":
             return self._of_data(url, param)
