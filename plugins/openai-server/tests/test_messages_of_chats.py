@@ -143,3 +143,18 @@ def test_image_without_address_is_refused(api, url, wrap):
 def test_image_stays_a_part(api):
     (message,) = seen(api, {"role": "user", "content": [IMAGE, {"type": "text", "text": "?"}]})
     assert message["content"] == [IMAGE, {"type": "text", "text": "?"}]
+
+
+@pytest.mark.parametrize("name", ["prefix", "partial"])
+def test_last_answer_with_a_prefix_is_continued(api, name):
+    """The names of other servers for `continue_final_message`; an earlier answer, and `false`, continue nothing."""
+    begun = {"role": "assistant", "content": "The answer", name: True}
+    for messages, is_continued in [
+        ([begun], True),
+        ([begun, USER], False),
+        ([begun | {name: False}], False),
+    ]:
+        seen(api, *messages)
+        options = api.engine.io_processor.seen[1]
+        assert options["continue_final_message"] is is_continued
+        assert options["add_generation_prompt"] is not is_continued

@@ -191,6 +191,9 @@ class Message(BaseModel):
     thinking: str | None = None
     refusal: str | None = None
     function_call: Function | None = None
+    # Names of Mistral and DeepSeek, and of Moonshot and Qwen, for an answer's beginning.
+    prefix: bool | None = None
+    partial: bool | None = None
 
     @field_validator("content", mode="before")
     @classmethod
@@ -217,6 +220,11 @@ class Message(BaseModel):
     def _may_be_empty(self) -> bool:
         """Answers, and results of functions that return nothing."""
         return self.role in {"assistant", *RESULTS} or bool(self.tool_calls)
+
+    @property
+    def begins_answer(self) -> bool:
+        """True if the answer continues this message, given that it is the last one."""
+        return self.role == "assistant" and bool(self.prefix or self.partial)
 
     @property
     def has_images(self) -> bool:

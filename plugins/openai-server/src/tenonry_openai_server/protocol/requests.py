@@ -119,12 +119,6 @@ class ChatPrompt(BaseModel):
     )
 
     @property
-    def generation_prompt(self) -> bool:
-        """True if the template adds the start of an answer; False by default if the last message is continued."""
-        given = self.add_generation_prompt
-        return not self.continue_final_message if given is None else given
-
-    @property
     def functions(self) -> list[ToolFunction]:
         """The tools that a model can call here."""
         return [tool.served for tool in self.tools or () if tool.served is not None]

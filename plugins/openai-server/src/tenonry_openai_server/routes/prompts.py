@@ -43,12 +43,14 @@ async def render(
     tools = [tool.for_template() for tool in options.shown_tools]
     with_tools: dict[str, Any] = {"tools": tools} if tools else {}
     values = options.template_values
+    is_continued = bool(options.continue_final_message) or messages[-1].begins_answer
+    opens_answer = options.add_generation_prompt
     prompt = await off_loop(
         size,
         lambda: io_processor.render_chat(
             chat,
-            add_generation_prompt=options.generation_prompt,
-            continue_final_message=bool(options.continue_final_message),
+            add_generation_prompt=not is_continued if opens_answer is None else opens_answer,
+            continue_final_message=is_continued,
             chat_template_kwargs=values,
             **with_tools,
         ),
