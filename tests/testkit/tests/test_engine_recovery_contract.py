@@ -146,6 +146,13 @@ class Tries(Resumes):
         raise RuntimeError("no trial")
 
 
+class Keeps(Resumes):
+    caught_by = "test_held_requests_are_sent_once_when_an_engine_is_admitted_or_given_up"
+
+    def hold(self, requests):
+        """Nothing is sent."""
+
+
 class Partial(Resumes):
     caught_by = "test_other_configurations_are_whole_ones"
 
@@ -172,7 +179,7 @@ class EndsOnce(Resumes):
 
 BROKEN = [
     Undecided, Blocks, Forgets, LeavesAndSends, SendsTwice, TakesOthers, FailsAndSends, Repeats, Revives, Invents,
-    MovesAnywhere, Tries, Partial, Fixed, EndsOnce,
+    MovesAnywhere, Tries, Keeps, Partial, Fixed, EndsOnce,
 ]  # fmt: skip
 
 

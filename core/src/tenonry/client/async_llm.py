@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-import weakref
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from tenonry.client.stream import Stream
     from tenonry.config import EngineConfig
     from tenonry.info import EngineInfo
-    from tenonry.interfaces.call_set import CallSet, FrontEndHalf
     from tenonry.interfaces.stat_logger import StatLogger
 
 
@@ -50,7 +48,6 @@ class AsyncLLM(Delegations):
     ) -> None:
         """`engines`: start none; use these, which bring their stat loggers."""
         from tenonry.client.admission import Admission
-        from tenonry.client.call_sets import CallSets
         from tenonry.client.engine_calls import EngineCalls
         from tenonry.client.engine_listener import EngineListener
         from tenonry.client.engines import OwnedEngines
@@ -78,17 +75,17 @@ class AsyncLLM(Delegations):
             )
             self._admission = Admission(config, self._outputs, engines)
             self._handler = OutputHandler(engines, self._outputs, self._admission)
-            self._calls = EngineCalls(self._client, self._handler)
-            self.calls = CallSets(config, engines.plan, self._front_end_half)
             self._events = EngineListener(
+                self,
                 config,
                 engines,
                 self._outputs,
                 self._handler,
                 self._admission,
-                self.calls,
                 self.io_processor,
             )
+            self.calls = self._events.calls
+            self._calls = EngineCalls(self._client, self._handler, self._events.recovery)
             built.callback(self._events.recovery.shutdown)
             engines.start(self._events)
             self._inputs = InputProcessor(
@@ -102,14 +99,6 @@ class AsyncLLM(Delegations):
             )
             built.pop_all()
         self._closed = False
-
-    def _front_end_half(self, name: str, call_set: CallSet, divergence: set[str]) -> FrontEndHalf:
-        from tenonry.client.engine_calls import EngineCalls
-        from tenonry.interfaces.call_set import FrontEnd
-
-        calls = EngineCalls(self._client, self._handler, f"{name}.")
-        front_end = FrontEnd(weakref.proxy(self), calls, self.submit, divergence)
-        return call_set.front_end_half(front_end)
 
     @classmethod
     def from_config(cls, config: EngineConfig, **options: Any) -> AsyncLLM:
@@ -184,7 +173,7 @@ class AsyncLLM(Delegations):
             self._outputs.abort([request_id])
             return stream
         try:
-            self._client.send_requests(engine, requests)
+            self._events.send_to(engine, requests)
         except Exception as error:
             self._events.fail([request.handle for request in requests], error)
             raise

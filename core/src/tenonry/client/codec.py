@@ -1,19 +1,37 @@
-"""The request codec of one front end: a fault of it is named, and fails one request. Front end."""
+"""An engine as a front end sees it, and the request codec: a fault of it is named, and fails one request. Front end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tenonry.client.engine_link import EngineLink
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, TenonryError
+from tenonry.interfaces.launcher import Death
 from tenonry.interfaces.plugin import PluginContext
 from tenonry.interfaces.request_codec import RequestCodec
-from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput
+from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, EngineFacts, FinishedOutput
 from tenonry.outputs import FinishReason
 from tenonry.plugin.manager import build_plugin
 from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.serial import Frame
+from tenonry.transport.sockets import port_identity
+
+
+class EngineLink:
+    """One engine as this front end sees it.
+
+    `requests`: those that run there, by handle. `dead`: how it ended, if it has.
+    """
+
+    __slots__ = ("dead", "epoch", "identity", "index", "requests")
+
+    def __init__(self, facts: EngineFacts) -> None:
+        self.index = facts.index
+        self.epoch = facts.epoch
+        self.identity = port_identity(facts.index, facts.epoch)
+        self.requests: dict[int, EngineCoreRequest] = {}
+        self.dead: Death | None = None
+
 
 Send = Callable[[EngineLink, EngineCoreRequest], None]
 

@@ -15,13 +15,12 @@ from typing import Any
 
 import zmq
 
-from tenonry.client.codec import EngineCodec
-from tenonry.client.engine_link import EngineLink
+from tenonry.client.codec import EngineCodec, EngineLink
 from tenonry.client.ports import EnginePorts
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError, WireError
 from tenonry.interfaces.coordination import RequestRouter
-from tenonry.interfaces.launcher import FIRST_STANDBY, Death
+from tenonry.interfaces.launcher import Death
 from tenonry.messages import (
     ADD_HEADER,
     CoordinatorFacts,
@@ -70,10 +69,9 @@ class CoreClient:
         self.newcomers: dict[int, EngineLink] = {}
         self.recovers = recovers
         self.awaited: set[int] = set()
-        self._parked: dict[int, EngineCoreRequest] = {}  # by handle
         self._config = config
         self._plan = plan
-        self._calls: dict[tuple[EngineLink, int], asyncio.Future[Any]] = {}  # by number
+        self._calls: dict[int, tuple[EngineLink, asyncio.Future[Any]]] = {}  # by number
         self._call_ids = itertools.count(1)
         self.codec = EngineCodec(config, plan)
         self._encoder = Encoder()
@@ -177,31 +175,13 @@ class CoreClient:
         return len(self.engines[index].requests)
 
     # ------------------------------------------------------------------ to the engines
-    def add_requests(self, requests: Sequence[EngineCoreRequest]) -> None:
+    def send_requests(self, index: int, requests: Sequence[EngineCoreRequest]) -> None:
         """Send the completions of one request, all to one engine, which shares their prompt.
 
-        Raises as `choose` and `send_requests`.
+        Raises EngineDeadError, or RequestError for a field that no message can carry.
         """
-        self.send_requests(self.choose(requests[0]), requests)
-
-    def send_requests(self, index: int | None, requests: Sequence[EngineCoreRequest]) -> None:
-        """The same for one engine; without one they wait for it. Raises EngineDeadError, or RequestError for a field
-        that no message can carry.
-        """
-        if index is None:
-            self._parked |= {request.handle: request for request in requests}
-            return
         for request in requests:
             self._add(self.engines[index], request)
-
-    def take_parked(self) -> list[list[EngineCoreRequest]]:
-        """The requests that wait for an engine, in order of arrival; completions of one request together."""
-        parked = sorted(self._parked.items())
-        self._parked = {}
-        together: dict[str, list[EngineCoreRequest]] = {}
-        for _, request in parked:
-            together.setdefault(request.request_id, []).append(request)
-        return list(together.values())
 
     def _add(self, link: EngineLink, request: EngineCoreRequest) -> None:
         tag = self._router.tag if self._router else 0
@@ -252,8 +232,6 @@ class CoreClient:
 
     def abort_requests(self, handles: Sequence[int]) -> None:
         """End requests in their engines; a dead engine has ended them already."""
-        for handle in handles:
-            self._parked.pop(handle, None)
         for link in self.engines.values():
             theirs = [handle for handle in handles if link.requests.pop(handle, None)]
             if theirs:
@@ -271,7 +249,8 @@ class CoreClient:
         """
         if missing := self.awaited - self.engines.keys() - self.newcomers.keys():
             raise EngineDeadError(f"engines {sorted(missing)} died and are being started again")
-        links = [link for link in self.links if link.index < FIRST_STANDBY]
+        places = self.engines.keys() | self.awaited
+        links = [link for link in self.links if link.index in places]
         calls = [self.call_link(link, method, *args, **kwargs) for link in links]
         return await asyncio.gather(*calls)
 
@@ -288,17 +267,17 @@ class CoreClient:
             raise EngineDeadError(f"engine {link.index} is gone")
         call_id = next(self._call_ids)
         future = asyncio.get_running_loop().create_future()
-        self._calls[link, call_id] = future
+        self._calls[call_id] = link, future
         try:
             frames = self._encoder.encode(UtilityCall(call_id, method, list(args), kwargs))
             self._send(link, RequestType.UTILITY, *frames)
             return await future
         finally:
-            del self._calls[link, call_id]
+            del self._calls[call_id]
 
     def has_calls(self, index: int) -> bool:
         """True while a call waits for this engine."""
-        return any(link.index == index for link, _ in self._calls)
+        return any(link.index == index for link, _ in self._calls.values())
 
     def check_alive(self) -> None:
         """Raises EngineDeadError if no request can be served."""
@@ -339,28 +318,25 @@ class CoreClient:
             logger.warning("dropped a frame on the output socket: %s", error)
             return None
         link = self.engines.get(outputs.engine_index)
+        is_newcomer = link is None or outputs.epoch != link.epoch
+        if is_newcomer:
+            link = self.newcomers.get(outputs.engine_index)
         if link is None or outputs.epoch != link.epoch:
-            self._hear_newcomer(outputs)
+            self.frames_dropped += 1
+            return None
+        if outputs.utility is not None:
+            self._answer(outputs.utility)
+        if is_newcomer:  # it has no requests
             return None
         if outputs.finished:
             self.codec.ended(link, outputs, self._add)
-        if outputs.utility is not None:
-            self._answer(link, outputs.utility)
         if outputs.dead:
             self.faults[outputs.blamed] += 1
             self.on_death(link.index, Death(f"engine {link.index} stopped: {outputs.dead}"))
         return outputs
 
-    def _hear_newcomer(self, outputs: EngineCoreOutputs) -> None:
-        """It has no requests yet."""
-        link = self.newcomers.get(outputs.engine_index)
-        if link is None or outputs.epoch != link.epoch:
-            self.frames_dropped += 1
-        elif outputs.utility is not None:
-            self._answer(link, outputs.utility)
-
-    def _answer(self, link: EngineLink, result: UtilityResult) -> None:
-        future = self._calls.get((link, result.call_id))
+    def _answer(self, result: UtilityResult) -> None:
+        _, future = self._calls.get(result.call_id, (None, None))
         if future is None or future.done():
             return
         if result.failure is not None:
@@ -370,7 +346,7 @@ class CoreClient:
 
     def fail_calls(self, error: Exception, engine: EngineLink | None = None) -> None:
         """Every call that waits for this engine, or for any, raises."""
-        for (link, _), future in self._calls.items():
+        for link, future in self._calls.values():
             if engine in {None, link} and not future.done():
                 future.set_exception(error)
 

@@ -8,7 +8,7 @@ from typing import Any
 from tenonry.client.core_client import CoreClient
 from tenonry.client.output_handler import OutputHandler
 from tenonry.errors import EngineDeadError, EngineGenerateError
-from tenonry.interfaces.launcher import FIRST_STANDBY, Death
+from tenonry.interfaces.recovery import EngineRecovery
 
 # An engine answers between two steps, and a long prompt on a CPU takes seconds.
 HEALTH_TIMEOUT_S = 30.0
@@ -21,9 +21,12 @@ class EngineCalls:
     EngineDeadError.
     """
 
-    def __init__(self, client: CoreClient, handler: OutputHandler, prefix: str = "") -> None:
+    def __init__(
+        self, client: CoreClient, handler: OutputHandler, recovery: EngineRecovery, prefix: str = ""
+    ) -> None:
         self._client = client
         self._handler = handler
+        self._recovery = recovery
         self._prefix = prefix
         self._health: asyncio.Future[list[None]] | None = None  # the question that is open
 
@@ -34,16 +37,9 @@ class EngineCalls:
         return await self._client.call(self._prefix + method, *args, **kwargs)
 
     async def change(self, method: str, *args: Any) -> list[Any]:
-        """As `call`; then standby engines follow. One that fails is lost, and the caller does not notice."""
+        """As `call`, for a lasting change of state, of which the recovery is notified."""
         answers = await self.call(method, *args)
-        for index in list(self._client.newcomers):
-            if index >= FIRST_STANDBY:
-                try:
-                    await self.call_engine(index, method, *args)
-                except EngineGenerateError as error:
-                    self._client.on_death(index, Death(f"it could not follow '{method}': {error}"))
-                except EngineDeadError:  # another one is started
-                    pass
+        await self._recovery.on_call(self._prefix + method, args)
         return answers
 
     async def call_engine(self, index: int, method: str, *args: Any) -> Any:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from tenonry.client.admission import Admission
 from tenonry.client.call_sets import CallSets
-from tenonry.client.engine_link import EngineLink
+from tenonry.client.codec import EngineLink
+from tenonry.client.engine_calls import EngineCalls
 from tenonry.client.engines import Engines
 from tenonry.client.output_handler import OutputHandler
 from tenonry.client.output_processor import OutputProcessor
 from tenonry.client.stream import Completion
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError
+from tenonry.interfaces.call_set import CallSet, FrontEnd, FrontEndHalf
 from tenonry.interfaces.io_processor import IOProcessor
 from tenonry.interfaces.launcher import Death
 from tenonry.interfaces.recovery import EngineEvents, EngineRecovery, RecoveryContext
@@ -33,25 +36,30 @@ class EngineListener(EngineEvents):
 
     def __init__(
         self,
+        llm: Any,
         config: EngineConfig,
         engines: Engines,
         outputs: OutputProcessor,
         handler: OutputHandler,
         admission: Admission,
-        calls: CallSets,
         io_processor: IOProcessor | None,
     ) -> None:
+        self._llm = weakref.proxy(llm)
         self._client = engines.client
         self._stats = engines.stats
         self._outputs = outputs
         self._handler = handler
         self._admission = admission
-        self._calls = calls
         self._io_processor = io_processor
         context = RecoveryContext(config, engines=engines, events=self, streams=self)
         self.lock = context.lock
         self.recovery: EngineRecovery = build_plugin(engines.plan.get("engine_recovery"), context)
         handler.post(0.0, self.recovery.listen)
+        self.calls = CallSets(config, engines.plan, self._front_end_half)
+
+    def _front_end_half(self, name: str, call_set: CallSet, divergence: set[str]) -> FrontEndHalf:
+        calls = EngineCalls(self._client, self._handler, self.recovery, f"{name}.")
+        return call_set.front_end_half(FrontEnd(self._llm, calls, self._stats.submit, divergence))
 
     # ------------------------------------------------------------------ deaths
     def on_death(self, index: int, death: Death) -> None:
@@ -99,12 +107,11 @@ class EngineListener(EngineEvents):
             client.dead = reason
             self._handler.stop(EngineDeadError(f"the engine died: {reason}"))
         if client.dead is None:
-            self._send_parked()
             self.recovery.on_given_up(index, reason)
 
     # ------------------------------------------------------------------ newcomers
     async def on_join(self, fleet: Any, indexes: Sequence[int]) -> None:
-        await self._calls.on_join(indexes)
+        await self.calls.on_join(indexes)
 
     def on_switch(self, indexes: Sequence[int], coordinator: CoordinatorFacts | None) -> None:
         self._client.abort_requests(self._handler.settle())
@@ -121,11 +128,7 @@ class EngineListener(EngineEvents):
             link = self._client.engines.get(index)
             if link is not None and not link.dead:
                 self._client.awaited.discard(index)
-        self._send_parked()
-
-    def _send_parked(self) -> None:
-        for requests in self._client.take_parked():
-            self.send(requests)
+        self.recovery.on_admitted(indexes)
 
     # ------------------------------------------------------------------ facts
     def on_change(self, config: EngineConfig) -> None:
@@ -141,7 +144,7 @@ class EngineListener(EngineEvents):
         self._client.codec.forget()
 
     async def divergence(self) -> Collection[str]:
-        return self._calls.divergence
+        return self.calls.divergence
 
     # ------------------------------------------------------------------ open requests, for the recovery
     def completion(self, handle: int) -> Completion | None:
@@ -152,9 +155,16 @@ class EngineListener(EngineEvents):
 
     def send(self, requests: Sequence[EngineCoreRequest]) -> None:
         try:
-            self._client.add_requests(requests)
+            self.send_to(self._client.choose(requests[0]), requests)
         except (EngineDeadError, EngineGenerateError, RequestError) as error:
             self.fail([request.handle for request in requests], error)
+
+    def send_to(self, index: int | None, requests: Sequence[EngineCoreRequest]) -> None:
+        """As `CoreClient.send_requests`; without an engine the recovery keeps them."""
+        if index is None:
+            self.recovery.hold(requests)
+        else:
+            self._client.send_requests(index, requests)
 
     def fail(self, handles: Iterable[int], error: Exception) -> None:
         ended = list(handles)

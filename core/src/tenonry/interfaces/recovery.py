@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
 from tenonry.config import EngineConfig
-from tenonry.errors import Unsupported
+from tenonry.errors import EngineDeadError, Unsupported
 from tenonry.info import ModelInfo
 from tenonry.interfaces.launcher import Death
 from tenonry.interfaces.plugin import Plugin, PluginContext
@@ -160,7 +160,7 @@ class EngineRecovery(Plugin[RecoveryContext]):
     Contract:
     - No method but the coroutines waits; an exception of `on_death` or `on_moved` ends the streams they are about.
     - A class that `restarts` calls, for each dead engine, either `on_started` and `on_admitted` or `on_given_up` of
-      the listener; until then new requests wait.
+      the listener; until then it holds new requests that no other engine can serve.
 
     The base class is the kernel's own answer: the streams of a dead engine end with EngineDeadError.
     """
@@ -193,8 +193,20 @@ class EngineRecovery(Plugin[RecoveryContext]):
     async def on_started(self, indexes: Sequence[int]) -> None:
         """These engines were restarted, and get no new requests until this returns."""
 
+    def hold(self, requests: Sequence[EngineCoreRequest]) -> None:
+        """Keep the completions of one request until an engine that is awaited is admitted or given up, and then send
+        those that are still open. Raises EngineDeadError.
+        """
+        raise EngineDeadError("no engine takes requests until one that died has restarted")
+
+    def on_admitted(self, indexes: Sequence[int]) -> None:
+        """New requests may go to these engines."""
+
     def on_given_up(self, index: int, reason: str) -> None:
         """This engine is not restarted."""
+
+    async def on_call(self, method: str, args: Sequence[Any]) -> None:
+        """A call changed all engines that serve for good; others may have to follow."""
 
     def on_change(self, config: EngineConfig) -> None:
         """The engines run with this configuration."""

@@ -84,7 +84,18 @@ class ResumeStreams(EngineRecovery):
     async def on_started(self, indexes: Sequence[int]) -> None:
         await self.streams.try_suspects(indexes)
 
+    def hold(self, requests: Sequence[EngineCoreRequest]) -> None:
+        self.streams.hold(requests)
+
+    def on_admitted(self, indexes: Sequence[int]) -> None:
+        self.streams.release()
+
+    async def on_call(self, method: str, args: Sequence[Any]) -> None:
+        if self.owner is not None:
+            await self.owner.standbys.follow(method, args)
+
     def on_given_up(self, index: int, reason: str) -> None:
+        self.streams.release()
         if not self._client.awaited:
             self.streams.fail_suspects(reason)
 

@@ -7,10 +7,11 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from tenonry.config import EngineConfig
-from tenonry.errors import ConfigError, LaunchError
+from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, LaunchError
 from tenonry.info import ModelInfo
 from tenonry.interfaces.launcher import FIRST_STANDBY, Death, Launcher, engine_name
 from tenonry.launch.fleet import EngineFleet
@@ -137,6 +138,17 @@ class Standbys:
         for index in list(self._ready):
             await self._drop(index)
         self.fill()
+
+    async def follow(self, method: str, args: Sequence[Any]) -> None:
+        """Call a method that changed the engines; a standby that fails is lost, and the caller does not notice."""
+        client = self._owner.client
+        for index in [each for each in client.newcomers if each >= FIRST_STANDBY]:
+            try:
+                await client.call_engine(index, method, *args)
+            except EngineGenerateError as error:
+                client.on_death(index, Death(f"it could not follow '{method}': {error}"))
+            except EngineDeadError:  # another one is started
+                pass
 
     # ------------------------------------------------------------------ their ends
     def lost(self, index: int, death: Death) -> None:

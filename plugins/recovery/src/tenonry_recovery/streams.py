@@ -41,8 +41,23 @@ class StreamRecovery:
         self.suspects = Suspects(max_num_seqs)
         self._to_try: dict[str, list[EngineCoreRequest]] = {}  # suspects, by request id
         self._on_trial = ""  # the id of the request
+        self._held: list[
+            Sequence[EngineCoreRequest]
+        ] = []  # the completions of one request together
 
     # ------------------------------------------------------------------ requests
+    def hold(self, requests: Sequence[EngineCoreRequest]) -> None:
+        """Keep the completions of one request until `release`."""
+        self._held.append(requests)
+
+    def release(self) -> None:
+        """Send the requests that are held and have not ended, in order of arrival; they may be held again."""
+        held = sorted(self._held, key=lambda requests: requests[0].handle)
+        self._held = []
+        for requests in held:
+            if still_open := [each for each in requests if self._completion(each)]:
+                self._streams.send(still_open)
+
     def fail_suspects(self, reason: str) -> None:
         """No engine is awaited in which they could be tried."""
         for request_id, requests in self._to_try.items():

@@ -294,6 +294,33 @@ class EngineRecoveryContract:
 
         self._run(main())
 
+    def test_held_requests_are_sent_once_when_an_engine_is_admitted_or_given_up(self) -> None:
+        """Those that ended meanwhile are not; one that cannot hold any refuses with EngineDeadError."""
+        for event in ("on_admitted", "on_given_up"):
+            front_end = self.front_end()
+            late = [[request(handle)] for handle in (12, 11, 13)]
+            for (each,) in late:
+                front_end.streams.open[each.handle] = FakeStream(each)
+            self._run(self._hold(front_end, late, event))
+
+    async def _hold(
+        self, front_end: FrontEnd, late: Sequence[Sequence[EngineCoreRequest]], event: str
+    ) -> None:
+        try:
+            for requests in late:
+                front_end.recovery.hold(requests)
+        except EngineDeadError:
+            return
+        assert not front_end.client.sent, "sent before an engine is there"
+        del front_end.streams.open[13]
+        front_end.client.awaited.discard(0)
+        for _ in range(2):
+            if event == "on_admitted":
+                front_end.recovery.on_admitted([0])
+            else:
+                front_end.recovery.on_given_up(0, "it died too often")
+        assert [each.handle for each in front_end.client.sent] == [11, 12]
+
     def test_other_configurations_are_whole_ones(self) -> None:
         """They are checked before the first start."""
         made = self.front_end()
