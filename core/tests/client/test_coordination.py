@@ -18,7 +18,9 @@ from pathlib import Path
 
 import zmq
 
-from tenonry.interfaces.coordination import Coordination, EngineCompanion, RequestRouter
+from tenonry.interfaces.coordination import (
+    Coordination, EngineCompanion, FleetCompanion, RequestRouter
+)
 
 
 class Companion(EngineCompanion):
@@ -65,18 +67,24 @@ class Router(RequestRouter):
         self.calls.append("close")
 
 
+class Fleet(FleetCompanion):
+    endpoints = FILE
+
+    def ready(self, socket):
+        super().ready(socket)
+        with Path(FILE + ".fleet").open("a") as file:
+            file.write("ready" + chr(10))
+
+
 class Acme(Coordination):
-    def start(self, start_process, address, *, lockstep, curve_keys, timeout):
-        return FILE
+    def fleet_companion(self, fleet):
+        return Fleet()
 
     def companion(self, context, spec, metadata, config, keeps_waiting):
         return Companion(context, spec, metadata.coordinator.endpoints)
 
     def router(self, context, curve, index, num_front_ends):
         return Router(index, num_front_ends)
-
-    def watch_nodes(self, on_death, on_return):
-        raise NotImplementedError
 '''
 
 
@@ -93,6 +101,7 @@ def calls(site, tmp_path, monkeypatch) -> Path:
 
 def test_its_parts_are_called_where_they_belong(calls, serve):
     served = serve(coordination="acme_coordination:Acme")
+    assert Path(f"{calls}.fleet").read_text() == "ready\n"
     router = served.engine._client._router
     assert served.run(collect(served.engine, [1], params(), "r")) == tokens([1], params())
     assert router.calls == ["front end 0 of 1", "connect calls", "pick [0] 0", "sent 0"]

@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from tenonry.errors import LaunchError
-from tenonry.interfaces.coordination import NODE_IDENTITY
+from tenonry.interfaces.coordination import FleetCompanion
 from tenonry.launch import handshake
 from tenonry.launch.handshake import CoreEngine, Handshake
 from tenonry.messages import (
@@ -138,15 +138,13 @@ class TestWhatGoesWrong:
         """HS-13, Q13: each node reports every second, so with many of them there is always a message."""
         front, reports, most = front_end(), itertools.count(1), 500_000
 
-        class Nodes:
+        class Nodes(FleetCompanion):
             def receive(self, *_: Any) -> None:
                 if next(reports) < most:
                     node.send(b"")
 
-        nodes: Any = Nodes()
-        node = make_socket(
-            front.context, zmq.DEALER, front.address, bind=False, identity=NODE_IDENTITY
-        )
+        nodes = Nodes()
+        node = make_socket(front.context, zmq.DEALER, front.address, bind=False, identity=b"node")
         front.shake = Handshake(front.socket, front.engines, METADATA, PLAN, nodes)
         nodes.receive()
         front.fails(text, timeout, **ended)

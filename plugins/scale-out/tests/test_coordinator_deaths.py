@@ -1,4 +1,4 @@
-"""Independent engines without their coordinator, which died: they serve, join and come back."""
+"""The end of a coordinator: while it starts, or later, when independent engines serve, join and come back."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import signal
 import pytest
 
 from tenonry.client.engines import OwnedEngines
+from tenonry.errors import LaunchError
 from tenonry.launch.fleet import EngineFleet
+from tenonry.launch.supervise import Supervisor
 from tenonry.messages import EngineZmqAddresses
 from tenonry.plugin.manager import PluginManager
+from tenonry_scale_out.companion import start_coordinator
 from tenonry_testkit.fakes.model import FakeModelHooks
 from tenonry_testkit.kernel.engine import fake_config
 from tenonry_testkit.roles import eventually
@@ -21,6 +24,23 @@ from tenonry_testkit.served import collect, params, tokens
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("forked_children")]
 LONG = params(max_tokens=200)
+
+
+@pytest.mark.parametrize(
+    ("role", "timeout"),
+    [("builtins:len", 20.0), ("tenonry_testkit.roles:sleep", 0.2)],
+    ids=["ends", "hangs"],
+)
+def test_a_coordinator_that_does_not_answer_ends_the_start(role, timeout, tmp_path):
+    """One that ends is not waited for."""
+    supervisor = Supervisor()
+    payload = {"file": str(tmp_path / "begun")}
+    folder = str(tmp_path / "none")
+    try:
+        with pytest.raises(LaunchError, match="did not start"):
+            start_coordinator(supervisor, payload, removes=folder, timeout=timeout, role=role)
+    finally:
+        supervisor.stop()
 
 
 def test_engines_join_also_after_the_end_of_the_coordinator():
@@ -33,7 +53,7 @@ def test_engines_join_also_after_the_end_of_the_coordinator():
         ends.callback(made.shutdown)
         made.start([0], EngineZmqAddresses(inputs=[], outputs=[]))
         os.kill(made.pids()["coordinator"], signal.SIGKILL)
-        eventually(lambda: EngineFleet.COORDINATOR in made.dead)
+        eventually(lambda: made.coordinator is None)
         made.start([1], EngineZmqAddresses(inputs=[], outputs=[]))
         assert sorted(made.pids()) == ["engine 0", "engine 1"]
 

@@ -15,6 +15,7 @@ import pytest
 
 from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, LaunchError
 from tenonry.interfaces.stat_logger import StatLoggerContext
+from tenonry.launch.handshake import Handshake
 from tenonry_testkit.call_set import CallSetContract
 from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.kernel.served import Served, served_config
@@ -255,7 +256,7 @@ class TestScale:
         served = serve()
         engine, join = served.engine, served.engine._engines._join
         fleet = engine._engines.fleet
-        shake_hands = fleet._run_handshake
+        shake_hands = Handshake.run
         begun = threading.Event()
 
         def joined(facts: Any) -> None:
@@ -271,7 +272,7 @@ class TestScale:
             if how == "before they connect":
                 monkeypatch.setattr(engine._engines, "_join", joined)
             if how == "from a thread":
-                monkeypatch.setattr(fleet, "_run_handshake", shake_hands_late)
+                monkeypatch.setattr(Handshake, "run", shake_hands_late)
             job = asyncio.ensure_future(engine.scale(3))
             await asyncio.sleep(0)
             if how == "from a thread":

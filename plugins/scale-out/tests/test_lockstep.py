@@ -12,9 +12,10 @@ import pytest
 
 from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, LaunchError
 from tenonry.interfaces.stat_logger import StatLoggerContext
-from tenonry.launch.fleet import EngineFleet
+from tenonry.launch.supervise import Supervisor
 from tenonry.messages import RequestType
 from tenonry.step import Adapter
+from tenonry_scale_out import companion
 from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.kernel.served import Served, served_config
 from tenonry_testkit.roles import eventually
@@ -209,18 +210,15 @@ class TestEnds:
 
     def test_a_coordinator_that_ends_while_they_start_ends_the_start(self, serve, monkeypatch):
         """HS-13: without it they could neither wake nor pause."""
-        start = EngineFleet._start_coordinator
+        start = companion.start_coordinator
 
-        def doomed(fleet: EngineFleet, *coordination: Any) -> Any:
-            ready = start(fleet, *coordination)
-            os.kill(fleet.pids()["coordinator"], signal.SIGKILL)
-            return ready
+        def doomed(supervisor: Supervisor, *args: Any, **options: Any) -> str:
+            endpoints = start(supervisor, *args, **options)
+            os.kill(supervisor.pids()["coordinator"], signal.SIGKILL)
+            return endpoints
 
-        monkeypatch.setattr(EngineFleet, "_start_coordinator", doomed)
-        with pytest.raises(
-            LaunchError,
-            match=r"a process ended before it was ready \(coordinator: signal SIGKILL\)",
-        ):
+        monkeypatch.setattr(companion, "start_coordinator", doomed)
+        with pytest.raises(LaunchError, match="the coordinator ended with signal SIGKILL while"):
             serve(model="fake-lockstep", data_parallel_size=2)
 
     def test_their_number_is_fixed(self, serve):

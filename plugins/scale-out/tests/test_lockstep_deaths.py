@@ -75,7 +75,7 @@ def test_all_are_started_again_and_streams_go_on(serve, names):
     async def main() -> None:
         for turn in range(2):
             before = fleet_of(served).pids()
-            places = fleet_of(served)._rendezvous
+            places = fleet_of(served).companion.rendezvous
 
             def kill(pids: dict[str, int] = before) -> None:
                 for name in names:
@@ -85,7 +85,7 @@ def test_all_are_started_again_and_streams_go_on(serve, names):
             after = fleet_of(served).pids()
             assert after.keys() == before.keys()
             assert not set(after.values()) & set(before.values())
-            assert fleet_of(served)._rendezvous != places
+            assert fleet_of(served).companion.rendezvous != places
             assert {link.epoch for link in served.engine._client.engines.values()} == {turn + 2}
 
     served.run(main())

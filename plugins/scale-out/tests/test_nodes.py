@@ -7,10 +7,9 @@ import pytest
 import zmq
 
 from tenonry.errors import LaunchError
-from tenonry.interfaces.coordination import NODE_IDENTITY
 from tenonry.interfaces.launcher import Death
 from tenonry_scale_out import nodes
-from tenonry_scale_out.nodes import HeadlessNodes, NodeOrder, NodeReport, plugins_of
+from tenonry_scale_out.nodes import NODE_IDENTITY, HeadlessNodes, NodeOrder, NodeReport, plugins_of
 from tenonry_testkit.kernel.engine import fake_config
 from tenonry_testkit.roles import eventually
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import pytest
 
 from tenonry.errors import LaunchError
+from tenonry_scale_out.companion import ScaledFleet
 from tenonry_scale_out.coordination import WaveCoordination
-from tenonry_scale_out.nodes import HeadlessNodes
 from tenonry_scale_out.router import BalancedRouter
 from tenonry_scale_out.waves import WaveCompanion
 from tenonry_testkit.coordination import CoordinationContract
@@ -27,7 +27,7 @@ class Broken(WaveCoordination):
 
     Router: ClassVar[type[BalancedRouter]] = BalancedRouter
     Companion: ClassVar[type[WaveCompanion]] = WaveCompanion
-    Nodes: ClassVar[type[HeadlessNodes]] = HeadlessNodes
+    Fleet: ClassVar[type[ScaledFleet]] = ScaledFleet
 
     def router(self, context: Any, curve: Any, index: int, num_front_ends: int) -> Any:
         return self.Router(self.context.config, context, curve, index, num_front_ends)
@@ -37,8 +37,8 @@ class Broken(WaveCoordination):
     ) -> Any:
         return self.Companion(context, spec, metadata, config, keeps_waiting)
 
-    def watch_nodes(self, on_death: Any, on_return: Any) -> Any:
-        return self.Nodes(on_death, on_return)
+    def fleet_companion(self, fleet: Any) -> Any:
+        return self.Fleet(fleet)
 
 
 class AnswersWithThePlace(Broken):
@@ -80,24 +80,36 @@ class KeepsLoadsToItself(Broken):
             super().on_send(engine)
 
 
-class StartsWithoutACoordinator(Broken):
-    caught_by = "test_a_coordinator_that_ends_is_an_error"
+class MeetsAgain(Broken):
+    caught_by = "test_engines_in_lockstep_end_with_the_coordinator"
 
-    def start(self, *args, **options):
-        try:
-            return super().start(*args, **options)
-        except LaunchError:
-            return ""
+    class Fleet(ScaledFleet):
+        def start(self, indexes, address):
+            try:
+                return super().start(indexes, address)
+            finally:
+                self.rendezvous = "file:///met"
 
 
-class HasPatience(Broken):
-    caught_by = "test_a_coordinator_that_does_not_answer_is_an_error"
+class EndsWithTheCoordinator(Broken):
+    caught_by = "test_independent_engines_serve_on_without_the_coordinator"
 
-    def start(self, *args, **options):
-        try:
-            return super().start(*args, **options)
-        except LaunchError as error:
-            raise TimeoutError from error
+    class Fleet(ScaledFleet):
+        def check(self, indexes):
+            if not self.pids():
+                raise LaunchError("the coordinator ended")
+
+
+class LeavesTheCoordinator(Broken):
+    caught_by = "test_a_companion_is_closed_more_than_once"
+
+    class Fleet(ScaledFleet):
+        has_been_asked = False
+
+        def close(self):
+            if self.has_been_asked:
+                super().close()
+            self.has_been_asked = True
 
 
 class StepsForAnyRequest(Broken):
@@ -140,14 +152,6 @@ class WaitsOn(Broken):
     def companion(self, context, spec, metadata, config, keeps_waiting):
         until = time.monotonic() + 12
         return super().companion(context, spec, metadata, config, lambda: time.monotonic() < until)
-
-
-class ForgetsOrders(Broken):
-    caught_by = "test_engines_of_an_unknown_node_cannot_be_started"
-
-    class Nodes(HeadlessNodes):
-        def order(self, indexes, address="", config=None):
-            """The node may come back."""
 
 
 BROKEN = Broken.__subclasses__()

@@ -7,6 +7,7 @@ front ends, engines that step together and other nodes need the rest.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -14,11 +15,12 @@ from typing import Any, Protocol
 from tenonry.config import EngineConfig
 from tenonry.interfaces.launcher import Death, EngineSpec
 from tenonry.interfaces.plugin import Plugin, PluginContext
-from tenonry.messages import EngineCoreRequest, HandshakeMetadata
+from tenonry.messages import EngineCoreRequest, EngineFacts, HandshakeMetadata
+from tenonry.transport.folder import RunDirectory
 from tenonry.transport.keys import CurveKeys
 from tenonry.transport.sockets import Context, Socket
 
-NODE_IDENTITY = b"node "  # how the identities of nodes begin on the socket of the handshake
+logger = logging.getLogger(__name__)
 
 
 class CoordinatedEngine(Protocol):
@@ -96,55 +98,82 @@ class RequestRouter(ABC):
         """Close the sockets. Idempotent."""
 
 
-class NodeWatch(ABC):
-    """Nodes that start engines for a front end elsewhere: their reports, and orders to them. Owner of the engines.
-
-    `ended`: engines that ended since they were ordered last, and why. `is_running`: `start` has been called.
+class CoordinatedFleet(Protocol):
+    """The fleet of a companion. `engines`: those that are ready. `needs_coordinator`: for several front ends, or for
+    engines that step together (`lockstep`).
     """
 
-    ended: dict[int, Death]
-    is_running: bool = False
+    config: EngineConfig
+    engines: dict[int, EngineFacts]
+    lockstep: bool
+    needs_coordinator: bool
+    curve_keys: str
 
-    @abstractmethod
-    def receive(self, socket: Socket, frames: list[bytes]) -> str:
-        """Read a report that arrived during a handshake. Returns why engines of that node ended, or nothing."""
+    def run_directory(self) -> RunDirectory: ...
 
-    @abstractmethod
-    def start(self, socket: Socket) -> None:
-        """Receive reports on the socket of the handshake from now on: the first engines are ready."""
+    def address(self, directory: RunDirectory) -> str:
+        """Address to bind for engines of this fleet: a file in the directory, or a free TCP port."""
+        ...
 
-    @abstractmethod
-    def order(
-        self, indexes: Iterable[int], address: str = "", config: EngineConfig | None = None
-    ) -> None:
-        """Stop engines, and start them for the handshake at `address`, if there is one. From any thread.
+    def on_death(self, index: int, death: Death) -> None:
+        """An engine that is not ready died, and may be started again."""
 
-        Raises LaunchError if a node that should start one is gone.
+    def lost(self, index: int, death: Death) -> None:
+        """An engine died. From any thread; ignored if it is not ready."""
+
+    def lost_together(self, death: Death) -> None:
+        """All engines end, because they step together with what died."""
+
+
+class FleetCompanion:
+    """What is started and watched beside the engines of one fleet. Owner of the engines; called from any thread.
+
+    The class itself is for engines of this node that nothing connects. `endpoints`: the coordinator's, as text for
+    companions of engines and routers; empty without one. `rendezvous`: URL where engines that step together meet; empty
+    for others. `remote`: engines that other nodes started.
+    """
+
+    endpoints: str = ""
+    rendezvous: str = ""
+
+    def __init__(self) -> None:
+        self.remote: set[int] = set()
+
+    def start(self, indexes: Sequence[int], address: str) -> Sequence[int]:
+        """Prepare the start of engines, whose handshake is at `address`; returns those that this node is to start.
+
+        Raises LaunchError.
         """
+        return indexes
 
-    @abstractmethod
+    def receive(self, socket: Socket, frames: list[bytes]) -> None:
+        """A message of the handshake that no engine sent. Raises LaunchError if it ends the start."""
+        logger.warning("ignored a message from an unknown peer")
+
+    def check(self, indexes: Sequence[int]) -> None:
+        """Raises LaunchError if one of these engines, which start, cannot become ready."""
+
+    def ready(self, socket: Socket) -> None:
+        """The engines that started are ready; the socket of their handshake is closed, or used for reports."""
+        socket.close()
+
+    def stop(self, indexes: Iterable[int]) -> None:
+        """Engines are stopped for good."""
+
+    def pids(self) -> dict[str, int]:
+        """Processes that run: name → process id."""
+        return {}
+
     def close(self) -> None:
-        """Stop receiving. Idempotent."""
+        """Stop everything. Idempotent."""
 
 
 class Coordination(Plugin[PluginContext], ABC):
     """Creates the parts of a coordinated group, each in the process that needs it."""
 
     @abstractmethod
-    def start(
-        self,
-        start_process: Callable[..., object],
-        address: str,
-        *,
-        lockstep: bool,
-        curve_keys: str,
-        timeout: float,
-    ) -> str:
-        """Start the coordinator's process, `start_process(role, payload, pass_fds=…)`, and wait until it is ready.
-
-        It binds at `address`, which may be a file or a free TCP port. `lockstep`: the engines step together.
-        Returns the endpoints for companions and routers, as text. Raises LaunchError after `timeout` seconds.
-        """
+    def fleet_companion(self, fleet: CoordinatedFleet) -> FleetCompanion:
+        """Return the companion of a fleet, whose methods are called only later. Nothing is started yet."""
 
     @abstractmethod
     def companion(
@@ -166,11 +195,3 @@ class Coordination(Plugin[PluginContext], ABC):
         self, context: Context, curve: CurveKeys | None, index: int, num_front_ends: int
     ) -> RequestRouter:
         """Return the router of front end `index`, of `num_front_ends`. Raises PluginError."""
-
-    @abstractmethod
-    def watch_nodes(
-        self, on_death: Callable[[int, Death], None], on_return: Callable[[int, Death], None]
-    ) -> NodeWatch:
-        """Return the watch over nodes. `on_death(engine index, death)` is called for an engine that ended, and
-        `on_return` for each engine of a node that was started again; both from any thread.
-        """

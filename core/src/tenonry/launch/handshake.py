@@ -12,7 +12,7 @@ import msgspec
 import zmq
 
 from tenonry.errors import ConfigError, LaunchError
-from tenonry.interfaces.coordination import NODE_IDENTITY, NodeWatch
+from tenonry.interfaces.coordination import FleetCompanion
 from tenonry.launch.supervise import describe_exit
 from tenonry.messages import (
     PROTOCOL_VERSION,
@@ -53,9 +53,9 @@ class Handshake:
         engines: list[CoreEngine],
         metadata: HandshakeMetadata,
         plan: PluginPlan,
-        nodes: NodeWatch | None = None,
+        companion: FleetCompanion,
     ) -> None:
-        self._nodes = nodes  # takes the reports that nodes send meanwhile
+        self._companion = companion  # takes what others than engines send meanwhile
         self._engines = {engine_identity(engine.index): engine for engine in engines}
         self._socket = socket
         self._metadata = metadata
@@ -99,12 +99,8 @@ class Handshake:
     def _receive(self) -> None:
         frames = self._socket.recv_multipart()
         identity = frames[0]
-        if self._nodes and identity.startswith(NODE_IDENTITY):
-            if ended := self._nodes.receive(self._socket, frames):
-                raise LaunchError(f"{ended}, before it was ready")
-            return
         if len(identity) != IDENTITY_BYTES:
-            logger.warning("ignored a message from an unknown peer")
+            self._companion.receive(self._socket, frames)
             return
         engine = self._engines.get(identity)
         if engine is None:

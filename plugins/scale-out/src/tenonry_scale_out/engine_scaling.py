@@ -65,7 +65,7 @@ async def scale_owned(engines: OwnedEngines, size: int, drain_timeout: float) ->
         if size > len(running):
             unused = [index for index in range(MAX_ENGINES) if index not in running]
             joining = unused[: size - len(running)]
-            fleet.remote.difference_update(joining)
+            fleet.companion.remote.difference_update(joining)
             await engines.grow(joining)
         else:
             await _shrink(engines, running[size:], drain_timeout)
@@ -75,7 +75,7 @@ async def scale_owned(engines: OwnedEngines, size: int, drain_timeout: float) ->
 
 
 async def _shrink(engines: OwnedEngines, indexes: Sequence[int], drain_timeout: float) -> None:
-    if remote := sorted(engines.fleet.remote.intersection(indexes)):
+    if remote := sorted(engines.fleet.companion.remote.intersection(indexes)):
         raise ConfigError(f"engines {remote} belong to another node; stop that node instead")
     client = engines.client
     links = client.engines

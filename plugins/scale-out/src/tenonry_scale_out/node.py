@@ -18,7 +18,6 @@ import zmq
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.info import ModelInfo
-from tenonry.interfaces.coordination import NODE_IDENTITY
 from tenonry.interfaces.launcher import Death, EngineSpec, Launcher, LauncherContext, engine_name
 from tenonry.interfaces.recovery import EngineRecovery
 from tenonry.launch.supervise import STOP_SIGNAL, STOP_TIMEOUT_S, describe_exit
@@ -29,6 +28,7 @@ from tenonry.transport.keys import CurveKeys, read_keys
 from tenonry.transport.sockets import make_socket, tcp_address
 from tenonry_scale_out.nodes import (
     ALIVE,
+    NODE_IDENTITY,
     READY,
     REPORT_EVERY_S,
     SILENCE_S,

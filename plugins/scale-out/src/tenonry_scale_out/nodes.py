@@ -19,7 +19,6 @@ import zmq
 
 from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError
-from tenonry.interfaces.coordination import NodeWatch
 from tenonry.interfaces.launcher import Death
 from tenonry.transport.sockets import Socket
 
@@ -27,6 +26,7 @@ logger = logging.getLogger("tenonry.nodes")
 REPORT_EVERY_S = 1.0
 SILENCE_S = 5.0
 POLL_MS = 100
+NODE_IDENTITY = b"node "  # first bytes of the identities of nodes on the socket of the handshake
 ALIVE = b"ok"
 READY = b"ready"
 
@@ -60,11 +60,11 @@ def plugins_of(config: EngineConfig) -> str:
     return f"scheduler {config.scheduler.name}, KV connector {connector}"
 
 
-class HeadlessNodes(NodeWatch):
+class HeadlessNodes:
     """Receives reports until `close`. `on_death(engine index, death)` is called from its thread; so is `on_return` for
     the engines of a node that was started again.
 
-    `ended`: engines that ended since they were ordered last, and why.
+    `ended`: engines that ended since they were ordered last, and why. `is_running`: `start` has been called.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class HeadlessNodes(NodeWatch):
         self._last: dict[bytes, tuple[float, NodeReport]] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.ended = {}
+        self.ended: dict[int, Death] = {}
+        self.is_running = False
         self._numbers = itertools.count(1)
         self._ordered: dict[int, int] = {}  # the number of the last order, by engine
         self._processes: dict[int, int] = {}  # that reported each engine
@@ -94,6 +95,10 @@ class HeadlessNodes(NodeWatch):
     def order(
         self, indexes: Iterable[int], address: str = "", config: EngineConfig | None = None
     ) -> None:
+        """Stop engines, and start them for the handshake at `address`, if there is one. From any thread.
+
+        Raises LaunchError if a node that should start one is gone.
+        """
         plugins = plugins_of(config) if config else ""
         left = set(indexes)
         for identity, (_, report) in list(self._last.items()):
@@ -109,7 +114,9 @@ class HeadlessNodes(NodeWatch):
             raise LaunchError(f"the node of engines {sorted(left)} is gone")
 
     def receive(self, socket: Socket, frames: list[bytes]) -> str:
-        """Read and answer a report: ALIVE, or READY once all engines are."""
+        """Read and answer a report: ALIVE, or READY once all engines are. Returns why engines of that node ended, or
+        an empty string.
+        """
         try:
             report = self._decoder.decode(frames[-1])
         except (ValueError, RecursionError) as error:  # invalid UTF-8 is no msgspec.DecodeError
@@ -166,6 +173,7 @@ class HeadlessNodes(NodeWatch):
                     self._ended(each, Death(reason, lost_node=node))
 
     def close(self) -> None:
+        """Stop receiving. Idempotent."""
         self._stop.set()
         if self._thread:
             self._thread.join()

@@ -1,4 +1,4 @@
-"""Reports of a server to the first node of its group, from a thread of their own, for its `NodeWatch`. Front end."""
+"""Reports of a server to the first node of its group, which reads them in `HeadlessNodes`. Front end, a thread."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
-from tenonry.interfaces.coordination import NODE_IDENTITY
 from tenonry.interfaces.launcher import Death
 from tenonry.transport.keys import CurveKeys
 from tenonry.transport.sockets import Context, Socket, make_socket
-from tenonry_scale_out.nodes import READY, REPORT_EVERY_S, SILENCE_S, NodeReport
+from tenonry_scale_out.nodes import NODE_IDENTITY, READY, REPORT_EVERY_S, SILENCE_S, NodeReport
 
 LINGER_MS = 1000
 

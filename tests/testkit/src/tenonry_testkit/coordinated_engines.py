@@ -1,32 +1,50 @@
-"""Engines without a model, with companions of a coordination. Test process; and roles of a coordinator's process."""
+"""Engines without a model, and their fleet, with companions of a coordination. Test process."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
 from typing import Any, Self
 
 import zmq
 
 from tenonry.config import EngineConfig
 from tenonry.info import PluginRecord
-from tenonry.interfaces.coordination import Coordination, EngineCompanion
-from tenonry.interfaces.launcher import EngineSpec
-from tenonry.messages import CoordinatorFacts, EngineZmqAddresses, HandshakeMetadata
+from tenonry.interfaces.coordination import Coordination, EngineCompanion, FleetCompanion
+from tenonry.interfaces.launcher import Death, EngineSpec
+from tenonry.messages import CoordinatorFacts, EngineFacts, EngineZmqAddresses, HandshakeMetadata
 from tenonry.plugin.plan import PluginPlan
+from tenonry.transport.folder import RunDirectory
 from tenonry_testkit.roles import eventually
 
 WORKER = PluginRecord(kind="worker", name="fake", target="tenonry_testkit.fakes:FakeWorker")
 
 
-def ending_role(payload: Mapping[str, str]) -> None:
-    """A coordinator that ends immediately."""
+class FakeFleet:
+    """A fleet of nothing but numbers. `ends`: what its companion reported, as (engine, death), -1 for all together."""
 
+    def __init__(self, config: EngineConfig, *, lockstep: bool) -> None:
+        self.config = config
+        self.lockstep = lockstep
+        self.needs_coordinator = True
+        self.curve_keys = ""
+        self.engines: dict[int, EngineFacts] = {}
+        self.ends: list[tuple[int, Death]] = []
 
-def hanging_role(payload: Mapping[str, str]) -> None:
-    """A coordinator that never answers."""
-    time.sleep(600)
+    def run_directory(self) -> RunDirectory:
+        return RunDirectory()
+
+    def address(self, directory: RunDirectory) -> str:
+        return directory.address()
+
+    def on_death(self, index: int, death: Death) -> None:
+        self.ends.append((index, death))
+
+    def lost(self, index: int, death: Death) -> None:
+        self.ends.append((index, death))
+
+    def lost_together(self, death: Death) -> None:
+        self.ends.append((-1, death))
 
 
 class CountingEngine:
@@ -60,7 +78,7 @@ class EngineGroup:
     """Three engines and their companions, which follow the loop of an engine."""
 
     def __init__(
-        self, coordination: Coordination, config: EngineConfig, endpoints: str, *, lockstep: bool
+        self, coordination: Coordination, config: EngineConfig, fleet: FleetCompanion
     ) -> None:
         self._context: zmq.Context[Any] = zmq.Context()
         self._is_ending = threading.Event()
@@ -71,8 +89,8 @@ class EngineGroup:
         metadata = HandshakeMetadata(
             addresses=EngineZmqAddresses(),
             data_parallel_size=config.data_parallel_size,
-            rendezvous="file:///met" if lockstep else "",
-            coordinator=CoordinatorFacts(record, endpoints),
+            rendezvous=fleet.rendezvous,
+            coordinator=CoordinatorFacts(record, fleet.endpoints),
         )
         self.companions: list[EngineCompanion] = []
         try:

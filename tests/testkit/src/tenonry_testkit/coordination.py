@@ -9,10 +9,11 @@ class TestMine(CoordinationContract):
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
+import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+import signal
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -20,11 +21,9 @@ import zmq
 
 from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError
-from tenonry.interfaces.coordination import Coordination, RequestRouter
+from tenonry.interfaces.coordination import Coordination, FleetCompanion, RequestRouter
 from tenonry.interfaces.plugin import PluginContext
-from tenonry.launch.supervise import Supervisor
-from tenonry.transport.folder import RunDirectory
-from tenonry_testkit.coordinated_engines import EngineGroup, ending_role, hanging_role
+from tenonry_testkit.coordinated_engines import EngineGroup, FakeFleet
 from tenonry_testkit.load_balancer import make_request
 from tenonry_testkit.roles import eventually
 from tenonry_testkit.targets import resolve_target
@@ -58,29 +57,21 @@ class CoordinationContract:
         fields = {"data_parallel_size": 3, "data_parallel_sync_steps": 4, **self.config}
         return EngineConfig(model="fake", **fields)
 
-    def start(self, coordination: Coordination, *, role: str = "", timeout: float = 20.0) -> Any:
-        """Start the coordinator's process, or a process that runs `role`; yields its endpoints."""
-        return self._started(coordination, role, timeout, lockstep=False)
-
     @contextlib.contextmanager
-    def _started(
-        self, coordination: Coordination, role: str, timeout: float, *, lockstep: bool
-    ) -> Iterator[str]:
-        with contextlib.ExitStack() as ends:
-            directory = ends.enter_context(contextlib.closing(RunDirectory()))
-            supervisor = Supervisor()
-            ends.callback(supervisor.stop)
-
-            def start_process(own_role: str, payload: Mapping[str, str], **options: Any) -> object:
-                return supervisor.start("coordinator", role or own_role, payload, **options)
-
-            yield coordination.start(
-                functools.partial(start_process, removes=directory.path),
-                directory.address(),
-                lockstep=lockstep,
-                curve_keys="",
-                timeout=timeout,
-            )
+    def fleet(
+        self, coordination: Coordination, *, lockstep: bool = False
+    ) -> Iterator[tuple[FakeFleet, FleetCompanion]]:
+        """A fleet whose three engines are ready, and its companion."""
+        fleet = FakeFleet(self._config(), lockstep=lockstep)
+        with (
+            contextlib.closing(coordination.fleet_companion(fleet)) as companion,
+            zmq.Context() as context,
+        ):
+            started = companion.start(range(3), "")
+            assert list(started) == [0, 1, 2], f"of the engines of this node it starts {started}"
+            companion.check(range(3))
+            companion.ready(context.socket(zmq.ROUTER))
+            yield fleet, companion
 
     @contextlib.contextmanager
     def router(self, endpoints: str = "") -> Iterator[RequestRouter]:
@@ -97,9 +88,9 @@ class CoordinationContract:
         """Three engines with companions, which the coordinator knows, and the router of a front end."""
         coordination = self.build()
         with (
-            self._started(coordination, "", self.patience_s, lockstep=lockstep) as endpoints,
-            self.router(endpoints) as router,
-            EngineGroup(coordination, self._config(), endpoints, lockstep=lockstep) as group,
+            self.fleet(coordination, lockstep=lockstep) as (_, companion),
+            self.router(companion.endpoints) as router,
+            EngineGroup(coordination, self._config(), companion) as group,
         ):
             for busy in range(len(group.engines)):
                 self._expect_known(group, router, busy)
@@ -158,21 +149,40 @@ class CoordinationContract:
             self._expect_known(group, router, 1)
 
     # ------------------------------------------------------------------ the coordinator
-    def test_a_coordinator_that_ends_is_an_error(self) -> None:
-        """The start does not wait for its time limit, and returns no endpoints."""
-        self._expect_launch_error(ending_role, timeout=self.patience_s)
+    def test_engines_in_lockstep_end_with_the_coordinator(self) -> None:
+        """Then another one starts, and the engines meet elsewhere."""
+        with self.fleet(self.build(), lockstep=True) as (fleet, companion):
+            before = companion.endpoints, companion.rendezvous
+            assert all(before)
+            self._kill(companion)
+            eventually(lambda: fleet.ends, self.patience_s)
+            assert [index for index, _ in fleet.ends] == [-1]
+            with pytest.raises(LaunchError):  # no start waits for it
+                companion.check(range(3))
+            companion.start(range(3), "")
+            companion.check(range(3))
+            after = companion.endpoints, companion.rendezvous
+            assert not {*before} & {*after}, "they come back as before"
 
-    def test_a_coordinator_that_does_not_answer_is_an_error(self) -> None:
-        """After the time limit."""
-        self._expect_launch_error(hanging_role, timeout=0.2)
+    def test_independent_engines_serve_on_without_the_coordinator(self) -> None:
+        """And engines start without it."""
+        with self.fleet(self.build()) as (fleet, companion):
+            assert not companion.rendezvous
+            self._kill(companion)
+            eventually(lambda: not companion.endpoints, self.patience_s)
+            assert list(companion.start([3], "")) == [3]
+            companion.check([3])
+            assert fleet.ends == []
 
-    def _expect_launch_error(self, role: Any, timeout: float) -> None:
-        name = f"{role.__module__}:{role.__name__}"
-        with (
-            pytest.raises(LaunchError),
-            self.start(self.build(), role=name, timeout=timeout) as endpoints,
-        ):
-            pytest.fail(f"it returned {endpoints!r}")
+    def _kill(self, companion: FleetCompanion) -> None:
+        for pid in companion.pids().values():
+            os.kill(pid, signal.SIGKILL)
+
+    def test_a_companion_is_closed_more_than_once(self) -> None:
+        """Nothing of it runs on."""
+        with self.fleet(self.build()) as (_, companion):
+            companion.close()
+            assert companion.pids() == {}
 
     # ------------------------------------------------------------------ companions
     def test_independent_engines_step_alone(self) -> None:
@@ -234,19 +244,6 @@ class CoordinationContract:
             group.companions[0].on_request(router.tag)
             group.engines[0].work = NUM_PASSES
             assert group.ends_alone(0, self.patience_s), "it waits for the other engines"
-
-    # ------------------------------------------------------------------ nodes
-    def test_engines_of_an_unknown_node_cannot_be_started(self) -> None:
-        """But an order to stop some ends in silence: they are gone."""
-        with contextlib.closing(self.build().watch_nodes(_nothing, _nothing)) as nodes:
-            nodes.order([5])
-            with pytest.raises(LaunchError):
-                nodes.order([5], "tcp://127.0.0.1:9", self._config())
-            nodes.close()
-
-
-def _nothing(*_: object) -> None:
-    """No node reports anything."""
 
 
 def _pick(router: RequestRouter, number: int, candidates: Sequence[int]) -> int:

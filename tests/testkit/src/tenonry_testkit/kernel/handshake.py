@@ -10,6 +10,7 @@ import zmq
 
 from tenonry.errors import LaunchError
 from tenonry.info import PluginRecord
+from tenonry.interfaces.coordination import FleetCompanion
 from tenonry.launch.handshake import CoreEngine, Handshake
 from tenonry.messages import EngineFacts, EngineZmqAddresses, HandshakeMetadata, HelloMessage
 from tenonry.plugin.plan import PluginPlan
@@ -58,7 +59,7 @@ class FrontEnd:
         self.socket = make_socket(self.context, zmq.ROUTER, address, bind=True)
         self.engines = list(engines) or [CoreEngine(0)]
         self._is_sent = False
-        self.shake = Handshake(self.socket, self.engines, METADATA, PLAN)
+        self.shake = Handshake(self.socket, self.engines, METADATA, PLAN, FleetCompanion())
         self.dealers = {
             index: make_socket(
                 self.context, zmq.DEALER, address, bind=False, identity=engine_identity(index)
