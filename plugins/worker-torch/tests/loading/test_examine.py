@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 
 import msgspec
@@ -170,3 +171,17 @@ def test_a_model_of_a_hundred_billion_parameters_takes_no_memory(tmp_path):
     assert facts.num_parameters > 125e9
     assert [group.bytes_per_token for group in facts.groups] == [40 * 2 * 8 * 128 * 4]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10  # KiB
+
+
+def test_latent_attention_is_noted_with_its_sizes(tmp_path):
+    """K and V of every head are kept: what the latents alone would take is in the note."""
+    facts = TorchWorker(config_only(tmp_path, "deepseek_v3")).examine()
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    kept = sum(group.bytes_per_token for group in facts.groups)
+    latents = (
+        (config["kv_lora_rank"] + config["qk_rope_head_dim"]) * config["num_hidden_layers"] * 4
+    )
+    (note,) = facts.features["notes"]
+    assert f"{kept:,} bytes per token; the latents alone would take {latents:,}" in note
+    plain = TorchWorker(config_only(tmp_path / "plain", "llama")).examine()
+    assert "notes" not in plain.features
