@@ -50,10 +50,11 @@ def test_the_allow_list():
         "operations.is_held",
         "operations.is_sleeping",
         "operations.is_stepping",
-        "operations.profile",
         "operations.release",
         "operations.save_sharded_state",
         "operations.sleep",
+        "operations.start_profile",
+        "operations.stop_profile",
         "operations.update_weights",
         "operations.wake_up",
     }
@@ -87,9 +88,9 @@ class TestCapabilities:
         assert result(core, "list_loras") == ["a"]
         assert result(core, "pin_lora", "a") is True
         assert result(core, "remove_lora", "a") is True
-        result(core, "profile")
+        result(core, "start_profile")
         assert core.executor.worker.profiling
-        result(core, "profile", False)
+        result(core, "stop_profile")
         result(core, "save_sharded_state", "/p", "*.st", 5)
         result(core, "execute_dummy_batch")
         assert CALLS == ["save /p *.st 5", "dummy"]

@@ -1,10 +1,12 @@
 """Methods of `AsyncLLM` and `LLM` whose work is done by call sets: names and types here, the calls there. Front end."""
-# mypy: disable-error-code="no-any-return"
+# mypy: disable-error-code="empty-body"
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from tenonry.outputs import PoolingOutput
 from tenonry.sampling_params import PoolingParams
@@ -16,7 +18,42 @@ if TYPE_CHECKING:
     from tenonry.interfaces.io_processor import IOProcessor
     from tenonry.step import Adapter
 
+P = ParamSpec("P")
+R = TypeVar("R")
+Method = TypeVar("Method", bound=Callable[..., Any])
 Texts = str | Sequence[str]
+
+
+def method_of(call_set: str) -> Callable[[Method], Method]:
+    """Decorator of methods that pass their arguments to the method of the same name of a call set.
+
+    They have types and a docstring, and no code.
+    """
+
+    def decorate(declared: Any) -> Any:
+        @functools.wraps(declared)
+        def call(self: _Common, *args: Any, **kwargs: Any) -> Any:
+            return getattr(self.calls[call_set], declared.__name__)(*args, **kwargs)
+
+        @functools.wraps(call)
+        async def call_and_wait(*args: Any, **kwargs: Any) -> Any:
+            return await call(*args, **kwargs)
+
+        return call_and_wait if inspect.iscoroutinefunction(declared) else call
+
+    return decorate
+
+
+def blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, P], R]:
+    """The same method of `LLM`, whose call sets answer without a coroutine."""
+    return method.__wrapped__  # type: ignore[attr-defined,no-any-return]
+
+
+operations = method_of("operations")
+adapters = method_of("adapters")
+pooling = method_of("pooling")
 
 
 class _Common:
@@ -40,21 +77,22 @@ class Delegations(_Common):
     _calls: EngineCalls
 
     # ------------------------------------------------------------------ call set "operations"
+    @operations
     async def sleep(self, level: int = 1) -> None:
         """Release memory until `wake_up`: level 1 that of the KV cache, level 2 that of the weights as well.
 
         Running requests wait, and are recomputed afterwards; caches are cleared.
         """
-        await self.calls["operations"].sleep(level)
 
+    @operations
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
         """Allocate the memory that `tags` name, "weights" or "kv_cache"; by default all."""
-        await self.calls["operations"].wake_up(tags)
 
+    @operations
     async def is_sleeping(self) -> bool:
         """Return True if every engine sleeps."""
-        return await self.calls["operations"].is_sleeping()
 
+    @operations
     async def update_weights(
         self, source: str, names: Sequence[str] | None = None, version: str = ""
     ) -> None:
@@ -64,46 +102,46 @@ class Delegations(_Common):
         `version` is part of every output of the new weights. Weights that do not fit are rejected and change nothing; a
         failure after that leaves engines that reject requests until an update succeeds.
         """
-        await self.calls["operations"].update_weights(source, names, version)
 
+    @operations
     async def start_profile(self) -> None:
         """Begin a profile on every rank."""
-        await self.calls["operations"].start_profile()
 
+    @operations
     async def stop_profile(self) -> None:
         """End and write it."""
-        await self.calls["operations"].stop_profile()
 
+    @operations
     async def save_sharded_state(
         self, path: str, pattern: str | None = None, max_size: int | None = None
     ) -> None:
         """Write each rank's weights into `path`, for `load_format=sharded`."""
-        await self.calls["operations"].save_sharded_state(path, pattern, max_size)
 
     # ------------------------------------------------------------------ call set "adapters"
+    @adapters
     async def add_lora(self, name: str, path: str) -> bool:
         """Load the adapter in a folder of peft, replacing one of the same name."""
-        return await self.calls["adapters"].add_lora(name, path)
 
+    @adapters
     async def remove_lora(self, name: str) -> bool:
         """Unload an adapter; requests that run with it keep it."""
-        return await self.calls["adapters"].remove_lora(name)
 
+    @adapters
     async def list_loras(self) -> list[str]:
         """`name@digest` of each, as the first engine has them."""
-        return await self.calls["adapters"].list_loras()
 
+    @adapters
     async def pin_lora(self, name: str) -> bool:
         """Keep it among those that are ready for a step."""
-        return await self.calls["adapters"].pin_lora(name)
 
     # ------------------------------------------------------------------ call set "pooling"
+    @pooling
     async def encode(
         self, prompt: Any, pooling_params: PoolingParams, request_id: str, **fields: Any
     ) -> PoolingOutput:
         """The vector or scores of a prompt; prompt, `fields` and errors are those of `generate`."""
-        return await self.calls["pooling"].encode(prompt, pooling_params, request_id, **fields)
 
+    @pooling
     async def score(
         self,
         text_1: str,
@@ -117,9 +155,6 @@ class Delegations(_Common):
 
         `truncate_prompt_tokens`: maximum tokens of the pair, cut from the longer text; -1 for all that fits.
         """
-        return await self.calls["pooling"].score(
-            text_1, text_2, request_id, truncate_prompt_tokens, **fields
-        )
 
     # ------------------------------------------------------------------ the engine's own
     async def reset_prefix_cache(
@@ -145,59 +180,36 @@ class Delegations(_Common):
 
 
 class BlockingDelegations(_Common):
-    """The same of one engine in this process. Each raises what its engine raises, or Unsupported if the call set is
-    not in use.
+    """The same of one engine in this process; `generate` is rejected while it sleeps. Each raises what its engine
+    raises, or Unsupported if the call set is not in use.
     """
 
     engine_core: EngineCore
 
     # ------------------------------------------------------------------ call set "operations"
-    def sleep(self, level: int = 1) -> None:
-        """As `AsyncLLM.sleep`; `generate` is rejected meanwhile."""
-        self.calls["operations"].sleep(level)
-
-    def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """As `AsyncLLM.wake_up`."""
-        self.calls["operations"].wake_up(tags)
-
-    def is_sleeping(self) -> bool:
-        """Return True if weights or KV cache are released."""
-        return self.calls["operations"].is_sleeping()
-
-    def update_weights(
-        self, source: str, names: Sequence[str] | None = None, version: str = ""
-    ) -> None:
-        """As `AsyncLLM.update_weights`."""
-        self.calls["operations"].update_weights(source, names, version)
-
-    def start_profile(self) -> None:
-        """Begin a profile on every rank."""
-        self.calls["operations"].profile(is_start=True)
-
-    def stop_profile(self) -> None:
-        """End and write it."""
-        self.calls["operations"].profile(is_start=False)
-
-    def save_sharded_state(
-        self, path: str, pattern: str | None = None, max_size: int | None = None
-    ) -> None:
-        """Write each rank's weights into `path`, for `load_format=sharded`."""
-        self.calls["operations"].save_sharded_state(path, pattern, max_size)
+    sleep = blocking(Delegations.sleep)
+    wake_up = blocking(Delegations.wake_up)
+    is_sleeping = blocking(Delegations.is_sleeping)
+    update_weights = blocking(Delegations.update_weights)
+    start_profile = blocking(Delegations.start_profile)
+    stop_profile = blocking(Delegations.stop_profile)
+    save_sharded_state = blocking(Delegations.save_sharded_state)
 
     # ------------------------------------------------------------------ call set "adapters"
+    @adapters
     def add_lora(self, name: str, path: str) -> Adapter:
         """Load the adapter in a folder of peft; returns the `adapter` of `generate`."""
-        return self.calls["adapters"].add_lora(name, path)
 
+    @adapters
     def remove_lora(self, name: str) -> None:
         """Unload it."""
-        self.calls["adapters"].remove_lora(name)
 
+    @adapters
     def list_loras(self) -> list[Adapter]:
         """All that are loaded."""
-        return self.calls["adapters"].list_loras()
 
     # ------------------------------------------------------------------ call set "pooling"
+    @pooling
     def encode(
         self, prompts: Any, pooling_params: PoolingParams, **options: Any
     ) -> list[PoolingOutput]:
@@ -205,8 +217,8 @@ class BlockingDelegations(_Common):
 
         A request that fails raises EngineGenerateError, after the others ended.
         """
-        return self.calls["pooling"].encode(prompts, pooling_params, **options)
 
+    @pooling
     def embed(
         self,
         prompts: Any,
@@ -216,12 +228,12 @@ class BlockingDelegations(_Common):
         **options: Any,
     ) -> list[PoolingOutput]:
         """The vectors of prompts; see PoolingParams."""
-        return self.calls["pooling"].embed(prompts, normalize, dimensions, **options)
 
+    @pooling
     def classify(self, prompts: Any, **options: Any) -> list[PoolingOutput]:
         """Scores of each class, in the order of the model's `id2label`."""
-        return self.calls["pooling"].classify(prompts, **options)
 
+    @pooling
     def score(
         self,
         text_1: Texts,
@@ -235,7 +247,6 @@ class BlockingDelegations(_Common):
         By the head of a cross-encoder; with an embedding model, the cosine of two vectors. `truncate_prompt_tokens`: of
         a pair as in `AsyncLLM.score`, of a text for its vector as in its prompt.
         """
-        return self.calls["pooling"].score(text_1, text_2, truncate_prompt_tokens, **options)
 
     # ------------------------------------------------------------------ the engine's own
     def reset_prefix_cache(self) -> bool:

@@ -132,8 +132,11 @@ class EngineOperations:
             )
 
     # ------------------------------------------------------------------ profiles and saving
-    def profile(self, is_start: bool = True) -> None:
-        call_optional(self._core, "profile", "profile", is_start)
+    def start_profile(self) -> None:
+        call_optional(self._core, "profile", "profile", True)
+
+    def stop_profile(self) -> None:
+        call_optional(self._core, "profile", "profile", False)
 
     def execute_dummy_batch(self) -> None:
         """Step without requests, as engines in lockstep do."""

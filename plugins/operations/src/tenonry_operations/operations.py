@@ -132,11 +132,11 @@ class Operations(FrontEndHalf):
     # ------------------------------------------------------------------ profiles and saving
     async def start_profile(self) -> None:
         """Begin a profile on every rank."""
-        await self.engines.call("profile", True)
+        await self.engines.call("start_profile")
 
     async def stop_profile(self) -> None:
         """End and write it."""
-        await self.engines.call("profile", False)
+        await self.engines.call("stop_profile")
 
     async def save_sharded_state(
         self, path: str, pattern: str | None = None, max_size: int | None = None

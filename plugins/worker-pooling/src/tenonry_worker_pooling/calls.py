@@ -44,6 +44,7 @@ class Pooling(FrontEndHalf):
         text_1: str,
         text_2: str,
         request_id: str,
+        *,
         truncate_prompt_tokens: int | None = None,
         **fields: Any,
     ) -> PoolingOutput:
@@ -81,7 +82,12 @@ class BlockingPooling:
         ]
 
     def embed(
-        self, prompts: Any, normalize: bool | None, dimensions: int | None, **options: Any
+        self,
+        prompts: Any,
+        *,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
+        **options: Any,
     ) -> list[PoolingOutput]:
         """Return the vectors of prompts."""
         params = PoolingParams(normalize=normalize, dimensions=dimensions)
@@ -95,6 +101,7 @@ class BlockingPooling:
         self,
         text_1: Texts,
         text_2: Texts,
+        *,
         truncate_prompt_tokens: int | None = None,
         **options: Any,
     ) -> list[float]:
