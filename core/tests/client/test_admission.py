@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,20 +15,15 @@ from tenonry.errors import QueueFullError, RequestError
 
 
 def make_admission(num_engines: int = 1, num_clients: int = 1) -> tuple[Admission, Any, list[str]]:
-    """Admission of 8 sequences per engine and 4 in the queue; the engines' info; the reasons given to loggers."""
-
-    class Outputs:
-        num_completions = 0
-
-        def get(self, _: str) -> None: ...
+    """Admission of 8 sequences per engine and 4 in the queue; the engines; the reasons given to loggers."""
 
     config = EngineConfig(model="m", max_num_seqs=8, max_num_queued_reqs=4)
     reasons: list[str] = []
     stats = SimpleNamespace(submit=lambda _, reason: reasons.append(reason))
     info = SimpleNamespace(engine_indexes=tuple(range(num_engines)))
-    client = SimpleNamespace(check_alive=lambda: None)
+    client = SimpleNamespace(check_alive=lambda: None, dead=None)
     engines: Any = SimpleNamespace(stats=stats, info=info, count=num_clients, client=client)
-    return Admission(config, Outputs(), engines), info, reasons  # type: ignore[arg-type]
+    return Admission(config, engines), engines, reasons
 
 
 def test_a_request_above_the_whole_capacity_is_invalid():
@@ -45,17 +41,89 @@ def test_a_request_above_the_whole_capacity_is_invalid():
     ("num_engines", "num_clients", "capacity"), [(1, 1, 12), (2, 1, 20), (2, 2, 10), (2, 3, 7)]
 )
 def test_each_front_end_has_its_share_of_the_capacity(num_engines, num_clients, capacity):
-    admission, info, reasons = make_admission(num_engines, num_clients)
+    admission, engines, reasons = make_admission(num_engines, num_clients)
     with admission.admit("held2", capacity):
         with (
             pytest.raises(QueueFullError, match=f"the capacity is {capacity}"),
             admission.admit("held3", 1),
         ):
             raise AssertionError
-        info.engine_indexes += (num_engines,)
+        engines.info.engine_indexes += (num_engines,)
         with admission.admit("held4", 1):
             pass
     assert reasons == ["queue_full"]
+
+
+class TestTickets:
+    """A ticket lasts from admission to the end of its request."""
+
+    def test_the_capacity_is_taken_until_the_request_ends(self):
+        admission, _, _ = make_admission()
+        with admission.admit("r", 12):
+            pass
+        with pytest.raises(QueueFullError, match="12 sequences run or wait"):
+            admission.check_capacity(1)
+        with pytest.raises(RequestError, match="'r' is in use"), admission.admit("r", 0):
+            raise AssertionError
+        admission.end("r")
+        admission.check_capacity(12)
+
+    def test_a_request_that_gets_no_stream_gives_it_back(self):
+        admission, _, reasons = make_admission()
+        for error in (RequestError("wrong"), asyncio.CancelledError()):
+            with pytest.raises(type(error)), admission.admit("r", 12):
+                raise error
+        assert (admission.tickets, reasons) == ({}, ["invalid"])
+        admission.check_capacity(12)
+
+    @pytest.mark.parametrize("is_draining", [True, False])
+    def test_who_waits_for_the_end_of_requests_is_woken_by_it(self, is_draining):
+        """Those that wait for the end of a pause are waited for by a drain alone."""
+        admission, _, _ = make_admission()
+
+        async def main() -> None:
+            for name in "ab":
+                with admission.admit(name, 1):
+                    pass
+            waiting = contextlib.ExitStack()
+            waiting.enter_context(admission.admit("c", 1))
+            admission.is_draining = is_draining
+            ends = [asyncio.create_task(admission.wait_until_empty()) for _ in range(2)]
+            for name in "ab":
+                await asyncio.sleep(0)
+                assert not any(end.done() for end in ends)
+                admission.end(name)
+            if is_draining:
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                assert not any(end.done() for end in ends)
+                waiting.close()
+                admission.end("c")
+            assert await asyncio.wait_for(asyncio.gather(*ends), 20) == [True, True]
+
+        asyncio.run(main())
+
+    def test_nobody_waits_for_dead_engines(self):
+        admission, engines, _ = make_admission()
+
+        async def main() -> bool:
+            with admission.admit("r", 1):
+                pass
+            end = asyncio.create_task(admission.drain(1000))
+            await asyncio.sleep(0)
+            engines.client.dead = "killed"
+            admission.resume()
+            return await asyncio.wait_for(end, 20)
+
+        assert asyncio.run(main()) is False
+
+    def test_the_wait_has_a_time_limit(self):
+        admission, _, _ = make_admission()
+        with admission.admit("r", 1):
+            pass
+        assert asyncio.run(admission.drain(0)) is False
+        admission.end("r")
+        assert asyncio.run(admission.drain(0)) is True
 
 
 class TestTurns:
@@ -132,7 +200,7 @@ class TestTurns:
         admitted: list[int] = []
 
         async def request(number: int) -> None:
-            await admission.wait(Ticket())
+            await admission.wait(Ticket(1))
             admitted.append(number)
 
         async def main() -> None:

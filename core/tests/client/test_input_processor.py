@@ -20,10 +20,11 @@ from tenonry.interfaces.io_processor import (
     read_prompt,
 )
 from tenonry.messages import CLIENT_SHIFT, EngineCoreRequest
+from tenonry.plugin.plan import PluginPlan
 from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry.step import Adapter
 from tenonry_testkit.fakes import ByteIOProcessor
-from tenonry_testkit.fakes.model import fake_model
+from tenonry_testkit.fakes.model import fake_info, fake_model
 
 CONFIG = EngineConfig(model="fake", seed=3)
 IO = ByteIOProcessor(IOProcessorContext(CONFIG, fake_model()))
@@ -32,7 +33,8 @@ RANDOM = SamplingParams(temperature=1.0)
 
 def processor(io: Any = IO, *, client: int = 0, seed: int = 3, **facts: Any) -> InputProcessor:
     model = fake_model(**{"eos_token_ids": (256, 257), **facts})
-    return InputProcessor(model, io, 100, seed, client)
+    config = EngineConfig(model="fake", seed=seed)
+    return InputProcessor(config, PluginPlan(), model, io, fake_info(100), client)
 
 
 class PromptLog(ByteIOProcessor):

@@ -76,6 +76,16 @@ class TestEndings:
         front.receive({}, [end(1, FinishReason.ERROR)])
         assert "the engine gave no reason" in str(take(stream).error)
 
+    @pytest.mark.parametrize("tokens", ["a", "aEND"])
+    def test_a_request_ends_once(self, tokens):
+        """Tokens that came before it failed are worked on after that."""
+        front = EnginelessFrontEnd()
+        front.open(stop="END")
+        front.outputs.absorb(frame({1: tokens}))
+        front.outputs.fail([1], EngineDeadError("killed"))
+        front.outputs.flush()
+        assert front.ended == ["r"]
+
     def test_outputs_of_unknown_requests_are_ignored(self):
         front = EnginelessFrontEnd()
         assert (

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from tenonry.client.admission import Admission
-from tenonry.client.input_processor import InputProcessor
 from tenonry.client.output_handler import OutputHandler
 from tenonry.client.output_processor import OutputProcessor
 from tenonry.config import EngineConfig
@@ -20,8 +19,7 @@ from tenonry.messages import EngineCoreOutputs, FinishedOutput
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import OutputKind, SamplingParams
 from tenonry.step import PromptLogprobs
-from tenonry_testkit.fakes import VirtualClock
-from tenonry_testkit.fakes.model import fake_model
+from tenonry_testkit.kernel.output_frames import EnginelessFrontEnd
 
 
 class Client:
@@ -65,7 +63,7 @@ def listening(client: Client, outputs: OutputProcessor, **settings: Any) -> Outp
     engines: Any = SimpleNamespace(
         client=client, stats=SimpleNamespace(enabled=False), listen=lambda *_: None
     )
-    admission = Admission(EngineConfig(model="fake", **settings), outputs, engines)
+    admission = Admission(EngineConfig(model="fake", **settings), engines)
     handler = OutputHandler(engines, outputs, admission)
     handler.listen()
     return handler
@@ -74,8 +72,8 @@ def listening(client: Client, outputs: OutputProcessor, **settings: Any) -> Outp
 @pytest.mark.parametrize(("with_logprobs", "deltas"), [(False, [8]), (True, [1] * 8)])
 def test_streams_move_between_frames_with_the_logprobs_of_prompts(with_logprobs, deltas):
     """Each such frame is many milliseconds of work."""
-    inputs = InputProcessor(fake_model(), None, 1000, seed=0)
-    outputs = OutputProcessor(None, VirtualClock())
+    front = EnginelessFrontEnd(None)
+    inputs, outputs = front.inputs, front.outputs
     client = Client([frame(1, 7 + i, 2 + i if with_logprobs else None) for i in range(8)])
 
     async def main() -> list[int]:
@@ -102,8 +100,8 @@ def test_streams_move_between_frames_with_the_logprobs_of_prompts(with_logprobs,
 @pytest.mark.parametrize("settings", [{}, {"output_chunk_size": 32}])
 def test_many_requests_that_end_at_once_end_over_several_turns_of_the_loop(settings):
     """Each of them is detokenised to its end and wakes a caller; the chunk has a setting (AF-5)."""
-    inputs = InputProcessor(fake_model(), None, 1000, seed=0)
-    outputs = OutputProcessor(None, VirtualClock())
+    front = EnginelessFrontEnd(None)
+    inputs, outputs = front.inputs, front.outputs
     handles = []
     for number in range(1600):
         processed, requests = inputs.process([97], SamplingParams(), f"{number}")

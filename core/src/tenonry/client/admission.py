@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tenonry.client.engines import Engines
-from tenonry.client.output_processor import OutputProcessor
 from tenonry.config import EngineConfig
 from tenonry.errors import DrainingError, QueueFullError, RequestError
 
@@ -22,26 +20,30 @@ CHARS_PER_REQUEST = 292  # take as long to tokenise as all else about a request,
 
 @dataclass(slots=True)
 class Ticket:
-    """Admission of one request until its stream is open, which then stands for it. `is_aborted`: it ends there."""
+    """Admission of one request of `count` completions, until it ends.
 
+    `is_open`: a stream stands for it, which the caller reads. `is_aborted`: it ends as soon as it has one.
+    """
+
+    count: int
+    is_open: bool = False
     is_aborted: bool = False
 
 
 class Admission:
-    """Counts completions: those that the engines run or queue, and those that are not yet sent (`held`). `tickets`: of
-    the latter, by request id.
-    """
+    """Counts completions of requests that have not ended. `tickets`: theirs, by request id."""
 
-    def __init__(self, config: EngineConfig, outputs: OutputProcessor, engines: Engines) -> None:
+    def __init__(self, config: EngineConfig, engines: Engines) -> None:
         self.config = config
-        self._outputs = outputs
         self._engines = engines
         self._stats = engines.stats
         self._resumed = asyncio.Event()
         self._resumed.set()
+        self._idle = asyncio.Event()  # set when it is worth to look whether requests are left
         self._left_in_turn = MAX_WORK_PER_TURN
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
-        self.held = 0
+        self._num_admitted = 0
+        self.num_open = 0
         self.tickets: dict[str, Ticket] = {}
         self.is_draining = False
 
@@ -57,6 +59,7 @@ class Admission:
     def resume(self) -> None:
         """Admit the requests that were held back. Also called once no engine is left, so that they fail."""
         self._resumed.set()
+        self._idle.set()
 
     async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 - the word that callers know
         """Refuse new requests and wait for the admitted ones; False if some still run after `timeout` seconds."""
@@ -68,12 +71,14 @@ class Admission:
 
         While draining, requests that are not yet sent count, too.
         """
-        deadline = time.monotonic() + timeout
-        while len(self._outputs) or (self.is_draining and self.held):
-            if self._engines.client.dead is not None or time.monotonic() > deadline:
-                return False
-            await asyncio.sleep(0.02)
-        return True
+        client = self._engines.client
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while client.dead is None and (self.tickets if self.is_draining else self.num_open):
+                    self._idle.clear()
+                    await self._idle.wait()
+                return client.dead is None
+        return False
 
     # ------------------------------------------------------------------ admitting
     @property
@@ -87,14 +92,14 @@ class Admission:
 
     @contextlib.contextmanager
     def admit(self, request_id: str, count: int) -> Iterator[Ticket]:
-        """Reserve capacity for a request of `count` completions until its stream is open.
+        """Reserve capacity for a request of `count` completions, whose stream is opened in the block, until `end`.
 
         Raises EngineDeadError, QueueFullError, DrainingError, or RequestError for an id in use and for more than the
         capacity. Stat loggers get a record of each refusal, also of a request that turns out to be invalid here.
         """
         self._engines.client.check_alive()
         self.check_capacity(count)
-        if request_id in self.tickets or self._outputs.get(request_id) is not None:
+        if request_id in self.tickets:
             raise self._refuse(
                 "invalid",
                 RequestError(
@@ -102,16 +107,25 @@ class Admission:
                     "request_id",
                 ),
             )
-        ticket = self.tickets[request_id] = Ticket()
-        self.held += count
+        ticket = self.tickets[request_id] = Ticket(count)
+        self._num_admitted += count
         try:
             yield ticket
-        except RequestError as error:
-            self._refuse("invalid", error)
+        except BaseException as error:
+            self.end(request_id)
+            if isinstance(error, RequestError):
+                self._refuse("invalid", error)
             raise
-        finally:
-            self.held -= count
-            del self.tickets[request_id]
+        ticket.is_open = True
+        self.num_open += 1
+
+    def end(self, request_id: str) -> None:
+        """The request of an admitted ticket has ended."""
+        ticket = self.tickets.pop(request_id)
+        self._num_admitted -= ticket.count
+        self.num_open -= ticket.is_open
+        if not self.num_open:
+            self._idle.set()
 
     def check_capacity(self, count: int) -> None:
         """Refuse `count` completions, as `admit` would now."""
@@ -123,7 +137,6 @@ class Admission:
                     retry_after_s=DRAINING_RETRY_S,
                 ),
             )
-        admitted = self._outputs.num_completions + self.held
         capacity = self.capacity
         if count > capacity:
             raise self._refuse(
@@ -132,12 +145,12 @@ class Admission:
                     f"n={count}: the capacity is {capacity} sequences in all; lower n", "n"
                 ),
             )
-        if admitted + count > capacity:
+        if self._num_admitted + count > capacity:
             raise self._refuse(
                 "queue_full",
                 QueueFullError(
-                    f"{admitted} sequences run or wait, the request brings {count}, and the capacity is {capacity} "
-                    f"with max_num_queued_reqs={self.config.max_num_queued_reqs}; try again later"
+                    f"{self._num_admitted} sequences run or wait, the request brings {count}, and the capacity is "
+                    f"{capacity} with max_num_queued_reqs={self.config.max_num_queued_reqs}; try again later"
                 ),
             )
 
@@ -147,7 +160,8 @@ class Admission:
 
     def abort(self, request_id: str) -> None:
         """End a request that is not sent yet, once its stream is open; a paused front end opens it now."""
-        if ticket := self.tickets.get(request_id):
+        ticket = self.tickets.get(request_id)
+        if ticket and not ticket.is_open:
             ticket.is_aborted = True
             if self.is_paused:  # wake all that wait; the others wait again
                 self._resumed.set()

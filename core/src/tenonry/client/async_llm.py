@@ -1,7 +1,4 @@
-"""`AsyncLLM`: streams of many concurrent requests over engines in processes of their own. The user's event loop.
-
-What engines need is imported with the first `AsyncLLM`, not with this module.
-"""
+"""`AsyncLLM`: streams of many concurrent requests over engines in processes of their own. The user's event loop."""
 
 from __future__ import annotations
 
@@ -9,19 +6,31 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tenonry.client.admission import Admission
 from tenonry.client.delegations import Delegations
+from tenonry.client.engine_calls import EngineCalls
+from tenonry.client.engine_listener import EngineListener
+from tenonry.client.engines import Engines, OwnedEngines
+from tenonry.client.input_processor import InputProcessor, check_call, num_text_chars
+from tenonry.client.io_calls import post_processor
+from tenonry.client.output_handler import OutputHandler
+from tenonry.client.output_processor import OutputProcessor
+from tenonry.client.start import build_io_processor
+from tenonry.client.stream import Stream
+from tenonry.client.threads import prepared
+from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError
+from tenonry.info import EngineInfo
+from tenonry.interfaces.io_processor import read_prompt
+from tenonry.interfaces.launcher import engine_name
+from tenonry.interfaces.stat_logger import StatLogger
+from tenonry.messages import EngineCoreRequest
 from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import SamplingParams
 
-if TYPE_CHECKING:
-    from tenonry.client.engines import Engines
-    from tenonry.client.stream import Stream
-    from tenonry.config import EngineConfig
-    from tenonry.info import EngineInfo
-    from tenonry.interfaces.stat_logger import StatLogger
+_OTHERS_POLL_S = 0.02
 
 
 class AsyncLLM(Delegations):
@@ -47,55 +56,33 @@ class AsyncLLM(Delegations):
         engines: Engines | None = None,
     ) -> None:
         """`engines`: start none; use these, which bring their stat loggers."""
-        from tenonry.client.admission import Admission
-        from tenonry.client.engine_calls import EngineCalls
-        from tenonry.client.engine_listener import EngineListener
-        from tenonry.client.engines import OwnedEngines
-        from tenonry.client.input_processor import InputProcessor
-        from tenonry.client.io_calls import post_processor
-        from tenonry.client.output_handler import OutputHandler
-        from tenonry.client.output_processor import OutputProcessor
-        from tenonry.client.start import build_io_processor
-
         self._engines = engines = engines or OwnedEngines(config, stat_loggers, context)
         self._client, self._stats, self.model = engines.client, engines.stats, engines.model
         self.submit, self.stat_loggers = engines.stats.submit, engines.stats.loggers
         with contextlib.ExitStack() as built:  # ended again if the rest cannot be built
             built.callback(engines.shutdown)
-            self.io_processor = build_io_processor(
+            self.io_processor = io = build_io_processor(
                 config, engines.plan, self.model, self.submit, built
             )
-            self._post_process = post_processor(self.io_processor)
+            self._post_process = post_processor(io)
+            self._admission = Admission(config, engines)
             self._outputs = OutputProcessor(
-                self.io_processor,
+                io,
+                config,
                 time.monotonic,
                 log_stats=self._stats.enabled,
-                log_requests=config.log_requests,
-                stream_interval=config.stream_interval,
+                on_end=self._admission.end,
             )
-            self._admission = Admission(config, self._outputs, engines)
             self._handler = OutputHandler(engines, self._outputs, self._admission)
             self._events = EngineListener(
-                self,
-                config,
-                engines,
-                self._outputs,
-                self._handler,
-                self._admission,
-                self.io_processor,
+                self, config, engines, self._outputs, self._handler, self._admission, io
             )
             self.calls = self._events.calls
             self._calls = EngineCalls(self._client, self._handler, self._events.recovery)
             built.callback(self._events.recovery.shutdown)
             engines.start(self._events)
             self._inputs = InputProcessor(
-                self.model,
-                self.io_processor,
-                self.info.max_model_len,
-                config.seed,
-                engines.index,
-                self.info.tasks,
-                engines.plan.load_request_checks(),
+                config, engines.plan, self.model, io, self.info, engines.index
             )
             built.pop_all()
         self._closed = False
@@ -147,11 +134,6 @@ class AsyncLLM(Delegations):
         self, prompt: Any, params: SamplingParams, request_id: str, **fields: Any
     ) -> Stream:
         """Accept a request and send it to the engine; `generate` without the loop around it."""
-        from tenonry.client.input_processor import check_call, num_text_chars
-        from tenonry.client.threads import prepared
-        from tenonry.interfaces.io_processor import read_prompt
-        from tenonry.messages import EngineCoreRequest
-
         check_call(params, request_id)
         if (lora := fields.pop("lora_request", None)) is not None:
             fields["adapter"] = await self.calls["adapters"].requested(lora)
@@ -251,11 +233,13 @@ class AsyncLLM(Delegations):
         EngineDeadError.
         """
         deadline = time.monotonic() + drain_timeout
+        await self._admission.wait_until_empty(drain_timeout)
+        self._client.check_alive()
         while left := len(self._outputs) + await self._engines.ask_others("num_requests"):
-            self._client.check_alive()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{left} requests still run after {drain_timeout:g} s")
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(_OTHERS_POLL_S)
+            self._client.check_alive()
 
     async def reset_mm_cache(self) -> None:
         """Forget processed images and other files: in all front ends first, then in the engines."""
@@ -272,8 +256,6 @@ class AsyncLLM(Delegations):
     @property
     def engine_pids(self) -> dict[str, int]:
         """Engine processes by name."""
-        from tenonry.interfaces.launcher import engine_name
-
         pids = self._engines.pids()
         names = map(engine_name, sorted(self._client.engines))
         return {name: pids[name] for name in names if name in pids}

@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 
 from tenonry.client.io_calls import io_call
+from tenonry.config import EngineConfig
 from tenonry.engine.request_checks import check_request
 from tenonry.errors import RequestError
-from tenonry.info import ModelInfo
+from tenonry.info import EngineInfo, ModelInfo
 from tenonry.interfaces.io_processor import (
     IOProcessor,
     ProcessedPrompt,
@@ -26,8 +27,9 @@ from tenonry.interfaces.io_processor import (
     TokenPrompt,
     read_prompt,
 )
-from tenonry.interfaces.request_check import RequestCheck, RequestLimits
+from tenonry.interfaces.request_check import RequestLimits
 from tenonry.messages import EngineCoreRequest, make_handle
+from tenonry.plugin.plan import PluginPlan
 from tenonry.sampling_params import SamplingParams, check_type
 
 REQUEST_FIELDS = {
@@ -48,23 +50,25 @@ class InputProcessor:
 
     def __init__(
         self,
+        config: EngineConfig,
+        plan: PluginPlan,
         model: ModelInfo,
         io: IOProcessor | None,
-        max_model_len: int,
-        seed: int,
+        info: EngineInfo,
         index: int = 0,
-        tasks: Mapping[str, int] | None = None,
-        checks: tuple[RequestCheck, ...] = (),
     ) -> None:
         self._model = model
         self._io = io
         self._limits = RequestLimits(
-            max_model_len, model.vocab_size, tasks=tasks or {}, checks=checks
+            info.max_model_len,
+            model.vocab_size,
+            tasks=info.tasks,
+            checks=plan.load_request_checks(),
         )
         base = make_handle(index, 0)
         # Long texts are processed in threads, and `next` is atomic.
         self._handles = itertools.count(base + 1)
-        self._seeds = random.Random(seed + base)  # noqa: S311 - no secrets
+        self._seeds = random.Random(config.seed + base)  # noqa: S311 - no secrets
 
     def process(
         self, prompt: object, params: SamplingParams, request_id: str, **fields: Any

@@ -1,7 +1,4 @@
-"""`LLM`: a blocking batch interface. One engine in the user's own process: no children, no signal handlers.
-
-What an engine needs is imported with the first `LLM`, not with this module.
-"""
+"""`LLM`: a blocking batch interface. One engine in the user's own process: no children, no signal handlers."""
 
 from __future__ import annotations
 
@@ -13,23 +10,32 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import msgspec
+import numpy as np
 
+from tenonry.client.call_sets import CallSets
 from tenonry.client.delegations import BlockingDelegations
+from tenonry.client.input_processor import CALLER_FIELDS, InputProcessor, check_call
+from tenonry.client.io_calls import post_processor
+from tenonry.client.output_processor import OutputProcessor
+from tenonry.client.start import announce, build_io_processor, engine_info, resolve_front_end
+from tenonry.client.stat_manager import StatManager
+from tenonry.config import EngineConfig
+from tenonry.config.sources import make_config
+from tenonry.engine.build import build_engine
 from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, RequestError
+from tenonry.interfaces.io_processor import ProcessedPrompt
+from tenonry.messages import EngineCoreOutputs, EngineCoreRequest
 from tenonry.outputs import CompletionOutput, RequestOutput
+from tenonry.plugin.discovery import installed
+from tenonry.plugin.kinds import PROGRESS_BARS
+from tenonry.plugin.manager import resolve_point
 from tenonry.sampling_params import OutputKind, SamplingParams
 
-if TYPE_CHECKING:
-    from tenonry.config import EngineConfig
-    from tenonry.interfaces.io_processor import ProcessedPrompt
-    from tenonry.messages import EngineCoreRequest
-
-    Processed = tuple[ProcessedPrompt, list[EngineCoreRequest]]
-
 Params = SamplingParams | Sequence[SamplingParams] | None
+_Processed = tuple[ProcessedPrompt, list[EngineCoreRequest]]
 
 
 class LLM(BlockingDelegations):
@@ -43,68 +49,31 @@ class LLM(BlockingDelegations):
     def __init__(
         self, model: str | None = None, *, config: EngineConfig | None = None, **settings: Any
     ) -> None:
-        from tenonry.client.call_sets import CallSets
-        from tenonry.client.input_processor import InputProcessor
-        from tenonry.client.io_calls import post_processor
-        from tenonry.client.output_processor import OutputProcessor
-        from tenonry.client.start import (
-            announce,
-            build_io_processor,
-            engine_info,
-            resolve_front_end,
-        )
-        from tenonry.client.stat_manager import StatManager
-        from tenonry.config.sources import make_config
-        from tenonry.engine.build import build_engine
-
         if config is None:
             config = make_config({"model": model, **settings})
         elif model is not None or settings:
             raise ConfigError("give either config= or single settings, not both")
-        if config.data_parallel_size != 1:
-            raise ConfigError(
-                "LLM runs one engine; for data_parallel_size above 1 use AsyncLLM or `tenonry serve`"
-            )
-        if config.standby_engines:
-            raise ConfigError(
-                f"standby_engines={config.standby_engines}: the engine of LLM ends with your process, so that none can "
-                "stand by; use AsyncLLM or `tenonry serve`"
-            )
+        _check_one_engine(config)
         self.config = config
         manager, plan, self.model = resolve_front_end(config, launcher=False)
         with contextlib.ExitStack() as parts:  # ended again if the rest cannot be built
-            self._stats = StatManager(config, plan)
-            parts.callback(self._stats.shutdown)
-            self.io_processor = build_io_processor(
-                config, plan, self.model, self._stats.submit, parts
+            self._stats = stats = StatManager(config, plan)
+            parts.callback(stats.shutdown)
+            self.io_processor = io = build_io_processor(
+                config, plan, self.model, stats.submit, parts
             )
-            self._post_process = post_processor(self.io_processor)
-            self.engine_core = build_engine(config, self.model, plan)
-            parts.callback(self.engine_core.shutdown)
+            self._post_process = post_processor(io)
+            self.engine_core = core = build_engine(config, self.model, plan)
+            parts.callback(core.shutdown)
             llm = weakref.proxy(self)
-            self.calls = CallSets(
-                config, plan, lambda _, each, __: each.blocking_half(llm, self.engine_core)
-            )
-            facts = self.engine_core.facts()
-            self._inputs = InputProcessor(
-                self.model,
-                self.io_processor,
-                facts.max_model_len,
-                config.seed,
-                tasks=facts.tasks,
-                checks=plan.load_request_checks(),
-            )
-            self._outputs = OutputProcessor(
-                self.io_processor,
-                time.monotonic,
-                log_stats=self._stats.enabled,
-                log_requests=config.log_requests,
-            )
+            self.calls = CallSets(config, plan, lambda _, each, __: each.blocking_half(llm, core))
+            self.info = engine_info(config, self.model, plan, [core.facts()])
+            self._inputs = InputProcessor(config, plan, self.model, io, self.info)
+            self._outputs = OutputProcessor(io, config, time.monotonic, log_stats=stats.enabled)
             self._ids = itertools.count()
             self._lock = threading.RLock()
             self._dead: str | None = None
-            self.info = engine_info(config, self.model, plan, [facts])
-            self._stats.initialized(self.info)
+            stats.initialized(self.info)
             announce(manager, self.info)
             self._parts = parts.pop_all()
 
@@ -125,8 +94,6 @@ class LLM(BlockingDelegations):
         authors recommend. `use_tqdm`: a progress bar; by default on a terminal. `fields`: as of `AsyncLLM.generate`;
         `adapter` and `lora_request` may also be a list with one entry per prompt, None for the model itself.
         """
-        from tenonry.client.input_processor import check_call
-
         with self._lock:
             if self._dead is not None:
                 raise EngineDeadError(f"the engine is gone: {self._dead}")
@@ -165,8 +132,6 @@ class LLM(BlockingDelegations):
 
         `kwargs`: options of `generate`, and of the IO processor's `render_chat`, such as `tools`.
         """
-        from tenonry.client.input_processor import CALLER_FIELDS
-
         if self.io_processor is None:
             raise ConfigError("chat needs an IO processor, and none is loaded")
         names = kwargs.keys() & {*CALLER_FIELDS, "lora_request", "use_tqdm"}
@@ -187,10 +152,8 @@ class LLM(BlockingDelegations):
         return self.generate(prompts, sampling_params, **options)
 
     def _run(
-        self, prepared: list[Processed], progress: Callable[[int], None]
+        self, prepared: list[_Processed], progress: Callable[[int], None]
     ) -> list[RequestOutput]:
-        from tenonry.messages import EngineCoreOutputs
-
         try:
             streams = [self._outputs.add(*processed) for processed in prepared]
             for _, requests in prepared:
@@ -258,6 +221,19 @@ class LLM(BlockingDelegations):
         self.shutdown()
 
 
+def _check_one_engine(config: EngineConfig) -> None:
+    """Raises ConfigError for settings of several engines."""
+    if config.data_parallel_size != 1:
+        raise ConfigError(
+            "LLM runs one engine; for data_parallel_size above 1 use AsyncLLM or `tenonry serve`"
+        )
+    if config.standby_engines:
+        raise ConfigError(
+            f"standby_engines={config.standby_engines}: the engine of LLM ends with your process, so that none can "
+            "stand by; use AsyncLLM or `tenonry serve`"
+        )
+
+
 def _one_each(name: str, value: Any, count: int) -> Sequence[Any]:
     """One value per prompt: a sequence of `count` values, or the same one for all. Raises ConfigError."""
     if not isinstance(value, Sequence):
@@ -271,8 +247,6 @@ def _one_each(name: str, value: Any, count: int) -> Sequence[Any]:
 
 def _several(prompts: Any) -> Sequence[Any]:
     """The prompts of a call: those of a list, or the one that was passed. `read_prompt` refuses what is none."""
-    import numpy as np
-
     match prompts:
         case [int(), *_] | np.ndarray(ndim=1):
             return [prompts]
@@ -282,10 +256,6 @@ def _several(prompts: Any) -> Sequence[Any]:
 
 
 def _progress_bar(total: int, show: bool | None) -> Any:
-    from tenonry.plugin.discovery import installed
-    from tenonry.plugin.kinds import PROGRESS_BARS
-    from tenonry.plugin.manager import resolve_point
-
     if show or (show is None and sys.stderr.isatty() and installed(PROGRESS_BARS)):
         return resolve_point(PROGRESS_BARS, "default")[0](total)
     return contextlib.nullcontext(lambda _: None)

@@ -18,6 +18,7 @@ from tenonry.client.io_calls import io_call, io_fault
 from tenonry.client.logprobs import logprob_entry
 from tenonry.client.request_ends import finished_stats, log_added, log_end
 from tenonry.client.stream import Completion, Stream
+from tenonry.config import EngineConfig
 from tenonry.errors import EngineGenerateError
 from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput, ScheduledOutput
@@ -31,23 +32,24 @@ class OutputProcessor:
     """All open requests of one front end. `clock` is the front end's monotonic clock.
 
     `touched`: completions with tokens that `flush` has not worked on yet. `stream_interval`: tokens of a completion
-    that are delivered together, after the first.
+    that are delivered together, after the first. `on_end` gets the id of each request that has ended.
     """
 
     def __init__(
         self,
         io: IOProcessor | None,
+        config: EngineConfig,
         clock: Callable[[], float],
         *,
         log_stats: bool = False,
-        log_requests: bool = False,
-        stream_interval: int = 1,
+        on_end: Callable[[str], None] | None = None,
     ) -> None:
         self._io = io
         self._clock = clock
         self._log_stats = log_stats
-        self._log_requests = log_requests
-        self._stream_interval = stream_interval
+        self._on_end = on_end
+        self._log_requests = config.log_requests
+        self._stream_interval = config.stream_interval
         # Those that engines still run.
         self._completions: dict[int, Completion] = {}
         self._streams: dict[str, Stream] = {}
@@ -319,8 +321,11 @@ class OutputProcessor:
             self._close(stream, str(reason))
 
     def _close(self, stream: Stream, reason: str) -> None:
-        """The end of a request: every stream passes here once."""
-        self._streams.pop(stream.request_id, None)
+        """The end of a request, once."""
+        if self._streams.pop(stream.request_id, None) is None:
+            return
+        if self._on_end is not None:
+            self._on_end(stream.request_id)
         stream.ready |= {each.index: each for each in stream.completions if each.pending_ids}
         if self._log_stats:
             stats = finished_stats(stream, reason, self._clock())

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from tenonry.config import EngineConfig
-from tenonry.info import ModelInfo
+from tenonry.info import EngineInfo, ModelInfo
 from tenonry.plugin.hookspecs import hookimpl
 
 FAKE_MODEL = "fake"
@@ -26,6 +26,17 @@ def fake_model(**facts: Any) -> ModelInfo:
             "eos_token_ids": (),
             **facts,
         }
+    )
+
+
+def fake_info(max_model_len: int) -> EngineInfo:
+    """An EngineInfo for tests: one engine with that limit, and 8 blocks."""
+    return EngineInfo(
+        model=FAKE_MODEL,
+        served_model_name=FAKE_MODEL,
+        max_model_len=max_model_len,
+        num_gpu_blocks=8,
+        block_size=16,
     )
 
 

@@ -14,10 +14,11 @@ from tenonry.config import EngineConfig
 from tenonry.interfaces.io_processor import IOProcessorContext
 from tenonry.messages import EngineCoreOutputs, FinishedOutput
 from tenonry.outputs import CompletionOutput, FinishReason, RequestOutput
+from tenonry.plugin.plan import PluginPlan
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NO_ROWS, TokenLogprobs
 from tenonry_testkit.fakes import ByteIOProcessor, VirtualClock
-from tenonry_testkit.fakes.model import fake_model
+from tenonry_testkit.fakes.model import fake_info, fake_model
 
 Tokens = Mapping[int, Sequence[int] | str]
 IO_CONTEXT = IOProcessorContext(EngineConfig(model="fake"), fake_model())
@@ -25,13 +26,19 @@ BYTE_IO = ByteIOProcessor(IO_CONTEXT)
 
 
 class EnginelessFrontEnd:
-    """Input and output processor, the latter with these `settings`. Handles count up from 1."""
+    """Input and output processor with these `settings`. Handles count up from 1. `ended`: ids of requests that have."""
 
-    def __init__(self, io: ByteIOProcessor | None = BYTE_IO, **settings: Any) -> None:
+    def __init__(
+        self, io: ByteIOProcessor | None = BYTE_IO, *, log_stats: bool = False, **settings: Any
+    ) -> None:
         self.clock = VirtualClock()
+        self.ended: list[str] = []
+        config = EngineConfig(model="fake", **settings)
         model = fake_model(eos_token_ids=(256,))
-        self.inputs = InputProcessor(model, io, max_model_len=1000, seed=0)
-        self.outputs = OutputProcessor(io, self.clock, **settings)
+        self.inputs = InputProcessor(config, PluginPlan(), model, io, fake_info(1000))
+        self.outputs = OutputProcessor(
+            io, config, self.clock, log_stats=log_stats, on_end=self.ended.append
+        )
 
     def open(self, request_id: str = "r", prompt: Any = "hi", **params: Any) -> Stream:
         sampling = SamplingParams(**{"max_tokens": 99, **params})
