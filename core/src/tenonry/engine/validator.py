@@ -15,9 +15,6 @@ from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.step import BatchState, ModelRunnerOutput, NewRow, SchedulerOutput, Spans
 from tenonry.transport.serial import Encoder
 
-FREE = 0
-RUNNING = 1
-ENDED = 2  # the row has yet to leave
 _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
@@ -28,39 +25,34 @@ class StepValidator:
     """
 
     def __init__(self, context: SchedulerContext) -> None:
-        kv_cache = context.kv_cache
-        num_rows = context.config.max_num_seqs
-        self._num_rows = num_rows
+        config, kv_cache = context.config, context.kv_cache
+        num_rows = config.max_num_seqs
+        self._context = context
         self._plugin = context.plugin_name
-        self._feeds_back = context.feeds_back_tokens
-        self._budget = context.config.step_token_budget
-        self._max_round_tokens = context.max_round_tokens
+        self._num_rows = num_rows
+        self._budget = config.step_token_budget
         self._ahead = 0  # tokens that each row of the last step may sample beyond one
-        self._max_model_len = context.max_model_len
-        self._num_groups = len(kv_cache.groups)
         # How far the layers of each group see; 0 for those with a state.
         self._windows = [
             0 if group.kind == "recurrent" else group.window or context.max_model_len
             for group in kv_cache.groups
         ]
+        self._num_groups = len(self._windows)
         # What the ids of each group are below: blocks, or state slots.
         self._num_ids = np.where(self._windows, kv_cache.num_blocks, kv_cache.num_state_slots)
         self._state = BatchState(
             num_rows, context.max_model_len, kv_cache.block_size, self._num_groups
         )
-        self._total = np.zeros(num_rows, np.int32)  # tokens, pending ones included
         self._limit = np.zeros(num_rows, np.int32)
-        self._pending = np.zeros(num_rows, np.int32)
         # Rows that never run with a pending token: all where tokens are not fed back, else those with a grammar.
-        self._waits = np.full(num_rows, not self._feeds_back)
-        self._use = np.full(num_rows, FREE, np.int8)
+        self._waits, self._pending, self._runs = np.zeros((3, num_rows), np.bool_)
         # The most different values of a field in one step (0: any number), and a hash of each row's value.
         self._bounded = [
-            (field, setting, getattr(context.config, setting, 0), np.zeros(num_rows, np.int64))
+            (field, setting, getattr(config, setting, 0), np.zeros(num_rows, np.int64))
             for field, setting in NewRow.DISTINCT.items()
         ]
         self._row_of: dict[int, int] = {}  # by handle
-        # A stay is the time that a request spends in a row: its number modulo the number of rows is the row.
+        # A stay is the time that a request spends in a row: its number modulo the number of rows is the row. 0: free.
         self._stay = np.zeros(num_rows, np.int64)
         self._stays = 0
         # For each block, the stay that wrote it last, and the group for which it did.
@@ -76,9 +68,8 @@ class StepValidator:
 
     def ended(self, handle: int) -> None:
         self._live.pop(handle, None)
-        row = self._row_of.get(handle)
-        if row is not None:
-            self._use[row] = ENDED
+        if handle in self._row_of:
+            self._runs[self._row_of[handle]] = False  # the row has yet to leave
 
     def check(self, output: SchedulerOutput) -> None:
         """Every rule that one step can break."""
@@ -106,7 +97,7 @@ class StepValidator:
 
     def answered(self, result: ModelRunnerOutput) -> None:
         """A result came back: its tokens are no longer pending. Rows of a round stand where their tokens end."""
-        self._pending[result.row] = 0
+        self._pending[result.row] = False
         if self._ahead:
             self._settle(result)
 
@@ -128,7 +119,7 @@ class StepValidator:
             == len(output.generation)
         )
         self._expect(is_equal, "columns of a step have one length", "%d rows", num_rows)
-        total = int(num_tokens.sum())
+        total = int(np.add.reduce(num_tokens))
         self._expect(
             total <= self._budget, "max_num_batched_tokens", "%d > %d", total, self._budget
         )
@@ -149,21 +140,19 @@ class StepValidator:
                 self._expect(False, rule, "%s %d is not below %d", what, found, np.max(stop))
 
     def _leave(self, row: int) -> None:
-        self._expect(self._use[row] != FREE, "only running rows leave", "row %d is free", row)
+        self._expect(self._stay[row] > 0, "only running rows leave", "row %d is free", row)
         del self._row_of[int(self._state.handle[row])]
-        self._use[row] = FREE
-        self._waits[row] = not self._feeds_back
-        self._stay[row] = 0
+        self._stay[row] = self._waits[row] = self._runs[row] = 0
 
     def _enter(self, new: NewRow) -> None:
         row = new.row
         handle = new.handle
         length = len(new.token_ids)
-        longest = self._max_model_len
+        longest = self._context.max_model_len
         expect = self._expect
         expect(0 <= row < self._num_rows, "max_num_seqs", "there is no row %d", row)
         expect(handle in self._live, "only known, unfinished requests run", "handle %d", handle)
-        expect(self._use[row] == FREE, "a row holds one request", "row %d is in use", row)
+        expect(self._stay[row] == 0, "a row holds one request", "row %d is in use", row)
         expect(handle not in self._row_of, "a request has one row", "handle %d has two", handle)
         expect(length <= longest, "max_model_len", "%d tokens in row %d", length, row)
         hit = new.num_computed
@@ -179,10 +168,10 @@ class StepValidator:
                 expect(count == (hit > 0), "one state per hit", "row %d has %d", row, count)
         self._check_fields(new, self._live[handle])
         self._limit[row] = new.sampling.max_total_tokens(length - new.num_output, longest)
-        self._total[row] = length
-        self._pending[row] = 0
-        self._waits[row] = not self._feeds_back or new.sampling.structured_output is not None
-        self._use[row] = RUNNING
+        self._pending[row] = False
+        feeds_back = self._context.feeds_back_tokens and new.sampling.structured_output is None
+        self._waits[row] = not feeds_back
+        self._runs[row] = True
         for field, *_, column in self._bounded:
             value = getattr(new, field)
             column[row] = hash(value) if value else 0
@@ -220,7 +209,7 @@ class StepValidator:
 
     def _check_round(self, output: SchedulerOutput) -> None:
         tokens = output.round_tokens
-        most = self._max_round_tokens
+        most = self._context.max_round_tokens
         self._expect(0 < tokens <= most, "max_round_tokens", "%d of at most %d", tokens, most)
         samples = np.count_nonzero(output.samples)
         decodes = not output.new and samples == len(output.row) == output.total_tokens
@@ -236,10 +225,8 @@ class StepValidator:
         is_outside = np.count_nonzero((count < 1) | (missing < 0))
         rule = "a round gives each row 1 to round_tokens tokens"
         self._expect(is_ragged and not is_outside, rule, "the worker gave %s", count)
-        is_short = np.count_nonzero(missing)
-        if is_short:
-            self._total[row] -= missing
-            self._state.num_computed[row] -= missing
+        self._state.num_output[row] -= missing
+        self._state.num_computed[row] -= missing
 
     def _advance(self, output: SchedulerOutput) -> Spans:
         """All row, group and block ids are in range by now: only a sequence that is too long can be out of bounds."""
@@ -249,36 +236,37 @@ class StepValidator:
         try:
             return self._state.advance(output)
         except IndexError:
-            longest = f"a row has more tokens or blocks than {self._max_model_len} tokens need"
+            longest = f"a row has more tokens or blocks than {self._context.max_model_len} tokens need"
             raise ContractViolation(self._plugin, self._step_id, "max_model_len", longest) from None
 
     def _check_rows(self, output: SchedulerOutput, spans: Spans) -> None:
         row = spans.row
         seq_lens = spans.seq_lens
-        idle = row[self._use[row] != RUNNING]
+        num_output = self._state.num_output
+        idle = row[~self._runs[row]]
         self._expect(not idle.size, "only running rows are scheduled", "rows %s do not run", idle)
         self._expect(self._distinct(row), "a row is scheduled once per step", "a row appears twice")
         for field, rule, most, column in self._bounded:
             if most:
                 found = np.count_nonzero(np.unique(column[row]))
                 self._expect(found <= most, rule, "%d different values of %s", found, field)
-        total = self._total[row] + self._ahead
-        beyond = np.count_nonzero(seq_lens > total)
+        if self._ahead:
+            num_output[row] += self._ahead
+        total = self._state.num_prompt[row] + num_output[row]
+        known = total - output.samples
+        beyond = np.count_nonzero(seq_lens > known)
         self._expect(not beyond, "only existing tokens are computed", "num_tokens is too large")
-        samples = seq_lens == total
-        wrong = np.count_nonzero(samples != output.samples)
+        wrong = np.count_nonzero((seq_lens == known) != output.samples)
         self._expect(not wrong, "exactly the last token of a row samples", "samples is wrong")
         if np.count_nonzero(self._waits):
-            pending = np.count_nonzero(self._pending[row] & self._waits[row])
+            pending = np.count_nonzero(self._pending[row])
             self._expect(not pending, "no row with a pending token", "a grammar, or no feedback")
-            self._pending[row] = samples
-        total = total + samples
+            self._pending[row] = self._waits[row] & output.samples
         over = total > self._limit[row]
         if np.count_nonzero(over):
             longest = int(total[over][0])
-            rule = "max_model_len" if longest > self._max_model_len else "max_tokens"
+            rule = "max_model_len" if longest > self._context.max_model_len else "max_tokens"
             self._expect(False, rule, "row %d would hold %d tokens", row[over][0], longest)
-        self._total[row] = total
 
     def _check_slots(self, group: int, spans: Spans) -> None:
         """Every token has a slot, and nothing else is written into its block, in this step or while it is held."""
