@@ -6,6 +6,7 @@ A *state slot* holds a snapshot: the state that the recurrent layers had after s
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from typing import Literal
 
@@ -103,12 +104,9 @@ def longest_sequence(
     groups: Sequence[KVCacheGroup], num_pages: int, block_size: int, chunk: int, most: int
 ) -> int:
     """The longest sequence, up to `most` tokens, whose pages are at most `num_pages`."""
-    fits = 0  # blocks
-    too_many = -(-most // block_size) + 1
-    while too_many - fits > 1:
-        middle = (fits + too_many) // 2
-        if sequence_pages(groups, middle * block_size, block_size, chunk) <= num_pages:
-            fits = middle
-        else:
-            too_many = middle
+    fits = bisect.bisect_right(
+        range(1, -(-most // block_size) + 1),
+        num_pages,
+        key=lambda blocks: sequence_pages(groups, blocks * block_size, block_size, chunk),
+    )
     return min(fits * block_size, most)

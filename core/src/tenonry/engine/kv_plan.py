@@ -49,13 +49,11 @@ def plan_kv_cache(
     if any(group.kind == "recurrent" for group in groups[0]):
         state_slots = _count_state_slots(max(state_bytes), min(pools), config)
     left = [pool - state_slots * per_row for pool, per_row in zip(pools, state_bytes, strict=True)]
-    chunk = config.step_token_budget
-    per_sequence = sequence_pages(groups[0], max_model_len, block_size, chunk)
-    most_useful = config.max_num_seqs * per_sequence
+    pages = (block_size, config.step_token_budget)
+    most_useful = config.max_num_seqs * sequence_pages(groups[0], max_model_len, *pages)
     blocks = _count_blocks(groups, memory, left, config, block_size, most_useful)
     wanted = config.max_model_len
-    most = max(wanted or 0, max_model_len)
-    longest = longest_sequence(groups[0], blocks, block_size, chunk, most)
+    longest = longest_sequence(groups[0], blocks, *pages, max(wanted or 0, max_model_len))
     return KVCacheConfig(
         num_blocks=blocks,
         block_size=block_size,
@@ -150,15 +148,21 @@ def _count_blocks(
     block_size: int,
     most_useful: int,
 ) -> int:
-    """Blocks that every rank can hold in its pool (bytes), at least one of each group; ConfigError when it cannot."""
+    """Blocks that every rank can hold in its pool (bytes), at least one of each group; ConfigError when it cannot.
+
+    `most_useful`: those that all sequences can fill; memory that other processes use too holds no more by default.
+    """
     sizes = [
         block_size * max((group.bytes_per_token for group in rank), default=0) for rank in groups
     ]
     least = max(1, len(paged(groups[0])))
     blocks = config.num_gpu_blocks_override or min(
-        _blocks_of_rank(size, pool, report, config, most_useful)
-        for size, pool, report in zip(sizes, pools, memory, strict=True)
+        pool // size if size else most_useful  # 0: no layer keeps K and V of each token
+        for size, pool in zip(sizes, pools, strict=True)
     )
+    is_shared = any(report.is_host for report in memory)
+    if is_shared and not (config.num_gpu_blocks_override or config.kv_cache_memory_bytes):
+        blocks = min(blocks, most_useful)
     if blocks < least:
         need = f"one block of {block_size} tokens needs {least * max(sizes)}"
         if config.num_gpu_blocks_override:
@@ -174,14 +178,3 @@ def _count_blocks(
             "smaller model or a higher --gpu-memory-utilization"
         )
     return blocks
-
-
-def _blocks_of_rank(
-    per_block: int, pool: int, report: MemoryReport, config: EngineConfig, most_useful: int
-) -> int:
-    """`per_block`, `pool`: bytes on this rank; `most_useful`: the blocks that all sequences can fill."""
-    if per_block == 0:  # no layer keeps K and V of each token
-        return most_useful
-    if report.is_host and config.kv_cache_memory_bytes is None:
-        return min(pool // per_block, most_useful)
-    return pool // per_block

@@ -236,7 +236,9 @@ class StepValidator:
         try:
             return self._state.advance(output)
         except IndexError:
-            longest = f"a row has more tokens or blocks than {self._context.max_model_len} tokens need"
+            longest = (
+                f"a row has more tokens or blocks than {self._context.max_model_len} tokens need"
+            )
             raise ContractViolation(self._plugin, self._step_id, "max_model_len", longest) from None
 
     def _check_rows(self, output: SchedulerOutput, spans: Spans) -> None:
