@@ -5,7 +5,7 @@ It keeps its own columns, fed only with what the workers will see, so it does no
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import numpy as np
@@ -75,9 +75,8 @@ class StepValidator:
         """Every rule that one step can break."""
         expected = self._step_id + 1
         self._step_id = output.step_id
-        self._expect(
-            output.step_id == expected, "steps are numbered from 0", "expected step %d", expected
-        )
+        if output.step_id != expected:
+            self._broken("steps are numbered from 0", "expected step %d", expected)
         self._check_columns(output)
         for gone in output.gone.tolist():
             self._leave(gone)
@@ -102,10 +101,9 @@ class StepValidator:
             self._settle(result)
 
     # ------------------------------------------------------------------ rules
-    def _expect(self, holds: bool | np.bool_, rule: str, detail: str, *values: object) -> None:
-        """`detail % values` says what was found; it is formatted only for a violation."""
-        if not holds:
-            raise ContractViolation(self._plugin, self._step_id, rule, detail % values)
+    def _broken(self, rule: str, detail: str, *values: object) -> NoReturn:
+        """`detail % values` says what was found."""
+        raise ContractViolation(self._plugin, self._step_id, rule, detail % values) from None
 
     def _check_columns(self, output: SchedulerOutput) -> None:
         """Shapes, sums and ranges."""
@@ -118,15 +116,15 @@ class StepValidator:
             == len(output.samples)
             == len(output.generation)
         )
-        self._expect(is_equal, "columns of a step have one length", "%d rows", num_rows)
+        if not is_equal:
+            self._broken("columns of a step have one length", "%d rows", num_rows)
         total = int(np.add.reduce(num_tokens))
-        self._expect(
-            total <= self._budget, "max_num_batched_tokens", "%d > %d", total, self._budget
-        )
-        is_sum = total == output.total_tokens
-        self._expect(is_sum, "total_tokens is the sum of num_tokens", "the sum is %d", total)
-        is_idle = np.count_nonzero(num_tokens < 1)
-        self._expect(not is_idle, "a scheduled row computes tokens", "num_tokens below 1")
+        if total > self._budget:
+            self._broken("max_num_batched_tokens", "%d > %d", total, self._budget)
+        if total != output.total_tokens:
+            self._broken("total_tokens is the sum of num_tokens", "the sum is %d", total)
+        if np.count_nonzero(num_tokens < 1):
+            self._broken("a scheduled row computes tokens", "num_tokens below 1")
         for rows in (output.row, output.gone, output.new_block_row):
             self._check_range(rows, self._num_rows, "max_num_seqs", "row")
 
@@ -137,10 +135,11 @@ class StepValidator:
             outside = values.view(_UNSIGNED[values.itemsize]) >= stop
             if np.count_nonzero(outside):
                 found = values[outside][0]
-                self._expect(False, rule, "%s %d is not below %d", what, found, np.max(stop))
+                self._broken(rule, "%s %d is not below %d", what, found, np.max(stop))
 
     def _leave(self, row: int) -> None:
-        self._expect(self._stay[row] > 0, "only running rows leave", "row %d is free", row)
+        if not self._stay[row]:
+            self._broken("only running rows leave", "row %d is free", row)
         del self._row_of[int(self._state.handle[row])]
         self._stay[row] = self._waits[row] = self._runs[row] = 0
 
@@ -149,23 +148,30 @@ class StepValidator:
         handle = new.handle
         length = len(new.token_ids)
         longest = self._context.max_model_len
-        expect = self._expect
-        expect(0 <= row < self._num_rows, "max_num_seqs", "there is no row %d", row)
-        expect(handle in self._live, "only known, unfinished requests run", "handle %d", handle)
-        expect(self._stay[row] == 0, "a row holds one request", "row %d is in use", row)
-        expect(handle not in self._row_of, "a request has one row", "handle %d has two", handle)
-        expect(length <= longest, "max_model_len", "%d tokens in row %d", length, row)
+        if not 0 <= row < self._num_rows:
+            self._broken("max_num_seqs", "there is no row %d", row)
+        if handle not in self._live:
+            self._broken("only known, unfinished requests run", "handle %d", handle)
+        if self._stay[row]:
+            self._broken("a row holds one request", "row %d is in use", row)
+        if handle in self._row_of:
+            self._broken("a request has one row", "handle %d has two", handle)
+        if length > longest:
+            self._broken("max_model_len", "%d tokens in row %d", length, row)
         hit = new.num_computed
-        expect(0 <= hit < length, "a hit never covers the last token", "%d of %d", hit, length)
+        if not 0 <= hit < length:
+            self._broken("a hit never covers the last token", "%d of %d", hit, length)
         tables = new.block_ids
-        expect(len(tables) == self._num_groups, "one block table per KV group", "row %d", row)
+        if len(tables) != self._num_groups:
+            self._broken("one block table per KV group", "row %d", row)
         most_blocks = self._state.block_table[0].shape[1]
         for group, ids in enumerate(tables):
             count = len(ids)
-            expect(count <= most_blocks, "max_model_len", "row %d has %d blocks", row, count)
+            if count > most_blocks:
+                self._broken("max_model_len", "row %d has %d blocks", row, count)
             self._check_range(ids, self._num_ids[group], "block ids exist", "block")
-            if not self._windows[group]:
-                expect(count == (hit > 0), "one state per hit", "row %d has %d", row, count)
+            if not self._windows[group] and count != (hit > 0):
+                self._broken("one state per hit", "row %d has %d", row, count)
         self._check_fields(new, self._live[handle])
         self._limit[row] = new.sampling.max_total_tokens(length - new.num_output, longest)
         self._pending[row] = False
@@ -195,36 +201,34 @@ class StepValidator:
             found = getattr(new, field)
             wanted = getattr(expected, field)
             if found is not wanted and encode(found) != encode(wanted):
-                detail = "%s of row %d is %.99r"
-                self._expect(
-                    False, "a new row is that of its request", detail, field, new.row, found
-                )
+                rule = "a new row is that of its request"
+                self._broken(rule, "%s of row %d is %.99r", field, new.row, found)
 
     def _check_new_blocks(self, output: SchedulerOutput) -> None:
         group = output.new_block_group
-        is_equal = len(output.new_block_row) == len(group) == len(output.new_block_id)
-        self._expect(is_equal, "columns of a step have one length", "new blocks")
+        if not len(output.new_block_row) == len(group) == len(output.new_block_id):
+            self._broken("columns of a step have one length", "new blocks")
         self._check_range(group, self._num_groups, "one block table per KV group", "group")
         self._check_range(output.new_block_id, self._num_ids[group], "block ids exist", "block")
 
     def _check_round(self, output: SchedulerOutput) -> None:
         tokens = output.round_tokens
         most = self._context.max_round_tokens
-        self._expect(0 < tokens <= most, "max_round_tokens", "%d of at most %d", tokens, most)
+        if not 0 < tokens <= most:
+            self._broken("max_round_tokens", "%d of at most %d", tokens, most)
         samples = np.count_nonzero(output.samples)
-        decodes = not output.new and samples == len(output.row) == output.total_tokens
-        self._expect(decodes, "a round holds only rows that decode", "%d tokens", tokens)
+        if output.new or not samples == len(output.row) == output.total_tokens:
+            self._broken("a round holds only rows that decode", "%d tokens", tokens)
 
     def _settle(self, result: ModelRunnerOutput) -> None:
         """A round is over: rows go on behind the tokens that they got."""
         row = result.row
         count = result.offsets[1:] - result.offsets[:-1]
         missing = self._ahead + 1 - count
-        num_tokens = len(result.token_ids)
-        is_ragged = len(count) == len(row) and result.offsets[-1] == num_tokens
-        is_outside = np.count_nonzero((count < 1) | (missing < 0))
-        rule = "a round gives each row 1 to round_tokens tokens"
-        self._expect(is_ragged and not is_outside, rule, "the worker gave %s", count)
+        is_ragged = len(count) == len(row) and result.offsets[-1] == len(result.token_ids)
+        if not is_ragged or np.count_nonzero((count < 1) | (missing < 0)):
+            rule = "a round gives each row 1 to round_tokens tokens"
+            self._broken(rule, "the worker gave %s", count)
         self._state.num_output[row] -= missing
         self._state.num_computed[row] -= missing
 
@@ -236,48 +240,50 @@ class StepValidator:
         try:
             return self._state.advance(output)
         except IndexError:
-            longest = (
-                f"a row has more tokens or blocks than {self._context.max_model_len} tokens need"
-            )
-            raise ContractViolation(self._plugin, self._step_id, "max_model_len", longest) from None
+            detail = "a row has more tokens or blocks than %d tokens need"
+            self._broken("max_model_len", detail, self._context.max_model_len)
 
     def _check_rows(self, output: SchedulerOutput, spans: Spans) -> None:
         row = spans.row
         seq_lens = spans.seq_lens
         num_output = self._state.num_output
         idle = row[~self._runs[row]]
-        self._expect(not idle.size, "only running rows are scheduled", "rows %s do not run", idle)
-        self._expect(self._distinct(row), "a row is scheduled once per step", "a row appears twice")
+        if len(idle):
+            self._broken("only running rows are scheduled", "rows %s do not run", idle)
+        if not self._distinct(row):
+            self._broken("a row is scheduled once per step", "a row appears twice")
         for field, rule, most, column in self._bounded:
             if most:
                 found = np.count_nonzero(np.unique(column[row]))
-                self._expect(found <= most, rule, "%d different values of %s", found, field)
+                if found > most:
+                    self._broken(rule, "%d different values of %s", found, field)
         if self._ahead:
             num_output[row] += self._ahead
         total = self._state.num_prompt[row] + num_output[row]
         known = total - output.samples
-        beyond = np.count_nonzero(seq_lens > known)
-        self._expect(not beyond, "only existing tokens are computed", "num_tokens is too large")
-        wrong = np.count_nonzero((seq_lens == known) != output.samples)
-        self._expect(not wrong, "exactly the last token of a row samples", "samples is wrong")
+        if np.count_nonzero(seq_lens > known):
+            self._broken("only existing tokens are computed", "num_tokens is too large")
+        if np.count_nonzero((seq_lens == known) != output.samples):
+            self._broken("exactly the last token of a row samples", "samples is wrong")
         if np.count_nonzero(self._waits):
-            pending = np.count_nonzero(self._pending[row])
-            self._expect(not pending, "no row with a pending token", "a grammar, or no feedback")
+            if np.count_nonzero(self._pending[row]):
+                self._broken("no row with a pending token", "a grammar, or no feedback")
             self._pending[row] = self._waits[row] & output.samples
         over = total > self._limit[row]
         if np.count_nonzero(over):
             longest = int(total[over][0])
             rule = "max_model_len" if longest > self._context.max_model_len else "max_tokens"
-            self._expect(False, rule, "row %d would hold %d tokens", row[over][0], longest)
+            self._broken(rule, "row %d would hold %d tokens", row[over][0], longest)
 
     def _check_slots(self, group: int, spans: Spans) -> None:
         """Every token has a slot, and nothing else is written into its block, in this step or while it is held."""
         size = self._state.block_size
-        missing = np.count_nonzero(self._state.num_blocks[group][spans.row] * size < spans.seq_lens)
-        self._expect(not missing, "every scheduled token has a slot", "a row lacks blocks")
+        if np.count_nonzero(self._state.num_blocks[group][spans.row] * size < spans.seq_lens):
+            self._broken("every scheduled token has a slot", "a row lacks blocks")
         row, place = spans.blocks(size)
         blocks = self._state.block_table[group][row, place].astype(np.intp)
-        self._expect(self._distinct(blocks), "one writer per block", "two rows write one block")
+        if not self._distinct(blocks):
+            self._broken("one writer per block", "two rows write one block")
         writer = self._stay[row] + group * self._writers_of_group
         earlier = self._writer[blocks]
         for i in np.flatnonzero(earlier != writer).tolist():
@@ -285,9 +291,9 @@ class StepValidator:
             other = stay % self._num_rows
             if not stay or stay != self._stay[other]:
                 continue  # the request that wrote it has left
-            is_free = blocks[i] not in self._held(of_group, other, spans)
-            clash = "rows %d and %d share block %d"
-            self._expect(is_free, "one writer per block", clash, other, row[i], blocks[i])
+            if blocks[i] in self._held(of_group, other, spans):
+                clash = "rows %d and %d share block %d"
+                self._broken("one writer per block", clash, other, row[i], blocks[i])
         self._writer[blocks] = writer
 
     def _held(self, group: int, row: int, spans: Spans) -> Any:
