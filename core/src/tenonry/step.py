@@ -292,8 +292,8 @@ class BatchState:
     """Columns of all rows on the side that executes steps.
 
     token_ids i32[max_num_seqs, max_model_len] (−1 unknown), num_computed i32[max_num_seqs], num_output
-    i32[max_num_seqs], num_prompt i32[max_num_seqs], handle u64[max_num_seqs] (0 free), block_table[g]
-    i32[max_num_seqs, max_blocks], num_blocks i32[groups, max_num_seqs].
+    i32[max_num_seqs], num_prompt i32[max_num_seqs], handle u64[max_num_seqs] (0 free), block_table
+    i32[groups, max_num_seqs, max_blocks], num_blocks i32[groups, max_num_seqs].
     """
 
     def __init__(
@@ -306,9 +306,7 @@ class BatchState:
         self.num_output = np.zeros(max_num_seqs, np.int32)
         self.num_prompt = np.zeros(max_num_seqs, np.int32)
         self.handle = np.zeros(max_num_seqs, np.uint64)
-        self.block_table = [
-            np.zeros((max_num_seqs, max_blocks), np.int32) for _ in range(num_groups)
-        ]
+        self.block_table = np.zeros((num_groups, max_num_seqs, max_blocks), np.int32)
         self.num_blocks = np.zeros((num_groups, max_num_seqs), np.int32)
 
     def apply(self, output: SchedulerOutput) -> StepInputs:
@@ -350,28 +348,19 @@ class BatchState:
         self.num_output[row] = new.num_output
         self.num_prompt[row] = length - new.num_output
         for group, ids in enumerate(new.block_ids):
-            self.block_table[group][row, : len(ids)] = ids
+            self.block_table[group, row, : len(ids)] = ids
             self.num_blocks[group, row] = len(ids)
 
     def _extend(self, rows: I32, groups: I32, ids: I32) -> None:
-        for group, table in enumerate(self.block_table):
-            of_group = slice(None) if len(self.block_table) == 1 else groups == group
-            self._extend_group(group, table, rows[of_group], ids[of_group])
-
-    def _extend_group(self, group: int, table: I32, rows: I32, ids: I32) -> None:
-        """Append block `ids[i]` to `rows[i]`; the blocks of one row are neighbours, in order."""
-        if len(rows) == 0:
-            return
-        counts, rows = self.num_blocks[group], rows.astype(np.intp)
-        first = np.ones(len(rows), np.bool_)
-        np.not_equal(rows[1:], rows[:-1], out=first[1:])
-        starts = first.nonzero()[0]
-        if len(starts) == len(rows):  # one block each, the usual case
-            place = counts[rows]
-            table[rows, place] = ids
-            counts[rows] = place + 1
-            return
-        lengths = np.diff(starts, append=len(rows))
-        place = np.arange(len(rows)) - np.repeat(starts, lengths)
-        table[rows, counts[rows] + place] = ids
-        counts[rows[starts]] += lengths.astype(np.int32)
+        """Append block `ids[i]` to `rows[i]`; in each group, the blocks of one row are neighbours, in order."""
+        if len(self.block_table) > 1:
+            order = groups.argsort(kind="stable")
+            rows, groups, ids = rows[order], groups[order], ids[order]
+        of = (groups, rows.astype(np.intp))
+        place = self.num_blocks[of]
+        follows = (rows[1:] == rows[:-1]) & (groups[1:] == groups[:-1])
+        if np.count_nonzero(follows):  # several blocks for one row
+            starts = np.flatnonzero(np.append(True, ~follows))
+            place += np.arange(len(ids)) - np.repeat(starts, np.diff(starts, append=len(ids)))
+        self.block_table[*of, place] = ids
+        self.num_blocks[of] = place + 1  # of several for one row, the last
