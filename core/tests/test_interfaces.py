@@ -107,8 +107,6 @@ class TestWorker:
         context = self.worker().context
         assert context.config.world_size == 4
         assert context.rank == 3
-        assert context.tp_rank == 1
-        assert context.pp_rank == 1
 
     def test_it_promises_nothing_by_itself(self):
         worker = self.worker()

@@ -16,7 +16,7 @@ from tenonry.errors import ContractViolation
 from tenonry.messages import EngineCoreOutputs
 from tenonry.request import RequestStatus
 from tenonry.sampling_params import SamplingParams
-from tenonry.step import NO_ROWS, Adapter
+from tenonry.step import NO_ROWS, Adapter, NewRow
 from tenonry_kvcache import KVCacheManager
 from tenonry_kvcache.windows import WindowTables
 from tenonry_scheduling import BaseScheduler
@@ -24,6 +24,7 @@ from tenonry_scheduling.whole import WholePieces
 from tenonry_testkit.fakes import FakeKVError, ReferenceScheduler, SimpleBlocks
 from tenonry_testkit.outcomes import failing_tests
 from tenonry_testkit.rules import RuleBroken
+from tenonry_testkit.scenarios_rows import REQUESTS
 from tenonry_testkit.scheduler import SchedulerContract
 
 CARRIES = "test_a_new_row_has_the_fields_of_its_request"
@@ -640,3 +641,8 @@ class TestHonest(SchedulerContract):
 
     scheduler = Honest
     effort = 0.4
+
+
+def test_every_field_that_a_row_has_of_its_request_has_a_scenario():
+    of_the_scheduler = {"row", "handle", "num_computed", "block_ids"}
+    assert set(REQUESTS) | of_the_scheduler == set(NewRow.__struct_fields__)

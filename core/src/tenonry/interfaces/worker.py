@@ -40,14 +40,6 @@ class WorkerContext(PluginContext):
     rendezvous: str = ""
     kv_connector: Any = None
 
-    @property
-    def tp_rank(self) -> int:
-        return self.rank % self.config.tensor_parallel_size
-
-    @property
-    def pp_rank(self) -> int:
-        return self.rank // self.config.tensor_parallel_size
-
 
 def bind_arguments(
     method: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]

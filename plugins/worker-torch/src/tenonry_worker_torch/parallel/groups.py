@@ -304,12 +304,13 @@ class Rendezvous:
         # Every rank makes all groups, in this order.
         of_stage = _new_groups(stages, timeout) if tp_size > 1 else {}
         of_pipeline = _new_groups(pipelines, timeout) if pp_size > 1 else {}
-        tensor = TensorGroup(context.tp_rank, tp_size, of_stage.get(self.rank // tp_size))
-        link = Link(context.pp_rank, pp_size, of_pipeline.get(context.tp_rank))
+        stage, place = divmod(context.rank, tp_size)  # those of this engine
+        tensor = TensorGroup(place, tp_size, of_stage.get(self.rank // tp_size))
+        link = Link(stage, pp_size, of_pipeline.get(place))
         if not config.enable_expert_parallel:
             return Parallel(tensor, link)
         of_peers = _new_groups(pipelines, timeout) if self.num_engines > 1 else {}
-        peers = TensorGroup(context.engine_index, self.num_engines, of_peers.get(context.tp_rank))
+        peers = TensorGroup(context.engine_index, self.num_engines, of_peers.get(place))
         everyone = TensorGroup(self.rank, self.world_size)
         return Parallel(tensor, link, ExpertGroups(everyone, peers))
 
