@@ -15,7 +15,7 @@ from tenonry.step import NewRow, SchedulerOutput
 from tenonry_cuda_buffers import CudaBuffers
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
-from tenonry_worker_torch.loaded_model import build
+from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.runner.assemble import assemble_runner
 
 LENGTHS = (5, 17, 1, 9)

@@ -12,7 +12,7 @@ from tenonry.step import Adapter
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.adapters.targets import LoraTargets
-from tenonry_worker_torch.loaded_model import build
+from tenonry_worker_torch.build_model import build
 
 NUM_TOKENS = 8
 RANKS = (1, 2, 3, 4, 5, 8, 11, 16)

@@ -13,8 +13,8 @@ from tenonry.step import DoneFuture
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.adapters.targets import LoraTargets
+from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.images.check import ImageCheck
-from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.parallel.groups import Link, Parallel, TensorGroup
 from tenonry_worker_torch.runner.assemble import assemble_runner

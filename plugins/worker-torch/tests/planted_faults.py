@@ -7,7 +7,7 @@ from collections.abc import Callable
 import worker_families
 from torch.nn import functional
 
-from tenonry_worker_torch import fuse, loaded_model
+from tenonry_worker_torch import build_model
 from tenonry_worker_torch.attention import sdpa
 from tenonry_worker_torch.attention.cpu import CpuBackend
 from tenonry_worker_torch.attention.groups import GroupedBackend
@@ -16,6 +16,7 @@ from tenonry_worker_torch.attention.segments import Segment
 from tenonry_worker_torch.fuse import decoder
 from tenonry_worker_torch.fuse.linear import DenseLinear
 from tenonry_worker_torch.loading import packed_run
+from tenonry_worker_torch.passes import fusion
 
 DEEP = worker_families.SMALL | {"num_hidden_layers": 8, "hidden_size": 32, "head_dim": 8}
 GEMMA = DEEP | {
@@ -66,14 +67,14 @@ def in_spec(number: int, **fields) -> Plant:
     """After the probe run, a layer is taken for another kind."""
 
     def plant(monkeypatch):
-        original = loaded_model.layer_groups
+        original = build_model.layer_groups
 
         def changed(specs, *arguments, **options):
             for name, value in fields.items():
                 setattr(specs[number], name, value)
             return original(specs, *arguments, **options)
 
-        monkeypatch.setattr(loaded_model, "layer_groups", changed)
+        monkeypatch.setattr(build_model, "layer_groups", changed)
 
     return plant
 
@@ -202,7 +203,7 @@ def embedding_unscaled(monkeypatch):
         lean.embed = lambda ids: functional.embedding(ids, weight)
         return lean
 
-    monkeypatch.setattr(fuse, "lean_forward", made)
+    monkeypatch.setattr(fusion, "lean_forward", made)
 
 
 FAULTS: dict[str, tuple[str, Plant]] = {

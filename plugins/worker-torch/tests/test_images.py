@@ -15,9 +15,9 @@ from worker_images import PLACE
 from tenonry.errors import ConfigError, ModelError
 from tenonry.step import Media, RowFailure
 from tenonry_torch_base.buffers import HostBuffers
+from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.images.cache import EncodedImages
 from tenonry_worker_torch.images.request import RequestImages
-from tenonry_worker_torch.loaded_model import build
 
 SERVED = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "llava", "gemma3"]
 WAYS = {

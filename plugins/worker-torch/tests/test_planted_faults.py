@@ -10,8 +10,8 @@ import worker_families
 from tenonry.errors import ModelError
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.attention.cpu import CpuBackend
+from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.fuse.decoder import LeanForward
-from tenonry_worker_torch.loaded_model import build
 
 SERVED = "served by lean layers"
 OWN_CODE = "served by the model's own code"

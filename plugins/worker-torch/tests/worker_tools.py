@@ -16,7 +16,7 @@ from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.attention.cpu import CpuBackend
 from tenonry_worker_torch.attention.invariant import InvariantBackend
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
-from tenonry_worker_torch.loaded_model import build
+from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.options import TorchOptions
 from tenonry_worker_torch.runner.assemble import assemble_runner
 

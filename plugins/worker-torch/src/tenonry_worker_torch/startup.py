@@ -28,6 +28,7 @@ from tenonry_torch_base.sampler.grammar import GrammarMasks
 from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.adapters.targets import LoraTargets
 from tenonry_worker_torch.attention.invariant import InvariantBackend
+from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.drafting.start import check_drafter, most_drafts, open_drafter
 from tenonry_worker_torch.fuse.invariant import NotInvariantError
 from tenonry_worker_torch.fuse.kernels.best_allowed import best_allowed
@@ -35,7 +36,6 @@ from tenonry_worker_torch.fuse.kernels.found import find_kernels
 from tenonry_worker_torch.images.check import ImageCheck
 from tenonry_worker_torch.invariant_settings import require_kernels, serves_invariant
 from tenonry_worker_torch.kv_groups import GroupLayout, kept_text
-from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.loading.examine import examine, known_facts
 from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.loading.quantised import computes

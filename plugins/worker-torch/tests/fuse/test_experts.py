@@ -10,6 +10,7 @@ import worker_tools
 from torch import nn
 from transformers.activations import ACT2FN
 
+from tenonry_worker_torch.changes import Changes
 from tenonry_worker_torch.fuse.experts import MAX_WASTE, DenseExperts, use_dense_experts
 
 
@@ -32,7 +33,7 @@ def given(module, tokens, dtype=torch.float32):
 def test_dense_experts_compute_what_the_module_does(family, tokens, dtype):
     module = experts_of(family, dtype)
     wanted = module(*given(module, tokens, dtype))
-    assert use_dense_experts(module) == 1
+    assert use_dense_experts(module, Changes()) == 1
     got = module(*given(module, tokens, dtype))
     assert isinstance(module.forward, DenseExperts)
     assert got.dtype == wanted.dtype
@@ -85,15 +86,15 @@ class Transposed(Plain):
 
 
 def test_experts_that_only_look_so_keep_their_own_code():
-    assert use_dense_experts(Plain()) == 1
-    assert use_dense_experts(Louder()) == 0
-    assert use_dense_experts(Transposed()) == 0
+    assert use_dense_experts(Plain(), Changes()) == 1
+    assert use_dense_experts(Louder(), Changes()) == 0
+    assert use_dense_experts(Transposed(), Changes()) == 0
 
 
 def test_large_experts_are_never_copied():
     size = int((MAX_WASTE / 18) ** 0.5) + 1
-    assert use_dense_experts(Plain(size, size)) == 0
-    assert use_dense_experts(Plain(size - 8, size - 8)) == 1
+    assert use_dense_experts(Plain(size, size), Changes()) == 0
+    assert use_dense_experts(Plain(size - 8, size - 8), Changes()) == 1
 
 
 def test_dense_experts_are_part_of_what_fuse_switches_off():

@@ -12,11 +12,11 @@ from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_kernels_cpu.library import instruction_sets
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_torch_base.quantisations import Quantisation, QuantisedLinear, QuantisedWeight
+from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.fuse.kernels.few_bits import FewBitsLayer
 from tenonry_worker_torch.fuse.kernels.found import FoundKernels
 from tenonry_worker_torch.fuse.kernels.rows import Budget
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
-from tenonry_worker_torch.loaded_model import build
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
@@ -126,8 +126,8 @@ def test_matrices_of_few_bits_have_kernels_and_answer_as_the_models_own_code(dty
     whole = [layer.kernel is not None for layer in model.forward.layers]
     assert whole == [dtype == torch.bfloat16] * len(whole)
     assert "of 8 bits" in caplog.text
-    (line,) = [each for each in caplog.messages if each.startswith("Step kernels 'cpu'")]
-    assert line == model.chosen_kernels
+    (line,) = [each for each in caplog.messages if each.startswith("Model passes of")]
+    assert line.endswith(model.chosen_kernels)
     assert "; linear, any rows: 3 × 128×64 of 8 bits" in line
     assert all_near(model)
 
@@ -159,7 +159,7 @@ def test_kernels_are_taken_back_where_the_whole_model_differs(dtype, monkeypatch
     monkeypatch.setattr(Budget, "most_rows", lambda *_, **__: KERNEL_TOKENS)
     model = model_of(dtype, FoundKernels(Wrong(), True))
     assert all(isinstance(place, FloatProduct) for place in places(model))
-    assert "differs with step kernels 'wrong'" in caplog.text
+    assert "model pass 'kernels' changes results and is left out" in caplog.text
     assert all_near(model)
 
 

@@ -18,12 +18,15 @@ from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_kernels_cpu.library import library
 from tenonry_torch_base.step_kernels import StepKernels
 from tenonry_worker_torch.attention.base import AttentionBatch
+from tenonry_worker_torch.changes import Changes
 from tenonry_worker_torch.fuse.kernels.attention import (
     KernelAttention,
     attention_layer,
     attention_parts,
     candidates,
 )
+from tenonry_worker_torch.fuse.kernels.chooser import KernelChooser
+from tenonry_worker_torch.fuse.kernels.float32 import Float32Kernels
 from tenonry_worker_torch.fuse.kernels.found import FoundKernels, find_kernels
 from tenonry_worker_torch.fuse.kernels.half import MixerHalf
 from tenonry_worker_torch.fuse.kernels.mixer import KernelDeltaRule
@@ -31,7 +34,6 @@ from tenonry_worker_torch.fuse.kernels.norm import KernelNorm
 from tenonry_worker_torch.fuse.kernels.trial import Candidates, prefers_kernel
 from tenonry_worker_torch.fuse.rope import RopeTable
 from tenonry_worker_torch.kv_groups import GroupLayout
-from tenonry_worker_torch.loaded_model import _use_kernels
 
 CPU = torch.device("cpu")
 WAYS = {
@@ -237,12 +239,14 @@ def test_kernel_that_computes_otherwise_is_not_used(caplog):
 def test_kernels_are_taken_back_where_the_whole_model_differs(monkeypatch, caplog):
     """The parts agree and the model does not: as if a part were compared with inputs that hide something."""
     monkeypatch.setattr(
-        "tenonry_worker_torch.fuse.kernels.use.prefers_kernel", lambda *_, **__: True
+        "tenonry_worker_torch.fuse.kernels.chooser.prefers_kernel", lambda *_, **__: True
     )
     model = model_of.__wrapped__("qwen3_next", "wrong")
     assert kernels_of(model) == (0, 0, 0, 0)
     assert halves_of(model) == 0
-    assert "Qwen3NextForCausalLM differs with step kernels 'wrong'" in caplog.text
+    assert (
+        "Qwen3NextForCausalLM: model pass 'kernels' changes results and is left out" in caplog.text
+    )
 
 
 @needs_library
@@ -334,10 +338,12 @@ class TestFinding:
 def test_model_with_adapters_keeps_the_experts_that_they_may_add_to():
     module = worker_families.build("qwen3_next")
     model = worker_tools.loaded(module)
-    model.adapters = object()
-    _use_kernels(model, FoundKernels(CpuKernels(), True), None, model.backend.storage)
+    changes = Changes()
+    kernels = Float32Kernels(KernelChooser(FoundKernels(CpuKernels(), True)), changes)
+    kernels.give(model.forward, model.mixers, has_adapters=True)
     assert kernels_of(model) == (2, 0, 3, 1)
     assert halves_of(model) == 0
-    model.adapters = None
-    _use_kernels(model, FoundKernels(CpuKernels(), True), None, model.backend.storage)
+    changes.undo()
+    assert kernels_of(model) == (0, 0, 0, 0)
+    kernels.give(model.forward, model.mixers)
     assert kernels_of(model) == (2, 3, 3, 1)

@@ -12,8 +12,9 @@ import worker_tools
 from worker_driver import Driver, Request
 
 from tenonry_torch_base.text_part import text_stack
+from tenonry_worker_torch.changes import Changes
 from tenonry_worker_torch.fuse.block import FusedAttention
-from tenonry_worker_torch.fuse.mixers import drop_paths, use_paths
+from tenonry_worker_torch.fuse.mixers import drop_path, use_paths
 from tenonry_worker_torch.fuse.mixers.build import path_of
 from tenonry_worker_torch.fuse.mixers.delta_rule import DeltaRule
 from tenonry_worker_torch.fuse.mixers.part import FusedMixer
@@ -145,7 +146,8 @@ def test_prompts_take_the_path_where_there_is_one():
     assert all(mixer.prompt_path is not None for mixer in loaded("qwen3_next").states.mixers)
     assert all(mixer.prompt_path is None for mixer in loaded("mamba2").states.mixers)
     mixers = loaded("qwen3_next").states.mixers
-    drop_paths(mixers)
+    for mixer in mixers:
+        drop_path(mixer)
     assert all(mixer.prompt_path is None for mixer in mixers)
 
 
@@ -204,7 +206,7 @@ def test_a_layer_that_only_looks_like_a_known_one_runs_its_own_code(change, capl
     mixer = loaded("qwen3_next", fuse=False).states.mixers[0]
     mixer.module.__class__ = OTHERS[change](type(mixer.module))
     with caplog.at_level(logging.INFO, "tenonry.worker"):
-        assert not use_paths([mixer])
+        assert not use_paths([mixer], Changes())
     assert mixer.path is None
     assert "fused mixer differs from the reference" in caplog.text
 
@@ -238,13 +240,14 @@ def test_paths_of_a_model_that_fails_the_self_check_are_dropped(monkeypatch, cap
     with caplog.at_level(logging.INFO, "tenonry.worker"):
         model = loaded("mamba2")
     assert all(mixer.path is None for mixer in model.states.mixers)
-    assert "runs its own code: the model differs with a path" in caplog.text
+    assert "model pass 'mixers' changes results and is left out" in caplog.text
 
 
 def test_paths_can_be_switched_off_and_dropped():
     assert all(mixer.path is None for mixer in loaded("mamba2", fuse=False).states.mixers)
     mixers = loaded("mamba2").states.mixers
-    drop_paths(mixers)
+    for mixer in mixers:
+        drop_path(mixer)
     assert all(mixer.path is None for mixer in mixers)
 
 

@@ -18,6 +18,7 @@ from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.attention.cpu import CpuBackend
 from tenonry_worker_torch.attention.groups import GroupedBackend
+from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.fuse.kernels.found import FoundKernels
 from tenonry_worker_torch.fuse.kernels.linear import KernelLinear
 from tenonry_worker_torch.fuse.kernels.paged import cpu_backends
@@ -26,7 +27,6 @@ from tenonry_worker_torch.fuse.kernels.trial import Candidates
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 from tenonry_worker_torch.fuse.linear import PackedLinear, can_pack
 from tenonry_worker_torch.fuse.widened import BlockedLinear
-from tenonry_worker_torch.loaded_model import build
 
 CPU = torch.device("cpu")
 WAYS = {
@@ -229,7 +229,7 @@ def test_all_kernels_are_taken_back_where_the_whole_model_differs(monkeypatch, c
     model = worker_tools.loaded(module_of("qwen3"), kernels=FoundKernels(Wrong(), True))
     assert used(model) == (0, 0, 0, 0)
     assert model.backend.cache_sizes == CpuBackend.cache_sizes
-    assert "differs with step kernels 'wrong'" in caplog.text
+    assert "model pass 'kernels' changes results and is left out" in caplog.text
     reference = module_of("qwen3").float()
     assert all(lost(reference, request) < LOST for request in serve(model))
 

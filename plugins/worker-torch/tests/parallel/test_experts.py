@@ -17,7 +17,7 @@ from worker_driver import Driver, Request
 from tenonry.errors import ConfigError
 from tenonry.step import DoneFuture
 from tenonry_torch_base.buffers import HostBuffers
-from tenonry_worker_torch.loaded_model import build
+from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.loading.load import load_model
 from tenonry_worker_torch.parallel import experts
 from tenonry_worker_torch.parallel.groups import ExpertGroups, Parallel, TensorGroup

@@ -16,7 +16,7 @@ from worker_driver import Driver, Request
 
 from tenonry.errors import ConfigError, ModelError
 from tenonry_torch_base.buffers import HostBuffers
-from tenonry_worker_torch.loaded_model import build
+from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.loading.load import look
 from tenonry_worker_torch.loading.sharded import read_index
 from tenonry_worker_torch.residency.plain import plain_weights

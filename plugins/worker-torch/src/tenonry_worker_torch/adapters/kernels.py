@@ -12,12 +12,14 @@ from tenonry_torch_base.buffers import put_on_host
 from tenonry_worker_torch.adapters.batch import AdapterBatch
 from tenonry_worker_torch.adapters.linear import LowRank
 from tenonry_worker_torch.fuse.invariant import refused
-from tenonry_worker_torch.fuse.kernels.trial import Candidates, prefers_kernel, tried
+from tenonry_worker_torch.fuse.kernels.chooser import KernelChooser
+from tenonry_worker_torch.fuse.kernels.trial import Candidates, prefers_kernel
 
 if TYPE_CHECKING:
     from tenonry_torch_base.low_rank import LowRankKernel, LowRankParts
     from tenonry_worker_torch.fuse.kernels.found import FoundKernels
 
+ADDED = "what adapters add"
 MOST_SLOTS = 8  # of a trial
 MOST_RANK = 16
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 1e-2}  # relative errors taken for rounding
@@ -29,29 +31,22 @@ class LowRankKernels:
     """
 
     def __init__(self, found: FoundKernels, max_rank: int) -> None:
-        self._found = found
+        self._chooser = KernelChooser(found)
         self._max_rank = max_rank
-        self._verdicts: dict[tuple[object, ...], bool] = {}
-        self._num_used = 0
-        self._num_left = 0
 
     def give(self, layer: LowRank, in_features: int) -> None:
         """A kernel to this layer, or none."""
         sizes = [part.size for part in layer.parts]
-        kind = (layer.dtype, in_features, *sizes)
-        if kind not in self._verdicts:
-            trial = partial(self._prefers, layer, in_features)
-            self._verdicts[kind] = tried(self._found.text, "what adapters add", trial)
-        if self._verdicts[kind]:
-            layer.make_kernel = self._found.kernels.low_rank
-            self._num_used += 1
-        else:
-            self._num_left += 1
+        kind = (ADDED, layer.dtype, in_features, *sizes)
+        if self._chooser.count(kind, partial(self._prefers, layer, in_features)):
+            layer.make_kernel = self._chooser.kernels.low_rank
 
     @property
     def text(self) -> str:
         """Summary for the log."""
-        return f"Step kernels {self._found.text} of adapters: {self._num_used} layers; with torch: {self._num_left}"
+        chooser = self._chooser
+        used, left = chooser.counts[ADDED], chooser.left[ADDED]
+        return f"Step kernels {chooser.found.text} of adapters: {used} layers; with torch: {left}"
 
     def _prefers(self, layer: LowRank, in_features: int) -> bool:
         if layer.dtype not in TOLERANCES:
@@ -60,7 +55,7 @@ class LowRankKernels:
         own, other = (
             LowRank(layer.parts, slots, layer.dtype, torch.device("cpu")) for _ in range(2)
         )
-        other.make_kernel = self._found.kernels.low_rank
+        other.make_kernel = self._chooser.kernels.low_rank
         weights = random_weights(layer, slots, in_features, min(self._max_rank, MOST_RANK))
         for each in (own, other):
             for slot in range(slots):
@@ -71,7 +66,7 @@ class LowRankKernels:
         def compared(count: int) -> Candidates:
             return candidates(own, other, in_features, count)
 
-        return prefers_kernel(compared, is_timed=not self._found.is_asked_for)
+        return prefers_kernel(compared, is_timed=self._chooser.is_timed)
 
 
 class AllLowRank:

@@ -15,11 +15,11 @@ from tenonry_hf_hub import read_json
 from tenonry_hf_hub.facts import max_model_len as longest_of
 from tenonry_hf_hub.locate import locate
 from tenonry_torch_base.points import resolve_class
+from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.drafting.controller import MAX_ROWS
 from tenonry_worker_torch.drafting.draft_model import TorchDraftModel
 from tenonry_worker_torch.drafting.seats import Seats
 from tenonry_worker_torch.drafting.vocabulary import vocabulary_difference
-from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.loading.quantised import computes
 from tenonry_worker_torch.points import ATTENTION_BACKENDS

@@ -19,6 +19,8 @@ from tenonry_worker_torch.fuse.trial import is_same, random_copy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tenonry_worker_torch.changes import Changes
+
 # Multiplications and additions that may be wasted on experts that were not chosen: about what twenty operations cost.
 MAX_WASTE = 2_000_000
 ARGUMENTS = ["hidden_states", "top_k_index", "top_k_weights"]
@@ -58,7 +60,7 @@ class DenseExperts:
         return (self.num_experts - chosen) * 6 * self.inner * self.hidden
 
 
-def use_dense_experts(model: nn.Module) -> int:
+def use_dense_experts(model: nn.Module, changes: Changes) -> int:
     """Use the dense computation for small experts if it was verified to be the same; returns the number of modules."""
     verdicts: dict[tuple[object, ...], bool] = {}
     count = 0
@@ -69,7 +71,7 @@ def use_dense_experts(model: nn.Module) -> int:
         if kind not in verdicts:
             verdicts[kind] = _agrees(module)
         if verdicts[kind]:
-            module.forward = DenseExperts(module)  # type: ignore[method-assign]
+            changes.set(module, "forward", DenseExperts(module))
             count += 1
     return count
 

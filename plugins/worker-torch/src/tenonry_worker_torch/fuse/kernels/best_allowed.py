@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry_torch_base.sampler.token_masks import best_on_host
-from tenonry_worker_torch.fuse.kernels.trial import Candidates, prefers_kernel, tried
+from tenonry_worker_torch.fuse.kernels.chooser import KernelChooser
+from tenonry_worker_torch.fuse.kernels.trial import Candidates
 
 if TYPE_CHECKING:
     from tenonry_torch_base.step_kernels import BestAllowedKernel
     from tenonry_worker_torch.fuse.kernels.found import FoundKernels
 
+PART = "the best allowed token"
 TYPES = {torch.float32, torch.bfloat16}
 WORD_BITS = 32
 TRIAL_WORDS = 256  # of a trial's masks at most: every start waits for it
@@ -33,8 +35,7 @@ def best_allowed(
         return None
     words = min(vocab_size // WORD_BITS, TRIAL_WORDS)
     compared = partial(candidates, kernel, dtype, words)
-    trial = partial(prefers_kernel, compared, is_timed=not found.is_asked_for)
-    return kernel if tried(found.text, "the best allowed token", trial) else None
+    return kernel if KernelChooser(found).prefers((PART,), compared) else None
 
 
 def candidates(kernel: BestAllowedKernel, dtype: torch.dtype, words: int, count: int) -> Candidates:

@@ -18,12 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tenonry_torch_base.attention_parts import TurnKernel
-    from tenonry_torch_base.step_kernels import StepKernels
+    from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.fuse.decoder import LeanForward
+    from tenonry_worker_torch.fuse.kernels.chooser import KernelChooser
     from tenonry_worker_torch.fuse.rope import RopeTable
-
-    # Kind of a part, the trial of one of them: whether kernels are given to all of the kind.
-    Verdict = Callable[[tuple[object, ...], Callable[[], Candidates]], bool]
 
 NORM = "norm"
 TURN = "rotation"
@@ -52,13 +50,13 @@ class PackedNorm(RMSNorm):
         return self.kernel(x)
 
 
-class Between:
-    """Parts of a model with such a kernel."""
+class BetweenKernels:
+    """Assigns the chosen kernels."""
 
-    def __init__(self, kernels: StepKernels, verdict: Verdict) -> None:
-        self._kernels = kernels
-        self._verdict = verdict
-        self._places: list[tuple[Any, str, object]] = []
+    def __init__(self, chooser: KernelChooser, changes: Changes) -> None:
+        self._kernels = chooser.kernels
+        self._chooser = chooser
+        self._changes = changes
 
     def give(self, forward: LeanForward) -> None:
         """Assign kernels to all parts of a kind whose first one is correct and faster with it."""
@@ -73,16 +71,6 @@ class Between:
         if isinstance(forward.end, LeanHead):
             self._give_norm(forward.end, NORM)
 
-    def take_back(self) -> None:
-        """Restore the operations of torch everywhere."""
-        for owner, place, own in self._places:
-            setattr(owner, place, own)
-        self._places.clear()
-
-    def _give(self, owner: Any, place: str, made: object) -> None:
-        self._places.append((owner, place, getattr(owner, place)))
-        setattr(owner, place, made)
-
     def _give_norm(self, owner: Any, place: str) -> None:
         own: RMSNorm | None = getattr(owner, place)
         if own is None or own.weight is None:
@@ -92,8 +80,10 @@ class Between:
             return
         with_kernel = PackedNorm(own, made)
         size = len(own.weight)
-        if self._verdict((NORM, size, own.is_offset), partial(norm_candidates, own, with_kernel)):
-            self._give(owner, place, with_kernel)
+        if self._chooser.is_better(
+            (NORM, size, own.is_offset), partial(norm_candidates, own, with_kernel)
+        ):
+            self._changes.set(owner, place, with_kernel)
 
     def _give_turn(self, own: FusedAttention, rope: RopeTable) -> None:
         if own.gate_order is not None:
@@ -104,15 +94,17 @@ class Between:
             return
         has_norm = own.head_norm is not None
         kind = (TURN, parts.heads, parts.kv_heads, parts.size, has_norm, rope.size)
-        if self._verdict(kind, partial(turn_candidates, own, made, rope)):
-            self._give(own, "turn_kernel", made)
+        if self._chooser.is_better(kind, partial(turn_candidates, own, made, rope)):
+            self._changes.set(own, "turn_kernel", made)
 
     def _give_gate(self, own: FusedMLP) -> None:
         if not is_silu(own.activation):
             return
         made = self._kernels.gate()
-        if made is not None and self._verdict((GATE,), partial(gate_candidates, own, made)):
-            self._give(own, "gate_kernel", made)
+        if made is not None and self._chooser.is_better(
+            (GATE,), partial(gate_candidates, own, made)
+        ):
+            self._changes.set(own, "gate_kernel", made)
 
 
 def norm_candidates(own: RMSNorm, kernel: PackedNorm) -> Candidates:

@@ -6,7 +6,6 @@ only, of some outputs, once for each kind of matrix.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,8 +15,8 @@ import torch
 from tenonry.errors import ModelError
 from tenonry_torch_base.few_bits import few_bits_weight
 from tenonry_torch_base.quantisations import QuantisedLinear
-from tenonry_worker_torch.fuse.kernels.rows import Budget
-from tenonry_worker_torch.fuse.kernels.trial import Candidates, tried
+from tenonry_worker_torch.fuse.kernels.chooser import KernelChooser, listed
+from tenonry_worker_torch.fuse.kernels.trial import Candidates
 
 if TYPE_CHECKING:
     from tenonry_torch_base.few_bits import FewBitsWeight
@@ -57,19 +56,17 @@ class FewBitsKernels:
         self.found = found
         self.quantisation = quantisation
         self.dtype = dtype
-        self.counts: Counter[str] = Counter()
-        self.left: Counter[str] = Counter()  # matrices that stay with the quantisation
-        self._budget = Budget(LIMIT_S)
-        self._verdicts: dict[tuple[object, ...], bool] = {}
+        self._chooser = KernelChooser(found, LIMIT_S)
+        self.counts = self._chooser.counts
+        self.left = self._chooser.left  # matrices that stay with the quantisation
 
     def layer(self, weight: QuantisedWeight, bias: torch.Tensor | None) -> FewBitsLayer | None:
         """Kernel of a layer; None if there is none, or it is wrong or slower."""
         rows, columns = weight.shape
-        kind = (weight.bits, rows, columns, weight.num_groups, bias is None, weight.zeros is None)
-        if kind not in self._verdicts:
-            trial = partial(self._is_better, weight, bias)
-            self._verdicts[kind] = tried(self.found.text, FEW_BITS, trial)
-        made = self._made(weight, bias) if self._verdicts[kind] else None
+        shape = (weight.bits, rows, columns, weight.num_groups, bias is None, weight.zeros is None)
+        trial = partial(self._is_better, weight, bias)
+        is_better = self._chooser.verdict((FEW_BITS, *shape), trial)
+        made = self._made(weight, bias) if is_better else None
         counts = self.left if made is None else self.counts
         counts[f"{rows}×{columns} of {weight.bits} bits"] += 1
         return made
@@ -83,10 +80,10 @@ class FewBitsKernels:
     @property
     def text(self) -> str:
         """Text for the end of a log line."""
-        used = ", ".join(f"{count} × {kind}" for kind, count in self.counts.items())
-        left = ", ".join(f"{count} × {kind}" for kind, count in self.left.items())
-        text = f"linear, any rows: {used or 'none'}"
-        return f"{text}; by quantisation {self.quantisation.name}: {left}" if left else text
+        text = f"linear, any rows: {listed(self.counts) or 'none'}"
+        if not self.left:
+            return text
+        return f"{text}; by quantisation {self.quantisation.name}: {listed(self.left)}"
 
     def _made(self, weight: QuantisedWeight, bias: torch.Tensor | None) -> FewBitsLayer | None:
         blocks = few_bits_weight(weight, bias)
@@ -108,10 +105,8 @@ class FewBitsKernels:
         own = self.quantisation.linear(sample, start, self.dtype)
         if made is None or own is None:
             return False
-        compared = partial(self._candidates, own, made)
-        is_timed = not self.found.is_asked_for
-        tries = (self._budget.most_rows(compared, is_timed=is_timed) for _ in range(TRIES))
-        return any(tries)
+        trial = self._chooser.rows_trial(partial(self._candidates, own, made))
+        return any(trial() for _ in range(TRIES))
 
     def _candidates(self, own: QuantisedLinear, made: FewBitsLayer, count: int) -> Candidates:
         x = torch.randn(count, made.weight.inputs).to(self.dtype)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel
-    from tenonry_torch_base.step_kernels import StepKernels
+    from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.fuse.decoder import LeanForward
-    from tenonry_worker_torch.fuse.kernels.between import Verdict
+    from tenonry_worker_torch.fuse.kernels.chooser import KernelChooser
     from tenonry_worker_torch.fuse.rope import RopeTable
 
 STACK = "stack"
@@ -32,13 +32,13 @@ PROMPT_LAYERS = (
 SOME_ROWS = 2
 
 
-class Stacks:
-    """Such kernels of a model."""
+class StackKernels:
+    """Assigns the chosen kernels."""
 
-    def __init__(self, kernels: StepKernels, verdict: Verdict) -> None:
-        self._kernels = kernels
-        self._verdict = verdict
-        self._forward: LeanForward | None = None
+    def __init__(self, chooser: KernelChooser, changes: Changes) -> None:
+        self._kernels = chooser.kernels
+        self._chooser = chooser
+        self._changes = changes
 
     def give(
         self,
@@ -55,7 +55,6 @@ class Stacks:
         if not has_all or len(forward.ropes) > 1:
             return
         (rope,) = forward.ropes.values()
-        self._forward = forward
         self._give_stack(forward, whole, attends, rope)
         if len(chunks) == len(whole) and all(each.most == KERNEL_TOKENS for each in whole):
             self._give_prompts(forward, whole, attends, chunks, rope)
@@ -75,17 +74,10 @@ class Stacks:
             return
         attend = attends[whole[0].layer.spec.name]
         compared = partial(round_candidates, forward, some, whole[0].kernel, attend, rope)
-        if self._verdict((ROUNDS,), compared):
+        if self._chooser.is_better((ROUNDS,), compared):
             layers = tuple(each.layer for each in whole)
             most = min(forward.end.head.most, *(each.most for each in whole))  # type: ignore[union-attr] - has parts
-            forward.rounds = WholeRounds(layers, made, most)
-
-    def take_back(self) -> None:
-        """Restore calls of layers one after another."""
-        if self._forward is not None:
-            self._forward.stack = None
-            self._forward.prompts = None
-            self._forward.rounds = None
+            self._changes.set(forward, "rounds", WholeRounds(layers, made, most))
 
     def _give_stack(
         self,
@@ -107,9 +99,10 @@ class Stacks:
             rope,
             SOME_ROWS,
         )
-        if self._verdict((STACK,), compared):
+        if self._chooser.is_better((STACK,), compared):
             layers = tuple(each.layer for each in whole)
-            forward.stack = WholeStack(layers, made, min(each.most for each in whole))
+            most = min(each.most for each in whole)
+            self._changes.set(forward, "stack", WholeStack(layers, made, most))
 
     def _give_prompts(
         self,
@@ -128,5 +121,6 @@ class Stacks:
         compared = partial(
             prompt_candidates, forward.layers[:PROMPT_LAYERS], some, attends, chunks, rope
         )
-        if self._verdict((PROMPTS,), compared):
-            forward.prompts = WholePrompts(tuple(each.layer for each in whole), made)
+        if self._chooser.is_better((PROMPTS,), compared):
+            layers = tuple(each.layer for each in whole)
+            self._changes.set(forward, "prompts", WholePrompts(layers, made))

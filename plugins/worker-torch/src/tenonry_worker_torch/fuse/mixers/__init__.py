@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,12 +16,15 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.state.mixer import PackedMixer
 
 logger = logging.getLogger("tenonry.worker")
 
 
-def use_paths(mixers: Iterable[PackedMixer], all_agree: Callable[[bool], bool] = bool) -> bool:
+def use_paths(
+    mixers: Iterable[PackedMixer], changes: Changes, all_agree: Callable[[bool], bool] = bool
+) -> bool:
     """Assign a verified path to each mixer of a known mechanism; returns whether any has one.
 
     One mixer of each kind is compared. Ranks that share layers must decide alike: `all_agree` is true if it is true on
@@ -32,19 +36,15 @@ def use_paths(mixers: Iterable[PackedMixer], all_agree: Callable[[bool], bool] =
         if kind not in verdicts:
             verdicts[kind] = all_agree(_has_right_path(mixer))
         if verdicts[kind]:
+            changes.on_undo(partial(drop_path, mixer))
             set_path(mixer)
     return any(verdicts.values())
 
 
-def drop_paths(mixers: Iterable[PackedMixer]) -> None:
-    """Use the modules' own code for decoding rows, because the whole model's results differ with paths."""
-    for mixer in mixers:
-        if mixer.path is not None:
-            logger.info(
-                "%s (%s) runs its own code: the model differs with a path", mixer.name, mixer.kind
-            )
-        mixer.path = None
-        mixer.prompt_path = None
+def drop_path(mixer: PackedMixer) -> None:
+    """Use the module's own code for decoding rows."""
+    mixer.path = None
+    mixer.prompt_path = None
 
 
 def renew_paths(mixers: Iterable[PackedMixer]) -> None:

@@ -1,8 +1,7 @@
-"""Kernels for the layers of one model: assignment to parts, and removal of all of them. Worker process."""
+"""Step kernels for the layers of a model in float32. Worker process."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,17 +11,16 @@ import torch
 from tenonry_worker_torch.fuse.block import FusedAttention
 from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
 from tenonry_worker_torch.fuse.kernels import attention, experts, half, mixer, norm
-from tenonry_worker_torch.fuse.kernels.trial import prefers_kernel, tried
 from tenonry_worker_torch.fuse.mixers.delta_rule import DeltaRule
 from tenonry_worker_torch.fuse.mixers.part import FusedMixer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from tenonry_torch_base.step_kernels import AttentionParts, DeltaRuleParts
+    from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.forward import Forward
-    from tenonry_worker_torch.fuse.kernels.found import FoundKernels
-    from tenonry_worker_torch.fuse.kernels.trial import Candidates
+    from tenonry_worker_torch.fuse.kernels.chooser import KernelChooser
     from tenonry_worker_torch.fuse.layer import LeanLayer
     from tenonry_worker_torch.fuse.norm import RMSNorm
     from tenonry_worker_torch.fuse.rope import RopeTable
@@ -37,18 +35,13 @@ FIRST_HALF = "first half"
 NORMS_OF_A_LAYER = ("before_attention", "after_attention", "before_mlp", "after_mlp")
 
 
-class UsedKernels:
-    """Kernels of a model. Layers of one kind are tried once."""
+class Float32Kernels:
+    """Assigns the chosen kernels."""
 
-    def __init__(self, found: FoundKernels) -> None:
-        self.found = found
-        self.counts: Counter[str] = Counter()
-        self.left: Counter[str] = Counter()  # parts that stay with torch
-        self._verdicts: dict[tuple[object, ...], bool] = {}
-        self._mixers: list[tuple[PackedMixer, DeltaRule]] = []
-        self._layers: list[LeanLayer] = []
-        self._attentions: list[tuple[LeanLayer, FusedAttention]] = []
-        self._norms: list[tuple[LeanLayer | LeanHead, str, RMSNorm]] = []
+    def __init__(self, chooser: KernelChooser, changes: Changes) -> None:
+        self._chooser = chooser
+        self._kernels = chooser.kernels
+        self._changes = changes
 
     def give(
         self,
@@ -81,55 +74,32 @@ class UsedKernels:
             if isinstance(forward.end, LeanHead):
                 self._give_norm(forward.end, NORM)
 
-    def take_back(self) -> None:
-        """Restore the operations of torch everywhere."""
-        for each, path in self._mixers:
-            each.path = path
-        for layer in self._layers:
-            layer.feed_forward_kernel = None
-            layer.first_half_kernel = None
-        for layer, attends in self._attentions:
-            layer.attention = attends
-        for owner, place, own in self._norms:
-            setattr(owner, place, own)
-        self.counts.clear()
-
-    @property
-    def text(self) -> str:
-        """Summary for the log."""
-        used = ", ".join(f"{count} × {part}" for part, count in self.counts.items())
-        left = ", ".join(f"{count} × {part}" for part, count in self.left.items())
-        text = f"Step kernels {self.found.text}: {used or 'none'}"
-        return f"{text}; with torch: {left}" if left else text
-
     def _give_mixer(self, each: PackedMixer) -> None:
         path = each.path
         if not isinstance(path, DeltaRule):
             return
         parts = mixer.delta_rule_parts(path)
-        made = None if parts is None else self.found.kernels.delta_rule(parts)
+        made = None if parts is None else self._kernels.delta_rule(parts)
         if made is None:
-            self.left[DELTA_RULE] += 1
+            self._chooser.left[DELTA_RULE] += 1
             return
         with_kernel = mixer.KernelDeltaRule(path, made)
         compared = partial(mixer.candidates, each, path, with_kernel)
-        if self._prefers((DELTA_RULE, each.kind, *_kind_of(parts)), compared):
-            each.path = with_kernel
-            self._mixers.append((each, path))
+        if self._chooser.prefers((DELTA_RULE, each.kind, *_kind_of(parts)), compared):
+            self._changes.set(each, "path", with_kernel)
 
     def _give_attention(self, layer: LeanLayer, own: FusedAttention, rope: RopeTable) -> None:
         attends_in = attention.attention_layer(own, rope)
         if attends_in is None:
             return
         parts = attention.attention_parts(own)
-        made = self.found.kernels.attention(parts)
+        made = self._kernels.attention(parts)
         if made is None:
-            self.left[ATTENTION] += 1
+            self._chooser.left[ATTENTION] += 1
             return
         compared = partial(attention.candidates, own, made, rope)
-        if self._prefers((ATTENTION, *_kind_of(parts), rope.size), compared):
-            layer.attention = attention.KernelAttention(own, attends_in, made)
-            self._attentions.append((layer, own))
+        if self._chooser.prefers((ATTENTION, *_kind_of(parts), rope.size), compared):
+            self._changes.set(layer, "attention", attention.KernelAttention(own, attends_in, made))
 
     def _give_half(self, layer: LeanLayer, rope: RopeTable | None) -> None:
         """Runs after the inner parts have their kernels: one for the whole half must be faster than those."""
@@ -147,15 +117,14 @@ class UsedKernels:
         if parts is None or not isinstance(path, DeltaRule | mixer.KernelDeltaRule):
             return
         around = half.half_parts(layer, own.projection, own.out)
-        made = None if around is None else self.found.kernels.delta_rule_half(around, parts)
+        made = None if around is None else self._kernels.delta_rule_half(around, parts)
         if made is None:
             return
         compared = partial(half.mixer_candidates, layer, each, path, made)
-        if self._prefers(
+        if self._chooser.prefers(
             (FIRST_HALF, each.kind, *_kind_of(parts), around.projection.shape), compared
         ):
-            layer.first_half_kernel = half.MixerHalf(each, made)
-            self._layers.append(layer)
+            self._changes.set(layer, "first_half_kernel", half.MixerHalf(each, made))
 
     def _give_attention_half(self, layer: LeanLayer, own: FusedAttention, rope: RopeTable) -> None:
         attends_in = attention.attention_layer(own, rope)
@@ -163,52 +132,39 @@ class UsedKernels:
         if attends_in is None or around is None:
             return
         parts = attention.attention_parts(own)
-        made = self.found.kernels.attention_half(around, parts)
+        made = self._kernels.attention_half(around, parts)
         if made is None:
             return
         compared = partial(half.attention_candidates, layer, own, made, rope)
         kind = (FIRST_HALF, *_kind_of(parts), rope.size, around.projection.shape)
-        if self._prefers(kind, compared):
-            layer.first_half_kernel = half.AttentionHalf(attends_in, made)
-            self._layers.append(layer)
+        if self._chooser.prefers(kind, compared):
+            self._changes.set(layer, "first_half_kernel", half.AttentionHalf(attends_in, made))
 
     def _give_experts(self, layer: LeanLayer) -> None:
         parts = experts.expert_parts(layer)
         if parts is None:
             return
-        made = self.found.kernels.experts(parts)
+        made = self._kernels.experts(parts)
         if made is None:
-            self.left[EXPERTS] += 1
+            self._chooser.left[EXPERTS] += 1
             return
         compared = partial(experts.candidates, layer, made)
-        if self._prefers((EXPERTS, type(layer.mlp), parts.gate_up.shape), compared):
-            layer.feed_forward_kernel = made
-            self._layers.append(layer)
+        if self._chooser.prefers((EXPERTS, type(layer.mlp), parts.gate_up.shape), compared):
+            self._changes.set(layer, "feed_forward_kernel", made)
 
     def _give_norm(self, owner: LeanLayer | LeanHead, place: str) -> None:
         own: RMSNorm | None = getattr(owner, place)
         if own is None or own.weight is None:
             return
-        made = self.found.kernels.rms_norm(own.weight, own.eps)
+        made = self._kernels.rms_norm(own.weight, own.eps)
         size = len(own.weight)
         if made is None:
-            self.left[NORM] += 1
+            self._chooser.left[NORM] += 1
             return
         with_kernel = norm.KernelNorm(own, made)
         compared = partial(norm.candidates, own, with_kernel, size)
-        if self._prefers((NORM, size, own.is_offset), compared):
-            setattr(owner, place, with_kernel)
-            self._norms.append((owner, place, own))
-
-    def _prefers(self, kind: tuple[object, ...], compared: Callable[[int], Candidates]) -> bool:
-        part = str(kind[0])
-        if kind not in self._verdicts:
-            is_timed = not self.found.is_asked_for
-            trial = partial(prefers_kernel, compared, is_timed=is_timed)
-            self._verdicts[kind] = tried(self.found.text, part, trial)
-        counts = self.counts if self._verdicts[kind] else self.left
-        counts[part] += 1
-        return self._verdicts[kind]
+        if self._chooser.prefers((NORM, size, own.is_offset), compared):
+            self._changes.set(owner, place, with_kernel)
 
 
 def _kind_of(parts: AttentionParts | DeltaRuleParts) -> tuple[object, ...]:

@@ -1,0 +1,1 @@
+"""Passes that make a loaded model fast, and their driver. Worker process."""

@@ -1,0 +1,48 @@
+"""Pass that makes a fused model batch invariant. Worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenonry_worker_torch.fuse.decoder import LeanForward
+from tenonry_worker_torch.fuse.invariant import make_invariant, refused
+from tenonry_worker_torch.passes.model_pass import ModelPass
+
+if TYPE_CHECKING:
+    from tenonry_worker_torch.changes import Changes
+    from tenonry_worker_torch.loaded_model import LoadedModel
+    from tenonry_worker_torch.passes.model_pass import PassFacts
+
+
+class Invariance(ModelPass):
+    """Kernels for all layers and the head, with the same bits for a token in any batch. Weights are laid out for them.
+
+    Raises NotInvariantError where the model runs its own code, which promises nothing of other rows.
+    """
+
+    name = "invariance"
+    is_optional = False
+    keeps_invariance = True
+
+    def why_not(self, model: LoadedModel, facts: PassFacts) -> str | None:
+        return None if model.is_invariant else "batch invariance is off"
+
+    def apply(self, model: LoadedModel, facts: PassFacts, changes: Changes) -> str:
+        architecture = type(model.module).__name__
+        found = facts.kernels
+        kernels = None if found is None else found.kernels.invariant()
+        lean = model.forward
+        if not isinstance(lean, LeanForward) or found is None or kernels is None:
+            raise refused(f"{architecture} runs its own code")
+        with facts.phases.of("packing"):
+            added = [] if facts.seats is None else facts.seats.beside(lean)
+            make_invariant(lean, kernels, architecture, added)
+        model.chosen_kernels = (
+            f"Step kernels {found.text}: {len(lean.layers)} × layer, the norm behind them and the head, the same bits "
+            "for a token whatever runs beside it"
+        )
+        return f"{len(lean.layers)} layers"
+
+    def is_right(self, model: LoadedModel, facts: PassFacts) -> bool:
+        """The end of loading compares the model, and its bits in several batches; a difference ends the start."""
+        return True

@@ -1,0 +1,34 @@
+"""The worker's own passes, and their order. Worker process.
+
+`MixerPaths` come before `Fusion`, whose comparison of the whole model covers them. Both, and `Invariance`, read the
+modules as loaded; all others may change what the model's own code computes. Passes of other packages follow: they see
+fused layers with plain weights. `AdapterSeats` wrap layers before their weights are laid out. `Quantise` comes before
+`Pack`, which lays out what is left as floats. `ChosenKernels` come last, since they read packed weights.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenonry_worker_torch.passes.experts import DenseExperts
+from tenonry_worker_torch.passes.fusion import Fusion, MixerPaths
+from tenonry_worker_torch.passes.invariance import Invariance
+from tenonry_worker_torch.passes.kernels import ChosenKernels
+from tenonry_worker_torch.passes.weights import AdapterSeats, Pack, Quantise
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenonry.info import PluginRecord
+    from tenonry_worker_torch.passes.model_pass import ModelPass
+
+    Kind = tuple[type[ModelPass], PluginRecord | None]
+
+STRUCTURE = (MixerPaths, Fusion, Invariance, DenseExperts)
+WEIGHTS = (AdapterSeats, Quantise, Pack, ChosenKernels)
+
+
+def in_order(installed: Sequence[Kind] = ()) -> list[Kind]:
+    """The worker's own passes, with those of other packages between structure and weights."""
+    first: list[Kind] = [(each, None) for each in STRUCTURE]
+    return [*first, *installed, *((each, None) for each in WEIGHTS)]
