@@ -52,6 +52,9 @@ OWNERS = {
     "attention_backend": (
         "`tenonry_worker_torch.attention.base.AttentionBackend`", "the worker `torch`: `--attention-backend`",
     ),
+    "model_pass": (
+        "`tenonry_worker_torch.passes.model_pass.ModelPass`", "the worker `torch`: `--worker-option model_passes=`",
+    ),
     "runner_feature": (
         "`tenonry_worker_torch.runner.feature.RunnerFeature`",
         "the worker `torch`: `--worker-option runner_features=`",

@@ -82,6 +82,8 @@ def _reasons(
         yield f"attention_backend={name}: it attends by kernels of its own; leave that one out"
     if config.enforce_eager or not getattr(options, "fuse", True):
         yield "the model would run its own code; leave out --enforce-eager and fuse=false"
+    if passes := getattr(options, "model_passes", ()):
+        yield f"model_passes={list(passes)}: its kernels compute whole layers; leave that one out"
     if getattr(options, "step_kernels", None) == NONE:
         yield "step_kernels=none: only kernels keep it; leave that one out"
 

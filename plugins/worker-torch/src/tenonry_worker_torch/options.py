@@ -33,3 +33,7 @@ class TorchOptions(DeviceOptions, ProfileOptions):
     runner_features: tuple[str, ...] = Field(
         (), description="Additional features of the model runner, after the built-in ones."
     )
+    model_passes: tuple[str, ...] = Field(
+        (),
+        description="Additional passes over the loaded model, after fusion and before weights are packed.",
+    )

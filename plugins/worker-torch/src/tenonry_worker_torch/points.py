@@ -9,6 +9,9 @@ ATTENTION_BACKENDS = Point(
     "tenonry_worker_torch.attention.base:AttentionBackend",
     {"sdpa": "tenonry-worker-torch", "cpu": "tenonry-worker-torch"},
 )
+MODEL_PASSES = Point(
+    "tenonry.model_passes", "tenonry_worker_torch.passes.model_pass:ModelPass", kind="model_pass"
+)
 RUNNER_FEATURES = Point(
     "tenonry.runner_features", "tenonry_worker_torch.runner.feature:RunnerFeature"
 )

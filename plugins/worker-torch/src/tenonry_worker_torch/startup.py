@@ -41,7 +41,7 @@ from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.loading.quantised import computes
 from tenonry_worker_torch.parallel.experts import check_experts, check_settings
 from tenonry_worker_torch.parallel.groups import alone
-from tenonry_worker_torch.points import ATTENTION_BACKENDS, RUNNER_FEATURES
+from tenonry_worker_torch.points import ATTENTION_BACKENDS, MODEL_PASSES, RUNNER_FEATURES
 from tenonry_worker_torch.runner.assemble import assemble_runner
 from tenonry_worker_torch.setting_checks import (
     check_adapters,
@@ -181,6 +181,7 @@ class Loader:
             require_kernels(self._kernels)
         has_kernels = self._kernels is not None and self._kernels.kernels.invariant() is not None
         self._serve_invariant(is_invariant and has_kernels)
+        self._passes = [resolve(MODEL_PASSES, name, self.resolved) for name in options.model_passes]
         prepare_device(self.device, options)
         self.parallel = alone()
         if rendezvous is not None:
@@ -285,6 +286,7 @@ class Loader:
                 quantisation=computes(found.quantised, self.device, module.dtype),
                 invariant=self._is_invariant,
                 kv_cache_dtype=config.kv_cache_dtype,
+                passes=self._passes,
             )
         if adapters is not None and self.adapters is None:
             adapters.add_all(config.lora_modules)

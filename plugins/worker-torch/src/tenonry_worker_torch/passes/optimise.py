@@ -51,9 +51,7 @@ class _Optimiser:
     def run(self, passes: Sequence[Kind]) -> PassReport:
         report = PassReport()
         for kind, record in passes:
-            result = PassResult(
-                kind.name if record is None else f"{kind.name} of {record.distribution}"
-            )
+            result = PassResult(_named(kind, record))
             report.results.append(result)
             begin = time.perf_counter()
             self._run(kind, result)
@@ -163,3 +161,7 @@ class _Optimiser:
         if not self._has_reference and not isinstance(self._model.forward, LeanForward):
             self._facts.checks.prepare(may_be_lean=False)
         self._has_reference = True
+
+
+def _named(kind: type[ModelPass], record: PluginRecord | None) -> str:
+    return kind.name if record is None else f"{kind.name} of {record.distribution or record.name}"
