@@ -106,9 +106,8 @@ class ModelPassContract(WorkerPartContract):
 
     def test_models_of_other_structure_are_declined(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A model without fused layers is either supported, or declined with a reason."""
-        from tenonry_worker_torch.passes.fusion import Fusion
-
-        monkeypatch.setattr(Fusion, "why_not", lambda *_: "switched off by a test")
+        fusion = "tenonry_worker_torch.passes.fusion.Fusion.why_not"
+        monkeypatch.setattr(fusion, lambda *_: "switched off by a test")
         result = self._result(self._loaded())
         assert result.outcome.value in {"used", "not used"}, (
             f"{result.outcome.value}: {result.text}"
