@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import openai
 import psutil
 import pytest
 from expert_model import complete, generated, prompts, save_model
 from server_process import TORCH_CACHE, ForkedServer, Server
+from test_replace import HEADERS, KEY, OPERATED
 
 from tenonry.transport.keys import CurveKeys
 from tenonry_testkit.kernel.forked import ForkedCommand
@@ -166,6 +168,35 @@ def test_streams_of_several_api_servers_go_on_when_an_engine_is_killed(folder):
         wanted = undisturbed(server)
         for _ in range(2):
             assert killed_under_load(server, lambda: engine_of(server.pids(), 1)) == wanted
+        server.process.send_signal(signal.SIGTERM)
+        assert server.end() == 0
+    finally:
+        server.close()
+
+
+@pytest.mark.nightly
+def test_the_number_of_engines_changes(folder, wanted):
+    """AF-19: behind several API servers, which all get the new engines; a shorter test is `TestNumber` of scale-out."""
+    server = ForkedServer(
+        folder, "--data-parallel-size", "2", "--api-server-count", "2", "--enable-expert-parallel",
+        "--dtype", "float32", "--load-format", "auto", "--max-model-len", "1000", "--skip-tokenizer-init",
+        "--data-parallel-sync-steps", "4", "--step-timeout", "20", *OPERATED, OMP_NUM_THREADS="1",
+    )  # fmt: skip
+    try:
+        server.ready()
+        for size, status in ((4, 200), (1, 409), (2, 200)):
+            answer = httpx.post(
+                f"{server.url}/scale", json={"size": size}, headers=HEADERS, timeout=60
+            )
+            assert answer.status_code == status, answer.text
+            assert status == 200 or "enable_expert_parallel with one rank" in answer.text
+            num_engines = size if status == 200 else 4
+            for _ in range(4):  # by either server
+                with server.client(KEY) as client:
+                    found = [
+                        tokens(client, each, n % num_engines) for n, each in enumerate(prompts())
+                    ]
+                    assert found == wanted
         server.process.send_signal(signal.SIGTERM)
         assert server.end() == 0
     finally:

@@ -136,7 +136,8 @@ class TestHub:
         shared.run(main)
         assert [info.engine_indexes for info in shared.recorded.infos] == [(0, 1)]
 
-    def test_the_number_of_engines_changes_for_all_front_ends(self, share):
+    @pytest.mark.parametrize("model", ["fake", "fake-lockstep"])
+    def test_the_number_of_engines_changes_for_all_front_ends(self, share, model):
         """AF-19: an engine that leaves first finishes the requests of every front end."""
 
         async def main(shared: Shared) -> None:
@@ -164,7 +165,7 @@ class TestHub:
             with pytest.raises(ConfigError, match="0 engines: at least 1"):
                 await two.scale(0)
 
-        share().run(main)
+        share(model=model, engine_recovery="resume").run(main)
 
     def test_requests_of_the_other_front_ends_keep_engines_busy(self, share):
         """AF-18."""

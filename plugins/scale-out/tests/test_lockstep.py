@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, LaunchError
+from tenonry.errors import EngineDeadError, EngineGenerateError, LaunchError, Unsupported
 from tenonry.interfaces.stat_logger import StatLoggerContext
 from tenonry.launch.supervise import Supervisor
 from tenonry.messages import RequestType
@@ -221,11 +221,6 @@ class TestEnds:
         with pytest.raises(LaunchError, match="the coordinator ended with signal SIGKILL while"):
             serve(model="fake-lockstep", data_parallel_size=2)
 
-    def test_their_number_is_fixed(self, serve):
-        served = serve(model="fake-lockstep", data_parallel_size=2)
-        with pytest.raises(ConfigError, match="step together; their number is fixed"):
-            served.run(served.engine.scale(3))
-
 
 async def streams(served: Served, count: int) -> asyncio.Future[list[list[int]]]:
     """All of them have begun."""
@@ -276,3 +271,61 @@ class TestReplacement:
 
         assert served.run(main()) == complete(8)
         assert served.engine.engine_pids == before
+
+
+class TestNumber:
+    """AF-19: another number of engines replaces all of them."""
+
+    def test_it_changes_while_streams_run(self, serve):
+        served = serve(model="fake-lockstep", data_parallel_size=2, engine_recovery="resume")
+
+        async def main() -> None:
+            for size in (3, 1, 2):
+                run = await streams(served, 16)
+                before = served.engine.engine_pids
+                await served.engine.scale(size)
+                after = served.engine.engine_pids
+                assert [*after] == [f"engine {index}" for index in range(size)]
+                assert not set(after.values()) & set(before.values())
+                assert served.engine.info.engine_indexes == tuple(range(size))
+                assert await run == complete(16)
+                last = {"data_parallel_rank": size - 1}
+                assert await collect(served.engine, [1], LONG, "r", **last) == tokens([1], LONG)
+
+        served.run(main())
+        assert served.engine.config.data_parallel_size == 2
+        assert len(psutil.Process().children()) == 3
+
+    def test_engines_that_do_not_drain_stay(self, serve):
+        served = serve(model="fake-lockstep", data_parallel_size=2, engine_recovery="resume")
+        before = served.engine.engine_pids
+
+        async def main() -> None:
+            stream = served.engine.generate([3], LONG, "long", data_parallel_rank=1)
+            await anext(stream)
+            with pytest.raises(TimeoutError, match=r"1 requests still run on engines \[1\]"):
+                await served.engine.scale(1, 0)
+            await stream.aclose()
+            assert await collect(served.engine, [4], params(), "r", data_parallel_rank=1) == (
+                tokens([4], params())
+            )
+
+        served.run(main())
+        assert served.engine.engine_pids == before
+
+    def test_they_are_restarted_in_the_new_number(self, serve):
+        served = serve(model="fake-lockstep", data_parallel_size=2, engine_recovery="resume")
+
+        async def main() -> None:
+            await served.engine.scale(3)
+            run = await streams(served, 8)
+            os.kill(served.engine.engine_pids["engine 2"], signal.SIGKILL)
+            assert await run == complete(8)
+
+        served.run(main())
+        assert len(served.engine.engine_pids) == 3
+
+    def test_it_is_fixed_without_a_recovery(self, serve):
+        served = serve(model="fake-lockstep", data_parallel_size=2, engine_recovery="end")
+        with pytest.raises(Unsupported, match="pip install tenonry-recovery"):
+            served.run(served.engine.scale(3))

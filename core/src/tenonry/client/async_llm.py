@@ -269,7 +269,8 @@ class AsyncLLM(Delegations):
         self._client.check_alive()
         self._handler.listen()
         async with self._events.lock:
-            await self.calls["scaling"].scale(self._engines, size, drain_timeout)
+            resize = self._events.recovery.resize
+            await self.calls["scaling"].scale(self._engines, size, drain_timeout, resize)
 
     async def replace_engines(self, **changes: Any) -> None:
         """Go on with engines that have other settings, such as `scheduler="my_pkg:Mine"`, or newer versions of plugins.

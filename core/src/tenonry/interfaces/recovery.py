@@ -220,5 +220,12 @@ class EngineRecovery(Plugin[RecoveryContext]):
             "engines can be replaced while they run only with: pip install tenonry-recovery"
         )
 
+    async def resize(self, size: int) -> None:
+        """Start `size` engines, which step together, in place of those that do now; the last of these run no requests.
+
+        Raises as `replace` does.
+        """
+        await self.replace({"data_parallel_size": size})
+
     def shutdown(self) -> None:
         """Stop what this started. Idempotent."""

@@ -36,14 +36,14 @@ class OwnedRecovery:
         self.events = context.events
         config = context.config
         lockstep = self.engines.model.needs_lockstep
-        self.num_together = config.data_parallel_size if lockstep else 1
+        num_together = config.data_parallel_size if lockstep else 1
         check_fallbacks(config)
         self._fallbacks = fallbacks_of(self.engines.config, self.engines.manager)
         options: Any = context.options
         make_budget = partial(RestartBudget, options.max_restarts, options.window_s)
         self.standbys = Standbys(self, config.standby_engines, make_budget)
         self.restarts = Restarts(
-            self, context.lock, make_budget(), self.num_together, lambda: self.standbys.num_at_once
+            self, context.lock, make_budget(), num_together, lambda: self.standbys.num_at_once
         )
 
     def note(self, index: int, numbers: RecoveryStats) -> None:
@@ -100,14 +100,16 @@ class OwnedRecovery:
         self.events.on_given_up(index, reason)
 
     # ------------------------------------------------------------------ replacing
-    async def replace(self, changes: Mapping[str, Any]) -> None:
+    async def replace(self, changes: Mapping[str, Any], size: int | None = None) -> None:
         """Start engines with these changes, each of which takes the place of one that runs. Raises where all of those
-        serve on.
+        serve on. `size`: another number of engines that step together; those beyond it run no requests.
         """
         engines = self.engines
         check_layout(engines.config, engines.model, engines.fleet)
         check_present(self.client.awaited, await self.divergence())
         config = changed(engines.config, changes)
+        if size is not None:
+            config = config.replaced(data_parallel_size=size)
         manager = PluginManager(config.plugins)
         plan = await asyncio.to_thread(manager.plan, config)
         check_supported(config, engines.model, load_class(plan.get("launcher")))
@@ -116,6 +118,7 @@ class OwnedRecovery:
         logger.info("engines are replaced: %s becomes %s", *plugins)
         logger.info("settings %s become %s", engines.config.describe(), config.describe())
         fleet = engines.fleets.make(config, plan, engines.fleet)
+        fleet.size = size or fleet.size
         engines.fleets.successor = fleet
         try:
             await Replacement(self, fleet).run()
@@ -123,6 +126,8 @@ class OwnedRecovery:
         finally:
             engines.fleets.successor = None
         engines.use(config, plan, manager)
+        if size is not None:
+            self.restarts.num_together = size
         self._fallbacks = others
         self.client.faults.clear()
         await asyncio.to_thread(before.shutdown)

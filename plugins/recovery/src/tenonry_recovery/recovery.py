@@ -105,3 +105,10 @@ class ResumeStreams(EngineRecovery):
     async def replace(self, changes: Mapping[str, Any]) -> None:
         """Raises what the start of an engine raises, ConfigError or Unsupported."""
         await (self.owner or self._engines).replace(changes)
+
+    async def resize(self, size: int) -> None:
+        """Raises as `replace` does."""
+        if self.owner is None:
+            await super().resize(size)
+        else:
+            await self.owner.replace({}, size)

@@ -35,7 +35,6 @@ class Owner(Protocol):
     engines: OwnedEngines
     client: CoreClient
     events: EngineEvents
-    num_together: int
 
     async def admit(self, indexes: Sequence[int]) -> None: ...
 
@@ -52,11 +51,13 @@ class Replacement:
     async def run(self) -> None:
         """Raises what the start of an engine raises; then the ones before serve on."""
         owner = self._owner
-        waiting = sorted(owner.client.engines)
+        waiting, num_together = sorted(owner.client.engines), 1
+        if owner.engines.model.needs_lockstep:  # all at once, also where their number changes
+            waiting, num_together = list(range(self._fleet.size)), self._fleet.size
         try:
             while waiting:
-                indexes = waiting[: owner.num_together]
-                del waiting[: owner.num_together]
+                indexes = waiting[:num_together]
+                del waiting[:num_together]
                 # One that died is started with what all have then.
                 if owner.client.engines.keys() & indexes:
                     await self._replace(indexes, self._fleet)

@@ -59,7 +59,7 @@ class Restarts:
         self._served = served
         self._lock = lock
         self._num_at_once = num_at_once
-        self._num_together = num_together
+        self.num_together = num_together
         self._is_group_over = False
         self._budget = budget or RestartBudget()
         self._due: set[int] = set()
@@ -95,7 +95,7 @@ class Restarts:
         _, death = self._deaths.pop(index)
         self._due.discard(index)
         self._budget.given_up(index)
-        self._is_group_over = self._num_together > 1
+        self._is_group_over = self.num_together > 1
         self._served.give_up(index, f"{death}; {why}")
         if self._is_group_over:
             for other in list(self._due):
@@ -108,11 +108,11 @@ class Restarts:
                     await asyncio.sleep(HEAD_START_S)
                 has_failed = False
                 while self._due and not self._served.is_over:
-                    if len(self._due) < self._num_together:
+                    if len(self._due) < self.num_together:
                         await asyncio.sleep(POLL_S)
                         continue
                     # One that cannot be started stops the others no longer.
-                    num_at_once = self._num_together if has_failed else self._num_at_once()
+                    num_at_once = self.num_together if has_failed else self._num_at_once()
                     indexes = sorted(self._due)[: num_at_once or None]
                     self._due.difference_update(indexes)
                     has_failed |= not await self._bring_back(indexes)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from tenonry.client.engines import Engines, OwnedEngines
 from tenonry.errors import ConfigError, LaunchError, Unsupported
@@ -14,6 +15,7 @@ from tenonry.interfaces.call_set import CallSet, FrontEnd, FrontEndHalf
 logger = logging.getLogger("tenonry.scale_out")
 MAX_ENGINES = 1024
 POLL_S = 0.005
+Resize = Callable[[int], Awaitable[None]]
 
 
 class Scaling(CallSet):
@@ -28,10 +30,12 @@ class Scaling(CallSet):
 class EngineScaling(FrontEndHalf):
     """Changes the number of engines of a front end."""
 
-    async def scale(self, engines: Engines, size: int, drain_timeout: float) -> None:
-        """Ask whoever owns the engines. Raises Unsupported where their number is fixed."""
+    async def scale(
+        self, engines: Engines, size: int, drain_timeout: float, resize: Resize
+    ) -> None:
+        """Ask whoever owns the engines. Raises Unsupported where their number is fixed. `resize`: see `scale_owned`."""
         if isinstance(engines, OwnedEngines):
-            await scale_owned(engines, size, drain_timeout)
+            await scale_owned(engines, size, drain_timeout, resize)
         elif change := getattr(engines, "scale", None):
             await change(size, drain_timeout)
         else:
@@ -40,9 +44,12 @@ class EngineScaling(FrontEndHalf):
             )
 
 
-async def scale_owned(engines: OwnedEngines, size: int, drain_timeout: float) -> None:
+async def scale_owned(
+    engines: OwnedEngines, size: int, drain_timeout: float, resize: Resize
+) -> None:
     """Start engines, or let some finish and stop them, until `size` run. On the event loop that uses the client.
 
+    Engines that step together cannot be joined or left by one: `resize(size)` starts others in place of all of them.
     Raises ConfigError, LaunchError, or TimeoutError if those that leave still have requests after `drain_timeout`.
     """
     links = engines.client.engines
@@ -54,11 +61,12 @@ async def scale_owned(engines: OwnedEngines, size: int, drain_timeout: float) ->
     if size == len(running):
         logger.info("%d engines run already", size)
         return
-    if engines.model.needs_lockstep:
-        raise ConfigError(
-            f"the engines of {engines.model.name} step together; their number is fixed while they run"
-        )
     fleet = engines.fleet
+    leaving = running[size:]
+    if engines.model.needs_lockstep:
+        async with _leaving(engines, leaving, drain_timeout):
+            await resize(size)
+        return
     before = fleet.size
     fleet.size = size
     try:
@@ -68,35 +76,45 @@ async def scale_owned(engines: OwnedEngines, size: int, drain_timeout: float) ->
             fleet.companion.remote.difference_update(joining)
             await engines.grow(joining)
         else:
-            await _shrink(engines, running[size:], drain_timeout)
+            await _shrink(engines, leaving, drain_timeout)
     except BaseException:
         fleet.size = before
         raise
 
 
-async def _shrink(engines: OwnedEngines, indexes: Sequence[int], drain_timeout: float) -> None:
-    if remote := sorted(engines.fleet.companion.remote.intersection(indexes)):
+async def _shrink(engines: OwnedEngines, leaving: Sequence[int], drain_timeout: float) -> None:
+    if remote := sorted(engines.fleet.companion.remote.intersection(leaving)):
         raise ConfigError(f"engines {remote} belong to another node; stop that node instead")
+    links = engines.client.engines
+    async with _leaving(engines, leaving, drain_timeout):
+        if not any(link.index not in leaving and not link.dead for link in links.values()):
+            raise LaunchError(f"the engines that were to stay died; engines {leaving} stay instead")
+    engines.learn()
+    await asyncio.to_thread(engines.fleets.stop, leaving)
+
+
+@contextlib.asynccontextmanager
+async def _leaving(
+    engines: OwnedEngines, leaving: Sequence[int], drain_timeout: float
+) -> AsyncIterator[None]:
+    """Engines get no new requests, and are forgotten after the block, which begins when those that run have ended."""
     client = engines.client
     links = client.engines
     deadline = time.monotonic() + drain_timeout
-    client.leaving.update(indexes)
+    client.leaving.update(leaving)
     try:
         while open_requests := sum(
-            len(links[index].requests) for index in indexes if index in links
+            len(links[index].requests) for index in leaving if index in links
         ):
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"{open_requests} requests still run on engines {indexes} after {drain_timeout:g} s; "
+                    f"{open_requests} requests still run on engines {leaving} after {drain_timeout:g} s; "
                     "nothing changed"
                 )
             await asyncio.sleep(POLL_S)
-        if not any(link.index not in indexes and not link.dead for link in links.values()):
-            raise LaunchError(f"the engines that were to stay died; engines {indexes} stay instead")
+        yield
     except BaseException:
-        client.leaving.difference_update(indexes)
+        client.leaving.difference_update(leaving)
         raise
-    for index in indexes:  # one that died meanwhile is gone already
+    for index in leaving:  # one that died meanwhile is gone already
         client.remove_engine(index, "it was scaled away")
-    engines.learn()
-    await asyncio.to_thread(engines.fleets.stop, indexes)

@@ -212,9 +212,8 @@ class SharedRecovery(EngineEvents):
         try:
             async with self.lock:
                 if isinstance(request, ScaleRequest):
-                    await scale(
-                        self._engines, self._front_ends, request.size, request.drain_timeout
-                    )
+                    given = request.size, request.drain_timeout, self.plugin.resize
+                    await scale(self._engines, self._front_ends, *given)
                 else:
                     await self.plugin.replace(json.loads(request.changes))
         except Exception as error:

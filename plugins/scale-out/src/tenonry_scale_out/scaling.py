@@ -7,23 +7,23 @@ import time
 from collections.abc import Sequence
 
 from tenonry.client.engines import OwnedEngines
-from tenonry_scale_out.engine_scaling import scale_owned
+from tenonry_scale_out.engine_scaling import Resize, scale_owned
 from tenonry_scale_out.front_ends import ANSWER_TIMEOUT_S, FrontEnds
 
 POLL_S = 0.05
 
 
 async def scale(
-    engines: OwnedEngines, front_ends: FrontEnds, size: int, drain_timeout: float
+    engines: OwnedEngines, front_ends: FrontEnds, size: int, drain_timeout: float, resize: Resize
 ) -> None:
     """As `scale_owned`. Engines that leave first finish the requests of all front ends."""
     leaving: Sequence[int] = ()
-    if size > 0 and not engines.model.needs_lockstep:
+    if size > 0:
         leaving = sorted(engines.client.engines)[size:]
     try:
         if leaving:
             await _drain(front_ends, leaving, drain_timeout)
-        await scale_owned(engines, size, drain_timeout)
+        await scale_owned(engines, size, drain_timeout, resize)
     except BaseException:
         if leaving:
             await front_ends.ask_all("stay", ANSWER_TIMEOUT_S, indexes=leaving)
