@@ -38,8 +38,8 @@ typedef struct {
     int64_t bits;
     int64_t groups;      /* of inputs, each with scales of its own */
     const void *scales;  /* [blocks, groups, 64] */
-    const uint16_t *zeros; /* as scales, in bfloat16; NULL: the middle of the range */
-    int64_t has_half_scales;
+    const void *zeros;   /* as scales; NULL: the middle of the range */
+    int64_t has_halves;  /* scales and zeros in bfloat16, otherwise floats */
 } blocked;
 
 INLINE int64_t blocks_of(const blocked *w) { return (w->outputs + BLOCK - 1) / BLOCK; }

@@ -1,5 +1,5 @@
-/* Products of few rows with weights of 4 or 8 bits, in blocks of 64 outputs. Rows are rounded to 8 bits with a scale each,
- * so products are exact sums in 32 bits, and what a row gets depends on no other row.
+/* Products of few rows with weights of 4 or 8 bits, in blocks of 64 outputs. Rows are rounded to 8 bits with a scale for
+ * each group of inputs, so products are exact sums in 32 bits, and what a row gets depends on no other row.
  *
  * Weights are stored without sign, as value + middle of their range: instructions multiply bytes without by bytes with a
  * sign. The middle is taken off by the sum of the inputs. */
@@ -20,44 +20,50 @@ INLINE int64_t inputs_of_line(const blocked *w) { return 32 / w->bits; }
 
 INLINE int64_t lines_of(const blocked *w) { return (w->inputs + inputs_of_line(w) - 1) / inputs_of_line(w); }
 
-/* A rounded row: its scale, the sum of each group, and behind these, aligned, a byte per input, filled up with zeros. */
-INLINE int64_t values_begin(const blocked *w) { return (4 * (1 + w->groups) + 63) / 64 * 64; }
+/* A rounded row: the scales and then the sums of its groups, and behind these, aligned, a byte per input, filled up with
+ * zeros. */
+INLINE int64_t values_begin(const blocked *w) { return (8 * w->groups + 63) / 64 * 64; }
 
 INLINE int64_t rounded_bytes(const blocked *w) { return values_begin(w) + (w->inputs + 63) / 64 * 64; }
 
-/* `x`: halves or floats. A row with something that is no number gets a scale that is none. */
-INLINE void round_row(const blocked *w, const void *x, int is_half, char *out) {
-    int64_t size = w->inputs;
+/* Elements of x from `begin` up to `end`, of which there are `size`, to bytes; returns their scale. What is no number
+ * makes a scale that is none. */
+INLINE float round_group(const void *x, int is_half, int64_t begin, int64_t end, int64_t size, int8_t *bytes,
+                         int32_t *sum) {
     vector largest = {0}, odd = {0};
-    for (int64_t i = 0; i < size; i += LANES) {
+    for (int64_t i = begin; i < end && i < size; i += LANES) {
         vector values = load(at(x, i, is_half), size - i, is_half);
         vector positive = either(values < 0.0f, -values, values);
         largest = either(positive > largest, positive, largest);
         odd += values * 0.0f;
     }
-    float reach = TINY;
-    for (int i = 0; i < LANES; i++) reach = largest[i] > reach ? largest[i] : reach;
+    float reach = largest_lane(largest);
+    if (reach < TINY) reach = TINY;
     float none = total(odd);
-    float *scale = (float *)out;
-    int32_t *sums = (int32_t *)out + 1;
-    int8_t *bytes = (int8_t *)out + values_begin(w);
-    *scale = reach / LARGEST + none;
     float times = none == 0.0f ? LARGEST / reach : 0.0f;
+    integers all = {0};
+    for (int64_t i = begin; i < end; i += LANES) {
+        vector values = {0};
+        if (i < size && none == 0.0f) values = load(at(x, i, is_half), size - i, is_half);
+        integers whole = (integers)(values * times + TO_UNITS) - 0x4b400000;
+        all += whole;
+        *(small_vector *)(bytes + i) = __builtin_convertvector(whole, small_vector);
+    }
+    *sum = 0;
+    for (int i = 0; i < LANES; i++) *sum += all[i];
+    return reach / LARGEST + none;
+}
+
+/* `x`: halves or floats. */
+INLINE void round_row(const blocked *w, const void *x, int is_half, char *out) {
+    int64_t size = w->inputs;
+    float *scales = (float *)out;
+    int32_t *sums = (int32_t *)out + w->groups;
+    int8_t *bytes = (int8_t *)out + values_begin(w);
     int64_t filled = (size + 63) / 64 * 64;
     int64_t wide = w->groups == 1 ? filled : size / w->groups;
-    const float to_units = 12582912.0f; /* 1.5 * 2^23: what is added to it is rounded to a whole number */
-    for (int64_t g = 0; g < w->groups; g++) {
-        integers sum = {0};
-        for (int64_t i = g * wide; i < (g + 1) * wide; i += LANES) {
-            vector values = {0};
-            if (i < size && none == 0.0f) values = load(at(x, i, is_half), size - i, is_half);
-            integers whole = (integers)(values * times + to_units) - 0x4b400000;
-            sum += whole;
-            *(small_vector *)(bytes + i) = __builtin_convertvector(whole, small_vector);
-        }
-        sums[g] = 0;
-        for (int i = 0; i < LANES; i++) sums[g] += sum[i];
-    }
+    for (int64_t g = 0; g < w->groups; g++)
+        scales[g] = round_group(x, is_half, g * wide, (g + 1) * wide, size, bytes, sums + g);
     for (int64_t i = w->groups * wide; i < filled; i++) bytes[i] = 0;
 }
 
@@ -70,6 +76,14 @@ typedef __m512i wide;
 typedef __m256i wide;
 #endif
 
+/* Bytes of 8 bits are multiplied with their sign, by the only product of bytes that AVX2 has: of |w| and sign(w) · x. Two
+ * of these fit into 16 bits. */
+#if defined(__AVX2__) && !defined(__AVX512BW__)
+#define HAS_SIGN 1
+#else
+#define HAS_SIGN 0
+#endif
+
 /* sum + products of four bytes in each lane with the four of `given`; `is_low`: those of `line` are below 16. */
 INLINE integers fours(integers sum, integers line, int32_t given, int is_low) {
 #if defined(__AVX512VNNI__)
@@ -79,10 +93,16 @@ INLINE integers fours(integers sum, integers line, int32_t given, int is_low) {
     wide x = WIDE(set1_epi32)(given);
     if (is_low)
         return sum + (integers)WIDE(madd_epi16)(WIDE(maddubs_epi16)((wide)line, x), WIDE(set1_epi16)(1));
+#if HAS_SIGN
+    wide w = (wide)(line ^ (integers)((bits_vector){0} + 0x80808080u));
+    wide pairs = WIDE(maddubs_epi16)(WIDE(abs_epi8)(w), WIDE(sign_epi8)(x, w));
+    return sum + (integers)WIDE(madd_epi16)(pairs, WIDE(set1_epi16)(1));
+#else
     wide even = (wide)(line & 0x00ff00ff);
     wide odd = WIDE(srli_epi16)((wide)line, 8);
     sum += (integers)WIDE(madd_epi16)(even, WIDE(srai_epi16)(WIDE(slli_epi16)(x, 8), 8));
     return sum + (integers)WIDE(madd_epi16)(odd, WIDE(srai_epi16)(x, 8));
+#endif
 #else
     (void)is_low;
     for (int i = 0; i < 4; i++) sum += ((line >> (8 * i)) & 255) * (int32_t)(int8_t)((uint32_t)given >> (8 * i));
@@ -111,13 +131,21 @@ INLINE void lines_tile(int rows, int bits, int64_t count, const int8_t *x, int64
     }
 }
 
+/* What a group's sums begin with, of a row whose inputs have the sum `all`: zero points are of bytes without a sign. */
+INLINE int32_t begin_of(const blocked *w, int bits, int32_t all) {
+    int32_t middle = 1 << (bits - 1);
+    int32_t start = w->zeros ? 0 : -middle;
+    if (HAS_SIGN && bits == 8) start += middle;
+    return start * all;
+}
+
 /* out [rows, 64] floats = rounded rows, `step` bytes apart, times a block. */
 INLINE void rounded_rows(int rows, int bits, const blocked *w, int64_t block, const char *x, int64_t step, float *out) {
     int64_t lines = lines_of(w);
     const uint8_t *weight = (const uint8_t *)w->weight + block * lines * LINE;
     const int8_t *bytes = (const int8_t *)x + values_begin(w);
     int64_t each = lines / w->groups;
-    int32_t middle = 1 << (bits - 1);
+    int is_half = (int)w->has_halves;
     for (int c = 0; c < BLOCK; c += BLOCK_VECTORS * LANES) {
         vector made[BLOCK_ROWS][BLOCK_VECTORS];
         for (int r = 0; r < rows; r++)
@@ -125,24 +153,24 @@ INLINE void rounded_rows(int rows, int bits, const blocked *w, int64_t block, co
         for (int64_t g = 0; g < w->groups; g++) {
             integers sums[BLOCK_ROWS][BLOCK_VECTORS];
             for (int r = 0; r < rows; r++) {
-                int32_t start = w->zeros ? 0 : -middle * ((const int32_t *)(x + r * step))[1 + g];
+                int32_t start = begin_of(w, bits, ((const int32_t *)(x + r * step))[w->groups + g]);
                 for (int v = 0; v < BLOCK_VECTORS; v++) sums[r][v] = (integers){0} + start;
             }
             lines_tile(rows, bits, each, bytes + g * each * (32 / bits), step, weight + g * each * LINE + 4 * c, sums);
             int64_t place = (block * w->groups + g) * BLOCK + c;
             for (int v = 0; v < BLOCK_VECTORS; v++) {
-                vector scale = load(at(w->scales, place + v * LANES, (int)w->has_half_scales), LANES, (int)w->has_half_scales);
-                vector zero = w->zeros ? take_half(w->zeros + place + v * LANES, LANES) : (vector){0};
+                vector scale = load(at(w->scales, place + v * LANES, is_half), LANES, is_half);
+                vector zero = {0};
+                if (w->zeros) zero = load(at(w->zeros, place + v * LANES, is_half), LANES, is_half);
                 for (int r = 0; r < rows; r++) {
                     vector product = __builtin_convertvector(sums[r][v], vector);
-                    if (w->zeros) product -= zero * (float)((const int32_t *)(x + r * step))[1 + g];
-                    made[r][v] += product * scale;
+                    if (w->zeros) product -= zero * (float)((const int32_t *)(x + r * step))[w->groups + g];
+                    made[r][v] += product * (scale * ((const float *)(x + r * step))[g]);
                 }
             }
         }
         for (int r = 0; r < rows; r++)
-            for (int v = 0; v < BLOCK_VECTORS; v++)
-                *(vector *)(out + r * BLOCK + c + v * LANES) = made[r][v] * *(const float *)(x + r * step);
+            for (int v = 0; v < BLOCK_VECTORS; v++) *(vector *)(out + r * BLOCK + c + v * LANES) = made[r][v];
     }
 }
 

@@ -84,7 +84,7 @@ def test_values_of_other_widths_are_kept_in_the_next_larger_one():
 
 @pytest.mark.parametrize(
     ("inputs", "groups", "order"),
-    [(40, 2, None), (48, 3, None), (64, 2, [0] * 40 + [1] * 24), ((1 << 16) + 32, 1, None)],
+    [(40, 2, None), (72, 3, None), (64, 2, [0] * 40 + [1] * 24), ((1 << 16) + 32, 1, None)],
 )
 def test_groups_and_sizes_that_kernels_do_not_know_are_left(inputs, groups, order):
     weight = matrix(3, 8, 2, inputs, groups)

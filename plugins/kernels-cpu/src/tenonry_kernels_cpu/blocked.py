@@ -25,7 +25,7 @@ class BlockedStruct(ctypes.Structure):
         *((name, ADDRESS) for name in ("weight", "bias")),
         *((name, COUNT) for name in ("bits", "groups")),
         *((name, ADDRESS) for name in ("scales", "zeros")),
-        ("has_half_scales", COUNT),
+        ("has_halves", COUNT),
     )
 
 

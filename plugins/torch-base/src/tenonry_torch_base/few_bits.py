@@ -11,7 +11,7 @@ from tenonry_torch_base.quantisations import QuantisedWeight
 
 BLOCK = 64  # outputs of a block
 QUAD = 4  # inputs whose bytes lie side by side
-GROUP_MULTIPLE = 32  # of inputs with one scale, where there are several groups
+GROUP_MULTIPLE = 16  # of inputs with one scale, where there are several groups
 LARGEST_INPUTS = 1 << 16  # sums of products of bytes are in 32 bits
 CHUNK = 1 << 22  # elements laid out together
 
@@ -24,10 +24,10 @@ class FewBitsWeight:
     inputs: blocks[b, k, r, e] is that of weight[64 · b + r, 4 · k + e]. With 4 bits it has eight, the first four in the
     low halves of the bytes. Elements outside of the weight may be anything.
 
-    `scales` [⌈outputs / 64⌉, groups, 64], in bfloat16 where that holds them exactly, else in float32: each for an equal
-    number of adjacent inputs, a multiple of 32 if there are several groups. `zeros` of that shape in bfloat16, plus
-    2^(bits − 1) as the values; None if all are 0. `bias` [outputs] in float32, or None. `order` i64[inputs]: columns of
-    the matrix of the inputs; None if they are in order.
+    `scales` [⌈outputs / 64⌉, groups, 64]: each for an equal number of adjacent inputs, a multiple of 16 if there are
+    several groups. `zeros` of that shape, plus 2^(bits − 1) as the values; None if all are 0. Both are in bfloat16
+    where that holds them exactly, else in float32. `bias` [outputs] in float32, or None. `order` i64[inputs]: columns
+    of the matrix of the inputs; None if they are in order.
     """
 
     bits: int
@@ -49,7 +49,7 @@ class FewBitsWeight:
         values = _in_rows(self.blocks, self.bits)[: self.outputs, : self.inputs]
         zeros = None
         if self.zeros is not None:
-            zeros = (_of_outputs(self.zeros, self.outputs) - middle).short()
+            zeros = _of_outputs(self.zeros, self.outputs).float() - middle
         group_of = None
         if self.order is not None:
             width = self.inputs // self.num_groups
@@ -85,20 +85,32 @@ def few_bits_weight(weight: QuantisedWeight, bias: torch.Tensor | None) -> FewBi
         order = weight.group_of.argsort(stable=True)
         values = values[:, order]
     middle = 1 << (bits - 1)
-    scales = _in_blocks(weight.scales)
-    halves = scales.bfloat16()
+    scales, zeros = _in_halves(
+        _in_blocks(weight.scales),
+        None if weight.zeros is None else _in_blocks(weight.zeros.float() + middle),
+    )
     return FewBitsWeight(
         bits=bits,
         outputs=outputs,
         inputs=inputs,
         blocks=_blocks(values, bits),
-        scales=halves if torch.equal(halves.float(), scales) else scales,
-        zeros=None
-        if weight.zeros is None
-        else _in_blocks(weight.zeros.float() + middle).bfloat16(),
+        scales=scales,
+        zeros=zeros,
         bias=None if bias is None else bias.detach().float(),
         order=order,
     )
+
+
+def _in_halves(
+    scales: torch.Tensor, zeros: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Both in bfloat16 if it holds them exactly."""
+    halves = scales.bfloat16()
+    zero_halves = None if zeros is None else zeros.bfloat16()
+    is_exact = torch.equal(halves.float(), scales)
+    if zeros is not None and zero_halves is not None:
+        is_exact &= torch.equal(zero_halves.float(), zeros)
+    return (halves, zero_halves) if is_exact else (scales, zeros)
 
 
 def _in_blocks(each: torch.Tensor) -> torch.Tensor:

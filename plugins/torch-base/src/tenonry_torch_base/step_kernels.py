@@ -194,8 +194,8 @@ class FewBitsKernel(Protocol):
     def __call__(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
         """As `LinearKernel`, all in bfloat16 or all in float32.
 
-        Each row may be rounded to 8 bits with a scale of its own. A row's result depends on no other row, and on their
-        number only by rounding of sums. A row with a NaN or infinity has no finite result.
+        Each row may be rounded to 8 bits with a scale for each group of inputs. A row's result depends on no other row,
+        and on their number only by rounding of sums. A row with a NaN or infinity has no finite result.
         """
         ...
 

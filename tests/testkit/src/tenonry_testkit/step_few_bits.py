@@ -16,7 +16,7 @@ from tenonry_torch_base.few_bits import FewBitsWeight, few_bits_weight
 from tenonry_torch_base.quantisations import QuantisedWeight
 
 DTYPES = (torch.float32, torch.bfloat16)
-WIDTH = 32  # of groups, or a multiple
+WIDTH = 16  # of groups, or a multiple
 LARGEST = 127
 ROUNDING = 0.03  # relative error (L2) that is taken for rounding of inputs to 8 bits
 
@@ -33,7 +33,9 @@ def random_matrix(
     """The whole range of values, and scales of very different sizes."""
     middle = 1 << (bits - 1)
     scales = torch.rand(outputs, groups) * 10 ** torch.randint(-2, 2, (outputs, groups))
-    zeros = torch.randint(-middle, middle + 1, (outputs, groups)).short()
+    zeros = torch.randint(-middle, middle + 1, (outputs, groups)).float()
+    if not has_half_scales:
+        zeros += torch.rand(outputs, groups)
     return QuantisedWeight(
         bits=bits,
         values=torch.randint(-middle, middle, (outputs, inputs)).to(torch.int8),
@@ -43,9 +45,9 @@ def random_matrix(
 
 
 def exact_rows(count: int, inputs: int, dtype: torch.dtype) -> torch.Tensor:
-    """Rows that 8 bits hold exactly, each with a scale of its own."""
+    """Rows of which 8 bits hold each group exactly, each row with a scale of its own."""
     whole = torch.randint(-LARGEST, LARGEST + 1, (count, inputs))
-    whole[:, 0] = LARGEST
+    whole[:, ::WIDTH] = LARGEST
     return (whole * 2.0 ** torch.randint(-6, 6, (count, 1))).to(dtype)
 
 
@@ -130,7 +132,8 @@ class FewBitsSuite(KernelSuite):
         order = torch.arange(4).repeat(32)
         weight = dataclasses.replace(weight, group_of=order)
         kernel = self.offered("few_bits_linear", known(weight))
-        x = exact_rows(3, 128, torch.float32)
+        x = torch.empty(3, 128)
+        x[:, order.argsort(stable=True)] = exact_rows(3, 128, torch.float32)
         wanted = x @ weight.dequantised().t()
         torch.testing.assert_close(kernel(x), wanted, rtol=1e-4, atol=1e-3 * wanted.abs().max())
 
