@@ -101,6 +101,31 @@ def test_weights_can_be_rounded_to_8_bits_as_those_of_any_model(tmp_path, caplog
     ):
         (made,) = llm.generate([PROMPT], GREEDY, use_tqdm=False)
     assert "Quantisation int8: 9 matrices" in caplog.text
+    assert distance(made, logprobs) < 0.03
+
+
+@pytest.mark.usefixtures("tokenizer_here")
+@pytest.mark.parametrize(
+    ("name", "kind", "tied"),
+    [
+        ("llama", "Q4_1", True),
+        ("qwen2", "Q5_0", False),
+        ("qwen3", "Q4_K", False),
+        ("llama", "Q6_K", True),
+    ],
+)
+def test_blocks_are_computed_with_as_they_are(name, kind, tied, tmp_path, caplog):
+    """Four matrices of each layer and the head, of which none is stored in floats."""
+    path = gguf_files.write(tmp_path / "small.gguf", name, Kind[kind], tied=tied)
+    _, logprobs, _, _ = expected(path)
+    with caplog.at_level(logging.INFO), LLM(model=str(path), worker="torch") as llm:
+        (made,) = llm.generate([PROMPT], GREEDY, use_tqdm=False)
+    assert "Quantisation gguf: 9 matrices" in caplog.text
+    assert distance(made, logprobs) < 0.03
+
+
+def distance(made, logprobs):
+    """Relative error (L2) of the log-probabilities of a prompt's tokens."""
     found = {
         (place, token): entry.logprob
         for place, row in enumerate(made.prompt_logprobs[1:])
@@ -108,7 +133,7 @@ def test_weights_can_be_rounded_to_8_bits_as_those_of_any_model(tmp_path, caplog
     }
     near = torch.tensor(list(found.values()))
     wanted = torch.stack([logprobs[place, token] for place, token in found])
-    assert float((near - wanted).norm() / wanted.norm()) < 0.03
+    return float((near - wanted).norm() / wanted.norm())
 
 
 @pytest.mark.usefixtures("tokenizer_here", "forked_children")

@@ -15,7 +15,7 @@ from tenonry_hf_hub import StoredTensor, check_present, find_weights, read_heade
 from tenonry_torch_base.gguf import GGUF, gguf_slices
 from tenonry_torch_base.oddities import check_float, folder_notes, names_by_pattern
 from tenonry_torch_base.renaming import Renaming
-from tenonry_torch_base.stored_matrices import MatrixSlice, StoredMatrices
+from tenonry_torch_base.stored_matrices import PLAIN, MatrixSlice, StoredMatrices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -140,7 +140,7 @@ class Checkpoint:
         from safetensors import safe_open
 
         if self.is_gguf:
-            return gguf_slices(self.files)
+            return self._gguf_slices()
         opened = {
             file: open_files.enter_context(safe_open(file, framework="pt")) for file in self.files
         }
@@ -156,6 +156,13 @@ class Checkpoint:
                 for ending, part in parts_of[key].items()
             }
             found[key] = MatrixSlice(self.matrices, key, tensor.shape, slices)
+        return found
+
+    def _gguf_slices(self) -> dict[str, Any]:
+        found: dict[str, Any] = dict(gguf_slices(self.files, self._parts))
+        for key in self._parts:
+            shape = self.tensors[key].shape
+            found[key] = MatrixSlice(self.matrices, key, shape, {PLAIN: found[key]})
         return found
 
     def check(self, model: PreTrainedModel) -> None:

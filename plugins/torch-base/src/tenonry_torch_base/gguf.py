@@ -13,7 +13,7 @@ from tenonry.errors import ModelError
 from tenonry_hf_hub import read_gguf_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from tenonry_hf_hub import GgufTensor
@@ -23,10 +23,12 @@ PIECE_ELEMENTS = 1 << 20  # elements that a thread dequantises together
 MAX_THREADS = 8
 
 
-def gguf_slices(files: Sequence[Path]) -> dict[str, GgufSlice]:
-    """Name in transformers → slice, which reads its tensor whenever it is indexed."""
+def gguf_slices(
+    files: Sequence[Path], in_blocks: Collection[str] = ()
+) -> dict[str, GgufSlice | GgufBlocks]:
+    """Name in transformers → slice, which reads its tensor when it is indexed; `in_blocks`: those not dequantised."""
     return {
-        name: GgufSlice(tensor)
+        name: GgufBlocks(tensor) if name in in_blocks else GgufSlice(tensor)
         for file in files
         for name, tensor in read_gguf_tensors(file).items()
     }
@@ -46,6 +48,19 @@ class GgufSlice:
     def __getitem__(self, index: Any) -> torch.Tensor:
         values = torch.from_numpy(dequantised(self._tensor))
         return in_halves(values, self._tensor.heads)[index]
+
+
+class GgufBlocks:
+    """One matrix as the file has it: `[...]` is uint8[rows, bytes], with the rows in transformers' order."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, tensor: GgufTensor) -> None:
+        self._tensor = tensor
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        octets = torch.from_numpy(_read(self._tensor)).view(self._tensor.shape[0], -1)
+        return in_halves(octets, self._tensor.heads)[index]
 
 
 def dequantised(tensor: GgufTensor) -> np.ndarray:

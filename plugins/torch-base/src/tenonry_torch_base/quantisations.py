@@ -27,8 +27,8 @@ class QuantisedWeight:
     """A matrix [out, in]: (`values` − `zeros`) · `scales`.
 
     `values` int8[out, in], of `bits` bits, or float8_e4m3fn[out, in] without zeros. `scales` float32 [out, groups]:
-    each for an equal number of adjacent columns, or for those assigned by `group_of` i64[in]. `zeros` int8[out,
-    groups]; None if all are 0.
+    each for an equal number of adjacent columns, or for those assigned by `group_of` i64[in]. `zeros` [out, groups],
+    integers or float32; None if all are 0.
     """
 
     bits: int
@@ -50,7 +50,7 @@ class QuantisedWeight:
     def num_bytes(self) -> int:
         """Size in a packed layout."""
         count = self.values.numel() * self.bits // 8 + 4 * self.scales.numel()
-        return count if self.zeros is None else count + self.zeros.numel()
+        return count if self.zeros is None else count + self.zeros.nbytes
 
     def dequantised(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """The matrix as numbers, rounded to `dtype` once."""
@@ -141,6 +141,12 @@ class Quantisation(ABC):
         raise ConfigError(
             f"quantization={self.name} reads checkpoints; it makes no weights of few bits at load"
         )
+
+    def is_matrix(self, stored: Mapping[str, StoredTensor]) -> bool:
+        """Return True if a module's stored tensors, by ending, are a quantised matrix. A lone `weight` is floats,
+        unless the format stores a whole matrix in it.
+        """
+        return stored.keys() != {"weight"}
 
     def shape(self, name: str, stored: Mapping[str, StoredTensor]) -> tuple[int, int]:
         """(outputs, inputs) of the matrix of module `name`, from the headers of its stored tensors, by ending.

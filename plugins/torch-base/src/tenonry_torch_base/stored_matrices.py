@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tenonry_torch_base.quantisations import Quantisation, QuantisedWeight
 
+GGUF = ".gguf"  # whose tensors of any kind can be dequantised
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 PLAIN = "weight"
 
@@ -48,7 +49,7 @@ class StoredMatrices:
             else:
                 found.setdefault(name, {})[key.rpartition(".")[2]] = tensor
         for name, parts in found.items():
-            if parts.keys() == {PLAIN}:
+            if not self.quantisation.is_matrix(parts):
                 seen[name] = self._plain(name, parts[PLAIN])
                 continue
             shape = self.quantisation.shape(name.rpartition(".")[0], parts)
@@ -65,7 +66,7 @@ class StoredMatrices:
         return seen
 
     def _plain(self, key: str, tensor: StoredTensor) -> StoredTensor:
-        if tensor.dtype not in FLOATS:
+        if tensor.dtype not in FLOATS and tensor.file.suffix != GGUF:
             lacking = ", ".join(part for part in self.quantisation.parts if part != PLAIN)
             raise ModelError(
                 f"{tensor.file}: tensor {key} is {tensor.dtype}, and none of {lacking} is stored beside it, so its "

@@ -65,7 +65,7 @@ def _reasons(
     dtype = choose_dtype(config.dtype, found.whole.config, device)
     if dtype == torch.float16:
         yield "dtype=float16: they are in float32 and bfloat16; use --dtype bfloat16"
-    if found.quantised is not None:
+    if found.quantised is not None and not found.quantised.quantisation.refusal(device, dtype):
         name = found.quantised.quantisation.name
         yield f"quantization={name}: they are for floats; use a model with weights in floats"
     if config.world_size > 1 or config.enable_expert_parallel:

@@ -18,6 +18,7 @@ from tenonry_worker_torch.fuse.linear import DenseLinear, GatheredLinear, Linear
 from tenonry_worker_torch.fuse.norm import RMSNorm, rms_norm_of
 from tenonry_worker_torch.fuse.rope import RopeTable, rope_table
 from tenonry_worker_torch.fuse.stack import Block, blocks_of
+from tenonry_worker_torch.loading.quantised import STORED_WEIGHT
 from tenonry_worker_torch.parallel.layers import GatherLinear
 from tenonry_worker_torch.parallel.stage import stage_of
 
@@ -249,8 +250,9 @@ def lean_head(model: PreTrainedModel) -> LeanHead | None:
     config = model.config.get_text_config()
     softcap = getattr(config, "final_logit_softcapping", None) or 0.0
     is_tied = head.weight is getattr(model.get_input_embeddings(), "weight", None)
+    has_own = not is_tied or hasattr(head, STORED_WEIGHT)
     projection: Linear = DenseLinear(
-        head.weight.detach(), detached_bias(head), sources=() if is_tied else (head,)
+        head.weight.detach(), detached_bias(head), sources=(head,) if has_own else ()
     )
     if isinstance(head, GatherLinear):
         projection = GatheredLinear(projection, head.group, head.out_features)

@@ -11,6 +11,7 @@ from torch import nn
 from tenonry.errors import ConfigError, ModelError
 from tenonry.plugin.discovery import installed
 from tenonry.plugin.manager import resolve_point
+from tenonry_hf_hub import GGUF_WEIGHTS, find_weights, read_headers
 from tenonry_torch_base.folder import declared_quantisation, method_of
 from tenonry_torch_base.points import QUANTISATIONS, resolve_class
 from tenonry_torch_base.quantisations import Quantisation
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tenonry.worker")
 
+OF_GGUF = {"quant_method": "gguf"}  # no file says so
 STORED_WEIGHT = "tenonry_quantised"  # of a module: stored tensors instead of its weight
 
 
@@ -48,6 +50,8 @@ def find_quantisation(
     """
     config = declared_quantisation(Path(path), raw)
     method = method_of(config)
+    if method is None and asked is None and load_format != "dummy":
+        return _of_gguf(path)
     if method is None:
         return None if asked is None else _at_load(asked, path)
     if not isinstance(config, dict):
@@ -68,6 +72,23 @@ def find_quantisation(
             "use load_format=auto"
         )
     return FoundQuantisation(found(config), origin)
+
+
+def _of_gguf(path: str) -> FoundQuantisation | None:
+    """Quantisation that computes with the blocks of a GGUF file; None if there is none, or no such block."""
+    file = Path(path) / GGUF_WEIGHTS
+    if not file.is_file():
+        return None
+    names = [record.name for record in installed(QUANTISATIONS)]
+    for name in names:
+        origin: dict[str, str] = {}
+        found = resolve_class(QUANTISATIONS, name, origin)
+        if found.reads(OF_GGUF):
+            made = found(OF_GGUF)
+            stored = read_headers(find_weights(path)).values()
+            has_matrices = any(made.is_matrix({"weight": tensor}) for tensor in stored)
+            return FoundQuantisation(made, origin) if has_matrices else None
+    return None
 
 
 def _reader(config: dict[str, Any], path: str, method: str) -> str:
@@ -118,9 +139,14 @@ def attach(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
     matrices = checkpoint.matrices
     if matrices is None:
         return
+    head = model.get_output_embeddings()
     for key, weight in matrices.read.items():
         owner, _, part = checkpoint.targets[key].rpartition(".")
         module = model.get_submodule(owner)
+        if module is model.get_input_embeddings() and module.weight is getattr(
+            head, "weight", None
+        ):
+            module = head  # the embedding itself looks floats up
         is_plain = type(module) is nn.Linear and part == "weight"
         if is_plain and key not in checkpoint.converters and module.weight.shape == weight.shape:
             setattr(module, STORED_WEIGHT, weight)
