@@ -206,7 +206,7 @@ class TestMethods:
 
     def test_simple_facts(self, core):
         core.add_request(request(1))
-        assert result(core, "request_counts") == [0, 1]
+        assert result(core, "request_counts") == (0, 1)
         assert result(core, "check_health") is True
 
     @pytest.mark.parametrize("max_images", [0, 2])
@@ -216,15 +216,15 @@ class TestMethods:
         )
         asked: list[str] = []
         core.executor.call = lambda method, *_, **__: asked.append(method) or []  # type: ignore[assignment,method-assign,func-returns-value]
-        assert result(core, "reset_mm_cache") is True
+        assert result(core, "reset_mm_cache") is None
         assert asked == ["reset_mm_cache"] * bool(max_images)
 
     def test_forgetting_images_of_running_requests_is_warned_of(self, core, caplog):
         """EC-14."""
-        assert result(core, "reset_mm_cache") is True
+        assert result(core, "reset_mm_cache") is None
         assert caplog.text == ""
         core.add_request(request(1))
-        assert result(core, "reset_mm_cache") is True
+        assert result(core, "reset_mm_cache") is None
         assert "reset_mm_cache while requests run" in caplog.text
 
     def test_ill_health_is_a_failure(self):

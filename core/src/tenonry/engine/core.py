@@ -193,10 +193,15 @@ class EngineCore:
         counts: tuple[int, int] = self._ask("get_request_counts")
         return counts
 
-    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+    def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
         """Forget cached blocks, after draining the steps in flight; True if all were forgotten."""
         self.collect_all()
-        return bool(self._ask("reset_prefix_cache", reset_running_requests))
+        done = bool(self._ask("reset_prefix_cache", reset_running_requests))
+        if reset_connector and self.kv_connector is not None:
+            done = self.kv_connector.reset() and done
+        return done
 
     def reset_mm_cache(self) -> None:
         """Let workers drop the media that they encoded. Those of running requests are encoded again."""

@@ -23,6 +23,8 @@ from tenonry.plugin.manager import build_plugin
 from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.serial import to_plain
 
+OF_CORE = ("request_counts", "reset_mm_cache", "reset_prefix_cache")  # methods of EngineCore
+
 
 class EngineUtilities:
     """Every public method here is callable from a front end; arguments and results are plain msgpack values.
@@ -33,7 +35,7 @@ class EngineUtilities:
     def __init__(self, core: EngineCore, ports: ClientPorts) -> None:
         self._core = core
         self._ports = ports
-        self.methods = _public("", self)
+        self.methods = _public("", self) | {name: getattr(core, name) for name in OF_CORE}
         for name, call_set in build_call_sets(core.config, core.plan).items():
             self.methods |= _public(f"{name}.", call_set.engine_half(core))
 
@@ -53,22 +55,6 @@ class EngineUtilities:
         self._ports.take_place(index, epoch)
         configure_logging(engine_name(index))
         name_process(self._core.config, index, epoch)
-
-    def reset_prefix_cache(
-        self, reset_running_requests: bool = False, reset_connector: bool = False
-    ) -> bool:
-        done = self._core.reset_prefix_cache(reset_running_requests)
-        if reset_connector and self._core.kv_connector is not None:
-            done = self._core.kv_connector.reset() and done
-        return done
-
-    def reset_mm_cache(self) -> bool:
-        self._core.reset_mm_cache()
-        return True
-
-    def request_counts(self) -> list[int]:
-        """[running, waiting]."""
-        return list(self._core.request_counts())
 
     def check_health(self) -> bool:
         """True; raises what `Executor.check_health` raises, within the executor's deadline."""
