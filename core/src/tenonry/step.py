@@ -238,6 +238,12 @@ class DoneFuture:
         return self._output
 
 
+def joined_ranges(start: I32, count: NDArray[np.integer[Any]]) -> I32:
+    """Concatenate ranges: `count[i]` numbers from `start[i]` on."""
+    shift = np.repeat(start - (np.cumsum(count) - count), count)
+    return np.arange(len(shift), dtype=np.int32) + shift.astype(np.int32)
+
+
 class Spans(NamedTuple):
     """The positions that each scheduled row computes: row intp[R], from start i32[R] up to seq_lens i32[R]."""
 
@@ -245,16 +251,14 @@ class Spans(NamedTuple):
     start: I32
     seq_lens: I32
 
-    def blocks(self, block_size: int) -> tuple[NDArray[np.intp], NDArray[np.integer[Any]]]:
+    def blocks(self, block_size: int) -> tuple[NDArray[np.intp], I32]:
         """The blocks that these positions fall into: row [B], and place in the row's block table [B]."""
         row = self.row
         first = self.start // block_size
         place = (self.seq_lens - 1) // block_size
         if np.count_nonzero(first != place):
             count = place - first + 1
-            shift = np.repeat(first - (np.cumsum(count) - count), count)
-            row = np.repeat(row, count)
-            place = np.arange(len(row)) + shift
+            return np.repeat(row, count), joined_ranges(first, count)
         return row, place
 
 
@@ -282,8 +286,7 @@ class StepInputs:
         else:
             self.query_start_loc = np.zeros(len(row) + 1, np.int32)
             np.cumsum(output.num_tokens, out=self.query_start_loc[1:])
-            shift = np.repeat(self.start - self.query_start_loc[:-1], output.num_tokens)
-            self.positions = np.arange(self.query_start_loc[-1], dtype=np.int32) + shift
+            self.positions = joined_ranges(self.start, output.num_tokens)
             self.token_row = np.repeat(output.row, output.num_tokens)
             self.token_ids = state.token_ids[self.token_row, self.positions]
 
@@ -360,7 +363,7 @@ class BatchState:
         place = self.num_blocks[of]
         follows = (rows[1:] == rows[:-1]) & (groups[1:] == groups[:-1])
         if np.count_nonzero(follows):  # several blocks for one row
-            starts = np.flatnonzero(np.append(True, ~follows))
-            place += np.arange(len(ids)) - np.repeat(starts, np.diff(starts, append=len(ids)))
+            first = np.flatnonzero(np.append(True, ~follows))
+            place = joined_ranges(place[first], np.diff(first, append=len(ids)))
         self.block_table[*of, place] = ids
         self.num_blocks[of] = place + 1  # of several for one row, the last
