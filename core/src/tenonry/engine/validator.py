@@ -48,7 +48,7 @@ class StepValidator:
         self._waits, self._pending, self._runs = np.zeros((3, num_rows), np.bool_)
         # The most different values of a field in one step (0: any number), and a hash of each row's value.
         self._bounded = [
-            (field, setting, getattr(config, setting, 0), np.zeros(num_rows, np.int64))
+            (field, setting, getattr(config, setting), np.zeros(num_rows, np.int64))
             for field, setting in NewRow.DISTINCT.items()
         ]
         self._row_of: dict[int, int] = {}  # by handle
@@ -126,16 +126,16 @@ class StepValidator:
         if np.count_nonzero(num_tokens < 1):
             self._broken("a scheduled row computes tokens", "num_tokens below 1")
         for rows in (output.row, output.gone, output.new_block_row):
-            self._check_range(rows, self._num_rows, "max_num_seqs", "row")
+            if len(rows):
+                self._check_range(rows, self._num_rows, "max_num_seqs", "row")
 
     def _check_range(self, values: np.ndarray, stop: Any, rule: str, what: str) -> None:
         """Each of `values` must be below `stop`, one number for all or one for each."""
-        if len(values):
-            # Seen as unsigned, a negative number is a large one: one comparison finds both.
-            outside = values.view(_UNSIGNED[values.itemsize]) >= stop
-            if np.count_nonzero(outside):
-                found = values[outside][0]
-                self._broken(rule, "%s %d is not below %d", what, found, np.max(stop))
+        # Seen as unsigned, a negative number is a large one: one comparison finds both.
+        outside = values.view(_UNSIGNED[values.itemsize]) >= stop
+        if np.count_nonzero(outside):
+            found = values[outside][0]
+            self._broken(rule, "%s %d is not below %d", what, found, np.max(stop))
 
     def _leave(self, row: int) -> None:
         if not self._stay[row]:
