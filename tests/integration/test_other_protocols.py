@@ -104,6 +104,26 @@ class TestMessages:
         assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "\n<tool_call>")
         assert message.content[-1].text == "I add."
 
+    def test_helpers_that_keep_threads_send_the_whole_conversation(self, claude):
+        """Nothing is stored here: a client learns so when it continues a thread, and starts over with all of it."""
+        fields = {name: self.FIELDS[name] for name in ("model", "max_tokens")}
+        thread = claude.beta.messages.thread(**fields)
+        for count in (1, 2, 3):
+            thread.send(*self.FIELDS["messages"])
+            assert len(thread.messages) == 2 * count
+        seen = []
+
+        @anthropic.beta_tool
+        def add(a: int) -> str:
+            """Adds."""
+            seen.append(a)
+            return "2"
+
+        question = {"messages": self.FIELDS["messages"], "tools": [add], "max_iterations": 4}
+        for message in claude.beta.messages.tool_runner(**fields, **question):
+            self.check(message)
+        assert seen == [1] * 4
+
     def test_errors_have_the_shape_that_the_client_knows(self, claude, server):
         source = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
         for image, message in (

@@ -212,6 +212,8 @@ def test_choices(choice, expected):
         ),
         ({"messages": [{"role": "assistant", "content": ""}]}, "messages"),
         ({"output_config": {"effort": "much"}}, "output_config.effort"),
+        ({"thread": {"type": "continue", "previous_message_id": "msg_1"}}, "thread"),
+        ({"thread": "msg_1"}, "thread"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools.0.type"),
     ],
 )

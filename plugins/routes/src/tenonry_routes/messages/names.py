@@ -16,7 +16,6 @@ REFUSED = {
     "reasoning_effort": "it is called output_config.effort here",
     "response_format": _ANSWER_FORM,
     "logprobs": "this route has no log-probabilities; /v1/chat/completions has",
-    "thread": "nothing is stored; send the whole conversation as messages",
     "compaction": "summaries are no requests of their own; ask for one in a message",
     "kv_transfer_params": "this route has none; /v1/chat/completions has",
 }

@@ -27,6 +27,7 @@ READ = frozenset({
     "max_tokens", "messages", "system", "stop_sequences", "tools", "tool_choice", "thinking", "output_config",
     "output_format",
 })  # fmt: skip
+THREAD_NOT_FOUND = "thread_not_found"  # with this code clients send the whole conversation again
 EFFORT = frozenset({"low", "medium", "high", "xhigh", "max"})
 
 
@@ -41,6 +42,7 @@ def chat_fields(body: Any, ignore: Ignore, *, needs_max_tokens: bool = True) -> 
         refuse("model", "is missing, or no text")
     if not isinstance(body.get("stream"), bool | None):
         refuse("stream", "must be true or false")
+    _check_thread(body.get("thread"))
     if needs_max_tokens or body.get("max_tokens") is not None:
         fields["max_tokens"] = _max_tokens(body.get("max_tokens"))
     blocks = BlockReader(ignore)
@@ -71,6 +73,16 @@ def field_names(fields: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str,
             names[f"{path}.function.parameters"] = f"{own}.input_schema"
             names[f"{path}.function"] = own
     return names
+
+
+def _check_thread(value: Any) -> None:
+    """Raises RequestError for a request that leaves earlier messages out. One that has all of them is answered."""
+    if value is not None and (not isinstance(value, dict) or value.get("type") != "create"):
+        refuse(
+            "thread",
+            "nothing is stored; send the whole conversation as messages",
+            THREAD_NOT_FOUND,
+        )
 
 
 def _check_stop(value: Any) -> None:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from tenonry_routes.messages.answer import MessageStream, event, whole_message
 from tenonry_routes.messages.document import BODY, COUNTED
 from tenonry_routes.messages.names import check_names
-from tenonry_routes.messages.request import chat_fields, field_names
+from tenonry_routes.messages.request import THREAD_NOT_FOUND, chat_fields, field_names
 
 TYPES = {
     400: "invalid_request_error",
@@ -45,7 +45,10 @@ class Errors:
         told = self._chats.explain(request, error)
         default = "invalid_request_error" if told.status < 500 else "api_error"
         kind = TYPES.get(told.status, default)
-        return told, {"error": {"type": kind, "message": told.message}}
+        shaped: dict[str, Any] = {"type": kind, "message": told.message}
+        if told.code == THREAD_NOT_FOUND:
+            shaped["details"] = {"error_code": told.code}
+        return told, {"error": shaped}
 
 
 def build(context: Any) -> APIRouter:
