@@ -79,9 +79,7 @@ def _check_thread(value: Any) -> None:
     """Raises RequestError for a request that leaves earlier messages out. One that has all of them is answered."""
     if value is not None and (not isinstance(value, dict) or value.get("type") != "create"):
         refuse(
-            "thread",
-            "nothing is stored; send the whole conversation as messages",
-            THREAD_NOT_FOUND,
+            "thread", "nothing is stored; send the whole conversation as messages", THREAD_NOT_FOUND
         )
 
 
