@@ -9,6 +9,7 @@ from tenonry.errors import RequestError
 from tenonry_io_text.assistant import template_answer, without_thinking
 from tenonry_io_text.calls import template_calls, template_id
 from tenonry_io_text.forms import ContentForm, TemplateForms
+from tenonry_io_text.message_forms import todays_form
 from tenonry_io_text.plain import plain
 
 IMAGE_TYPES = frozenset({"image_url", "input_image", "image"})
@@ -84,7 +85,9 @@ def _normalise(given: Any, forms: TemplateForms, where: str, images: ChatImages 
     if not isinstance(given, dict) or not isinstance(given.get("role"), str):
         raise RequestError(f"{where} must be an object with 'role' (a string) and 'content'", where)
     # clients send null for what does not apply; templates print it as "None"
-    message: Message = {key: value for key, value in given.items() if value is not None}
+    message: Message = todays_form(
+        {key: value for key, value in given.items() if value is not None}
+    )
     is_answer = message["role"] == "assistant"
     if is_answer:
         message = without_thinking(message)
@@ -131,6 +134,8 @@ def _is_image(kind: Any) -> bool:
 def _part_text(part: Any, kind: Any, where: str) -> str:
     if isinstance(part, str):
         return part
+    if kind is None and isinstance(part, dict) and "text" in part:
+        kind = "text"
     if not isinstance(kind, str) or kind not in TEXT_TYPES:
         what = f"type {kind!r}" if kind else f"a {type(part).__name__}"
         hint = "; images are read where the server runs with --max-images" * _is_image(kind)
