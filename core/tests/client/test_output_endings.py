@@ -143,7 +143,7 @@ class TestAbort:
         for stream in streams:
             with pytest.raises(EngineDeadError, match="gone"):
                 stream.take()
-        assert len(front.outputs) == front.outputs.num_completions == 0
+        assert len(front.outputs) == len(front.outputs.live_handles()) == 0
 
     def test_a_final_output_is_whole_or_not_at_all(self):
         front = EnginelessFrontEnd()
@@ -220,7 +220,7 @@ class TestFaultsOfTheIOProcessor:
         assert fault.call == call
         assert "BrokenIO" in fault.plugin
         assert "request b failed: plugin" in str(bad.error)
-        assert len(front.outputs) == front.outputs.num_completions == 0
+        assert len(front.outputs) == len(front.outputs.live_handles()) == 0
 
     def test_when_a_request_is_aborted(self):
         front = self.front("finish")
@@ -235,7 +235,7 @@ class TestFaultsOfTheIOProcessor:
             EngineGenerateError, match=r"request r failed: plugin .*BrokenIO.* in make_detokenizer"
         ):
             front.open(n=2, seed=1)
-        assert len(front.outputs) == front.outputs.num_completions == 0
+        assert len(front.outputs) == len(front.outputs.live_handles()) == 0
 
     def test_while_a_prompt_is_processed(self):
         with pytest.raises(

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tenonry.client.admission import Admission
 from tenonry.client.output_handler import OutputHandler
-from tenonry.client.output_processor import OutputProcessor
+from tenonry.client.stream import Stream
 from tenonry.config import EngineConfig
 from tenonry.messages import EngineCoreOutputs, FinishedOutput
 from tenonry.outputs import FinishReason
@@ -38,6 +37,9 @@ class Client:
     def abort_requests(self, handles: list[int]) -> None:
         """There is no engine."""
 
+    def check_alive(self) -> None:
+        """It is."""
+
     def fail_calls(self, error: Exception) -> None:
         """There are none."""
 
@@ -58,32 +60,35 @@ def frame(handle: int, token_id: int, logprobs_for: int | None = None) -> Engine
     )
 
 
-def listening(client: Client, outputs: OutputProcessor, **settings: Any) -> OutputHandler:
-    """A handler that listens on the running loop."""
-    engines: Any = SimpleNamespace(
-        client=client, stats=SimpleNamespace(enabled=False), listen=lambda *_: None
-    )
-    admission = Admission(EngineConfig(model="fake", **settings), engines)
-    handler = OutputHandler(engines, outputs, admission)
-    handler.listen()
-    return handler
+class Handler(OutputHandler):
+    """A handler without a tokenizer."""
+
+    def __init__(self, client: Client, **settings: Any) -> None:
+        stats = SimpleNamespace(enabled=False)
+        engines: Any = SimpleNamespace(client=client, stats=stats, listen=lambda *_: None)
+        super().__init__(
+            EngineConfig(model="fake", max_num_queued_reqs=None, **settings), engines, None
+        )
+        self.inputs = EnginelessFrontEnd(None).inputs
+
+    def open(self, request_id: str, prompt: list[int], **params: Any) -> Stream:
+        """Open the stream of a request, under the next handle."""
+        processed, requests = self.inputs.process(prompt, SamplingParams(**params), request_id)
+        with self.admission.admit(request_id, 1):
+            return self.outputs.add(processed, requests)
 
 
 @pytest.mark.parametrize(("with_logprobs", "deltas"), [(False, [8]), (True, [1] * 8)])
 def test_streams_move_between_frames_with_the_logprobs_of_prompts(with_logprobs, deltas):
     """Each such frame is many milliseconds of work."""
-    front = EnginelessFrontEnd(None)
-    inputs, outputs = front.inputs, front.outputs
     client = Client([frame(1, 7 + i, 2 + i if with_logprobs else None) for i in range(8)])
 
     async def main() -> list[int]:
-        params = SamplingParams(max_tokens=9, output_kind=OutputKind.DELTA)
-        stream = outputs.add(*inputs.process([97], params, "stream"))
+        handler = Handler(client)
+        stream = handler.open("stream", [97], max_tokens=9, output_kind=OutputKind.DELTA)
         for i in range(8):
-            outputs.add(
-                *inputs.process([97, 98, 99], SamplingParams(prompt_logprobs=1), f"long {i}")
-            )
-        handler = listening(client, outputs)
+            handler.open(f"long {i}", [97, 98, 99], prompt_logprobs=1)
+        handler.listen()
         found = []
         while sum(found) < 8:
             if output := stream.take():
@@ -100,14 +105,7 @@ def test_streams_move_between_frames_with_the_logprobs_of_prompts(with_logprobs,
 @pytest.mark.parametrize("settings", [{}, {"output_chunk_size": 32}])
 def test_many_requests_that_end_at_once_end_over_several_turns_of_the_loop(settings):
     """Each of them is detokenised to its end and wakes a caller; the chunk has a setting (AF-5)."""
-    front = EnginelessFrontEnd(None)
-    inputs, outputs = front.inputs, front.outputs
-    handles = []
-    for number in range(1600):
-        processed, requests = inputs.process([97], SamplingParams(), f"{number}")
-        outputs.add(processed, requests)
-        handles.append(requests[0].handle)
-    ended = [FinishedOutput(handle, FinishReason.LENGTH) for handle in handles]
+    ended = [FinishedOutput(handle, FinishReason.LENGTH) for handle in range(1, 1601)]
     frame_size = 10
     client = Client(
         [
@@ -117,12 +115,15 @@ def test_many_requests_that_end_at_once_end_over_several_turns_of_the_loop(setti
     )
 
     async def main() -> list[int]:
-        handler = listening(client, outputs, **settings)
+        handler = Handler(client, **settings)
+        for number in range(1600):
+            handler.open(f"{number}", [97])
+        handler.listen()
         turns = []
-        while outputs.num_completions:
-            before = outputs.num_completions
+        while left := len(handler.outputs):
             await asyncio.sleep(0)
-            turns.append(before - outputs.num_completions)
+            turns.append(left - len(handler.outputs))
+        assert not handler.admission.tickets
         handler.stop(RuntimeError("the test is over"))
         return turns
 

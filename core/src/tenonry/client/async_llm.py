@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
-from tenonry.client.admission import Admission
 from tenonry.client.delegations import Delegations
 from tenonry.client.engine_calls import EngineCalls
 from tenonry.client.engine_listener import EngineListener
@@ -16,7 +15,6 @@ from tenonry.client.engines import Engines, OwnedEngines
 from tenonry.client.input_processor import InputProcessor, check_call, num_text_chars
 from tenonry.client.io_calls import post_processor
 from tenonry.client.output_handler import OutputHandler
-from tenonry.client.output_processor import OutputProcessor
 from tenonry.client.start import build_io_processor
 from tenonry.client.stream import Stream
 from tenonry.client.threads import prepared
@@ -65,20 +63,11 @@ class AsyncLLM(Delegations):
                 config, engines.plan, self.model, self.submit, built
             )
             self._post_process = post_processor(io)
-            self._admission = Admission(config, engines)
-            self._outputs = OutputProcessor(
-                io,
-                config,
-                time.monotonic,
-                log_stats=self._stats.enabled,
-                on_end=self._admission.end,
-            )
-            self._handler = OutputHandler(engines, self._outputs, self._admission)
-            self._events = EngineListener(
-                self, config, engines, self._outputs, self._handler, self._admission, io
-            )
+            self._handler = handler = OutputHandler(config, engines, io)
+            self._outputs, self._admission = handler.outputs, handler.admission
+            self._events = EngineListener(self, config, handler, io)
             self.calls = self._events.calls
-            self._calls = EngineCalls(self._client, self._handler, self._events.recovery)
+            self._calls = EngineCalls(self._client, handler, self._events.recovery)
             built.callback(self._events.recovery.shutdown)
             engines.start(self._events)
             self._inputs = InputProcessor(

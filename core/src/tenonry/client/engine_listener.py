@@ -7,13 +7,10 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from tenonry.client.admission import Admission
 from tenonry.client.call_sets import CallSets
 from tenonry.client.codec import EngineLink
 from tenonry.client.engine_calls import EngineCalls
-from tenonry.client.engines import Engines
 from tenonry.client.output_handler import OutputHandler
-from tenonry.client.output_processor import OutputProcessor
 from tenonry.client.stream import Completion
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError
@@ -38,18 +35,16 @@ class EngineListener(EngineEvents):
         self,
         llm: Any,
         config: EngineConfig,
-        engines: Engines,
-        outputs: OutputProcessor,
         handler: OutputHandler,
-        admission: Admission,
         io_processor: IOProcessor | None,
     ) -> None:
+        engines = handler.engines
         self._llm = weakref.proxy(llm)
         self._client = engines.client
         self._stats = engines.stats
-        self._outputs = outputs
+        self._outputs = handler.outputs
         self._handler = handler
-        self._admission = admission
+        self._admission = handler.admission
         self._io_processor = io_processor
         context = RecoveryContext(config, engines=engines, events=self, streams=self)
         self.lock = context.lock

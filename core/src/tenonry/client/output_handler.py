@@ -10,13 +10,16 @@ import contextlib
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from tenonry.client.admission import Admission
 from tenonry.client.engines import Engines
 from tenonry.client.output_processor import OutputProcessor
+from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, TenonryError
+from tenonry.interfaces.io_processor import IOProcessor
 
 logger = logging.getLogger(__name__)
 MAX_FRAMES_PER_TURN = 16
@@ -24,15 +27,20 @@ STOP_TIMEOUT_S = 1.0
 
 
 class OutputHandler:
-    """Listens on one event loop, from `listen` to `stop`. An exception of its own ends every open request."""
+    """Listens on one event loop, from `listen` to `stop`. An exception of its own ends every open request.
 
-    def __init__(self, engines: Engines, outputs: OutputProcessor, admission: Admission) -> None:
-        self._engines = engines
+    `outputs`: the open requests; `admission`: these, and those that wait to be sent.
+    """
+
+    def __init__(self, config: EngineConfig, engines: Engines, io: IOProcessor | None) -> None:
+        self.engines = engines
         self._client = engines.client
         self._stats = engines.stats
-        self._outputs = outputs
-        self._admission = admission
-        self._chunk_size = admission.config.output_chunk_size
+        self.admission = Admission(config, engines)
+        self.outputs = OutputProcessor(
+            io, config, time.monotonic, log_stats=engines.stats.enabled, on_end=self.admission.end
+        )
+        self._chunk_size = config.output_chunk_size
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._fd = -1
@@ -56,7 +64,7 @@ class OutputHandler:
         # The descriptor is edge-triggered: something may be there already.
         loop.call_soon(self._on_readable)
         loop.call_soon(self._take_posted, loop)
-        self._engines.listen(loop, self._outputs.take_iterations)
+        self.engines.listen(loop, self.outputs.take_iterations)
 
     # ------------------------------------------------------------------ outputs
     def _on_readable(self) -> None:
@@ -68,8 +76,8 @@ class OutputHandler:
         if self.stopped or self._loop is None:
             return
         try:
-            is_drained = not self._outputs.touched and self._drain()
-            aborts = self._outputs.flush(self._chunk_size)
+            is_drained = not self.outputs.touched and self._drain()
+            aborts = self.outputs.flush(self._chunk_size)
             if aborts:
                 with contextlib.suppress(EngineDeadError):
                     self._client.abort_requests(aborts)
@@ -78,7 +86,7 @@ class OutputHandler:
             self._client.dead = f"the output handler failed: {error}"
             self.stop(EngineDeadError(self._client.dead))
             return
-        self._has_turn = bool(self._outputs.touched) or not is_drained
+        self._has_turn = bool(self.outputs.touched) or not is_drained
         if self._has_turn:
             self._loop.call_soon(self._turn)
 
@@ -89,9 +97,9 @@ class OutputHandler:
             outputs = self._client.receive()
             if outputs is None:
                 return True
-            self._outputs.absorb(outputs)
+            self.outputs.absorb(outputs)
             if outputs.scheduler_stats is not None and self._stats.enabled:
-                self._stats.observe(outputs, self._outputs.take_iteration(outputs.engine_index))
+                self._stats.observe(outputs, self.outputs.take_iteration(outputs.engine_index))
             num_finished += len(outputs.finished)
             # Both take as long as many frames; a step has at most one of either per token.
             if outputs.prompt_logprobs or num_finished >= self._chunk_size:
@@ -102,8 +110,8 @@ class OutputHandler:
         """Take in all that engines have sent until now; returns handles to abort."""
         with contextlib.suppress(Exception):
             while not self.stopped and (outputs := self._client.receive()) is not None:
-                self._outputs.absorb(outputs)
-            return self._outputs.flush()
+                self.outputs.absorb(outputs)
+            return self.outputs.flush()
         return []
 
     # ------------------------------------------------------------------ other work
@@ -140,10 +148,10 @@ class OutputHandler:
 
     def _finish(self, error: Exception) -> None:
         with contextlib.suppress(EngineDeadError):
-            self._client.abort_requests(self._outputs.live_handles())
+            self._client.abort_requests(self.outputs.live_handles())
         with contextlib.suppress(RuntimeError):  # the loop is closed, and no caller waits
             if self._loop is not None:
                 self._loop.remove_reader(self._fd)
-            self._outputs.fail_all(error)
+            self.outputs.fail_all(error)
             self._client.fail_calls(error)
-            self._admission.resume()
+            self.admission.resume()

@@ -60,11 +60,6 @@ class OutputProcessor:
     def __len__(self) -> int:
         return len(self._streams)
 
-    @property
-    def num_completions(self) -> int:
-        """Completions that have not ended."""
-        return len(self._completions)
-
     # ------------------------------------------------------------------ requests
     def add(self, processed: ProcessedPrompt, requests: list[EngineCoreRequest]) -> Stream:
         """Open a stream, of an id that is not in use. Raises EngineGenerateError if the IO processor fails."""
