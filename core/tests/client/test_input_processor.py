@@ -356,10 +356,18 @@ class TestHandles:
 
 @pytest.mark.parametrize(
     ("prompt", "num_chars"),
-    [("x" * 10, 10), ({"prompt": "x" * 20}, 20), ([1] * 30, 0), ({"prompt_token_ids": [1]}, 0)],
+    [
+        ("x" * 10, 10), ({"prompt": "x" * 20}, 20), ({"prompt": "xx", "prompt_token_ids": None}, 2), ([1] * 30, 0),
+        ({"prompt_token_ids": [1]}, 0), ({"prompt": "xxx", "prompt_token_ids": [1]}, 0), ({"messages": []}, 0),
+    ],
     ids=lambda value: str(value)[:12],
 )  # fmt: skip
 def test_texts_are_tokenised_ids_are_not(prompt, num_chars):
-    read = read_prompt(prompt)
-    assert num_text_chars(read, SamplingParams()) == num_chars
-    assert num_text_chars(read, SamplingParams(bad_words=["ab", "c"])) == num_chars + 3
+    for each in (prompt, read_prompt(prompt)):
+        assert num_text_chars(each, SamplingParams()) == num_chars
+        assert num_text_chars(each, SamplingParams(bad_words=["ab", "c"])) == num_chars + 3
+
+
+@pytest.mark.parametrize("prompt", [None, 5, {"prompt": ["x"]}])
+def test_what_is_no_prompt_has_no_text(prompt):
+    assert num_text_chars(prompt, SamplingParams()) == 0

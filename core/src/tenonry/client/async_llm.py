@@ -21,10 +21,8 @@ from tenonry.client.threads import prepared
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError
 from tenonry.info import EngineInfo
-from tenonry.interfaces.io_processor import read_prompt
 from tenonry.interfaces.launcher import engine_name
 from tenonry.interfaces.stat_logger import StatLogger
-from tenonry.messages import EngineCoreRequest
 from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import SamplingParams
 
@@ -128,8 +126,6 @@ class AsyncLLM(Delegations):
             fields["adapter"] = await self.calls["adapters"].requested(lora)
         with self._admission.admit(request_id, params.n) as ticket:
             self._handler.listen()
-            if not isinstance(prompt, EngineCoreRequest):
-                prompt = read_prompt(prompt)
             num_chars = num_text_chars(prompt, params)
             await self._admission.turn(num_chars)
             processed, requests = await prepared(

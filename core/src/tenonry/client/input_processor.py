@@ -97,13 +97,14 @@ class InputProcessor:
             "features": processed.features,
             "media": processed.media,
         }
+        given |= {name: given.get(name) or value for name, value in made.items()}
         first = self._seeded(params, 0)
         request = EngineCoreRequest(
             handle=0,
             request_id=request_id,
             prompt_token_ids=processed.token_ids,
             sampling_params=first,
-            **{**given, **{name: given.get(name) or value for name, value in made.items()}},
+            **given,
         )
         check_request(request, self._limits)
         completions = [
@@ -192,5 +193,11 @@ def _read(prompt: object, options: Mapping[str, Any], special: bool, text: str |
 
 def num_text_chars(prompt: object, params: SamplingParams) -> int:
     """Return the number of characters to tokenise, of prompt and bad words."""
-    words = sum(map(len, params.bad_words or ()))
-    return words + len(prompt.text) if isinstance(prompt, TextPrompt) else words
+    match prompt:
+        case {"prompt_token_ids": ids} if ids is not None:
+            text = ""
+        case str(text) | TextPrompt(text=str(text)) | {"prompt": str(text)}:
+            pass
+        case _:
+            text = ""
+    return len(text) + sum(map(len, params.bad_words or ()))

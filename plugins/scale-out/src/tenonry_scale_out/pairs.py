@@ -27,7 +27,6 @@ from tenonry.errors import (
     RequestError,
     TenonryError,
 )
-from tenonry.interfaces.io_processor import read_prompt
 from tenonry.messages import EngineCoreRequest
 from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import SamplingParams
@@ -112,11 +111,7 @@ class PairedLLM(AsyncLLM):
             if params.pooling is not None or params.prompt_logprobs is not None:
                 return None
             work = functools.partial(self._inputs.process, prompt, params, request_id, **fields)
-            num_chars = (
-                0
-                if isinstance(prompt, EngineCoreRequest)
-                else num_text_chars(read_prompt(prompt), params)
-            )
+            num_chars = num_text_chars(prompt, params)
             processed, requests = await prepared(work, params, num_chars)
         except (TypeError, TenonryError):  # raised again where such requests are refused
             return None
