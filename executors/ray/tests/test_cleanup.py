@@ -25,19 +25,19 @@ launcher.host()
 import os, ray
 from ray._private import worker
 print(worker.global_worker.node.get_session_dir_path(), flush=True)
-if sys.argv[1:] == ["niceness"]:
-    print(ray.get(ray.remote(lambda: os.getpriority(os.PRIO_PROCESS, 0)).remote()), flush=True)
-if sys.stdin.readline() == "close\\n":
-    launcher.shutdown()
-    print("closed", flush=True)
-    sys.stdin.readline()
+for line in sys.stdin:
+    if line == "niceness\\n":
+        print(ray.get(ray.remote(lambda: os.getpriority(os.PRIO_PROCESS, 0)).remote()), flush=True)
+    if line == "close\\n":
+        launcher.shutdown()
+        print("closed", flush=True)
 """
 
 
 @pytest.fixture
-def front_end(ray_environment, request):
+def front_end(ray_environment):
     process = subprocess.Popen(
-        [sys.executable, "-c", FRONT_END, *getattr(request, "param", [])],
+        [sys.executable, "-c", FRONT_END],
         env=ray_environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -78,20 +78,19 @@ def test_nothing_survives_a_killed_front_end(front_end, wait_for):
     assert not (session / "sockets").exists()
 
 
-def test_nothing_is_left_after_an_orderly_end(front_end):
-    process, session = front_end
-    everything = started_by(process)
-    process.stdin.write("close\n")
+def ask(process, word):
+    process.stdin.write(f"{word}\n")
     process.stdin.flush()
-    assert process.stdout.readline() == "closed\n"
+    return process.stdout.readline()
+
+
+def test_what_runs_in_it_does_not_give_way_to_others_and_is_gone_after_an_orderly_end(front_end):
+    process, session = front_end
+    assert ask(process, "niceness") == f"{os.getpriority(os.PRIO_PROCESS, 0)}\n"
+    everything = started_by(process)
+    assert ask(process, "close") == "closed\n"
     assert psutil.wait_procs(everything, 20)[1] == []
     assert processes_of(session) == []
-
-
-@pytest.mark.parametrize("front_end", [["niceness"]], indirect=True)
-def test_what_runs_in_it_does_not_give_way_to_others(front_end):
-    process, _ = front_end
-    assert process.stdout.readline() == f"{os.getpriority(os.PRIO_PROCESS, 0)}\n"
 
 
 @pytest.mark.parametrize("words", [[], [""], ["."], ["/"]])
