@@ -20,7 +20,8 @@ from tenonry_grammars.nodes import Node, all_sets
 from tenonry_grammars.regex_text import excluding_text, pattern_text
 from tenonry_grammars.schemas import rewriting
 from tenonry_grammars.schemas.leaves import ANY, Array, Flag, Leaf, Null, Number, Object, Text
-from tenonry_grammars.schemas.rewriting import Part, Rewritten, Schema
+from tenonry_grammars.schemas.rewriting import Rewritten
+from tenonry_grammars.schemas.writer import FormWriter, Part, Schema, bounds
 
 # Control characters that JSON writes as \\u alone, see `JSON_OPTIONS`.
 UNWRITTEN = chars.minus(chars.union(((0, 0x1F), (0x7F, 0x7F))), chars.of("\b\f\n\r\t"))
@@ -31,68 +32,51 @@ EXACT = 1 << 53  # the library reads numbers as floats, in which larger integers
 
 def rewritten(schema: Any) -> Rewritten:
     """Raises GrammarError with the path of what no grammar holds, or that nothing satisfies."""
-    return rewriting.rewritten(schema, _leaf, _is_small)
+    return rewriting.rewritten(schema, LLGuidanceForms())
 
 
-def _leaf(leaf: Leaf, part: Part) -> Schema | bool:
-    if isinstance(leaf, Null):
-        return {"type": "null"}
-    if isinstance(leaf, Flag):
-        return {"type": "boolean"} if len(leaf.values) > 1 else {"const": leaf.values[0]}
-    if isinstance(leaf, Number):
+class LLGuidanceForms(FormWriter):
+    """See `tenonry_grammars.schemas.writer.FormWriter`."""
+
+    def is_small(self, leaf: Leaf) -> bool:
+        if isinstance(leaf, Text):
+            return not (leaf.patterns or leaf.others)
+        if isinstance(leaf, Number):
+            return leaf.factor is None
+        return isinstance(leaf, Null | Flag)
+
+    def number(self, leaf: Number) -> Schema:
         return _number(leaf)
-    if isinstance(leaf, Text):
+
+    def text(self, leaf: Text) -> Schema:
         return _text(leaf)
-    if isinstance(leaf, Array):
-        return _array(leaf, part)
-    if isinstance(leaf, Object):
-        return _object(leaf, part)
-    raise TypeError(f"{leaf} is no form of a value")
 
+    def array(self, leaf: Array, part: Part) -> Schema:
+        found: Schema = {"type": "array"}
+        if leaf.first:
+            found["prefixItems"] = [part(conditions) for conditions in leaf.first]
+        if leaf.rest != ANY:
+            found["items"] = part(leaf.rest)
+        return found | bounds(leaf, "Items")
 
-def _array(leaf: Array, part: Part) -> Schema:
-    found: Schema = {"type": "array"}
-    if leaf.first:
-        found["prefixItems"] = [part(conditions) for conditions in leaf.first]
-    if leaf.rest != ANY:
-        found["items"] = part(leaf.rest)
-    if leaf.low:
-        found["minItems"] = leaf.low
-    if leaf.high is not None:
-        found["maxItems"] = leaf.high
-    return found
-
-
-def _object(leaf: Object, part: Part) -> Schema:
-    found: Schema = {"type": "object"}
-    for name in dict.fromkeys((*dict(leaf.properties), *leaf.required)):
-        _check_text(name)
-    if leaf.properties:
-        found["properties"] = {name: part(conditions) for name, conditions in leaf.properties}
-    if leaf.patterns:
-        names = [name for name, _ in leaf.properties]
-        # The library would join what a property says with a pattern that matches it, where that is done already.
-        nodes = [(without(node, names), conditions) for node, conditions in leaf.patterns]
-        found["patternProperties"] = {
-            _anchored(node): part(inner) for node, inner in nodes if node != NOTHING
-        }
-    if leaf.rest != ANY:
-        found["additionalProperties"] = part(leaf.rest)
-    if leaf.required:
-        found["required"] = list(leaf.required)
-    if leaf.low:
-        found["minProperties"] = leaf.low
-    if leaf.high is not None:
-        found["maxProperties"] = leaf.high
-    return found
-
-
-def _is_small(leaf: Leaf) -> bool:
-    if isinstance(leaf, Text):
-        return not (leaf.patterns or leaf.others)
-    if isinstance(leaf, Number):
-        return leaf.factor is None
-    return isinstance(leaf, Null | Flag)
+    def object(self, leaf: Object, part: Part) -> Schema:
+        found: Schema = {"type": "object"}
+        for name in dict.fromkeys((*dict(leaf.properties), *leaf.required)):
+            _check_text(name)
+        if leaf.properties:
+            found["properties"] = {name: part(conditions) for name, conditions in leaf.properties}
+        if leaf.patterns:
+            names = [name for name, _ in leaf.properties]
+            # The library would join what a property says with a pattern that matches it, where that is done already.
+            nodes = [(without(node, names), conditions) for node, conditions in leaf.patterns]
+            found["patternProperties"] = {
+                _anchored(node): part(inner) for node, inner in nodes if node != NOTHING
+            }
+        if leaf.rest != ANY:
+            found["additionalProperties"] = part(leaf.rest)
+        if leaf.required:
+            found["required"] = list(leaf.required)
+        return found | bounds(leaf, "Properties")
 
 
 def _number(leaf: Number) -> Schema:
@@ -149,11 +133,7 @@ def _text(leaf: Text) -> Schema:
         for value in leaf.values:
             _check_text(value)
         return {"enum": list(leaf.values)}
-    found: Schema = {"type": "string"}
-    if leaf.low:
-        found["minLength"] = leaf.low
-    if leaf.high is not None:
-        found["maxLength"] = leaf.high
+    found: Schema = {"type": "string"} | bounds(leaf, "Length")
     patterns = [_anchored(node) for node in leaf.patterns]
     if leaf.others:
         patterns.append(f"^(?:{excluding_text(leaf.others)})$")

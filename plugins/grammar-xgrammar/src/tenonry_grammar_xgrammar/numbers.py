@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from tenonry_grammars.base import GrammarError
 from tenonry_grammars.schemas.leaves import Number
-from tenonry_grammars.schemas.rewriting import Schema
+from tenonry_grammars.schemas.writer import Schema
 
 MAX_INTEGER = 2**63 - 1
 # It writes numbers between bounds with six decimals, and where none of these is between them, nothing at all.

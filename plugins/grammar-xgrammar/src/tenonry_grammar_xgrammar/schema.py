@@ -19,7 +19,8 @@ from tenonry_grammars.schema import pointer
 from tenonry_grammars.schemas import rewriting
 from tenonry_grammars.schemas.forms import text_node
 from tenonry_grammars.schemas.leaves import Array, Flag, Leaf, Null, Number, Object, Text
-from tenonry_grammars.schemas.rewriting import Omitted, Part, Schema
+from tenonry_grammars.schemas.rewriting import Omitted
+from tenonry_grammars.schemas.writer import FormWriter, Part, Schema, bounds
 
 ANY = {"$ref": "#/$defs/any"}
 TEXT = {"$ref": "#/$defs/text"}
@@ -43,7 +44,7 @@ ELSEWHERE = "or start with --grammar-backend llguidance"
 
 def rewritten(schema: Any) -> Schema:
     """The same for xgrammar. Raises GrammarError with the path of what it would not enforce."""
-    found, _ = rewriting.rewritten(schema, _leaf, _is_small)
+    found, _ = rewriting.rewritten(schema, XGrammarForms())
     whole = ANY if isinstance(found, bool) else found
     definitions = {name: _value(body) for name, body in whole.get("$defs", {}).items()}
     return {**whole, "$defs": definitions | SHARED}
@@ -54,26 +55,26 @@ def _value(part: Schema | bool) -> Schema:
     return part if isinstance(part, dict) else dict(ANY)
 
 
-def _is_small(leaf: Leaf) -> bool:
-    if isinstance(leaf, Text):
-        return leaf.values is not None or leaf == Text()
-    return isinstance(leaf, Null | Flag | Number)
+class XGrammarForms(FormWriter):
+    """See `tenonry_grammars.schemas.writer.FormWriter`."""
 
+    def is_small(self, leaf: Leaf) -> bool:
+        if isinstance(leaf, Text):
+            return leaf.values is not None or leaf == Text()
+        return isinstance(leaf, Null | Flag | Number)
 
-def _leaf(leaf: Leaf, part: Part) -> Schema | bool:
-    if isinstance(leaf, Null):
-        return {"type": "null"}
-    if isinstance(leaf, Flag):
-        return {"type": "boolean"} if len(leaf.values) > 1 else {"enum": list(leaf.values)}
-    if isinstance(leaf, Number):
+    def number(self, leaf: Number) -> Schema:
         return numbers.number(leaf)
-    if isinstance(leaf, Text):
+
+    def text(self, leaf: Text) -> Schema | bool:
         return _text(leaf)
-    if isinstance(leaf, Array):
+
+    def array(self, leaf: Array, part: Part) -> Schema:
         return _array(leaf, part)
-    if isinstance(leaf, Object):
-        return _object(leaf, part)
-    raise TypeError(f"{leaf} is no form of a value")
+
+    def object(self, leaf: Object, part: Part) -> Schema:
+        found = _closed(leaf, part) if leaf.properties else _open(leaf, part)
+        return found | bounds(leaf, "Properties")
 
 
 def _text(leaf: Text) -> Schema | bool:
@@ -104,15 +105,6 @@ def _array(leaf: Array, part: Part) -> Schema:
         found["minItems"] = leaf.low
     if leaf.high is not None and rest is not False:
         found["maxItems"] = leaf.high
-    return found
-
-
-def _object(leaf: Object, part: Part) -> Schema:
-    found = _closed(leaf, part) if leaf.properties else _open(leaf, part)
-    if leaf.low:
-        found["minProperties"] = leaf.low
-    if leaf.high is not None:
-        found["maxProperties"] = leaf.high
     return found
 
 

@@ -6,7 +6,6 @@ one form, and refuses what this library cannot enforce.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tenonry_grammars.base import GrammarError
@@ -14,10 +13,7 @@ from tenonry_grammars.schema import pointer
 from tenonry_grammars.schemas.forms import Forms
 from tenonry_grammars.schemas.leaves import ANY, EVERY, NONE, Anything, Conditions, Leaf, Sub
 from tenonry_grammars.schemas.reading import Reader
-
-Schema = dict[str, Any]
-Part = Callable[[Conditions], Schema | bool]  # schema of a place within a form
-LeafWriter = Callable[[Any, Part], Schema | bool]
+from tenonry_grammars.schemas.writer import FormWriter, Schema
 
 
 class Omitted(GrammarError):
@@ -31,27 +27,21 @@ class Rewritten(NamedTuple):
     paths: dict[str, str]
 
 
-def rewritten(
-    schema: Any, write: LeafWriter, is_small: Callable[[Leaf], bool] = lambda _: False
-) -> Rewritten:
-    """`write` gets a form other than `Anything` and `Sub`. `is_small`: a form that is written wherever it stands.
-
-    Raises GrammarError with the path of what no grammar holds, or that nothing satisfies.
-    """
-    writer = _Writer(Reader(schema), write, is_small)
-    return Rewritten(writer.whole(), writer.paths)
+def rewritten(schema: Any, writer: FormWriter) -> Rewritten:
+    """Raises GrammarError with the path of what no grammar holds, or that nothing satisfies."""
+    places = _Places(Reader(schema), writer)
+    return Rewritten(places.whole(), places.paths)
 
 
-class _Writer:
+class _Places:
     """Each place that is more than small forms is a definition: it may lead back to itself, and an error of the library
     names it.
     """
 
-    def __init__(self, reader: Reader, write: LeafWriter, is_small: Callable[[Leaf], bool]) -> None:
+    def __init__(self, reader: Reader, writer: FormWriter) -> None:
         self._reader = reader
         self._forms = Forms(reader)
-        self._write = write
-        self._is_small = is_small
+        self._writer = writer
         self._names: dict[Conditions, str] = {}
         self.paths: dict[str, str] = {}
 
@@ -77,7 +67,7 @@ class _Writer:
         leaves = self._forms.of[conditions]
         if len(leaves) == 1 and isinstance(leaves[0], Sub):
             return self._part(leaves[0].conditions)
-        if all(isinstance(leaf, Anything) or self._is_small(leaf) for leaf in leaves):
+        if all(isinstance(leaf, Anything) or self._writer.is_small(leaf) for leaf in leaves):
             return self._body(conditions)
         name = self._names.setdefault(conditions, f"d{len(self._names)}")
         return {"$ref": f"#/$defs/{name}"}
@@ -108,4 +98,4 @@ class _Writer:
             return True
         if isinstance(leaf, Sub):
             return self._part(leaf.conditions)
-        return self._write(leaf, self._part)
+        return self._writer.write(leaf, self._part)
