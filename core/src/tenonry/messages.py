@@ -137,11 +137,7 @@ class UtilityResult(msgspec.Struct, array_like=True):
     failure: str | None = None
 
 
-class EngineZmqAddresses(msgspec.Struct, kw_only=True):
-    """Addresses for an engine to connect to: one input and one output per front-end client."""
-
-    inputs: list[str] = []
-    outputs: list[str] = []
+ClientAddresses = list[tuple[str, str]]  # input and output of each front end
 
 
 class CoordinatorFacts(msgspec.Struct, frozen=True):
@@ -182,7 +178,7 @@ class HandshakeMetadata(msgspec.Struct, kw_only=True, tag="INIT"):
     engines may meet, as in WorkerContext; "" where engines do not step together.
     """
 
-    addresses: EngineZmqAddresses
+    addresses: ClientAddresses
     data_parallel_size: int = 1
     rendezvous: str = ""
     epoch: int = 0

@@ -18,7 +18,7 @@ from tenonry.interfaces.launcher import FIRST_STANDBY
 from tenonry.launch import fleet as fleets
 from tenonry.launch.fleet import EngineFleet
 from tenonry.launch.handshake import check_alike
-from tenonry.messages import EngineFacts, EngineZmqAddresses
+from tenonry.messages import EngineFacts
 from tenonry.plugin import discovery
 from tenonry.plugin.manager import PluginManager
 from tenonry_testkit.fakes.model import FakeModelHooks
@@ -85,7 +85,7 @@ def test_one_that_cannot_start_takes_the_others_of_its_round_along(fleet):
     """PM-7."""
     made = fleet(data_parallel_size=2, worker="tenonry_testkit.kernel.faulty:FirstEngineWorker")
     with pytest.raises(LaunchError, match=r"engine 1 could not start: no weights for this one"):
-        made.start([0, 1], EngineZmqAddresses(inputs=[], outputs=[]))
+        made.start([0, 1], [])
     assert made.pids() == {}
     assert made.engines == {}
 
@@ -113,7 +113,7 @@ def test_engines_that_differ_are_stopped_again(fleet):
         ConfigError,
         match="engine 0 has block_size 16, engine 1 has 32; give --block-size 16 to all",
     ):
-        made.start([0, 1], EngineZmqAddresses(inputs=[], outputs=[]))
+        made.start([0, 1], [])
     assert made.pids() == {}
 
 
@@ -128,7 +128,7 @@ def test_one_that_ends_as_soon_as_it_is_ready_is_missed(fleet, monkeypatch):
         eventually(lambda: made.finished() == {"engine 1": -signal.SIGKILL})
 
     monkeypatch.setattr("tenonry.launch.fleet.check_alike", too_late)
-    made.start([0, 1], EngineZmqAddresses(inputs=[], outputs=[]))
+    made.start([0, 1], [])
     assert [index for index, _ in heard] == [1]
     assert "SIGKILL" in made.dead[1].reason
     assert not made.dead[1].began_step
@@ -163,7 +163,7 @@ class TestWithoutScaleOut:
     @pytest.mark.integration
     def test_one_engine_starts(self, fleet):
         made = fleet(launcher=PROCESS, load_balancer="affinity")
-        made.start([0], EngineZmqAddresses(inputs=[], outputs=[]))
+        made.start([0], [])
         assert list(made.engines) == [0]
 
 

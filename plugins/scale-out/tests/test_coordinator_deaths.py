@@ -14,7 +14,6 @@ from tenonry.client.engines import OwnedEngines
 from tenonry.errors import LaunchError
 from tenonry.launch.fleet import EngineFleet
 from tenonry.launch.supervise import Supervisor
-from tenonry.messages import EngineZmqAddresses
 from tenonry.plugin.manager import PluginManager
 from tenonry_scale_out.companion import start_coordinator
 from tenonry_testkit.fakes.model import FakeModelHooks
@@ -51,10 +50,10 @@ def test_engines_join_also_after_the_end_of_the_coordinator():
     made = EngineFleet(config, model, plan, print, coordinated=True)
     with contextlib.ExitStack() as ends:
         ends.callback(made.shutdown)
-        made.start([0], EngineZmqAddresses(inputs=[], outputs=[]))
+        made.start([0], [])
         os.kill(made.pids()["coordinator"], signal.SIGKILL)
         eventually(lambda: made.coordinator is None)
-        made.start([1], EngineZmqAddresses(inputs=[], outputs=[]))
+        made.start([1], [])
         assert sorted(made.pids()) == ["engine 0", "engine 1"]
 
 

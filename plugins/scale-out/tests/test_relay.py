@@ -11,13 +11,7 @@ import pytest
 import zmq
 
 from tenonry.errors import LaunchError
-from tenonry.messages import (
-    PROTOCOL_VERSION,
-    EngineHandshakeMessage,
-    EngineZmqAddresses,
-    FailedMessage,
-    HelloMessage,
-)
+from tenonry.messages import PROTOCOL_VERSION, EngineHandshakeMessage, FailedMessage, HelloMessage
 from tenonry.transport.keys import CurveKeys
 from tenonry.transport.sockets import engine_identity, make_socket
 from tenonry_scale_out import relay
@@ -31,7 +25,7 @@ class Between:
 
     def __init__(self, folder: Path) -> None:
         here, address = f"ipc://{folder}/here", f"ipc://{folder}/first"
-        own = EngineZmqAddresses(inputs=["in"], outputs=["out"])
+        own = ("in", "out")
         self.context = zmq.Context()
         self.first = make_socket(self.context, zmq.ROUTER, address, bind=True)
         self.relay = HandshakeRelay(here, address, 1, CurveKeys.generate(), own)

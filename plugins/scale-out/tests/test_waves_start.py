@@ -13,7 +13,7 @@ from tenonry.engine.loop import EngineLoop
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.interfaces.launcher import EngineSpec
 from tenonry.launch.supervise import Heartbeat
-from tenonry.messages import CoordinatorFacts, EngineZmqAddresses, HandshakeMetadata
+from tenonry.messages import CoordinatorFacts, HandshakeMetadata
 from tenonry.plugin.manager import PluginManager
 from tenonry_scale_out import waves
 from tenonry_scale_out.wave_messages import Endpoints
@@ -57,9 +57,7 @@ def test_what_cannot_work_is_said_before_a_model_is_loaded(
         EngineLoop(
             context,
             spec,
-            HandshakeMetadata(
-                addresses=EngineZmqAddresses(), rendezvous="file:///met", coordinator=coordinator
-            ),
+            HandshakeMetadata(addresses=[], rendezvous="file:///met", coordinator=coordinator),
             Heartbeat(),
             None,
         )

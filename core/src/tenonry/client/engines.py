@@ -21,7 +21,7 @@ from tenonry.interfaces.recovery import EngineEvents, EngineRecovery
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.launch.fleet import EngineFleet
 from tenonry.launch.fleets import Fleets
-from tenonry.messages import EngineFacts, EngineZmqAddresses
+from tenonry.messages import ClientAddresses, EngineFacts
 from tenonry.plugin.manager import PluginManager
 from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry.stats import IterationStats
@@ -195,9 +195,8 @@ class OwnedEngines(Engines):
     def pids(self) -> dict[str, int]:
         return self.fleets.pids()
 
-    def _bind(self, meeting: RunDirectory) -> EngineZmqAddresses:
-        source, sink = self.client.bind(self.fleet.address(meeting), self.fleet.address(meeting))
-        return EngineZmqAddresses(inputs=[source], outputs=[sink])
+    def _bind(self, meeting: RunDirectory) -> ClientAddresses:
+        return [self.client.bind(self.fleet.address(meeting), self.fleet.address(meeting))]
 
     def _join(self, facts: Sequence[EngineFacts]) -> None:
         self.client.add_engines(facts, self.fleet.coordinator)

@@ -92,8 +92,7 @@ class EngineLoop:
             starter=starter,
         )
         self._utilities = EngineUtilities(self.core, self._ports)
-        addresses = zip(metadata.addresses.inputs, metadata.addresses.outputs, strict=True)
-        for client, pair in enumerate(addresses):
+        for client, pair in enumerate(metadata.addresses):
             self._ports.attach(client, *pair)
         if self._companion is not None:
             self._ports.listen(self._companion.socket)

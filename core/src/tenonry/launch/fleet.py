@@ -30,7 +30,7 @@ from tenonry.interfaces.launcher import (
 from tenonry.launch.devices import num_places
 from tenonry.launch.handshake import CoreEngine, Handshake, check_alike
 from tenonry.launch.supervise import STOP_TIMEOUT_S, describe_exit
-from tenonry.messages import CoordinatorFacts, EngineFacts, EngineZmqAddresses, HandshakeMetadata
+from tenonry.messages import ClientAddresses, CoordinatorFacts, EngineFacts, HandshakeMetadata
 from tenonry.plugin.manager import build_coordination, build_plugin
 from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.folder import RunDirectory
@@ -127,7 +127,7 @@ class EngineFleet:
         if self.config.data_parallel_size_local != 0:
             self._launcher.prepare(self._spec(0, place=0, handshake_address=""))
 
-    def start(self, indexes: Sequence[int], addresses: EngineZmqAddresses) -> list[EngineFacts]:
+    def start(self, indexes: Sequence[int], addresses: ClientAddresses) -> list[EngineFacts]:
         """Start engines, which connect to `addresses`, and return when they are ready.
 
         Raises LaunchError or ConfigError.
@@ -150,7 +150,7 @@ class EngineFleet:
             return facts
 
     def _start(
-        self, socket: Socket, indexes: Sequence[int], addresses: EngineZmqAddresses
+        self, socket: Socket, indexes: Sequence[int], addresses: ClientAddresses
     ) -> list[EngineFacts]:
         epoch = next(self.epochs)
         self._indexes |= {engine_name(index): index for index in indexes}

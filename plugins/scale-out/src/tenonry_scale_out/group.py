@@ -21,7 +21,7 @@ from tenonry.errors import ConfigError, EngineGenerateError, LaunchError, Unsupp
 from tenonry.interfaces.launcher import Death, Launcher, LauncherContext
 from tenonry.interfaces.recovery import EngineEvents
 from tenonry.launch.supervise import STOP_TIMEOUT_S, describe_exit
-from tenonry.messages import CoordinatorFacts, EngineFacts, EngineZmqAddresses
+from tenonry.messages import CoordinatorFacts, EngineFacts
 from tenonry.plugin.manager import PluginManager, build_plugin
 from tenonry.plugin.plan import load_class
 from tenonry.transport.folder import RunDirectory
@@ -159,15 +159,9 @@ class JoinedEngines(Engines):
         self.reports.start()
         self._find_leader()
         with contextlib.closing(RunDirectory()) as meeting:
-            source, sink = self.client.bind(meeting.address(), meeting.address())
+            own = self.client.bind(meeting.address(), meeting.address())
             here = meeting.address()
-            relay = HandshakeRelay(
-                here,
-                self._address,
-                self._index,
-                self._keys,
-                EngineZmqAddresses(inputs=[source], outputs=[sink]),
-            )
+            relay = HandshakeRelay(here, self._address, self._index, self._keys, own)
             with contextlib.closing(relay):
                 self._launcher.start(
                     engine_specs(

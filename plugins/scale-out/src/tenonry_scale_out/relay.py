@@ -16,7 +16,6 @@ from tenonry.messages import (
     CoordinatorFacts,
     EngineFacts,
     EngineHandshakeMessage,
-    EngineZmqAddresses,
     FailedMessage,
     HandshakeMetadata,
     ReadyMessage,
@@ -38,7 +37,7 @@ class HandshakeRelay:
     """
 
     def __init__(
-        self, here: str, address: str, engine: int, keys: CurveKeys, own: EngineZmqAddresses
+        self, here: str, address: str, engine: int, keys: CurveKeys, own: tuple[str, str]
     ) -> None:
         self._engine = engine
         self._address = address
@@ -99,11 +98,7 @@ class HandshakeRelay:
             )
         self.is_answered = True
         self.coordinator = metadata.coordinator
-        metadata.addresses = msgspec.structs.replace(
-            metadata.addresses,
-            inputs=[*self._own.inputs, *metadata.addresses.inputs],
-            outputs=[*self._own.outputs, *metadata.addresses.outputs],
-        )
+        metadata.addresses.insert(0, self._own)
         answer = msgspec.msgpack.encode(metadata)
         self._here.send_multipart([engine_identity(self._engine), answer])
 

@@ -12,7 +12,7 @@ from tenonry.config import EngineConfig
 from tenonry.info import PluginRecord
 from tenonry.interfaces.coordination import Coordination, EngineCompanion, FleetCompanion
 from tenonry.interfaces.launcher import Death, EngineSpec
-from tenonry.messages import CoordinatorFacts, EngineFacts, EngineZmqAddresses, HandshakeMetadata
+from tenonry.messages import CoordinatorFacts, EngineFacts, HandshakeMetadata
 from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.folder import RunDirectory
 from tenonry_testkit.roles import eventually
@@ -87,7 +87,7 @@ class EngineGroup:
         own = type(coordination)
         record = PluginRecord("coordination", own.__name__, f"{own.__module__}:{own.__qualname__}")
         metadata = HandshakeMetadata(
-            addresses=EngineZmqAddresses(),
+            addresses=[],
             data_parallel_size=config.data_parallel_size,
             rendezvous=fleet.rendezvous,
             coordinator=CoordinatorFacts(record, fleet.endpoints),

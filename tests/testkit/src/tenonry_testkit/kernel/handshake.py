@@ -12,7 +12,7 @@ from tenonry.errors import LaunchError
 from tenonry.info import PluginRecord
 from tenonry.interfaces.coordination import FleetCompanion
 from tenonry.launch.handshake import CoreEngine, Handshake
-from tenonry.messages import EngineFacts, EngineZmqAddresses, HandshakeMetadata, HelloMessage
+from tenonry.messages import EngineFacts, HandshakeMetadata, HelloMessage
 from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.folder import RunDirectory
 from tenonry.transport.sockets import close_all, engine_identity, make_socket
@@ -21,7 +21,7 @@ SCHEDULER = PluginRecord(
     kind="scheduler", name="s", target="a:B", distribution="acme", version="2.0"
 )
 PLAN = PluginPlan((SCHEDULER,))
-ADDRESSES = EngineZmqAddresses(inputs=["ipc:///in"], outputs=["ipc:///out"])
+ADDRESSES = [("ipc:///in", "ipc:///out")]
 METADATA = HandshakeMetadata(addresses=ADDRESSES, data_parallel_size=2, epoch=4)
 VERSIONS = {"acme": "2.0"}
 ARRIVES_MS = 20_000

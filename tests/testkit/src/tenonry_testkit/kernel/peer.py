@@ -16,7 +16,6 @@ from tenonry.messages import (
     EngineCoreOutputs,
     EngineCoreRequest,
     EngineHandshakeMessage,
-    EngineZmqAddresses,
     HandshakeMetadata,
     RequestType,
     UtilityCall,
@@ -53,14 +52,10 @@ class Peer:
         )
         self.inputs = []
         self.outputs = []
-        self.addresses = EngineZmqAddresses(inputs=[], outputs=[])
-        for _ in range(clients):
-            for kind, sockets, addresses in (
-                (zmq.ROUTER, self.inputs, self.addresses.inputs),
-                (zmq.PULL, self.outputs, self.addresses.outputs),
-            ):
-                addresses.append(self.run.address())
-                sockets.append(make_socket(self.context, kind, addresses[-1], bind=True))
+        self.addresses = [(self.run.address(), self.run.address()) for _ in range(clients)]
+        for source, sink in self.addresses:
+            self.inputs.append(make_socket(self.context, zmq.ROUTER, source, bind=True))
+            self.outputs.append(make_socket(self.context, zmq.PULL, sink, bind=True))
         self._encoder = Encoder()
         self._decoder = Decoder(EngineCoreOutputs)
         self._messages = msgspec.msgpack.Decoder(EngineHandshakeMessage)
