@@ -60,19 +60,16 @@ class Worker(Plugin[WorkerContext], ABC):
     `execute_model` once per step in step order, `call` between steps, `shutdown` last and once, also after a failed
     start. `examine` may be called before `load`, or be all that is called.
 
-    `capabilities` names what `call` supports beyond the start-up sequence: any of "profile", "sleep", "lora", "save",
-    "dummy_batch". "kv_connector" among them says that the worker builds its half of a connector, calls `load` and
-    `poll` before each step and `save` after it, and reports what `poll` said; without it no connector can be chosen.
+    `capabilities` names what the worker supports beyond the start-up sequence; settings and calls of plugins require
+    further ones (docs/how-to/write-a-worker.md lists them). With "kv_connector" the worker builds its half of a
+    connector, calls `load` and `poll` before each step and `save` after it, and reports what `poll` said; without it no
+    connector can be chosen.
     "features", "media" and "grammar" say that it reads `features`, `media` and `structured_output` of a request, which
     is refused otherwise; with "grammar" it compiles what `SchedulerOutput.prepare` asks for and says when that is done.
     "rounds" says that it decodes several tokens in a step with `round_tokens` above 1, also of rows with grammars if it
     has "grammar"; others may ignore that number.
-    "pooling" says that it may serve `SamplingParams.pooling`, "tasks" that `call("tasks")` gives `EngineInfo.tasks`.
-    "quantization" says that it keeps weights in few bits as that setting asks, "kv_cache_dtype" the same of K and V,
-    "drafts" that it reads `drafter`; its rounds then have rows with log-probabilities. "batch_invariant" says that with
-    that setting, and without it where it can, no bit of what a request gets depends on what runs beside it,
-    "attention_backend" that it has some.
-    A setting that a worker would ignore is refused at the start: its field in `EngineConfig` names the capability.
+    "tasks" says that `call("tasks")` gives `EngineInfo.tasks`.
+    A setting that a worker would ignore is refused at the start: its field names the capability that it requires.
     `rpc_methods` is the allow-list of `call`. `steps_in_flight` is how many steps may be launched before the first is
     answered. Whatever it raises from `execute_model` ends the engine; a fault of one row is reported in the result
     instead.
