@@ -466,6 +466,35 @@ def _public_names(module: Any) -> list[str]:
     return [name for name in names if not name.startswith("_") and name != "logger"]
 
 
+def compatibility_page() -> str:
+    """What each part of the worker `torch` does not go with."""
+    from tenonry_worker_torch.compatibility import OWN
+    from tenonry_worker_torch.conflicts import CONDITIONS
+
+    parts = ["# Compatibility\n", NOTICE]
+    parts += [
+        "Settings of the worker `torch` that exclude each other. It rejects them by name before weights are read,",
+        "and no other combination of them. What a model supports is in [models](models.md).\n",
+    ]
+    names = [part.setting for part in OWN]
+    pairs = {frozenset((part.setting, name)) for part in OWN for name in part.given}
+    parts += [f"| | {' | '.join(f'`{name}`' for name in names)} |", "|---" * (len(names) + 1) + "|"]
+    for row in names:
+        cells = [
+            "" if row == name else "no" if frozenset((row, name)) in pairs else "yes"
+            for name in names
+        ]
+        parts.append(f"| `{row}` | {' | '.join(cells)} |")
+    for part in OWN:
+        parts += [f"\n## `{part.setting}`\n", f"In effect: {CONDITIONS[part.setting].when}.\n"]
+        parts += ["| does not go with | when | why, and what to use |", "|---|---|---|"]
+        parts += [
+            f"| `{name}` | {CONDITIONS[name].when} | {reason} |"
+            for name, reason in part.given.items()
+        ]
+    return "\n".join(parts) + "\n"
+
+
 PAGES = {
     "hooks.md": hooks_page,
     "public-modules.md": public_modules_page,
@@ -476,6 +505,7 @@ PAGES = {
     "commands.md": commands_page,
     "failpoints.md": failpoints_page,
     "tree.md": tree_page,
+    "compatibility.md": compatibility_page,
 }
 
 

@@ -14,8 +14,8 @@ from tenonry.errors import ConfigError, ModelError
 from tenonry_kernels_cpu.invariant import Invariant
 from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_worker_torch.attention.invariant import InvariantBackend
-from tenonry_worker_torch.invariant_settings import check_invariant, require_kernels
-from tenonry_worker_torch.loading.load import look
+from tenonry_worker_torch.conflicts import Setup, refuse_conflicts
+from tenonry_worker_torch.invariant_settings import CONFLICTS, require_kernels
 from tenonry_worker_torch.options import TorchOptions
 from tenonry_worker_torch.startup import backend_class, looked
 from tenonry_worker_torch.worker import TorchWorker
@@ -43,34 +43,45 @@ needs_quantisations = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"dtype": "float16"}, "dtype=float16: they are in float32 and bfloat16; use --dtype b"),
+        (
+            {"dtype": "float16"},
+            "dtype=float16: batch-invariant kernels compute in float32 and bfloat16; use --dtype b",
+        ),
         pytest.param(
             {"quantization": "int8"},
-            "quantization=int8: they are for floats",
+            "quantization=int8: batch-invariant kernels compute with floats",
             marks=needs_quantisations,
         ),
-        ({"tensor_parallel_size": 2}, "2 ranks: their sums"),
-        ({"pipeline_parallel_size": 2}, "2 ranks: their sums"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size=2: sums"),
+        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size=2: sums"),
         ({"kv_connector": "host"}, "kv_connector=host: K/V of another engine"),
-        ({"kv_cache_dtype": "int8"}, "kv_cache_dtype=int8: they read K and V as floats; use auto"),
-        ({"attention_backend": "sdpa"}, "attention_backend=sdpa: it attends by kernels of its own"),
-        ({"enforce_eager": True}, "leave out --enforce-eager and fuse=false"),
-        ({"options": TorchOptions(fuse=False)}, "leave out --enforce-eager and fuse=false"),
-        ({"options": TorchOptions(step_kernels="none")}, "step_kernels=none: only kernels keep it"),
+        (
+            {"kv_cache_dtype": "int8"},
+            "kv_cache_dtype=int8: batch-invariant kernels read K and V as floats; use auto",
+        ),
+        (
+            {"attention_backend": "sdpa"},
+            "attention_backend=sdpa: attention has kernels of its own there",
+        ),
+        ({"enforce_eager": True}, "leave out --enforce-eager"),
+        ({"options": TorchOptions(fuse=False)}, "fuse=false: the model would"),
+        (
+            {"options": TorchOptions(step_kernels="none")},
+            "step_kernels=none: only step kernels are batch invariant",
+        ),
     ],
 )
 def test_settings_are_refused_by_name(folder, config, reason):
-    with pytest.raises(ConfigError, match=f"^batch_invariant: .*; {reason}.* leave --batch-inv"):
+    with pytest.raises(ConfigError, match=f"^batch_invariant does not go with .*{reason}"):
         worker(folder, **config).examine()
 
 
 def test_images_and_devices_are_refused_by_name(folder):
-    found = look(str(folder), load_format="auto")
-    config = worker_tools.context(folder, max_images=1, dtype="float32").config
+    config = worker_tools.context(folder, max_images=1, batch_invariant=True).config
     with pytest.raises(ConfigError, match="max_images=1: images are encoded together"):
-        check_invariant(found, config, CPU, TorchOptions())
-    with pytest.raises(ConfigError, match="device=cuda:1: the kernels for that are for the CPU"):
-        check_invariant(found, config, torch.device("cuda:1"), TorchOptions())
+        refuse_conflicts([CONFLICTS], Setup(config, TorchOptions(), CPU, torch.float32))
+    with pytest.raises(ConfigError, match="device=cuda:1: batch-invariant kernels run on the CPU"):
+        refuse_conflicts([CONFLICTS], Setup(config, TorchOptions(), torch.device("cuda:1")))
 
 
 def test_without_kernels_the_error_says_what_to_install():

@@ -19,9 +19,9 @@ from tenonry.engine.kv_plan import plan_kv_cache
 from tenonry.errors import ConfigError, ModelError
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import RowFailure
-from tenonry_worker_torch.attention.kv_storage import STORAGES, Int8
+from tenonry_worker_torch.attention.kv_storage import CONFLICTS, STORAGES, Int8
+from tenonry_worker_torch.conflicts import Setup, refuse_conflicts
 from tenonry_worker_torch.kv_groups import GroupLayout
-from tenonry_worker_torch.setting_checks import check_kv_cache_dtype
 from tenonry_worker_torch.worker import TorchWorker
 
 FEW = ["int8", "fp8"]
@@ -164,10 +164,12 @@ def test_as_many_times_more_tokens_fit(folder, kind, dtype, at_least, caplog):
 
 def test_the_cpu_alone_keeps_them_so():
     config = EngineConfig(model="m", kv_cache_dtype="int8")
-    check_kv_cache_dtype(config, torch.device("cpu"))
-    check_kv_cache_dtype(EngineConfig(model="m"), torch.device("cuda"))
-    with pytest.raises(ConfigError, match=r"kv_cache_dtype=int8: .* use --device cpu, or leave"):
-        check_kv_cache_dtype(config, torch.device("cuda"))
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    refuse_conflicts([CONFLICTS], Setup(config, None, cpu, torch.float32))
+    refuse_conflicts([CONFLICTS], Setup(EngineConfig(model="m"), None, cuda, torch.float32))
+    text = "kv_cache_dtype=int8 does not go with device=cuda: .* use --device cpu, or leave"
+    with pytest.raises(ConfigError, match=text):
+        refuse_conflicts([CONFLICTS], Setup(config, None, cuda, torch.float32))
 
 
 class Forgets(Int8):

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tenonry.errors import ConfigError, ModelError
+from tenonry.errors import ModelError
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
 from tenonry_hf_hub import holds_weights
-from tenonry_torch_base.device import choose_device, prepare_device
+from tenonry_torch_base.device import choose_device, choose_dtype, prepare_device
 from tenonry_torch_base.grammars import open_grammars
 from tenonry_torch_base.phases import Phases
 from tenonry_torch_base.points import (
@@ -29,7 +29,9 @@ from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.adapters.targets import LoraTargets
 from tenonry_worker_torch.attention.invariant import InvariantBackend
 from tenonry_worker_torch.build_model import build
-from tenonry_worker_torch.drafting.start import check_drafter, most_drafts, open_drafter
+from tenonry_worker_torch.compatibility import OWN, of_packages
+from tenonry_worker_torch.conflicts import Setup, refuse_conflicts
+from tenonry_worker_torch.drafting.start import most_drafts, open_drafter
 from tenonry_worker_torch.fuse.invariant import NotInvariantError
 from tenonry_worker_torch.fuse.kernels.best_allowed import best_allowed
 from tenonry_worker_torch.fuse.kernels.found import find_kernels
@@ -43,11 +45,7 @@ from tenonry_worker_torch.parallel.experts import check_experts, check_settings
 from tenonry_worker_torch.parallel.groups import alone
 from tenonry_worker_torch.points import ATTENTION_BACKENDS, MODEL_PASSES, RUNNER_FEATURES
 from tenonry_worker_torch.runner.assemble import assemble_runner
-from tenonry_worker_torch.setting_checks import (
-    check_adapters,
-    check_kv_cache_dtype,
-    check_quantisation,
-)
+from tenonry_worker_torch.setting_checks import check_adapters, check_quantisation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,16 +92,10 @@ def looked(
     config = context.config
     if config.enable_expert_parallel:
         check_settings(config)
-    if config.max_images and config.pipeline_parallel_size > 1:
-        raise ConfigError(
-            f"max_images={config.max_images} with pipeline_parallel_size={config.pipeline_parallel_size}: worker "
-            "'torch' shows no images over pipeline stages; use --tensor-parallel-size instead, or max_images=0"
-        )
-    if config.max_images and config.max_loras:
-        raise ConfigError(
-            f"max_images={config.max_images} with max_loras={config.max_loras}: worker 'torch' serves no adapters "
-            "where it reads images; set one of them to 0"
-        )
+    device = choose_device(config.device, context.local_rank, config.world_size)
+    parts = [*OWN, *of_packages(context.options)]
+    setup = Setup(config, context.options, device, has_connector=context.kv_connector is not None)
+    refuse_conflicts(parts, setup)
     found = look(
         context.model.path,
         load_format=config.load_format,
@@ -111,18 +103,29 @@ def looked(
         quantization=config.quantization,
         is_bare=not needs_weights and not holds_weights(context.model.path),
     )
+    setup = _with_model(setup, found)
+    refuse_conflicts(parts, setup)
+    check_quantisation(found.quantised, setup)
     if config.enable_expert_parallel:
         check_experts(found.whole, config)
-    device = choose_device(config.device, context.local_rank, config.world_size)
-    check_quantisation(found, config, device, context.options)
-    check_kv_cache_dtype(config, device)
-    is_invariant = serves_invariant(found, config, device, context.options)
-    if config.drafter is not None:
-        check_drafter(context, config.drafter, device)
+    is_invariant = serves_invariant(setup, found.whole.config.model_type)
     known = known_facts(found, config, device)
     if config.max_loras or config.lora_modules:
         check_adapters(found, config, getattr(context.options, "max_cpu_loras", None))
     return replace(found, is_invariant=is_invariant), known
+
+
+def _with_model(setup: Setup, found: CheckpointInfo) -> Setup:
+    """What conflicts are looked for in, with the facts of the model."""
+    setup = replace(setup, dtype=choose_dtype(setup.config.dtype, found.whole.config, setup.device))
+    if found.quantised is None:
+        return setup
+    quantisation = found.quantised.quantisation
+    if found.quantised.is_at_load:
+        return replace(setup, quantisation=quantisation.name)
+    if quantisation.refusal(setup.device, setup.dtype):  # such weights are dequantised
+        return setup
+    return replace(setup, stored_quantisation=quantisation.name)
 
 
 def facts(context: WorkerContext, found: CheckpointInfo) -> WorkerFacts:

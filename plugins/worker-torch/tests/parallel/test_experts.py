@@ -241,9 +241,12 @@ REFUSED = {
         r"has 4 experts, which 3 ranks \(data_parallel_size=3 x tensor_parallel_size=1\) do not divide",
     ),
     "one rank": ({"data_parallel_size": 1}, "with one rank: it has all experts anyway"),
-    "stages": ({"pipeline_parallel_size": 2}, "with pipeline_parallel_size=2: worker 'torch' does"),
-    "adapters": ({"max_loras": 2}, "with max_loras=2: worker 'torch' does not do both"),
-    "sharded files": ({"load_format": "sharded"}, "load_format=sharded: worker 'torch' does not"),
+    "stages": ({"pipeline_parallel_size": 2}, "does not go with pipeline_parallel_size=2: experts"),
+    "adapters": ({"max_loras": 2}, "does not go with max_loras=2: no adapters"),
+    "sharded files": (
+        {"load_format": "sharded"},
+        "does not go with load_format=sharded: such files",
+    ),
     "another first node": ({"expert_rendezvous": ""}, "the first node was started without it"),
 }
 

@@ -11,7 +11,15 @@ from typing import ClassVar
 
 import torch
 
+from tenonry_worker_torch.conflicts import Conflicts
+
 AUTO = "auto"  # the setting `kv_cache_dtype` that keeps floats
+CONFLICTS = Conflicts(
+    "kv_cache_dtype",
+    {
+        "device": "K and V are kept in 8 bits on the CPU alone; use --device cpu, or leave --kv-cache-dtype out"
+    },
+)
 SCALE = torch.bfloat16  # its range is that of float32
 TINY = torch.finfo(SCALE).tiny
 

@@ -1,4 +1,4 @@
-"""Opens the configured drafter, and rejects settings that could never use it. Worker process."""
+"""Opens the configured drafter, and declares settings that could never use it. Worker process."""
 
 from __future__ import annotations
 
@@ -8,47 +8,30 @@ from tenonry.errors import ConfigError
 from tenonry_drafters.base import DrafterContext
 from tenonry_drafters.models import MODELS
 from tenonry_drafters.points import DRAFTERS, build_drafter, find_drafter
+from tenonry_worker_torch.conflicts import Conflicts
 from tenonry_worker_torch.drafting.controller import MAX_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    import torch
-
     from tenonry.config import EngineConfig, PluginChoice
     from tenonry.interfaces.worker import WorkerContext
     from tenonry_drafters.base import Drafter
     from tenonry_worker_torch.loaded_model import LoadedModel
 
+CONFLICTS = Conflicts(
+    "drafter",
+    {
+        "max_round_tokens": "drafts take the places of further tokens in a step; use 2 or more",
+        "pipeline_parallel_size": "steps overlap; use --tensor-parallel-size instead",
+        "device": "steps overlap there; drafts are verified on the CPU",
+        "max_images": "drafts are verified of text alone; use max_images=0",
+        "kv_connector": "it has to see every token; leave one of them out",
+        "enable_expert_parallel": "engines step together, a token at a time; leave one of them out",
+    },
+)
 GIVEN = frozenset({MODELS})  # of `Drafter.needs`, what this worker gives
-
-
-def check_drafter(context: WorkerContext, drafter: PluginChoice, device: torch.device) -> None:
-    """Raise ConfigError if no pass of the model could ever verify drafts."""
-    config = context.config
-    obstacles = {
-        "max_round_tokens=1: drafts take the places of further tokens in a step; use 2 or more": (
-            config.max_round_tokens == 1
-        ),
-        f"pipeline_parallel_size={config.pipeline_parallel_size}: steps overlap; use --tensor-parallel-size instead": (
-            config.pipeline_parallel_size > 1
-        ),
-        f"device {device}: steps overlap there; drafts are verified on the CPU": device.type
-        != "cpu",
-        f"max_images={config.max_images}: drafts are verified of text alone; use max_images=0": (
-            config.max_images > 0
-        ),
-        "kv_connector: it has to see every token; leave one of them out": (
-            context.kv_connector is not None
-        ),
-        "enable_expert_parallel: engines step together, a token at a time; leave one of them out": (
-            config.enable_expert_parallel
-        ),
-    }
-    for obstacle, is_there in obstacles.items():
-        if is_there:
-            raise ConfigError(f"drafter={drafter.name} does not go with {obstacle}")
 
 
 def most_drafts(config: EngineConfig) -> int:

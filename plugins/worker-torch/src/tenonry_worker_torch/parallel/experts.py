@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import torch
 
 from tenonry.errors import ConfigError
+from tenonry_worker_torch.conflicts import Conflicts
 from tenonry_worker_torch.parallel.layers import resized
 from tenonry_worker_torch.parallel.shard import Shard
 
@@ -30,6 +31,15 @@ WEIGHTS = frozenset({"gate_up_proj", "down_proj"})
 EXPERTS = -3  # the dimension of experts in a stacked weight [experts, out, in]
 OF_ONE_EXPERT = re.compile(r"\.experts\.(\d+)\.")
 REMEDY = "leave out --enable-expert-parallel"
+CONFLICTS = Conflicts(
+    "enable_expert_parallel",
+    {
+        "pipeline_parallel_size": "experts are shared by whole models; leave one of them out",
+        "max_loras": "no adapters are added to shared experts; leave one of them out",
+        "max_images": "engines that share experts read text alone; leave one of them out",
+        "load_format": "such files hold the parts of tensor ranks; leave one of them out",
+    },
+)
 
 
 class SpreadExperts:
@@ -152,23 +162,11 @@ def check_experts(whole: nn.Module, config: EngineConfig) -> None:
 
 
 def check_settings(config: EngineConfig) -> None:
-    """Raise ConfigError for one rank, and for settings that are incompatible with expert parallelism."""
+    """Raise ConfigError for one rank, and for a first node without expert parallelism."""
     if config.data_parallel_size * config.tensor_parallel_size == 1:
         raise ConfigError(
             f"enable_expert_parallel with one rank: it has all experts anyway; raise data_parallel_size, or {REMEDY}"
         )
-    refused = {
-        "pipeline_parallel_size": config.pipeline_parallel_size > 1,
-        "max_loras": config.max_loras > 0,
-        "max_images": config.max_images > 0,
-        "load_format": config.load_format == "sharded",
-    }
-    for name, is_set in refused.items():
-        if is_set:
-            raise ConfigError(
-                f"enable_expert_parallel with {name}={getattr(config, name)}: worker 'torch' does not do both; leave "
-                "one of them out"
-            )
     if config.data_parallel_size > 1 and not config.expert_rendezvous:
         raise ConfigError(
             "enable_expert_parallel: the first node was started without it, so the engines have no place to meet; "

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, ClassVar
 from tenonry_torch_base.phases import Phases
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tenonry_torch_base.quantisations import Quantisation
     from tenonry_worker_torch.adapters.attach import Seats
     from tenonry_worker_torch.attention.kv_storage import KVStorage
@@ -51,7 +53,8 @@ class ModelPass(ABC):
 
     `is_optional`: False ends the start where the pass raises. `keeps_invariance`: True also runs with batch invariance.
     `settles_with_next`: its results are compared with those of the next pass, in one run, where that one is used.
-    `changes_module`: True if the model's own code computes otherwise, or loses its weights.
+    `changes_module`: True if the model's own code computes otherwise, or loses its weights. `conflicts`: settings that
+    the pass does not go with, each with the reason and what to use instead; see `tenonry_worker_torch.conflicts`.
     """
 
     name: ClassVar[str]
@@ -60,6 +63,7 @@ class ModelPass(ABC):
     keeps_invariance: ClassVar[bool] = False
     settles_with_next: ClassVar[bool] = False
     changes_module: ClassVar[bool] = True
+    conflicts: ClassVar[Mapping[str, str]] = {}
 
     def why_not(self, model: LoadedModel, facts: PassFacts) -> str | None:
         """Return the reason why this model is not for the pass; None if it is. Nothing is changed."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tenonry_worker_torch.conflicts import Conflicts
 from tenonry_worker_torch.passes.experts import DenseExperts
 from tenonry_worker_torch.passes.fusion import Fusion, MixerPaths
 from tenonry_worker_torch.passes.invariance import Invariance
@@ -25,6 +26,15 @@ if TYPE_CHECKING:
     Kind = tuple[type[ModelPass], PluginRecord | None]
 
 STRUCTURE = (MixerPaths, Fusion, Invariance, DenseExperts)
+INSTALLED_CONFLICTS = Conflicts(
+    "model_passes",
+    {
+        "pipeline_parallel_size": "results are compared over all stages, which might not all use a pass; use "
+        "--tensor-parallel-size instead",
+        "enforce_eager": "no pass is applied then; leave one of them out",
+        "fuse": "no pass is applied then; leave one of them out",
+    },
+)  # of passes of other packages
 WEIGHTS = (AdapterSeats, Quantise, Pack, ChosenKernels)
 
 

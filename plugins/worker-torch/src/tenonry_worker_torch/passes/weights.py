@@ -6,7 +6,7 @@ None of them is undone: what they replace is freed, layer by layer, so that noth
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from tenonry_worker_torch.fuse.decoder import LeanForward
 from tenonry_worker_torch.fuse.generic import pack_linears
@@ -18,6 +18,8 @@ from tenonry_worker_torch.passes.kernels import may_have_kernels
 from tenonry_worker_torch.passes.model_pass import ModelPass, NotUsed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tenonry_torch_base.quantisations import Quantisation
     from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.loaded_model import LoadedModel
@@ -59,6 +61,10 @@ class Quantise(WeightPass):
     """
 
     name = "quantisation"
+    conflicts: ClassVar[Mapping[str, str]] = {
+        "enforce_eager": "layers are quantised where they are fused; leave out --enforce-eager",
+        "fuse": "layers are quantised where they are fused; leave out fuse=false",
+    }
 
     def why_not(self, model: LoadedModel, facts: PassFacts) -> str | None:
         return "the weights are floats" if facts.quantisation is None else None

@@ -16,6 +16,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -52,7 +54,8 @@ class RunnerFeature(ABC):
     """One capability of the runner. All hooks do nothing unless overridden, and run in inference mode.
 
     `split`: how a pass with this feature may be divided. `sees_decodes`: False allows kernels that decode several
-    tokens in one call, without hooks between them. `needs_hidden`: fills `Step.hidden`.
+    tokens in one call, without hooks between them. `needs_hidden`: fills `Step.hidden`. `conflicts`: settings that the
+    feature does not go with, each with the reason and what to use instead; see `tenonry_worker_torch.conflicts`.
     """
 
     name: ClassVar[str]
@@ -60,6 +63,7 @@ class RunnerFeature(ABC):
     split: ClassVar[Split] = Split.ANYWHERE
     sees_decodes: ClassVar[bool] = True
     needs_hidden: ClassVar[bool] = False
+    conflicts: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def is_active(cls, context: RunnerContext) -> bool:

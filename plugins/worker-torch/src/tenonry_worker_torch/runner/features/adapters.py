@@ -13,6 +13,8 @@ from tenonry_worker_torch.adapters.registry import NONE
 from tenonry_worker_torch.runner.feature import RunnerFeature
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from tenonry.step import NewRow
@@ -25,6 +27,9 @@ class AdapterRows(RunnerFeature):
     """The adapter of each row by number, i32[max_num_seqs]. A row whose adapter is missing fails."""
 
     name: ClassVar[str] = "adapters"
+    conflicts: ClassVar[Mapping[str, str]] = {
+        "pipeline_parallel_size": "adapters are not cut into stages; use --tensor-parallel-size instead"
+    }
 
     @classmethod
     def is_active(cls, context: RunnerContext) -> bool:

@@ -13,6 +13,8 @@ from tenonry_worker_torch.images.request import RequestImages
 from tenonry_worker_torch.runner.feature import RunnerFeature, Split
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from tenonry.step import NewRow, StepInputs
@@ -46,6 +48,11 @@ class ImageRows(RunnerFeature):
     """
 
     name: ClassVar[str] = "images"
+    conflicts: ClassVar[Mapping[str, str]] = {
+        "pipeline_parallel_size": "images are not sent between stages; use --tensor-parallel-size instead, or "
+        "max_images=0",
+        "max_loras": "no adapters are served where images are read; set one of them to 0",
+    }
     split: ClassVar[Split] = Split.BETWEEN_ROWS  # an image is seen as a whole
 
     @classmethod
