@@ -46,13 +46,26 @@ class RankWorker(FakeWorker):
     """See `RankOptions`."""
 
     Options = RankOptions
-    rpc_methods = FakeWorker.rpc_methods | {"about", "say", "pause", "give", "meet", "complain"}
+    rpc_methods = FakeWorker.rpc_methods | {
+        "about",
+        "say",
+        "pause",
+        "give",
+        "meet",
+        "complain",
+        "write",
+    }
 
     def __init__(self, context):
         super().__init__(context)
         self.is_bad = bool(self.options.fault) and context.rank == self.options.bad_rank
         if self.is_bad and self.options.fault == "build":
             raise ConfigError("this worker cannot be had")
+
+    def write(self, text):
+        """As a C library does."""
+        for fd in (1, 2):
+            os.write(fd, f"{text}\n".encode())
 
     def load(self):
         super().load()

@@ -1,7 +1,8 @@
 """Entry of `python -m tenonry.launch.child`: read the role from standard input, end with the parent, run the role.
 
 The message is JSON text: name, role ("module:function"), payload (texts for the role), sys_path, lifeline (a file
-descriptor that closes when the parent ends, or -1), parent (its pid, or 0), removes (a folder, or nothing).
+descriptor that closes when the parent ends, or -1), parent (its pid, or 0), removes (a folder, or nothing), outputs
+(pipes for standard output and error, or none).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import sys
 import threading
 from typing import Any
 
+from tenonry.launch.output import redirect
+
 logger = logging.getLogger("tenonry.launch")
 PR_SET_PDEATHSIG = 1
 EXIT_PARENT_DIED = 70  # EX_SOFTWARE
@@ -31,6 +34,7 @@ def main() -> int:
         return EXIT_PARENT_DIED
     message: dict[str, Any] = json.loads(text)
     sys.stdin.close()
+    redirect(message["outputs"])
     os.closerange(0, 1)  # for the null device, see `configure_logging`
     sys.path[:] = message["sys_path"]  # modules are found in the order of the parent
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):

@@ -11,7 +11,7 @@ from tenonry.config import EngineConfig
 from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext, engine_name
 from tenonry.launch.devices import device_environment
 from tenonry.launch.spawn import ProcessStarter
-from tenonry.launch.supervise import FRESH, STOP_TIMEOUT_S, ExitCallback, Supervisor
+from tenonry.launch.supervise import FRESH, STOP_TIMEOUT_S, Child, ExitCallback, Supervisor
 
 ENGINE_ROLE = "tenonry.engine.proc:run_engine"
 
@@ -21,6 +21,11 @@ def watch_options(config: EngineConfig) -> dict[str, Any]:
     limit = config.step_timeout
     limit += max(1.0, limit / 10)  # an executor that watches its ranks names the hung one first
     return {"silence_s": limit, "silence_hint": " (--step-timeout)"}
+
+
+def prefix_of(child: Child) -> str:
+    """Prefix of each line that an engine writes, as in its log."""
+    return f"[{child.name}] "
 
 
 class ProcessLauncher(Launcher):
@@ -48,6 +53,7 @@ class ProcessLauncher(Launcher):
                     **watch_options(self.context.config),
                     environment=device_environment(self.context.config, spec.local_rank),
                     starter=starter,
+                    prefix=prefix_of,
                 )
         except BaseException:
             self.stop([engine_name(spec.engine_index) for spec in engines])

@@ -12,6 +12,7 @@ as well and decides what they mean. The parent ends its children by STOP_SIGNAL.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import logging
@@ -24,12 +25,13 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import psutil
 
 from tenonry.errors import LaunchError
+from tenonry.launch.output import TARGETS, copy_lines
 from tenonry.launch.spawn import FreshInterpreter, Process, ProcessStarter, Start
 
 logger = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ CHILD_DEFAULTS = {"OPENBLAS_NUM_THREADS": "1"}
 HEARTBEAT_S = 0.5
 STOPPED_S = 15.0  # a child that a signal has stopped for so long is killed
 FRESH = FreshInterpreter()
+LAST_LINES_S = 0.2  # until what a child wrote before its end is copied, unless its own children hold its streams
 ExitCallback = Callable[[str, int, int], None]
 
 
@@ -53,6 +56,7 @@ class Child:
         self.process = process
         self.stopping = False
         self.has_begun = False
+        self.copiers: list[threading.Thread] = []  # of its output
         self.parent = os.getpid()
         self._lifeline = lifeline
 
@@ -63,6 +67,11 @@ class Child:
     @property
     def exit_code(self) -> int | None:
         return self.process.poll()
+
+    def finish_output(self) -> None:
+        """Wait until what a child that ended has written is copied."""
+        for copier in self.copiers:
+            copier.join(LAST_LINES_S)
 
     def release(self) -> None:
         """Close the lifeline: a child that still runs ends by itself."""
@@ -79,6 +88,7 @@ def start_child(  # noqa: PLR0913 - one argument per property of a child
     environment: Mapping[str, str] | None = None,
     pass_fds: Iterable[int] = (),
     owned_fds: Iterable[int] = (),
+    outputs: Sequence[int] = (),
     removes: str = "",
     has_lifeline: bool = True,
     starter: ProcessStarter = FRESH,
@@ -86,11 +96,12 @@ def start_child(  # noqa: PLR0913 - one argument per property of a child
     """Start `role` ("module:function") in a child; it is called with `payload`. Raises LaunchError.
 
     `removes` is a folder that the child removes if its parent ends first. `has_lifeline`: whether a thread of it waits
-    for that end. The child inherits `pass_fds` and `owned_fds`; the latter are closed here. A child of a `starter` that
+    for that end. The child inherits `pass_fds`, `owned_fds` and `outputs`, pipes that become its standard output and
+    error; the latter two are closed here. A child of a `starter` that
     defers its start begins when it is watched.
     """
     read_end, write_end = os.pipe()
-    owned = (read_end, *owned_fds)
+    owned = (read_end, *owned_fds, *outputs)
     # The kernel's signal leaves no time to remove a folder, and may follow the thread that starts the child.
     is_signalled = (
         not starter.follows_thread or threading.current_thread() is threading.main_thread()
@@ -103,6 +114,7 @@ def start_child(  # noqa: PLR0913 - one argument per property of a child
         "lifeline": read_end if has_lifeline else -1,
         "parent": os.getpid() if is_signalled and not removes else 0,
         "removes": removes,
+        "outputs": outputs,
     }
     start = Start(
         json.dumps(message).encode(),
@@ -142,6 +154,7 @@ def stop_children(children: Iterable[Child], timeout: float = STOP_TIMEOUT_S) ->
             child.process.wait()
         _kill(tree)
     for child in children:
+        child.finish_output()
         child.release()
 
 
@@ -180,21 +193,34 @@ class Supervisor:
         *,
         silence_s: float = math.inf,
         silence_hint: str = "",
+        prefix: Callable[[Child], str] | None = None,
         **options: Any,
     ) -> Child:
         """As `start_child`; the child is watched from now on, and killed if it stays stopped by a signal, or is silent
         for `silence_s` seconds.
 
         It may send `Heartbeat(int(payload["heartbeat"]))`; its silence counts from the first one on. In the log
-        `silence_hint` follows the limit, such as the setting that it comes from.
+        `silence_hint` follows the limit, such as the setting that it comes from. With `prefix`, each line that the
+        child writes gets `prefix(child)`.
         """
         heartbeats, heartbeat = os.pipe()
         payload = {**payload, "heartbeat": str(heartbeat)}
+        pipes = [os.pipe() for _ in TARGETS if prefix]
+        outputs = [pipe for _, pipe in pipes]
         try:
-            child = start_child(name, role, payload, owned_fds=[heartbeat], **options)
+            child = start_child(
+                name, role, payload, owned_fds=[heartbeat], outputs=outputs, **options
+            )
         except BaseException:
-            os.close(heartbeats)
+            for fd in (heartbeats, *(source for source, _ in pipes)):
+                os.close(fd)
             raise
+        if prefix:
+            text = functools.partial(prefix, child)
+            child.copiers = [
+                copy_lines(source, target, text)
+                for (source, _), target in zip(pipes, TARGETS, strict=True)
+            ]
         self._children.append(child)
         watch = (child, heartbeats, silence_s, silence_hint, self._callbacks)
         threading.Thread(target=_watch, args=watch, name=f"watch {name}", daemon=True).start()
@@ -251,6 +277,7 @@ def _watch(
             logger.error("%s (pid %d) %s; killing it", child.name, child.pid, fault)
             kill_tree(child.pid)
     code = child.process.wait()
+    child.finish_output()
     if not child.stopping:
         for callback in list(callbacks):
             callback(child.name, child.pid, code)

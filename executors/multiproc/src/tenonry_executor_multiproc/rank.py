@@ -40,7 +40,7 @@ from tenonry_executor_multiproc.packets import (
     pack,
     unpack,
 )
-from tenonry_executor_multiproc.prefix import prefix_output
+from tenonry_executor_multiproc.prefix import shorten_log
 
 logger = logging.getLogger("tenonry.rank")
 EXIT_TERMINATED = 143  # as in shells for a process ended by SIGTERM
@@ -69,7 +69,7 @@ class RankSetup(msgspec.Struct, kw_only=True):
 def run_rank(payload: Mapping[str, str]) -> int:
     """The role of a rank's child process; returns its exit status."""
     setup = msgspec.json.decode(payload["setup"], type=RankSetup)
-    prefix_output(setup.name)
+    shorten_log()
     signal.signal(STOP_SIGNAL, _terminate)
     answers = Answers(setup.answers)
     try:

@@ -33,6 +33,7 @@ from tenonry_executor_multiproc.packets import (
     Transfers,
     rebuild_error,
 )
+from tenonry_executor_multiproc.prefix import prefix_of
 from tenonry_executor_multiproc.rank import RankSetup
 from tenonry_executor_multiproc.rank_step import RankStep
 from tenonry_kvcache.rank_transfers import RankTransfers
@@ -122,6 +123,7 @@ class RankGroup:
                 pass_fds=(*ends, *rendezvous.fds),
                 removes=rendezvous.folder,
                 starter=self._starter,
+                prefix=prefix_of,
             )
             self._link.handed_down(rank)
 

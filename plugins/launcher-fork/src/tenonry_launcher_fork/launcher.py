@@ -17,7 +17,7 @@ from tenonry_launcher_fork.forks import IS_SUPPORTED, ForkServer, start_fork_ser
 from tenonry_launcher_fork.preload import EngineImports
 
 logger = logging.getLogger("tenonry.launch")
-ENGINE_ROLE = "tenonry_launcher_fork.output:run_engine"
+ENGINE_ROLE = "tenonry_launcher_fork.forked_engine:run_engine"
 IMPORTS_ROLE = "tenonry_launcher_fork.preload:preload"
 
 

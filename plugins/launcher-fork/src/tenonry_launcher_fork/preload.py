@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-import tenonry_launcher_fork.output  # noqa: F401 - the module that an engine's process runs
+import tenonry_launcher_fork.forked_engine  # noqa: F401 - the module that an engine's process runs
 from tenonry.info import ModelInfo, PluginRecord
 from tenonry.plugin.checks import load_options
 from tenonry.plugin.plan import load_class

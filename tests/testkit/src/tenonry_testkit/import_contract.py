@@ -45,6 +45,7 @@ PUBLIC = (
     # processes and messages
     "tenonry.engine.proc",
     "tenonry.launch.child",
+    "tenonry.launch.output",
     "tenonry.launch.process",
     "tenonry.launch.spawn",
     "tenonry.launch.supervise",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +19,16 @@ def sleep(payload: Mapping[str, str]) -> int:
     write_facts(payload, {"pid": os.getpid()})
     while True:
         time.sleep(600)
+
+
+def write_and_die(_payload: Mapping[str, str]) -> int:
+    """A role that prints, writes to both file descriptors as a C library does, and is killed within a line."""
+    print("printed")
+    os.write(1, b"to 1\n")
+    os.write(2, b"to 2\n")
+    os.write(2, b"the last")
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
 
 
 def write_facts(payload: Mapping[str, str], facts: Mapping[str, Any]) -> None:

@@ -1,0 +1,63 @@
+"""Lines of a child's standard streams, whatever writes them, with a prefix. The parent's process, and the child's."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+
+CHUNK_BYTES = 1 << 16
+LINE_ENDS = (b"\n", b"\r")
+# Standard output and error of this process as it was started. Those of its children go there, with their own prefix.
+TARGETS = [1, 2]
+
+
+def redirect(pipes: Iterable[int]) -> None:
+    """Have standard output and error of this process be these pipes, which its parent reads."""
+    for place, pipe in enumerate(pipes):
+        number = place + 1
+        TARGETS[place] = os.dup(number)
+        os.dup2(pipe, number)
+        os.close(pipe)
+        stream = (sys.stdout, sys.stderr)[place]
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
+
+
+def copy_lines(source: int, target: int, prefix: Callable[[], str]) -> threading.Thread:
+    """Copy until no process holds the other end of the pipe `source`; returns the thread that does it."""
+    copier = threading.Thread(target=_copy, args=(source, target, prefix), daemon=True)
+    copier.start()
+    return copier
+
+
+def _copy(source: int, target: int, prefix: Callable[[], str]) -> None:
+    with open(source, "rb", buffering=0) as pipe:
+        for text in prefixed(iter(lambda: pipe.read(CHUNK_BYTES), b""), prefix):
+            with contextlib.suppress(OSError):  # nobody reads what this process writes
+                left = text
+                while left:
+                    left = left[os.write(target, left) :]
+
+
+def prefixed(pieces: Iterable[bytes], prefix: Callable[[], str]) -> Iterator[bytes]:
+    """Yield lines with a prefix, unless it stands in them already as in those of the log. Other processes write to the
+    same file, so that a line waits for its end, or for the last of the pieces.
+    """
+    rest = b""
+    is_start = True
+    for piece in itertools.chain(pieces, [b""]):
+        lines = (rest + piece).splitlines(keepends=True)
+        rest = b""
+        if piece and lines and lines[-1][-1:] not in LINE_ENDS and len(lines[-1]) < CHUNK_BYTES:
+            rest = lines.pop()
+        mark = prefix().encode()
+        marked = b""
+        for line in lines:
+            marked += mark + line if is_start and mark not in line else line
+            is_start = line.endswith(b"\n")
+        yield marked
