@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tenonry.client import engine_listener
 from tenonry.client.async_llm import AsyncLLM
 from tenonry.errors import ConfigError, EngineDeadError, QueueFullError
 from tenonry.stats import SchedulerStats
@@ -285,6 +287,31 @@ class TestHub:
         shared.run(main)
         eventually(lambda: len(shared.deaths) == 2)
         assert "SIGKILL" in str(shared.hub.dead)
+
+    def test_an_engine_may_be_back_before_its_last_outputs_were_awaited(
+        self, share, monkeypatch, caplog
+    ):
+        """Its crashes count all the same: the request is a suspect after the second one."""
+        monkeypatch.setattr(engine_listener, "DRAIN_GRACE_S", 30.0)
+        monkeypatch.setattr(logging.getLogger("tenonry"), "propagate", True)
+        slow = {"name": "tenonry_testkit.kernel.faulty:FaultyWorker", "options": {"delay_s": 0.05}}
+        shared = share(worker=slow, engine_recovery="resume")
+
+        async def main(shared: Shared) -> None:
+            one = await shared.attach(1)
+            wanted = params(max_tokens=40)
+            stream = one.generate([3], wanted, "r")
+            got: list[int] = []
+            for epoch in (1, 2):
+                got += (await anext(stream)).outputs[0].token_ids
+                os.kill(shared.hub.pids()["engine 0"], signal.SIGKILL)
+                await until(lambda past=epoch: one._client.engines[0].epoch > past)
+            async for output in stream:
+                got += output.outputs[0].token_ids
+            assert got == tokens([3], wanted)
+
+        shared.run(main)
+        assert caplog.text.count("request r was running during 2 consecutive crashes") == 1
 
     def test_stop_reaches_servers_that_serve(self, share):
         shared = share()

@@ -109,6 +109,10 @@ class EngineListener(EngineEvents):
         await self.calls.on_join(indexes)
 
     def on_switch(self, indexes: Sequence[int], coordinator: CoordinatorFacts | None) -> None:
+        for index in indexes:
+            link = self._client.engines.get(index)
+            if link is not None and link.dead:  # it restarted sooner than DRAIN_GRACE_S
+                self._remove(link, index, link.dead)
         self._client.abort_requests(self._handler.settle())
         for index, requests in self._client.take_over(indexes, coordinator).items():
             taken = self._decide(self.recovery.on_moved, index, requests)
