@@ -85,6 +85,14 @@ def test_call_of_a_custom_tool_is_one_of_a_function(api):
     assert message["tool_calls"] == [{"id": "c1", "type": "function", "function": function}]
 
 
+@pytest.mark.parametrize("change", [{"type": None}, {"type": None, "id": None, "custom": None}])
+def test_fields_of_calls_may_be_null(api, change):
+    """Clients that put a call together from the parts of a stream leave its type empty."""
+    (message,) = seen(api, {"role": "assistant", "tool_calls": [{**CALL, **change}]})
+    (call,) = message["tool_calls"]
+    assert (call["type"], call["function"]) == ("function", CALL["function"])
+
+
 def test_older_form_of_calls(api):
     function = {"name": "add", "arguments": "{}"}
     called = {"role": "assistant", "content": None, "function_call": function}
@@ -108,7 +116,9 @@ def test_parts_of_each_kind_of_text(api):
     ]
 
 
-@pytest.mark.parametrize("content", [["a", "b"], [{"text": "a"}, "b"]])
+@pytest.mark.parametrize(
+    "content", [["a", "b"], [{"text": "a"}, "b"], [{"type": None, "text": "a"}, "b"]]
+)
 def test_texts_and_objects_without_a_type_are_parts(api, content):
     (message,) = seen(api, {"role": "user", "content": content})
     assert message["content"] == [{"type": "text", "text": text} for text in "ab"]

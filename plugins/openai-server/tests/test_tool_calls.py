@@ -248,6 +248,13 @@ def test_what_is_wrong_is_named(fields, param, word, api):
     assert param is None or error["param"].startswith(param)
 
 
+@pytest.mark.parametrize("kind", [{}, {"type": None}])
+def test_tool_without_a_type_is_a_function(api, kind):
+    tool = {name: value for name, value in ADD.items() if name != "type"}
+    assert api.post(PATH, {"messages": MESSAGES, "tools": [{**tool, **kind}]}).status_code == 200
+    assert api.engine.io_processor.seen[1]["tools"] == [ADD]
+
+
 def test_tools_that_are_no_functions_are_left_out_and_named(api):
     tools = [{"type": "web_search"}, ADD, {"type": "mcp", "server_label": "x"}]
     response = api.post(PATH, {"messages": MESSAGES, "tools": tools, "tool_choice": "auto"})

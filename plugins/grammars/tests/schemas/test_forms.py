@@ -152,6 +152,47 @@ def test_a_wrong_value_is_refused_by_path(schema, path, words):
     assert error.path == path
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {
+            "type": "integer",
+            "minimum": 3,
+            "maximum": None,
+            "enum": None,
+            "format": None,
+            "$ref": None,
+        },
+        {"type": "object", "properties": None, "required": None, "additionalProperties": None},
+        {"type": "array", "items": None, "minItems": 1, "anyOf": None, "not": None, "if": None},
+        {"not": {"type": "string", "pattern": None}},
+        {
+            "type": "object",
+            "properties": {"a": {"type": "null", "const": None, "description": None}},
+        },
+    ],
+)
+def test_a_keyword_that_is_null_is_absent(schema):
+    assert root(schema) == root(without_nulls(schema))
+
+
+def without_nulls(value):
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: without_nulls(inner)
+        for name, inner in value.items()
+        if inner is not None or name == "const"
+    }
+
+
+def test_a_const_that_is_null_is_a_value():
+    assert root({"const": None, "enum": None}) == [Null()]
+    assert str(refused({"properties": {"a": None}, "required": ["a"]})).startswith(
+        "a schema is an object"
+    )
+
+
 def test_an_unused_definition_is_not_read():
     assert root({"type": "null", "definitions": {"group": {"type": {"type": "x"}}}}) == [Null()]
 

@@ -54,6 +54,11 @@ class Condition(NamedTuple):
     is_opposite: bool
 
 
+def _without_nulls(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema without keywords that are null: serialisers of other languages write absent ones so."""
+    return {name: value for name, value in schema.items() if value is not None or name == "const"}
+
+
 class Reader:
     """Reads one schema."""
 
@@ -128,6 +133,8 @@ class Reader:
             raise GrammarError(
                 f"a schema is an object, not a {type(place.schema).__name__}", pointer(place.path)
             )
+        if None in place.schema.values():
+            place = place._replace(schema=_without_nulls(place.schema))
         try:
             if condition.is_opposite:
                 return opposites.leaves(self, place)

@@ -76,8 +76,8 @@ class Part(BaseModel):
         """A text is a part by itself; an object without a type is one if it has a text."""
         if isinstance(part, str):
             return {"type": "text", "text": part}
-        if isinstance(part, dict) and "text" in part:
-            return {"type": "text", **part}
+        if isinstance(part, dict) and "text" in part and part.get("type") is None:
+            return {**part, "type": "text"}
         return part
 
     @model_validator(mode="after")
@@ -147,7 +147,7 @@ class ToolCall(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     id: str | None = Field(None, max_length=256)
-    type: str = Field("function", max_length=64)
+    type: str | None = Field("function", max_length=64)
     function: Function | None = None
     custom: CustomCall | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from tenonry_openai_server.protocol.fields import nearest_field
 from tenonry_output_parsers.base import Tool
@@ -43,8 +43,13 @@ class ToolBody(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
-    type: str = Field(max_length=MAX_KIND_CHARS)
+    type: str = Field("function", max_length=MAX_KIND_CHARS)
     function: ToolFunction | None = None
+
+    @field_validator("type", mode="before")
+    @classmethod
+    def _function_by_default(cls, kind: Any) -> Any:
+        return "function" if kind is None else kind
 
     @model_validator(mode="after")
     def _check(self) -> ToolBody:
