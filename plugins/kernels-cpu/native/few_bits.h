@@ -110,22 +110,26 @@ INLINE integers fours(integers sum, integers line, int32_t given, int is_low) {
 #endif
 }
 
-/* sums += `rows` rows of bytes, `step` apart, times `count` lines of 4 · BLOCK_VECTORS · LANES bytes of each. */
-INLINE void lines_tile(int rows, int bits, int64_t count, const int8_t *x, int64_t step, const uint8_t *weight,
-                       integers sums[BLOCK_ROWS][BLOCK_VECTORS]) {
+/* sums += `rows` rows of bytes, `step` apart, times `count` lines of 4 · `vectors` · LANES bytes of each. */
+INLINE void lines_tile(int rows, int vectors, int bits, int64_t count, const int8_t *x, int64_t step,
+                       const uint8_t *weight, integers sums[BLOCK_ROWS][BLOCK / LANES]) {
     int parts = 8 / bits;
     for (int64_t k = 0; k < count; k++) {
-        integers line[BLOCK_VECTORS];
-        for (int v = 0; v < BLOCK_VECTORS; v++) line[v] = *(const sums_vector *)(weight + k * LINE + v * 4 * LANES);
-        for (int part = 0; part < parts; part++) {
-            integers taken_from[BLOCK_VECTORS];
-            for (int v = 0; v < BLOCK_VECTORS; v++)
-                taken_from[v] = parts == 1 ? line[v] : (line[v] >> (4 * part)) & 0x0f0f0f0f;
-            for (int r = 0; r < rows; r++) {
-                int32_t given;
-                __builtin_memcpy(&given, x + r * step + 4 * (parts * k + part), 4);
+#pragma GCC unroll 8
+        for (int begin = 0; begin < vectors; begin += BLOCK_VECTORS) {
+            const uint8_t *place = weight + k * LINE + begin * 4 * LANES;
+            integers line[BLOCK_VECTORS];
+            for (int v = 0; v < BLOCK_VECTORS; v++) line[v] = *(const sums_vector *)(place + v * 4 * LANES);
+            for (int part = 0; part < parts; part++) {
+                integers taken_from[BLOCK_VECTORS];
                 for (int v = 0; v < BLOCK_VECTORS; v++)
-                    sums[r][v] = fours(sums[r][v], taken_from[v], given, parts == 2);
+                    taken_from[v] = parts == 1 ? line[v] : (line[v] >> (4 * part)) & 0x0f0f0f0f;
+                for (int r = 0; r < rows; r++) {
+                    int32_t given;
+                    __builtin_memcpy(&given, x + r * step + 4 * (parts * k + part), 4);
+                    for (int v = 0; v < BLOCK_VECTORS; v++)
+                        sums[r][begin + v] = fours(sums[r][begin + v], taken_from[v], given, parts == 2);
+                }
             }
         }
     }
@@ -146,19 +150,21 @@ INLINE void rounded_rows(int rows, int bits, const blocked *w, int64_t block, co
     const int8_t *bytes = (const int8_t *)x + values_begin(w);
     int64_t each = lines / w->groups;
     int is_half = (int)w->has_halves;
-    for (int c = 0; c < BLOCK; c += BLOCK_VECTORS * LANES) {
-        vector made[BLOCK_ROWS][BLOCK_VECTORS];
-        for (int r = 0; r < rows; r++)
-            for (int v = 0; v < BLOCK_VECTORS; v++) made[r][v] = (vector){0};
+    int vectors = vectors_at_once(rows); /* one row takes whole lines, in the order of memory */
+    for (int c = 0; c < BLOCK; c += vectors * LANES) {
+        vector made[BLOCK_ROWS][BLOCK / LANES];
+        begin_sums(rows, vectors, made);
         for (int64_t g = 0; g < w->groups; g++) {
-            integers sums[BLOCK_ROWS][BLOCK_VECTORS];
+            integers sums[BLOCK_ROWS][BLOCK / LANES];
             for (int r = 0; r < rows; r++) {
                 int32_t start = begin_of(w, bits, ((const int32_t *)(x + r * step))[w->groups + g]);
-                for (int v = 0; v < BLOCK_VECTORS; v++) sums[r][v] = (integers){0} + start;
+#pragma GCC unroll 16
+                for (int v = 0; v < vectors; v++) sums[r][v] = (integers){0} + start;
             }
-            lines_tile(rows, bits, each, bytes + g * each * (32 / bits), step, weight + g * each * LINE + 4 * c, sums);
+            lines_tile(rows, vectors, bits, each, bytes + g * each * (32 / bits), step, weight + g * each * LINE + 4 * c, sums);
             int64_t place = (block * w->groups + g) * BLOCK + c;
-            for (int v = 0; v < BLOCK_VECTORS; v++) {
+#pragma GCC unroll 16
+            for (int v = 0; v < vectors; v++) {
                 vector scale = load(at(w->scales, place + v * LANES, is_half), LANES, is_half);
                 vector zero = {0};
                 if (w->zeros) zero = load(at(w->zeros, place + v * LANES, is_half), LANES, is_half);
@@ -170,7 +176,8 @@ INLINE void rounded_rows(int rows, int bits, const blocked *w, int64_t block, co
             }
         }
         for (int r = 0; r < rows; r++)
-            for (int v = 0; v < BLOCK_VECTORS; v++) *(vector *)(out + r * BLOCK + c + v * LANES) = made[r][v];
+#pragma GCC unroll 16
+            for (int v = 0; v < vectors; v++) *(vector *)(out + r * BLOCK + c + v * LANES) = made[r][v];
     }
 }
 
