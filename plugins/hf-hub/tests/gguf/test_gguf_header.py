@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 import tracemalloc
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenonry.errors import ModelError
+from tenonry_hf_hub.gguf import header
 from tenonry_hf_hub.gguf.header import is_gguf, read_header
 from tenonry_hf_hub.gguf.tensors import read_tensors
 from tenonry_testkit.gguf_files import write
@@ -104,6 +106,55 @@ def test_a_hostile_length_takes_neither_memory_nor_time(value, tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
+
+
+@settings(max_examples=30, deadline=None)
+@given(size=st.integers(4, 300))
+def test_a_header_is_the_same_in_pieces_of_any_size(size, model_file):
+    wanted = read_header(model_file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(header, "CHUNK_BYTES", size)
+        assert read_header(model_file) == wanted
+
+
+def table_of(*tensors):
+    """A file of tensors (offset, elements) in float32, with 4 KiB of data."""
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), 0)
+    for number, (offset, elements) in enumerate(tensors):
+        head += struct.pack("<Q", 2) + f"t{number}".encode()
+        head += struct.pack("<IQIQ", 1, elements, 0, offset % (1 << 64))
+    return head + bytes(-len(head) % 32) + bytes(4096)
+
+
+LIES = st.one_of(
+    st.integers(0, 8192),
+    st.sampled_from([-1, -32, 1 << 31, 1 << 32, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 4]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    tensors=st.lists(
+        st.tuples(LIES, LIES.map(lambda size: size % (1 << 64))), min_size=1, max_size=4
+    )
+)
+def test_tensors_past_the_end_or_on_each_other_are_named(tensors, tmp_path_factory):
+    path = tmp_path_factory.mktemp("lie") / "lie.gguf"
+    path.write_bytes(table_of(*tensors))
+    spans = [(offset % (1 << 64), offset % (1 << 64) + 4 * size) for offset, size in tensors]
+    is_inside = all(end <= 4096 for _, end in spans)
+    ordered = sorted(spans)
+    is_apart = all(left[1] <= right[0] for left, right in itertools.pairwise(ordered))
+    if is_inside and is_apart:
+        found = read_header(path)
+        begins = [each.begin - found.size for each in found.tensors.values()]
+        assert begins == [begin for begin, _ in spans]
+        return
+    words = (
+        r"lie\.gguf: tensor t\d begins at byte" if is_inside else r"lie\.gguf .*tensor t\d ends at"
+    )
+    with pytest.raises(ModelError, match=words):
+        read_header(path)
 
 
 @settings(max_examples=100, deadline=None)

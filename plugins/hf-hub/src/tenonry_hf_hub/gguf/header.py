@@ -9,11 +9,12 @@ The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import struct
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from tenonry.errors import ModelError
 
@@ -21,6 +22,7 @@ WEIGHTS = "model.gguf"  # in the folder that is made of a file
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MAX_HEADER_BYTES = 64 << 20  # the largest vocabularies take 12 MiB
+CHUNK_BYTES = 1 << 18  # read together
 MAX_DIMENSIONS = 4
 ALIGNMENT = 32
 # Value type → how `struct` names it.
@@ -73,10 +75,12 @@ def read_header(path: Path) -> Header:
         with path.open("rb") as file:
             there = file.seek(0, os.SEEK_END)
             file.seek(0)
-            data = file.read(min(there, MAX_HEADER_BYTES))
+            return _header(_Reader(path, file, there))
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from None
-    reader = _Reader(path, data, there)
+
+
+def _header(reader: _Reader) -> Header:
     num_tensors, num_values = reader.start()
     metadata: dict[str, Any] = {}
     for _ in range(num_values):
@@ -89,16 +93,17 @@ def read_header(path: Path) -> Header:
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
         reader.fail(f"general.alignment is {alignment!r}, no power of two")
     start = -(-reader.at // alignment) * alignment
-    return Header(metadata, _placed(path, rows, start, there), start)
+    return Header(metadata, _placed(reader.path, rows, start, reader.there), start)
 
 
 class _Reader:
-    """A place in the bytes of a header."""
+    """A place in the bytes of a header, which are read as far as they are needed. `there`: the size of the file."""
 
-    def __init__(self, path: Path, data: bytes, there: int) -> None:
+    def __init__(self, path: Path, file: BinaryIO, there: int) -> None:
         self.path = path
-        self.data = data
+        self.file = file
         self.there = there
+        self.data = file.read(CHUNK_BYTES)
         self.at = 0
 
     def fail(self, reason: str) -> NoReturn:
@@ -129,9 +134,15 @@ class _Reader:
 
     def expect(self, count: int, size: int, what: str) -> None:
         """Raise ModelError unless `count` elements of at least `size` bytes fit."""
-        if count * size <= len(self.data) - self.at:
+        lacking = self.at + count * size - len(self.data)
+        if lacking <= 0:
             return
-        if len(self.data) < self.there:
+        if len(self.data) + lacking <= min(self.there, MAX_HEADER_BYTES):
+            self.data += self.file.read(max(lacking, CHUNK_BYTES))
+            if len(self.data) >= self.at + count * size:
+                return
+            self.there = len(self.data)  # it was cut meanwhile
+        if self.there > MAX_HEADER_BYTES:
             self.fail(f"its header is longer than {MAX_HEADER_BYTES} bytes, or damaged at {what}")
         self.fail(f"it ends, after {self.there} bytes, in the middle of {what}")
 
@@ -163,13 +174,23 @@ class _Reader:
             self.at += count * size
         elif kind == STRING:
             self.expect(count, LENGTH.size, what)
-            for _ in range(count):
-                length = self.number(LENGTH, what)
-                self.expect(length, 1, what)
-                self.at += length
+            self.skip_strings(count, what)
         else:
             self.fail(f"{what} is an array of type {kind}, which is not read")
         return Count(count)
+
+    def skip_strings(self, count: int, what: str) -> None:
+        """As many calls of `string`, for vocabularies."""
+        ends = len(self.data) - LENGTH.size
+        for _ in range(count):
+            if self.at > ends:
+                self.expect(1, LENGTH.size, what)
+            (length,) = LENGTH.unpack_from(self.data, self.at)
+            self.at += LENGTH.size
+            if self.at + length > len(self.data):
+                self.expect(length, 1, what)
+            self.at += length
+            ends = len(self.data) - LENGTH.size
 
     def tensor(self) -> tuple[str, tuple[int, ...], int, int]:
         """A row of the table: name, shape, type and offset."""
@@ -205,7 +226,19 @@ def _placed(
                 f"{path} is truncated: tensor {name} ends at byte {end}, the file has {there}; download it again"
             )
         found[name] = TensorEntry(kind, shape, begin, end)
+    _refuse_overlap(path, found)
     return found
+
+
+def _refuse_overlap(path: Path, tensors: dict[str, TensorEntry]) -> None:
+    """Raise ModelError naming two tensors that share bytes."""
+    ordered = sorted(tensors.items(), key=lambda item: item[1][2:])
+    for (first, left), (second, right) in itertools.pairwise(ordered):
+        if right.begin < left.end:
+            raise ModelError(
+                f"{path}: tensor {second} begins at byte {right.begin}, inside of tensor {first}, which ends at byte "
+                f"{left.end}; download the file again"
+            )
 
 
 def _type(path: Path, name: str, number: int) -> tuple[str, int, int]:
