@@ -136,7 +136,8 @@ def _blocks(values: torch.Tensor, bits: int) -> torch.Tensor:
     missing = lines * QUAD * parts - inputs
     for begin in range(0, count, step):
         rows = values[begin * BLOCK : (begin + step) * BLOCK]
-        rows = functional.pad(rows, (0, missing, 0, -len(rows) % BLOCK))
+        if missing or len(rows) % BLOCK:
+            rows = functional.pad(rows, (0, missing, 0, -len(rows) % BLOCK))
         stored = (rows ^ -128 if bits == 8 else rows + 8).view(torch.uint8)
         each = stored.view(-1, BLOCK, lines, parts, QUAD)
         octets = each[..., 0, :] if parts == 1 else each[..., 0, :] | each[..., 1, :] << 4

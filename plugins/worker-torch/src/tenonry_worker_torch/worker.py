@@ -198,6 +198,7 @@ class TorchWorker(Worker):
 
     def load(self) -> None:
         with importing():
+            from tenonry_torch_base.memory import return_freed_memory
             from tenonry_worker_torch.parallel.groups import Rendezvous
             from tenonry_worker_torch.residency.residency import Residency
             from tenonry_worker_torch.startup import Loader
@@ -216,6 +217,8 @@ class TorchWorker(Worker):
         )
         self._resolved = loader.resolved
         self._residency = Residency(loader, found)
+        if self.model.quantisation is not None:  # the floats are gone
+            return_freed_memory()
 
     def kv_cache_groups(self) -> Sequence[KVCacheGroup]:
         from tenonry_worker_torch.kv_groups import kv_groups
