@@ -26,6 +26,7 @@ from tenonry.plugin.manager import PluginManager
 from tenonry_openai_server.settings import configs_from_arguments
 from tenonry_testkit.kernel.forked import ForkedCommand, fork_children
 from tenonry_testkit.processes import free_port
+from tenonry_torch_base.settings import TorchSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL_PAGES = [
@@ -229,7 +230,11 @@ class Reader:
                 fork_children(patch)
             for name, value in environment.items():
                 patch.setenv(name, value)
-            assert main(arguments) == 0
+            try:
+                status = main(arguments)
+            except SystemExit as end:  # after --help
+                status = end.code
+            assert status == 0
         assert printed.getvalue().strip(), f"{arguments} printed nothing"
 
     def run(self, command: list[str]) -> None:
@@ -271,11 +276,11 @@ class Reader:
         self.servers[port] = Server(self.lighter(arguments), self.folder, port, is_fresh=is_fresh)
 
     def lighter(self, arguments: list[str]) -> list[str]:
-        return (
-            arguments
-            if self.needs_model or arguments[0] in {"keys", "plugins", "ps"}
-            else [*arguments, "--worker", "null"]
-        )
+        """With a worker that computes nothing, unless the page, or one of the flags, needs another."""
+        of_torch = {f"--{name.replace('_', '-')}" for name in TorchSettings.model_fields}
+        if self.needs_model or arguments[0] in {"keys", "plugins", "ps"} or of_torch & {*arguments}:
+            return arguments
+        return [*arguments, "--worker", "null"]
 
     def wait_for_servers(self) -> None:
         for server in self.servers.values():

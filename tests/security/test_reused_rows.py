@@ -32,7 +32,7 @@ from poisoned_parts import SWITCH
 from row_columns import KEYED, LISTS, RESET, columns_of
 
 from tenonry.client.start import resolve_front_end
-from tenonry.config.sources import make_config
+from tenonry.config import EngineConfig, read
 from tenonry.engine.build import build_engine
 from tenonry.messages import EngineCoreRequest, OutputsByClient
 from tenonry.outputs import FinishReason
@@ -140,7 +140,7 @@ class Engine:
             "scheduler": "poisoned_parts:PoisonedScheduler", "scheduling_policy": "priority",
             "num_gpu_blocks_override": 30,
         }  # fmt: skip
-        config = make_config(fields | settings, use_environment=False)
+        config = read(EngineConfig, fields | settings, EngineConfig.model_fields)
         _, plan, model_info = resolve_front_end(config, launcher=False)
         self.core = build_engine(config, model_info, plan)
         self.vocab_size = model_info.vocab_size

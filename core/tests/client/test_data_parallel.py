@@ -64,7 +64,7 @@ class TestTwoEngines:
 class TestDeath:
     def test_one_of_two_takes_only_its_own_requests(self, serve):
         logger = RecordingStatLogger(StatLoggerContext(served_config()))
-        served = serve(data_parallel_size=2, engine_death="stop", observers={"rec": logger})
+        served = serve(data_parallel_size=2, engine_recovery="end", observers={"rec": logger})
 
         def seen() -> list[SchedulerStats]:
             records = [record for record in logger.records if record.engine_index == 1]
@@ -105,7 +105,7 @@ class TestDeath:
         assert seen()[-1] == SchedulerStats()  # an engine that is gone has nothing to do
 
     def test_the_last_one_ends_everything(self, serve):
-        served = serve(data_parallel_size=2, engine_death="stop")
+        served = serve(data_parallel_size=2, engine_recovery="end")
         for pid in served.engine.engine_pids.values():
             os.kill(pid, signal.SIGKILL)
         eventually(lambda: served.engine.errored)

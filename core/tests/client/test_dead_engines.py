@@ -32,7 +32,7 @@ class TestDeath:
     """Every stream ends with EngineDeadError within two seconds; nothing is accepted any more (AF-20, fault 1)."""
 
     def test_sigkill_with_sixteen_streams_in_the_middle(self, serve, caplog):
-        served = serve(worker=SLOW, engine_death="stop")
+        served = serve(worker=SLOW, engine_recovery="end")
 
         async def main() -> None:
             started = [asyncio.Event() for _ in range(16)]
@@ -72,7 +72,7 @@ class TestDeath:
         assert caplog.text.count("the engine died: engine 0") == 1
 
     def test_calls_and_held_requests_fail(self, serve):
-        served = serve(worker=SLOW, engine_death="stop")
+        served = serve(worker=SLOW, engine_recovery="end")
 
         async def main() -> None:
             await served.engine.pause_generation()
@@ -90,7 +90,7 @@ class TestDeath:
         served.run(main())
 
     def test_a_wait_for_requests_to_drain_fails(self, serve):
-        served = serve(worker=SLOW, engine_death="stop")
+        served = serve(worker=SLOW, engine_recovery="end")
 
         async def main() -> None:
             stream = served.engine.generate([1], LONG, "r")
@@ -106,7 +106,7 @@ class TestDeath:
 
     def test_an_engine_that_hangs_is_given_up(self, serve, caplog):
         """Fault 8, where the worker lives in the engine's process."""
-        served = serve(worker=SLOW, step_timeout=1, engine_death="stop")
+        served = serve(worker=SLOW, step_timeout=1, engine_recovery="end")
 
         async def main() -> None:
             stream = served.engine.generate([1], LONG, "r")
@@ -126,7 +126,7 @@ class TestDeath:
     def test_an_engine_that_stays_stopped_is_killed(self, serve, caplog, monkeypatch, is_busy):
         """Long before --step-timeout, which is 300 s."""
         monkeypatch.setattr(supervise, "STOPPED_S", 2.0)
-        served = serve(worker=SLOW, engine_death="stop")
+        served = serve(worker=SLOW, engine_recovery="end")
 
         async def main() -> None:
             stream = served.engine.generate([1], LONG, "r")
@@ -152,7 +152,7 @@ class TestDeath:
         assert served.run(main()) == tokens([1], params())
 
     def test_before_the_first_request(self, serve):
-        served = serve(engine_death="stop")
+        served = serve(engine_recovery="end")
         os.kill(served.pid, signal.SIGKILL)
         eventually(lambda: served.engine.errored)
         with pytest.raises(EngineDeadError, match="signal SIGKILL"):
@@ -160,7 +160,7 @@ class TestDeath:
 
     def test_a_fault_in_a_step_names_the_plugin(self, serve):
         served = serve(
-            engine_death="stop",
+            engine_recovery="end",
             worker={
                 "name": "tenonry_testkit.kernel.faulty:FaultyWorker",
                 "options": {"fail_step_token": 7},
@@ -174,7 +174,7 @@ class TestDeath:
 
     def test_a_worker_that_ends_the_process(self, serve):
         served = serve(
-            engine_death="stop",
+            engine_recovery="end",
             worker={
                 "name": "tenonry_testkit.kernel.faulty:FaultyWorker",
                 "options": {"exit_token": 7},
@@ -185,7 +185,7 @@ class TestDeath:
 
     def test_an_engine_that_gets_a_stop_signal_finishes_what_runs_first(self, serve):
         """The last outputs of an engine that drained are read before its streams fail."""
-        served = serve(worker=SLOW, engine_death="stop")
+        served = serve(worker=SLOW, engine_recovery="end")
 
         async def main() -> None:
             short = served.engine.generate([1], params(max_tokens=20), "r")
@@ -203,7 +203,7 @@ class TestDeath:
 
     def test_an_error_of_the_output_handler_ends_every_request(self, serve, monkeypatch):
         """AF-5: no caller is left waiting."""
-        served = serve(worker=SLOW, engine_death="stop")
+        served = serve(worker=SLOW, engine_recovery="end")
 
         def broken(outputs: Any) -> None:
             raise KeyError("on purpose")

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from tenonry.client.end_streams import EndStreams
-from tenonry.errors import ConfigError, EngineDeadError, PluginNotFound, Unsupported
-from tenonry_testkit.kernel.served import Served, served_config
+from tenonry.errors import EngineDeadError, PluginNotFound, Unsupported
+from tenonry_testkit.kernel.served import Served
 from tenonry_testkit.plugins import TmpPlugins
 from tenonry_testkit.roles import eventually
 from tenonry_testkit.served import collect, params, tokens
@@ -109,26 +108,6 @@ def test_engines_are_replaced_by_a_recovery_that_can(serve):
     with pytest.raises(Unsupported, match="pip install tenonry-recovery"):
         served.run(served.engine.replace_engines(max_num_seqs=2))
     assert served.run(collect(served.engine, [1], params(), "r")) == tokens([1], params())
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"standby_engines": 1},
-        {"engine_death": "restart"},
-        {"fallback_scheduler": "mine"},
-        {"kv_connector": "own", "fallback_kv_connector": "off"},
-    ],
-)
-def test_settings_of_restarts_need_the_distribution_that_restarts(values):
-    (*_, (name, value)) = values.items()
-    config = served_config(engine_recovery="end", **values)
-    with pytest.raises(ConfigError, match=f"{name}={value} needs .*pip install tenonry-recovery"):
-        EndStreams.check(config, EndStreams.Options())
-
-
-def test_settings_of_no_restart_need_nothing():
-    EndStreams.check(served_config(engine_death="stop"), EndStreams.Options())
 
 
 def test_a_missing_one_is_named(serve):

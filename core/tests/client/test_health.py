@@ -103,7 +103,7 @@ def test_one_of_two_engines_that_died_leaves_a_healthy_front_end(serve):
 
 
 def test_the_last_engine_that_dies_while_it_is_asked_ends_the_probe(serve):
-    served = serve(engine_death="stop")
+    served = serve(engine_recovery="end")
     pid = served.engine.engine_pids["engine 0"]
     os.kill(pid, signal.SIGSTOP)
 

@@ -27,7 +27,7 @@ FAILING = {
 @pytest.fixture
 def logged(serve: Callable[..., Served], caplog: pytest.LogCaptureFixture) -> Any:
     """An engine that logs its requests; `lines()` are those of each request, in order."""
-    served: Any = serve(log_requests=True, worker=FAILING, engine_death="stop")
+    served: Any = serve(log_requests=True, worker=FAILING, engine_recovery="end")
 
     def lines(request_id: str) -> list[str]:
         start = f"request {request_id}: "

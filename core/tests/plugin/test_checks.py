@@ -12,8 +12,7 @@ import pytest
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import ConfigError, PluginError, PluginFault, PluginIncompatible
 from tenonry.plugin import Point
-from tenonry.plugin.manager import PluginManager, resolve_point
-from tenonry_testkit.fakes import ReferenceScheduler
+from tenonry.plugin.manager import PluginManager, check_capabilities, resolve_point
 
 CONFIG = EngineConfig(model="m")
 
@@ -177,28 +176,6 @@ class TestTheCheckOfAPlugin:
             resolve(tmp_path, self.BODY, EngineConfig(model="m", max_num_seqs=7))
 
 
-class TestSchedulersWithoutPolicies:
-    NAME = "tenonry_testkit.fakes:ReferenceScheduler"
-
-    def plan(self, **fields: object) -> None:
-        config = EngineConfig(model="m", scheduler=self.NAME, **fields)
-        PluginManager(discover=False).resolve("scheduler", config.scheduler, config)
-
-    def test_a_policy_beside_one_is_refused(self):
-        with pytest.raises(
-            ConfigError,
-            match="scheduling_policy='priority': the scheduler ReferenceScheduler has no policies; leave it out",
-        ):
-            self.plan(scheduling_policy="priority")
-        with pytest.raises(ConfigError, match="scheduling_policy='fcfs'"):
-            self.plan(scheduling_policy={"name": "fcfs", "options": {"x": 1}})
-
-    def test_the_default_is_no_choice(self):
-        self.plan()
-        self.plan(scheduling_policy="fcfs")
-        ReferenceScheduler.check(CONFIG, ReferenceScheduler.Options())
-
-
 class Sampler(ABC):
     interface_version = 1
     Options: ClassVar = None
@@ -258,18 +235,11 @@ class TestOpenedPoints:
 class TestSettings:
     """A setting that the chosen worker would ignore is rejected by name at the start (WK-15)."""
 
-    VALUES: ClassVar = {
-        "attention_backend": "sdpa",
-        "batch_invariant": True,
-        "drafter": "ngram",
-        "grammar_backend": "mine",
-        "kv_cache_dtype": "int8",
-        "kv_connector": "host",
-        "lora_modules": ("a=b",),
-        "max_images": 1,
-        "max_loras": 1,
-        "quantization": "int8",
-    }
+    VALUES: ClassVar = {"kv_connector": "host", "max_images": 1, "max_loras": 1}
+
+    def check(self, worker: PluginChoice, config: EngineConfig) -> None:
+        record = PluginManager(discover=False).resolve("worker", worker, config)
+        check_capabilities(record, {}, config)
 
     @pytest.mark.parametrize("setting", VALUES)
     def test_one_that_the_worker_does_not_know(self, setting):
@@ -277,17 +247,15 @@ class TestSettings:
         worker = PluginChoice(name="tenonry_testkit.kernel.faulty:StillWorker")
         text = rf"{setting}=.*: worker '{worker.name}' .*lacks the capability '\w+'; leave it out"
         with pytest.raises(ConfigError, match=text):
-            PluginManager(discover=False).resolve("worker", worker, config)
+            self.check(worker, config)
 
     def test_one_that_is_turned_off_needs_no_capability(self):
-        config = EngineConfig(model="m", batch_invariant=False, kv_connector=None, max_loras=0)
+        config = EngineConfig(model="m", kv_connector=None, max_loras=0)
         worker = PluginChoice(name="tenonry_testkit.kernel.faulty:StillWorker")
-        record = PluginManager(discover=False).resolve("worker", worker, config)
-        assert record.target.endswith(":StillWorker")
+        self.check(worker, config)
 
     def test_all_that_a_worker_declares_are_taken(self, tmp_path):
         path = tmp_path / "able.py"
         path.write_text(ABLE, "utf-8")
         config = EngineConfig(model="m", **self.VALUES)
-        manager = PluginManager(discover=False)
-        manager.resolve("worker", PluginChoice(name=f"{path}:Able"), config)
+        self.check(PluginChoice(name=f"{path}:Able"), config)

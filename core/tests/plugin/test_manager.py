@@ -137,7 +137,7 @@ class TestOptions:
                 r"unknown setting 'levl'; did you mean 'level'\?; known options: level, where",
             ),
             ({"level": 4}, r"level=4: .*less than or equal to 3"),
-            ({"level": "x"}, r"level='x': .*valid integer"),
+            ({"level": "x"}, r"level='x': 'x' is not an integer"),
             ({"level": 4, "where": 5}, r"level=4: .*; where=5: .*"),
         ],
     )

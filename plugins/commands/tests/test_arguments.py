@@ -67,14 +67,13 @@ class TestFlags:
             (["--max-model-len", "32K"], "max_model_len", 32_768),
             (["--gpu-memory-utilization", "0.5"], "gpu_memory_utilization", 0.5),
             (["--no-enable-prefix-caching"], "enable_prefix_caching", False),
-            (["--enforce-eager"], "enforce_eager", True),
+            (["--skip-tokenizer-init"], "skip_tokenizer_init", True),
             (["--served-model-name", "a", "b"], "served_model_name", ("a", "b")),
-            (["--lora-modules", "a=x", "b=y", "--lora-modules", "c=z"], "lora_modules", ("a=x", "b=y", "c=z")),
+            (["--served-model-name", "a", "b", "--served-model-name", "c"], "served_model_name", ("a", "b", "c")),
             (["--stat-logger", "a", "--stat-loggers", "b"], "stat_loggers", TWO_LOGGERS),
             (["--dtype", "bfloat16"], "dtype", "bfloat16"),
             (["--dtype", "half"], "dtype", "float16"),
             (["--io-processor", "none"], "io_processor", None),
-            (["--attention-backend", "sdpa"], "attention_backend", "sdpa"),
             (["-tp", "2"], "tensor_parallel_size", 2),
             (["-pp", "2"], "pipeline_parallel_size", 2),
             (["-dp", "2"], "data_parallel_size", 2),
@@ -265,6 +264,6 @@ class TestFlagsOfAModel:
 
         made = self.parser()
         with pytest.raises(
-            ConfigError, match=r"^chip 2 \(acme-other\) and lanes both claim .*--lanes"
+            ConfigError, match=r"^chip 2 \(acme-other\) and chip \(acme-chip\) both claim .*--lanes"
         ):
             add_flags(made, Others, "chip 2 (acme-other)")

@@ -42,6 +42,7 @@ def test_a_flag_without_a_counterpart_says_what_to_do_instead(verb, name, capsys
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("flag", ["-q", "--quantization"])
 def test_a_short_flag_means_the_long_one(verb, flag):
+    pytest.importorskip("tenonry_worker_torch")
     parser, _ = make_parser(verb)
     config = config_from_arguments(parser.parse_args([*VERBS[verb], flag, "int8"]))
     assert config.quantization == "int8"

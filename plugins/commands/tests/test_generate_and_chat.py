@@ -147,7 +147,7 @@ class TestChat:
             self.talk(
                 monkeypatch,
                 "x\n",
-                *("--worker-option", "fail_step_token=120", "--engine-death", "stop"),
+                *("--worker-option", "fail_step_token=120", "--engine-recovery", "end"),
             )
 
     @pytest.mark.parametrize("line", ["", "hello\n"])

@@ -35,6 +35,15 @@ def test_the_texts_are_those_that_pydantic_reads():
     assert "two" not in setting_texts(Described)
 
 
+class Derived(Described):
+    five: int = 5
+    """Five."""
+
+
+def test_texts_of_a_class_above_count():
+    assert setting_texts(Derived) == {**setting_texts(Described), "five": "Five."}
+
+
 def test_every_setting_of_an_engine_has_a_text():
     texts = setting_texts(EngineConfig)
     assert set(texts) == set(EngineConfig.model_fields)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tenonry.config import EngineConfig
-from tenonry.config.sources import make_config
 from tenonry.errors import ConfigError, PluginNotFound
 from tenonry.plugin.manager import PluginManager
 from tenonry_recovery.fallbacks import check_fallbacks, fallbacks_of
@@ -18,7 +17,7 @@ CONNECTOR = "tenonry_testkit.fakes:MemoryConnector"
 
 def chosen(**settings: str) -> tuple[EngineConfig, PluginManager]:
     values = {"model": "m", "scheduler": "mine", "kv_connector": "own", **settings}
-    return make_config(values, use_environment=False), PluginManager(discover=False)
+    return EngineConfig.model_validate(values), PluginManager(discover=False)
 
 
 def test_those_of_each_kind():

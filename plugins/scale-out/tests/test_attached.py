@@ -237,7 +237,7 @@ class TestHub:
     @pytest.mark.parametrize("model", ["fake", "fake-lockstep"])
     def test_every_front_end_hears_of_a_death(self, share, model):
         """Independent engines die alone, those that step together die together."""
-        shared = share(model=model, data_parallel_size=2, engine_death="stop")
+        shared = share(model=model, data_parallel_size=2, engine_recovery="end")
 
         async def main(shared: Shared) -> None:
             ends = [await shared.attach(1), await shared.attach(2)]

@@ -202,7 +202,7 @@ class TestSteps:
 class TestEnds:
     @pytest.mark.parametrize("name", ["engine 1", "coordinator"])
     def test_they_end_together(self, serve, name):
-        served = serve(model="fake-lockstep", data_parallel_size=2, engine_death="stop")
+        served = serve(model="fake-lockstep", data_parallel_size=2, engine_recovery="end")
         os.kill(served.engine._engines.fleet.pids()[name], signal.SIGKILL)
         eventually(lambda: served.engine.errored)
         with pytest.raises(EngineDeadError, match="SIGKILL"):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import pytest
 
-from tenonry.client.end_streams import EndStreams
 from tenonry.errors import EngineDeadError
 from tenonry.interfaces.recovery import EngineRecovery
 from tenonry_testkit.engine_recovery import EngineRecoveryContract
@@ -43,9 +42,8 @@ class Resumes(EngineRecovery):
         return found.keys()
 
 
-class TestEndStreams(EngineRecoveryContract):
-    recovery = EndStreams
-    config: ClassVar = {"engine_death": "stop"}
+class TestEndOfStreams(EngineRecoveryContract):
+    recovery = "end"
 
 
 class TestResumes(EngineRecoveryContract):

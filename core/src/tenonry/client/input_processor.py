@@ -5,7 +5,6 @@ One caller request becomes `n` engine requests with handles of their own; the ca
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import random
 import reprlib
@@ -15,7 +14,7 @@ from typing import Any
 import msgspec
 
 from tenonry.client.io_calls import io_call
-from tenonry.config import EngineConfig
+from tenonry.config import EngineConfig, nearest
 from tenonry.engine.request_checks import check_request
 from tenonry.errors import RequestError
 from tenonry.info import EngineInfo, ModelInfo
@@ -62,6 +61,7 @@ class InputProcessor:
         self._limits = RequestLimits(
             info.max_model_len,
             model.vocab_size,
+            config,
             tasks=info.tasks,
             checks=plan.load_request_checks(),
         )
@@ -165,9 +165,8 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
     """Raises TypeError for one that is not in `CALLER_FIELDS`, RequestError for a value of another type."""
     for name, value in fields.items():
         if name not in CALLER_FIELDS:
-            near = difflib.get_close_matches(name, CALLER_FIELDS, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"it takes {', '.join(CALLER_FIELDS)}"
-            raise TypeError(f"'{name}' is no keyword of a request; {hint}")
+            hint = nearest(name, CALLER_FIELDS) or f"; it takes {', '.join(CALLER_FIELDS)}"
+            raise TypeError(f"'{name}' is no keyword of a request{hint}")
         check_type(name, value, CALLER_FIELDS[name])
 
 

@@ -20,10 +20,15 @@ from tenonry.client.delegations import BlockingDelegations
 from tenonry.client.input_processor import CALLER_FIELDS, InputProcessor, check_call
 from tenonry.client.io_calls import post_processor
 from tenonry.client.output_processor import OutputProcessor
-from tenonry.client.start import announce, build_io_processor, engine_info, resolve_front_end
+from tenonry.client.start import (
+    announce,
+    build_io_processor,
+    engine_info,
+    read_settings,
+    resolve_front_end,
+)
 from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
-from tenonry.config.sources import make_config
 from tenonry.engine.build import build_engine
 from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, RequestError
 from tenonry.interfaces.io_processor import ProcessedPrompt
@@ -50,7 +55,7 @@ class LLM(BlockingDelegations):
         self, model: str | None = None, *, config: EngineConfig | None = None, **settings: Any
     ) -> None:
         if config is None:
-            config = make_config({"model": model, **settings})
+            config = read_settings({"model": model, **settings})
         elif model is not None or settings:
             raise ConfigError("give either config= or single settings, not both")
         _check_one_engine(config)
@@ -226,11 +231,6 @@ def _check_one_engine(config: EngineConfig) -> None:
     if config.data_parallel_size != 1:
         raise ConfigError(
             "LLM runs one engine; for data_parallel_size above 1 use AsyncLLM or `tenonry serve`"
-        )
-    if config.standby_engines:
-        raise ConfigError(
-            f"standby_engines={config.standby_engines}: the engine of LLM ends with your process, so that none can "
-            "stand by; use AsyncLLM or `tenonry serve`"
         )
 
 

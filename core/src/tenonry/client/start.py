@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from tenonry.config import EngineConfig
+from tenonry.config.sources import make_config
 from tenonry.errors import ConfigError
 from tenonry.info import EngineInfo, ModelInfo, PluginRecord
 from tenonry.interfaces.io_processor import IOProcessor, IOProcessorContext
 from tenonry.logs import open_standard_streams
 from tenonry.messages import EngineFacts
-from tenonry.plugin.manager import PluginManager, build_plugin
+from tenonry.plugin.manager import PluginManager, build_plugin, part_settings
 from tenonry.plugin.plan import PluginPlan
 
 logger = logging.getLogger(__name__)
+
+
+def read_settings(values: Mapping[str, Any]) -> EngineConfig:
+    """The configuration of `LLM` from keyword arguments, over variables of the kernel and the chosen plugins."""
+    config = make_config(values)
+    chosen = PluginManager(config.plugins).choose(config, launcher=False)
+    return make_config(values, part_settings(chosen, config))
 
 
 def resolve_front_end(
@@ -75,7 +84,6 @@ def engine_info(
 ) -> EngineInfo:
     """The facts known once every engine is ready."""
     dtype = model.dtype if config.dtype == "auto" else config.dtype
-    kv_cache_dtype = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
     first = engines[0]
     return EngineInfo(
         model=model.name,
@@ -87,10 +95,9 @@ def engine_info(
         plugins=plan.records(),
         tasks=first.tasks,
         usage={
-            **msgspec.json.decode(config.describe()),
+            **msgspec.json.decode(config.describe(plan.secrets)),
             "architecture": model.architecture,
             "dtype": dtype,
-            "kv_cache_dtype": kv_cache_dtype,
             "block_size": first.block_size,
             "context": context,
         },

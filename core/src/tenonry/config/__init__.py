@@ -1,7 +1,8 @@
 """The one configuration of an engine: a flat, frozen pydantic model. Built in the front end, sent as text to children.
 
-`tenonry.config.sources` reads variables, `tenonry_commands` flags and files. Facts learnt after start-up never come
-back here; they live in `EngineFacts` and `EngineInfo`.
+`tenonry.config.sources` reads variables, `tenonry_commands` flags and files. Chosen plugins add settings of their own,
+under plain names like the kernel's; `tenonry.plugin.manager` finds their owners. Facts learnt after start-up never
+come back here; they live in `EngineFacts` and `EngineInfo`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import difflib
 import functools
 import types
 import typing
-from collections.abc import Container, Sequence
-from typing import Any, Literal, Self
+from collections.abc import Container, Iterable, Mapping
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -24,6 +25,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from tenonry.errors import ConfigError
 from tenonry.gpus import visible_devices
 
 STEP_TOKENS = 2048
@@ -70,13 +72,29 @@ def fact(field: FieldInfo, name: str) -> Any:
 
 
 class Settings(BaseModel):
-    """Unknown keys are refused, and values do not change."""
+    """Unknown keys are refused, and values do not change. Text from a variable or YAML file is read as the flag's."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def replaced(self, **changes: Any) -> Self:
         """A copy with other values, checked like the first. Raises pydantic's ValidationError."""
         return self.model_validate(self.model_dump(exclude_unset=True) | changes)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read_text(cls, value: Any, info: ValidationInfo) -> Any:
+        annotation = cls.model_fields[info.field_name or ""].annotation
+        kind = plain_type(annotation)
+        if value is None and info.field_name == "worker":
+            return "null"  # YAML's word for nothing is also the name of a worker
+        if value == "none" and kind is PluginChoice and kind is not annotation:
+            return None
+        if typing.get_origin(kind) is tuple:
+            return read_list(value)
+        return human_int(value) if kind is int and isinstance(value, str) else value
+
+
+Section = TypeVar("Section", bound=BaseModel)
 
 
 class PluginChoice(Settings):
@@ -110,7 +128,8 @@ _replaceable = functools.partial(setting, replaceable=True)
 def read_list(value: Any) -> Any:
     """One entry, or several in one text, where a list is meant."""
     if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(","))
+        filled = [part for part in map(str.strip, value.split(",")) if part]
+        return filled or ("",)  # a blank list is left to the model to refuse
     return (value,) if isinstance(value, dict) else value
 
 
@@ -122,10 +141,13 @@ def plain_type(annotation: Any) -> Any:
 
 
 class EngineConfig(Settings):
-    """Every setting of an engine. Unknown keys, wrong types and bad bounds are refused by their path.
+    """The kernel's settings, and as further keys those of chosen plugins, which `section` reads.
 
-    The text under a setting is its description in help texts and in the reference.
+    Wrong types and bad bounds are refused by their path; keys without an owner when the plugins are resolved. The text
+    under a setting is its description in help texts and in the reference.
     """
+
+    model_config = ConfigDict(extra="allow")
 
     # the model
     model: str = setting(min_length=1, flag=None)
@@ -140,34 +162,20 @@ class EngineConfig(Settings):
     """Device: auto, cpu or cuda."""
     seed: int = Field(0, ge=0)
     """Seed for requests without one, and for dummy weights."""
-    quantization: str | None = setting(None, capability="quantization")
-    """Quantise weights at load: int8 or int4. Checkpoints declare their own format."""
     load_format: Literal["auto", "safetensors", "sharded", "dummy"] = "auto"
     """Weight format. sharded: per-rank files of `save_sharded_state`; dummy: random weights."""
     max_model_len: int | None = Field(None, ge=1)
     """Maximum sequence length in tokens. Defaults to the model's."""
-    skip_model_check: bool = False
-    """Skip the startup comparison of packed and separate sequences."""
-    batch_invariant: bool | None = setting(None, capability="batch_invariant")
-    """Produce the same bits for a request in any batch. Defaults to on where a worker can in float32."""
-    enforce_eager: bool = _replaceable(False)
-    """Run the model as loaded: no fusion, no graphs."""
     skip_tokenizer_init: bool = False
     """Load no tokenizer; prompts must be token ids."""
     served_model_name: tuple[str, ...] = setting((), nargs="+")
     """Model names in the API. Defaults to the model's."""
-    chat_template: str | None = None
-    """Chat template, as text or file, instead of the model's own."""
     max_images: int = setting(0, ge=0, capability="media")
     """Maximum images per request. 0 disables image input and skips loading the vision encoder."""
     max_encoder_tokens: int = Field(0, ge=0)
     """Maximum image tokens encoded per step, or one larger image. 0: the token budget of the step."""
-    mm_cache_mib: int = Field(256, ge=0)
-    """Image cache per engine and front end, in MiB. 0 disables it."""
 
     # the batch and the KV cache
-    refuse_while_asleep: bool = False
-    """Reject requests while the engine sleeps instead of queueing them."""
     max_num_seqs: int = _replaceable(256, ge=1, le=65536)
     """Maximum concurrent sequences."""
     max_num_batched_tokens: int | None = _replaceable(None, ge=1, le=1 << 24)
@@ -178,18 +186,12 @@ class EngineConfig(Settings):
     """Exact number of KV blocks."""
     gpu_memory_utilization: float = _replaceable(0.9, gt=0, le=1)
     """Fraction of device memory to use."""
-    kv_cache_dtype: Literal["auto", "int8", "fp8"] = setting("auto", capability="kv_cache_dtype")
-    """KV cache data type. auto: the model's; int8 and fp8: 8 bits with a scale per token and KV head."""
     kv_cache_memory_bytes: int | None = _replaceable(None, ge=1)
     """Exact KV cache size in bytes."""
     state_cache_memory_bytes: int | None = _replaceable(None, ge=0)
     """Bytes of the KV cache for recurrent state snapshots. Defaults to a share of it; 0 disables them."""
     max_loras: int = setting(0, ge=0, le=1024, capability="lora")
     """Maximum distinct LoRA adapters per step. 0 disables adapters."""
-    max_lora_rank: int = Field(16, ge=1, le=4096)
-    """Maximum LoRA rank."""
-    lora_modules: tuple[str, ...] = setting((), capability="lora", nargs="+")
-    """Adapters to load at startup, each as name=path or a JSON object with name and path."""
     enable_prefix_caching: bool = _replaceable(True)
     """Reuse KV blocks of equal prefixes."""
     enable_chunked_prefill: bool = _replaceable(True)
@@ -236,10 +238,6 @@ class EngineConfig(Settings):
     """Executor of the ranks of one engine. mp for more than one rank."""
     scheduler: PluginChoice = _plugin("batching", replaceable=True, alias="--scheduler-cls")
     """Scheduler of an engine."""
-    fallback_scheduler: PluginChoice | None = _plugin(replaceable=True)
-    """Scheduler to restart with after the chosen one raised or broke its contract twice."""
-    scheduling_policy: PluginChoice = _plugin("fcfs", replaceable=True)
-    """Queue order, admission and preemption of the batching scheduler."""
     worker: PluginChoice = _plugin("auto")
     """Worker of each rank."""
     launcher: PluginChoice = _plugin("process")
@@ -256,20 +254,10 @@ class EngineConfig(Settings):
     """Encoding of requests for engines."""
     kv_connector: PluginChoice | None = _plugin(capability="kv_connector")
     """KV connector: moves KV blocks in or out of the engine."""
-    fallback_kv_connector: PluginChoice | None = _plugin()
-    """KV connector to restart with after the chosen one raised twice; off for none."""
     stat_loggers: tuple[PluginChoice, ...] = setting((), alias="--stat-logger", group="plugins")
     """Stat loggers to enable."""
     call_sets: tuple[PluginChoice, ...] | None = setting(None, alias="--call-set", group="plugins")
     """Call sets to enable; by default those of operations, adapters and pooling that are installed."""
-    attention_backend: str | None = _replaceable(
-        None, capability="attention_backend", group="plugins"
-    )
-    """Attention backend of the torch worker."""
-    drafter: PluginChoice | None = _plugin(replaceable=True, capability="drafts")
-    """Drafter for speculative decoding: ngram or model."""
-    grammar_backend: str | None = setting(None, capability="grammar", group="plugins")
-    """Grammar backend of structured output. Defaults to llguidance where installed."""
     plugins: PluginPolicy = setting(PluginPolicy(), flag=None)
     """Hook modules to allow or disable."""
 
@@ -280,10 +268,6 @@ class EngineConfig(Settings):
     """Engine startup timeout in seconds."""
     step_timeout: float = _replaceable(300.0, gt=0, le=86400)
     """Heartbeat timeout in seconds, after which a process is killed."""
-    engine_death: Literal["restart", "stop"] | None = None
-    """On engine failure: `restart` and resume its streams, or `stop` and fail them."""
-    standby_engines: int = _replaceable(0, ge=0, le=64)
-    """Hot standby engines for immediate failover. Each uses a full engine's memory."""
     stream_interval: int = Field(1, ge=1)
     """Tokens per streamed output. The first token and the end are sent immediately."""
     output_chunk_size: int = Field(128, ge=1)
@@ -292,6 +276,8 @@ class EngineConfig(Settings):
     """Collect statistics for stat loggers."""
     log_requests: bool = False
     """Log each request when it arrives and when it ends."""
+    process_note: str = setting("", flag=None)
+    """Text after the names of engines in `tenonry ps`, such as the fallbacks in use."""
 
     @model_validator(mode="before")
     @classmethod
@@ -304,21 +290,6 @@ class EngineConfig(Settings):
             ):
                 return {**values, "executor": "mp"}
         return values
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _read_text(cls, value: Any, info: ValidationInfo) -> Any:
-        """Read text from a variable or YAML file as the flag would."""
-        name = info.field_name or ""
-        if name == "worker" and value is None:
-            return "null"  # YAML's word for nothing is also the name of a worker
-        if name in {"stat_loggers", "call_sets", "served_model_name", "lora_modules"}:
-            return read_list(value)
-        if name in {"io_processor", "kv_connector"} and value == "none":
-            return None
-        if isinstance(value, str) and plain_type(cls.model_fields[name].annotation) is int:
-            return human_int(value)
-        return value
 
     @model_validator(mode="after")
     def _check(self) -> EngineConfig:
@@ -334,6 +305,12 @@ class EngineConfig(Settings):
                 f"max_model_len={self.max_model_len}: the longest prompt would never fit into one step"
             )
         return self
+
+    def section(self, model: type[Section]) -> Section:
+        """Return the settings of a plugin, by its model. Raises ConfigError naming each bad one."""
+        given = self.model_extra or {}
+        fields = model.model_fields
+        return read(model, {name: given[name] for name in fields if name in given}, fields)
 
     @property
     def step_token_budget(self) -> int:
@@ -358,42 +335,48 @@ class EngineConfig(Settings):
         """Ranks of one engine."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
-    def describe(self) -> str:
-        """Return the non-default settings as JSON for a log, without plugin options, which may be secrets."""
-        return self.model_dump_json(
-            exclude_defaults=True,
-            exclude={
-                **{name: {"options"} for name in PLUGIN_FIELDS},
-                "stat_loggers": {"__all__": {"options"}},
-                "call_sets": {"__all__": {"options"}},
-            },
-        )
+    def describe(self, secrets: Container[str] = ()) -> str:
+        """Return the non-default settings as JSON for a log, without plugins' options and `secrets` among settings."""
+        hidden: Any = {
+            name: name in secrets or {"options": True, "__all__": {"options"}} for name, _ in self
+        }
+        return self.model_dump_json(exclude_defaults=True, exclude=hidden)
 
 
-PLUGIN_FIELDS = tuple(
-    name
-    for name, field in EngineConfig.model_fields.items()
-    if plain_type(field.annotation) is PluginChoice
-)
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the hint after an unknown name, or nothing."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""
 
 
-def explain(error: ValidationError, known: Sequence[str], hidden: Container[str] = ()) -> str:
-    """A pydantic error as one line: path, value and bound of each problem; for a wrong key the nearest of `known`.
+def read(
+    model: type[Section], values: Mapping[str, Any], fields: Mapping[str, FieldInfo]
+) -> Section:
+    """Validate settings. Raises ConfigError naming each bad one, and for an unknown one the nearest of `fields`."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(explain(error, fields)) from None
 
-    Values of `hidden` fields are left out.
+
+def explain(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str:
+    """A pydantic error as one line: path, value and bound of each problem; for a wrong key the nearest of `fields`.
+
+    Values of fields without a `repr` are left out.
     """
     lines = []
     for problem in error.errors(include_url=False):
         place = problem["loc"]
         path = ".".join(map(str, place))
         if problem["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(path, known if len(place) == 1 else (), n=1)
-            hint = f"; did you mean '{near[0]}'?" if near else ""
-            lines.append(f"unknown setting '{path}'{hint}")
+            lines.append(
+                f"unknown setting '{path}'{nearest(path, fields if len(place) == 1 else ())}"
+            )
         elif problem["type"] == "missing":
             lines.append(f"setting '{path}' is missing")
         else:
             text = problem["msg"].removeprefix("Value error, ")
-            value = "" if place and place[0] in hidden else f"={problem['input']!r}"
+            field = fields.get(str(place[0])) if place else None
+            value = f"={problem['input']!r}" if field is None or field.repr else ""
             lines.append(f"{path}{value}: {text}" if path else text)
     return "; ".join(lines)

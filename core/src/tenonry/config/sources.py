@@ -9,10 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from tenonry.config import EngineConfig, explain, fact, plain_type
+from tenonry.config import EngineConfig, fact, plain_type, read, read_list
 from tenonry.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -23,19 +22,18 @@ KUBERNETES = re.compile(
 )
 
 
-def make_config(values: Mapping[str, Any], *, use_environment: bool = True) -> EngineConfig:
+def make_config(
+    values: Mapping[str, Any], parts: dict[str, FieldInfo] | None = None
+) -> EngineConfig:
     """Build an EngineConfig from keyword arguments over `TENONRY_<FIELD>`.
 
-    A model of None is one that is not given. Raises ConfigError that names each offending path, its value and the
-    nearest known key.
+    A model of None is one that is not given. `parts`: settings of chosen plugins; None before they are known. Raises
+    ConfigError that names each offending path and its value.
     """
-    fields = EngineConfig.model_fields
-    given = environment_values(fields) if use_environment else {}
+    fields = EngineConfig.model_fields | (parts or {})
+    given = environment_values(fields, is_complete=parts is not None)
     given |= {name: value for name, value in values.items() if value is not None or name != "model"}
-    try:
-        return EngineConfig.model_validate(given)
-    except ValidationError as error:
-        raise ConfigError(explain(error, list(fields))) from None
+    return read(EngineConfig, given, fields)
 
 
 def read_yaml(text: str | bytes, source: str) -> Any:
@@ -48,11 +46,13 @@ def read_yaml(text: str | bytes, source: str) -> Any:
         raise ConfigError(f"{source} is not valid YAML: {error}") from None
 
 
-def environment_values(fields: Mapping[str, FieldInfo]) -> dict[str, Any]:
+def environment_values(
+    fields: Mapping[str, FieldInfo], *, is_complete: bool = True
+) -> dict[str, Any]:
     """Fields that `TENONRY_<FIELD>` sets; an empty variable counts as unset, one that Kubernetes set is ignored.
 
-    Raises ConfigError, also for a variable whose name is nearly that of a field: a slip of the finger in the name of
-    a key would otherwise leave a server open.
+    Raises ConfigError, if `fields` is complete also for a variable whose name is nearly that of a field: a slip of the
+    finger in the name of a key would otherwise leave a server open.
     """
     found: dict[str, Any] = {}
     names = {variable_of(name, field): name for name, field in fields.items()}
@@ -64,28 +64,17 @@ def environment_values(fields: Mapping[str, FieldInfo]) -> dict[str, Any]:
         if variable in services:
             continue
         near = difflib.get_close_matches(variable, names, n=1, cutoff=0.85)
-        if near and near[0] != variable:
+        if is_complete and near and near[0] != variable:
             raise ConfigError(f"{variable} is no setting; did you mean {near[0]}?")
-        if near and text:
-            name = names[variable]
+        if text and (name := names.get(variable)):
             kind = plain_type(fields[name].annotation)
-            found[name] = _read_variable(variable, text, kind)
+            if kind == tuple[str, ...] and text[0] + text[-1] != "[]":
+                found[name] = read_list(text)
+            else:  # other than text it is YAML: true and 3 mean what they look like
+                found[name] = text if kind is str else read_yaml(text, f"{variable}={text!r}")
     return found
 
 
 def variable_of(name: str, field: FieldInfo) -> str:
     """The variable that sets a field."""
     return ENV_PREFIX + (fact(field, "env") or name).upper()
-
-
-def _read_variable(variable: str, text: str, kind: Any) -> Any:
-    """Texts are taken as they are; the rest is YAML, where true, 3 and [a, b] mean what they look like."""
-    if kind is str:
-        return text
-    is_bracketed = text.startswith("[") and text.endswith("]")
-    if kind == tuple[str, ...] and not is_bracketed:
-        parts = [part.strip() for part in text.split(",")]
-        filled = [part for part in parts if part]
-        # A blank list is left to the model to refuse.
-        return filled or [""]
-    return read_yaml(text, f"{variable}={text!r}")

@@ -47,7 +47,9 @@ def build_engine(
     processes, None for fresh interpreters. Raises ConfigError, PluginFault, or the error of the worker that could not
     load.
     """
-    logger.info("engine %d of tenonry %s: %s", engine_index, __version__, config.describe())
+    logger.info(
+        "engine %d of tenonry %s: %s", engine_index, __version__, config.describe(plan.secrets)
+    )
     if not load_class(plan.get("executor")).is_local:
         config = _for_remote_ranks(config)
     context = _executor_context(config, model, plan, engine_index)

@@ -85,6 +85,7 @@ class EngineCore:
         self.limits = RequestLimits(
             self.kv_cache.max_model_len,
             self.model.vocab_size,
+            self.config,
             self.plan.get("worker").name,
             self.executor.capabilities,
             self.tasks,
@@ -331,7 +332,7 @@ class EngineCore:
             len(output.new),
             len(output.gone),
             stats,
-            self.config.describe(),
+            self.config.describe(self.plan.secrets),
             output.row[some].tolist(),
             output.num_tokens[some].tolist(),
             new,

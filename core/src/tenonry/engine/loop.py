@@ -18,8 +18,7 @@ import msgspec
 from tenonry.config import EngineConfig
 from tenonry.engine.build import build_engine
 from tenonry.engine.ports import ClientPorts
-from tenonry.engine.title import name_process
-from tenonry.engine.utility import EngineUtilities, answer
+from tenonry.engine.utility import EngineUtilities, answer, name_process
 from tenonry.errors import TenonryError, WireError
 from tenonry.info import ModelInfo
 from tenonry.interfaces.coordination import Coordination, EngineCompanion

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, get_type_hints
 
 import msgspec
+from setproctitle import setproctitle
 
 from tenonry.config import EngineConfig
 from tenonry.engine.core import EngineCore
 from tenonry.engine.ports import ClientPorts
-from tenonry.engine.title import name_process
 from tenonry.errors import PluginError, Unsupported
 from tenonry.interfaces.call_set import CallSet
 from tenonry.interfaces.launcher import engine_name
@@ -24,6 +24,11 @@ from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.serial import to_plain
 
 OF_CORE = ("request_counts", "reset_mm_cache", "reset_prefix_cache")  # methods of EngineCore
+
+
+def name_process(config: EngineConfig, index: int, epoch: int) -> None:
+    """Set the title, which `tenonry ps` reads, of an engine that started after the first ones: with its epoch."""
+    setproctitle(f"tenonry: {engine_name(index)} epoch {epoch} {config.process_note}".rstrip())
 
 
 class EngineUtilities:

@@ -14,6 +14,14 @@ class PluginOptions(Settings):
     """Base for a plugin's `Options`: unknown keys are refused, and values do not change after start."""
 
 
+class PluginSettings(Settings):
+    """Base for a plugin's `Settings`: settings under plain names of their own, made with `tenonry.config.setting`.
+
+    Users set them as they set the kernel's: by flag, variable, YAML key or keyword argument. `config.section(Model)`
+    returns an instance, in any process.
+    """
+
+
 class NoOptions(PluginOptions):
     """Options of a plugin that has none."""
 
@@ -38,11 +46,14 @@ class Plugin(Generic[ContextT]):
 
     `interface_version`: the version of the interface the class was written for. `Options`: a pydantic model; the
     kernel validates the user's options with it before anything starts and passes the instance in the context, which is
-    all that a plugin may know.
+    all that a plugin may know. `Settings`: a PluginSettings, validated at start like the kernel's settings. A
+    plugin that builds others may have a class method `uses(config, options)`, which returns their records, as
+    `resolve_point` finds them: users may set the settings of these as well.
     """
 
     interface_version: ClassVar[int] = 1
     Options: ClassVar[type[BaseModel]] = NoOptions
+    Settings: ClassVar[type[PluginSettings]] = PluginSettings
 
     def __init__(self, context: ContextT) -> None:
         self.context = context

@@ -7,6 +7,13 @@
 Every installed check runs for each request: in the front end, where it may spare the engine a request, and again in the
 engine, where no client can avoid it. A check raises RequestError to reject a request, changes nothing, and takes
 microseconds; its module imports no heavy library. Any other exception fails the one request and names the check.
+
+A check with settings has an attribute `Settings`, a PluginSettings, which it reads as every plugin does:
+
+    def check_tenant(request, limits):
+        if request.cache_salt in limits.config.section(TenantSettings).blocked_tenants: ...
+
+    check_tenant.Settings = TenantSettings
 """
 
 from __future__ import annotations
@@ -15,6 +22,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from tenonry.config import EngineConfig
 from tenonry.messages import EngineCoreRequest
 
 
@@ -27,6 +35,7 @@ class RequestLimits(msgspec.Struct, frozen=True):
 
     max_model_len: int
     vocab_size: int
+    config: EngineConfig
     worker: str = ""
     capabilities: frozenset[str] | None = None
     tasks: Mapping[str, int] = {}

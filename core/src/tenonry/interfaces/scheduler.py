@@ -12,10 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
-from pydantic import BaseModel
-
-from tenonry.config import EngineConfig, PluginChoice
-from tenonry.errors import ConfigError
+from tenonry.config import PluginChoice
 from tenonry.info import PluginRecord
 from tenonry.interfaces.kv_connector import KVConnector
 from tenonry.interfaces.plugin import Plugin, PluginContext
@@ -79,16 +76,6 @@ class Scheduler(Plugin[SchedulerContext], ABC):
     """
 
     starvation_free: ClassVar[bool] = True
-
-    @classmethod
-    def check(cls, config: EngineConfig, options: BaseModel) -> None:
-        """A scheduler without policies refuses one; see `Plugin.check`."""
-        policy = config.scheduling_policy
-        if policy != EngineConfig.model_fields["scheduling_policy"].default:
-            raise ConfigError(
-                f"scheduling_policy='{policy.name}': the scheduler {cls.__name__} has no policies; leave it out, or "
-                "choose a scheduler that asks one: --scheduler batching"
-            )
 
     @abstractmethod
     def add_request(self, request: Request) -> None:

@@ -34,7 +34,7 @@ COMPARE = "compare --data-parallel-size-local and --data-parallel-start-rank of 
 NEW, CONNECTED, READY = "new", "connected", "ready"
 
 
-@dataclass(slots=True)
+@dataclass
 class CoreEngine:
     """One engine and the state of its handshake; `facts` once it is ready."""
 

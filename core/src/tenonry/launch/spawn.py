@@ -14,7 +14,7 @@ from typing import Protocol
 GROUP_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Start:
     """Input of a child process.
 

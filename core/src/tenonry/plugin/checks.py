@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
-from collections.abc import Container
 from functools import lru_cache
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from tenonry.config import EngineConfig, explain, fact
+from tenonry.config import read
 from tenonry.errors import ConfigError, PluginError, PluginIncompatible
 from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import NoOptions
@@ -65,26 +64,14 @@ def _wrong_class(found: Any, base: Any, point: Point) -> str:
 def load_options(record: PluginRecord, found: Any) -> BaseModel:
     """The user's options, validated by the plugin's `Options`. Raises PluginError naming each bad key."""
     model: type[BaseModel] = getattr(found, "Options", NoOptions)
+    known = model.model_fields
     try:
-        return model.model_validate(record.options)
-    except ValidationError as error:
-        known = list(model.model_fields)
+        return read(model, record.options, known)
+    except ConfigError as error:
         raise PluginError(
-            f"options of {record.label()} are not valid: {explain(error, known)}; "
+            f"options of {record.label()} are not valid: {error}; "
             f"known options: {', '.join(known) or 'none'}"
         ) from None
-
-
-def check_settings(config: EngineConfig, worker: PluginRecord, declared: Container[str]) -> None:
-    """Raises ConfigError for a setting that a worker with these capabilities would ignore."""
-    for name, field in EngineConfig.model_fields.items():
-        value = getattr(config, name)
-        capability = fact(field, "capability")
-        if capability and value and value != field.default and capability not in declared:
-            raise ConfigError(
-                f"{name}={getattr(value, 'name', value)}: {worker.label()} lacks the capability '{capability}'; "
-                "leave it out, or choose another with --worker"
-            )
 
 
 def _where(thing: Any) -> str:
@@ -95,13 +82,14 @@ def _where(thing: Any) -> str:
 
 
 def _wrong_options(found: Any) -> str:
-    options = getattr(found, "Options", NoOptions)
-    if inspect.isclass(options) and issubclass(options, BaseModel):
-        return ""
-    return (
-        f"has Options that are no pydantic model: {options!r}, in the class at {_where(found)}; write: class "
-        "Options(PluginOptions)"
-    )
+    for name in ("Options", "Settings"):
+        model = getattr(found, name, BaseModel)
+        if not (inspect.isclass(model) and issubclass(model, BaseModel)):
+            return (
+                f"has {name} that are no pydantic model: {model!r}, in the class at {_where(found)}; write: class "
+                f"{name}(Plugin{name})"
+            )
+    return ""
 
 
 @lru_cache

@@ -10,7 +10,8 @@ A hook module is an ordinary Python module, named in the entry-point group `teno
         if name == "auto":
             return "my_pkg.short:ShortFirst" if config.max_num_seqs < 8 else "my_pkg.fair:Fair"
 
-Hooks run at start-up, in the process that starts the engines, never per request or per token. An implementation may
+Hooks run at start-up, in the process that starts the engines, never per request or per token; those that choose, again
+whenever settings are read, with what is known of the configuration by then. An implementation may
 leave out arguments that it does not need. A misspelt hook name or an unknown argument stops the start and names the
 module. An installed one that has nothing to do, such as without a variable that it reads, may define `is_idle()`: where
 that returns True it is not called, and does not stand among the plugins in use.
@@ -44,7 +45,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 def tenonry_get_executor(name: str, config: EngineConfig) -> str | None:
     """Name the class of an executor, which runs the ranks of one engine.
 
-    Called once, with what stands behind `--executor` and the complete configuration. Answer "module:Class", a subclass
+    Called with what stands behind `--executor` and the complete configuration. Answer "module:Class", a subclass
     of `tenonry.interfaces.executor.Executor`, or None for a name that is not yours; None from all hook modules leaves
     the answer to the kernel's own implementation, which reads the entry points in `tenonry.executors`. For an exception
     see the top of this page.
@@ -59,7 +60,7 @@ def tenonry_get_executor(name: str, config: EngineConfig) -> str | None:
 def tenonry_get_scheduler(name: str, config: EngineConfig) -> str | None:
     """Name the class of a scheduler, which decides what runs next.
 
-    Called once, with what stands behind `--scheduler`. Answer "module:Class", a subclass of
+    Called with what stands behind `--scheduler`. Answer "module:Class", a subclass of
     `tenonry.interfaces.scheduler.Scheduler`, or None for a name that is not yours. For an exception see the top of this
     page.
 
@@ -73,7 +74,7 @@ def tenonry_get_scheduler(name: str, config: EngineConfig) -> str | None:
 def tenonry_get_stat_logger(name: str, config: EngineConfig) -> str | None:
     """Name the class of a stat logger, which receives statistics.
 
-    Called once for each `--stat-logger`. Answer "module:Class", a subclass of
+    Called for each `--stat-logger`. Answer "module:Class", a subclass of
     `tenonry.interfaces.stat_logger.StatLogger`, or None for a name that is not yours. For an exception see the top of
     this page.
 
@@ -87,7 +88,7 @@ def tenonry_get_stat_logger(name: str, config: EngineConfig) -> str | None:
 def tenonry_get_kv_connector(name: str, config: EngineConfig) -> str | None:
     """Name the class of a KV connector, which moves KV blocks in or out of the engine.
 
-    Called once, and only when `--kv-connector` is given. Answer "module:Class", a subclass of
+    Called only when `--kv-connector` is given. Answer "module:Class", a subclass of
     `tenonry.interfaces.kv_connector.KVConnector`, or None for a name that is not yours. For an exception see the top of
     this page.
 
@@ -101,7 +102,7 @@ def tenonry_get_kv_connector(name: str, config: EngineConfig) -> str | None:
 def tenonry_get_io_processor(name: str, config: EngineConfig) -> str | None:
     """Name the class of an IO processor, which turns prompts into tokens and tokens into text.
 
-    Called once, unless `io_processor` is none. Answer "module:Class", a subclass of
+    Called unless `io_processor` is none. Answer "module:Class", a subclass of
     `tenonry.interfaces.io_processor.IOProcessor`, or None for a name that is not yours. For an exception see the top of
     this page.
 
@@ -115,7 +116,7 @@ def tenonry_get_io_processor(name: str, config: EngineConfig) -> str | None:
 def tenonry_get_request_codec(name: str, config: EngineConfig) -> str | None:
     """Name the class of a request codec, which encodes requests for engines.
 
-    Called once, and only where engines run in processes of their own; `LLM` has none. Answer "module:Class", a subclass
+    Called only where engines run in processes of their own; `LLM` has none. Answer "module:Class", a subclass
     of `tenonry.interfaces.request_codec.RequestCodec`, or None for a name that is not yours. For an exception see the
     top of this page.
 
@@ -129,7 +130,7 @@ def tenonry_get_request_codec(name: str, config: EngineConfig) -> str | None:
 def tenonry_get_worker(name: str, config: EngineConfig) -> str | None:
     """Name the class of a worker, which runs the model of one rank.
 
-    Called once, with what stands behind `--worker`. Answer "module:Class", a subclass of
+    Called with what stands behind `--worker`. Answer "module:Class", a subclass of
     `tenonry.interfaces.worker.Worker` whose module imports no heavy library, or None for a name that is not yours. For
     an exception see the top of this page.
 
@@ -143,7 +144,7 @@ def tenonry_get_worker(name: str, config: EngineConfig) -> str | None:
 def tenonry_get_launcher(name: str, config: EngineConfig) -> str | None:
     """Name the class of a launcher, which starts engine processes.
 
-    Called once, and only where engines run in processes of their own; `LLM` has none. Answer "module:Class", a subclass
+    Called only where engines run in processes of their own; `LLM` has none. Answer "module:Class", a subclass
     of `tenonry.interfaces.launcher.Launcher`, or None for a name that is not yours. For an exception see the top of
     this page.
 
@@ -157,7 +158,7 @@ def tenonry_get_launcher(name: str, config: EngineConfig) -> str | None:
 def tenonry_get_engine_recovery(name: str, config: EngineConfig) -> str | None:
     """Name the class of an engine recovery, which decides what becomes of dead engines and their requests.
 
-    Called once, with what stands behind `--engine-recovery`. Answer "module:Class", a subclass of
+    Called with what stands behind `--engine-recovery`. Answer "module:Class", a subclass of
     `tenonry.interfaces.recovery.EngineRecovery`, or None for a name that is not yours. For an exception see the top of
     this page.
 
@@ -185,7 +186,7 @@ def tenonry_get_coordination(name: str, config: EngineConfig) -> str | None:
 def tenonry_get_call_set(name: str, config: EngineConfig) -> str | None:
     """Name the class of a call set, which offers calls of engines that run.
 
-    Called once for each of `call_sets`. Answer "module:Class", a subclass of `tenonry.interfaces.call_set.CallSet`, or
+    Called for each of `call_sets`. Answer "module:Class", a subclass of `tenonry.interfaces.call_set.CallSet`, or
     None for a name that is not yours. For an exception see the top of this page.
 
         @hookimpl

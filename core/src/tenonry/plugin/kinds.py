@@ -94,6 +94,17 @@ KINDS: dict[str, Kind] = {
     )
 }
 
+# Those of `LLM`, whose engine runs in the caller's process.
+IN_PROCESS = (
+    "executor",
+    "scheduler",
+    "stat_logger",
+    "kv_connector",
+    "io_processor",
+    "worker",
+    "call_set",
+)
+
 HOOK_MODULES = Point("tenonry.plugins", kind="hook_module")
 # A context manager of the number of requests; it yields a function that takes how many have ended.
 PROGRESS_BARS = Point("tenonry.progress_bars", provider={"default": "tenonry-commands"})

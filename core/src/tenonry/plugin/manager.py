@@ -10,15 +10,16 @@ import contextlib
 import hashlib
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pluggy
+from pydantic.fields import FieldInfo
 
-from tenonry.config import EngineConfig, PluginChoice, PluginPolicy
+from tenonry.config import EngineConfig, PluginChoice, PluginPolicy, fact, nearest
 from tenonry.errors import (
     ConfigError,
     ModelError,
@@ -28,9 +29,9 @@ from tenonry.errors import (
     is_interrupt,
 )
 from tenonry.info import ModelInfo, PluginRecord
-from tenonry.interfaces.plugin import PluginContext
+from tenonry.interfaces.plugin import PluginContext, PluginSettings
 from tenonry.plugin import hookspecs
-from tenonry.plugin.checks import check_plugin, check_settings, load_options
+from tenonry.plugin.checks import check_plugin, load_options
 from tenonry.plugin.discovery import (
     check_requirements,
     distribution_of_module,
@@ -38,7 +39,7 @@ from tenonry.plugin.discovery import (
     installed,
     not_found,
 )
-from tenonry.plugin.kinds import HOOK_MODULES, KINDS, REQUEST_CHECKS, Kind
+from tenonry.plugin.kinds import HOOK_MODULES, IN_PROCESS, KINDS, REQUEST_CHECKS, Kind
 from tenonry.plugin.plan import PluginPlan, import_target, load_class
 from tenonry.point import Point
 
@@ -116,11 +117,7 @@ class PluginManager:
     def resolve(self, kind: str, choice: PluginChoice, config: EngineConfig) -> PluginRecord:
         """Find the plugin of one of the kernel's kinds and check it: requirements, class, options, configuration."""
         record = self._find(KINDS[kind], choice, config)
-        plugin = load_class(record)
-        with blamed(record, "check"):
-            plugin.check(config, load_options(record, plugin))
-        if kind == "worker":
-            check_settings(config, record, plugin.capabilities)
+        _check(record, config)
         return record
 
     def _find(self, kind: Kind, choice: PluginChoice, config: EngineConfig) -> PluginRecord:
@@ -149,30 +146,40 @@ class PluginManager:
             ) from error
         return msgspec.structs.replace(record, name=(*names, str(target))[0])
 
-    def plan(self, config: EngineConfig, *, launcher: bool = True) -> PluginPlan:
-        """Resolve every kind that the configuration names; raises on the first that fails."""
-        kinds = list(KINDS)
-        if not launcher:
-            kinds.remove("launcher")
-            kinds.remove("request_codec")
-            kinds.remove("engine_recovery")
-        if not launcher or (
-            config.data_parallel_size == 1
-            and config.load_balancer == EngineConfig.model_fields["load_balancer"].default
-        ):
-            kinds.remove("coordination")
+    def choose(self, config: EngineConfig, *, launcher: bool = True) -> list[PluginRecord]:
+        """Find the plugins that the configuration names, and all request checks; raises on the first that fails."""
         entries = []
-        for kind in kinds:
+        for kind in KINDS if launcher else IN_PROCESS:
+            if (
+                kind == "coordination"
+                and config.data_parallel_size == 1
+                and config.load_balancer == EngineConfig.model_fields["load_balancer"].default
+            ):
+                continue
             is_many = kind in {"stat_logger", "call_set"}
             choices: Any = getattr(config, f"{kind}s") if is_many else [getattr(config, kind)]
             if choices is None:
                 own = KINDS[kind].provider  # those of others are asked for by name
                 choices = [each for each in installed(KINDS[kind]) if each.name in own]
-            entries += [self.resolve(kind, choice, config) for choice in choices if choice]
-        entries += [
+            entries += [self._find(KINDS[kind], choice, config) for choice in choices if choice]
+        return entries + [
             resolve_point(REQUEST_CHECKS, each.name)[1] for each in installed(REQUEST_CHECKS)
         ]
-        plan = PluginPlan(tuple(entries), tuple(self.hook_modules))
+
+    def plan(self, config: EngineConfig, *, launcher: bool = True) -> PluginPlan:
+        """Choose the plugins, and check them and their settings; raises on the first that fails."""
+        entries = self.choose(config, launcher=launcher)
+        for record in entries:
+            if record.kind in KINDS:
+                _check(record, config)
+        parts = part_settings(entries, config)
+        for name in config.model_extra or ():
+            if name not in parts:
+                known = EngineConfig.model_fields | parts
+                raise ConfigError(f"unknown setting '{name}'{nearest(name, known)}")
+        secrets = tuple(name for name, field in parts.items() if not field.repr)
+        plan = PluginPlan(tuple(entries), tuple(self.hook_modules), secrets)
+        check_capabilities(plan.get("worker"), parts, config)
         self.call("tenonry_configured", config=config)
         return plan
 
@@ -185,6 +192,61 @@ class PluginManager:
                 "install tenonry-hf-hub"
             )
         return info
+
+
+def _check(record: PluginRecord, config: EngineConfig) -> None:
+    plugin = load_class(record)
+    with blamed(record, "check"):
+        plugin.check(config, load_options(record, plugin))
+
+
+def sections(
+    records: Iterable[PluginRecord], config: EngineConfig
+) -> Iterator[tuple[PluginRecord, type[PluginSettings]]]:
+    """Import these plugins, and those that they use; yield each with its model of settings."""
+    found = [*records]
+    for record in found:  # it grows
+        plugin = load_class(record)
+        if uses := getattr(plugin, "uses", None):
+            found += uses(config, load_options(record, plugin))
+        yield record, getattr(plugin, "Settings", PluginSettings)
+
+
+def part_settings(records: Iterable[PluginRecord], config: EngineConfig) -> dict[str, FieldInfo]:
+    """The settings of these plugins and of those they use, by name; several may declare one alike.
+
+    Raises ConfigError for a bad value, and naming both owners of a setting that two declare differently.
+    """
+    owners = dict.fromkeys(EngineConfig.model_fields, "tenonry itself")
+    found: dict[str, FieldInfo] = {}
+    for record, settings in sections(records, config):
+        config.section(settings)
+        for name, field in settings.model_fields.items():
+            owner = owners.setdefault(name, record.label())
+            if (
+                repr(found.setdefault(name, field)) != repr(field)
+                or name in EngineConfig.model_fields
+            ):
+                raise ConfigError(
+                    f"{owner} and {record.label()} both claim the setting '{name}'; choose another plugin instead of "
+                    "one of them"
+                )
+    return found
+
+
+def check_capabilities(
+    worker: PluginRecord, parts: dict[str, FieldInfo], config: EngineConfig
+) -> None:
+    """Raises ConfigError for a setting, of the kernel or in `parts`, that the worker would ignore."""
+    declared = load_class(worker).capabilities
+    for name, field in (EngineConfig.model_fields | parts).items():
+        value = getattr(config, name, None)
+        needed = fact(field, "capability")
+        if needed and value and value != field.default and needed not in declared:
+            raise ConfigError(
+                f"{name}={getattr(value, 'name', value)}: {worker.label()} lacks the capability '{needed}'; "
+                "leave it out, or choose another with --worker"
+            )
 
 
 def qualified_record(kind: str, choice: PluginChoice) -> PluginRecord:
@@ -225,13 +287,6 @@ def _target_record(kind: str, choice: PluginChoice, target: str) -> PluginRecord
     return PluginRecord(kind, choice.name, target, distribution, version, options=choice.options)
 
 
-def _find_record(point: Point, choice: PluginChoice) -> PluginRecord:
-    """The record of `module:Class`, `path.py:Class` or an entry point's name. Raises PluginNotFound."""
-    if ":" in choice.name:
-        return qualified_record(point.kind, choice)
-    return _entry_record(point, choice, find_entry_point(point, choice.name))
-
-
 def _entry_record(point: Point, choice: PluginChoice, found: PluginRecord | None) -> PluginRecord:
     """The record of an entry point, with the options of the choice. Raises PluginNotFound."""
     if found is None:
@@ -248,7 +303,10 @@ def resolve_point(point: Point, choice: PluginChoice | str) -> tuple[Any, Plugin
     """
     if isinstance(choice, str):
         choice = PluginChoice.model_construct(name=choice)  # any text may be asked for
-    record = _find_record(point, choice)
+    if ":" in choice.name:
+        record = qualified_record(point.kind, choice)
+    else:
+        record = _entry_record(point, choice, find_entry_point(point, choice.name))
     found = import_target(record)
     check_plugin(found, record, point)
     load_options(record, found)

@@ -25,10 +25,14 @@ LOOSE: list[str] = []  # files that were imported, whose folders were added to t
 
 
 class PluginPlan(msgspec.Struct, frozen=True):
-    """All chosen plugins and installed request checks, and the hook modules that were active while choosing."""
+    """All chosen plugins and installed request checks, and the hook modules that were active while choosing.
+
+    `secrets`: plugins' settings that no log may show.
+    """
 
     entries: tuple[PluginRecord, ...] = ()
     hook_modules: tuple[PluginRecord, ...] = ()
+    secrets: tuple[str, ...] = ()
 
     def find(self, kind: str) -> PluginRecord | None:
         return next(iter(self.all(kind)), None)
@@ -144,7 +148,8 @@ def import_target(entry: PluginRecord) -> Any:
 
 
 def load_class(record: PluginRecord) -> Any:
-    """Import the class of one of the kernel's kinds and check it. Raises PluginError with the plugin and its origin."""
+    """Import a plugin; one of the kernel's kinds is checked. Raises PluginError with the plugin and its origin."""
     found = import_target(record)
-    check_plugin(found, record, KINDS[record.kind])
+    if kind := KINDS.get(record.kind):
+        check_plugin(found, record, kind)
     return found

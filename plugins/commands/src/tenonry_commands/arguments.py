@@ -1,4 +1,5 @@
-"""Command-line flags of an engine, generated from `EngineConfig`: one model for flags, environment, YAML and docs.
+"""Command-line flags of an engine, generated from `EngineConfig` and the settings of the chosen plugins: one model for
+flags, environment, YAML and docs.
 
 Used by every verb that starts an engine. Flags keep the names that users of vLLM type from memory.
 """
@@ -7,17 +8,25 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
-from tenonry.config import PLUGIN_FIELDS, EngineConfig, PluginChoice
+from tenonry.config import EngineConfig, PluginChoice, fact, nearest, plain_type
 from tenonry.config.sources import ENV_PREFIX, read_yaml
 from tenonry.errors import ConfigError
 from tenonry_commands.familiar_flags import check_translations, translate
 from tenonry_commands.flags import add_flags, group_of
+from tenonry_commands.parts import PartFlags, Parts, add_part_flags, belongs
 from tenonry_commands.sources import Sources
+
+PARTS = "_parts"  # in the namespace: the settings of the chosen plugins, by name
+SHORT = (
+    "quantization",
+    "enable_expert_parallel",
+)  # with flags of one letter or two, whoever owns them
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: bool = True) -> None:
@@ -32,8 +41,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: b
     parser.add_argument("--config", metavar="FILE", default=os.environ.get(variable), help=note)
     add_flags(parser, EngineConfig, "engine")
     options = group_of(parser, "plugins")
-    for field in PLUGIN_FIELDS:
-        _add_option(options, field)
+    _add_options(options, EngineConfig.model_fields)
     help_ = "Option of a stat logger."
     options.add_argument(
         "--stat-logger-option", action="append", metavar="NAME.KEY=VALUE", help=help_
@@ -48,27 +56,50 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: b
         "--disable-plugin", action="append", metavar="NAME", help="This hook module is not active."
     )
 
+    def add_parts(parts: Parts) -> None:
+        add_part_flags(parser, parts)
+        _add_options(options, parts.fields)
+        parser.set_defaults(**{PARTS: parts.fields})
 
-def add_setting_arguments(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
-    """Add a flag for each of these fields of EngineConfig, and one for the options of plugins. None has a default."""
+    PartFlags(parser, add_parts, os.environ.get(variable))
+
+
+def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add a flag for each setting that can change while engines are replaced, and for the options of plugins."""
+    known = EngineConfig.model_fields
+    names = [name for name, field in known.items() if fact(field, "replaceable")]
     add_flags(parser, EngineConfig, "engine", names)
-    for name in PLUGIN_FIELDS:
-        if name in names:
-            _add_option(parser, name)
+    _add_options(parser, {name: known[name] for name in names})
+
+    def add_parts(parts: Parts) -> None:
+        added = add_part_flags(parser, parts, replaceable=True)
+        _add_options(parser, {name: parts.fields[name] for name in added})
+        parser.set_defaults(**{PARTS: [*names, *added]})
+
+    PartFlags(parser, add_parts)
 
 
-def _add_option(group: Any, name: str) -> None:
-    kind = name.replace("_", "-")
-    text = f"Option of the {kind}."
-    group.add_argument(f"--{kind}-option", action="append", metavar="KEY=VALUE", help=text)
+def is_choice(field: FieldInfo) -> bool:
+    """True for a setting that chooses one plugin."""
+    return plain_type(field.annotation) is PluginChoice
+
+
+def _add_options(group: Any, fields: Mapping[str, FieldInfo]) -> None:
+    """Add a flag for the options of each plugin that these settings choose."""
+    for name, field in fields.items():
+        if is_choice(field):
+            kind = name.replace("_", "-")
+            text = f"Option of the {kind}."
+            group.add_argument(f"--{kind}-option", action="append", metavar="KEY=VALUE", help=text)
 
 
 def sources_from_arguments(args: argparse.Namespace, *others: type[BaseModel]) -> Sources:
     """Values of EngineConfig and `others` from flags, environment and `--config`. Raises ConfigError."""
     given = vars(args)
     check_translations(given)
+    parts = given.get(PARTS, {})
     models: tuple[type[BaseModel], ...] = (EngineConfig, *others)
-    names = set[str]().union(*(model.model_fields for model in models)) - {"plugins"}
+    names = {*SHORT, *parts}.union(*(model.model_fields for model in models)) - {"plugins"}
     flags = {name: given[name] for name in names if given.get(name) is not None}
     if model := given.get("model_tag") or given.get("model"):
         flags["model"] = model
@@ -76,7 +107,12 @@ def sources_from_arguments(args: argparse.Namespace, *others: type[BaseModel]) -
     disable = given.get("disable_plugin") or ()
     if allow or disable:
         flags["plugins"] = {"allow": allow, "disable": disable}
-    return Sources(flags, EngineConfig, *others, file=given.get("config"), translate=translate)
+    file = given.get("config")
+    sources = Sources(flags, EngineConfig, *others, file=file, translate=translate, parts=parts)
+    known = {*parts}.union(*(model.model_fields for model in models))
+    for key in sources.values(EngineConfig).keys() - known:
+        raise ConfigError(belongs(key) or f"unknown setting '{key}'{nearest(key, known)}")
+    return sources
 
 
 def config_from_arguments(args: argparse.Namespace, **overrides: Any) -> EngineConfig:
@@ -90,13 +126,13 @@ def with_options(made: EngineConfig, args: argparse.Namespace) -> EngineConfig:
     """Settings with the plugin options of the flags, whichever source chose the plugins. Raises ConfigError."""
     given = vars(args)
     changes: dict[str, Any] = {}
-    for field in PLUGIN_FIELDS:
-        flag = f"--{field.replace('_', '-')}"
-        if options := parse_options(given.get(f"{field}_option") or (), f"{flag}-option"):
-            chosen: PluginChoice | None = getattr(made, field)
+    for name, field in {**EngineConfig.model_fields, **given.get(PARTS, {})}.items():
+        flag = f"--{name.replace('_', '-')}"
+        if options := parse_options(given.get(f"{name}_option") or (), f"{flag}-option"):
+            chosen = getattr(made, name, field.default)
             if chosen is None:
                 raise ConfigError(f"{flag}-option needs {flag}")
-            changes[field] = _joined(chosen, options)
+            changes[name] = _joined(PluginChoice.model_validate(chosen), options)
     if texts := given.get("stat_logger_option"):
         changes["stat_loggers"] = _loggers_with_options(made.stat_loggers, texts)
     return made.replaced(**changes) if changes else made

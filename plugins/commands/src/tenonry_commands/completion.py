@@ -39,7 +39,8 @@ def whole_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb")
     for entry in installed(COMMANDS):
         own, command = make_parser(entry.name)
-        command.add_arguments(
-            verbs.add_parser(entry.name, help=own.description, conflict_handler="resolve")
-        )
+        parser_of = verbs.add_parser(entry.name, help=own.description, conflict_handler="resolve")
+        command.add_arguments(parser_of)
+        if part_flags := vars(parser_of).get("part_flags"):
+            part_flags.add()
     return parser

@@ -42,13 +42,14 @@ def add_flags(
             continue
         group = group_of(parser, fact(field, "group") or heading)
         try:
-            _add_field(group, name, field, field.description or texts.get(name, ""))
+            action = _add_field(group, name, field, field.description or texts.get(name, ""))
         except argparse.ArgumentError as error:
             owner = owner_of(parser, flags_of(name, field))
             raise ConfigError(
                 f"{heading} and {owner} both claim a flag: {error.message}; choose another plugin instead of one of "
                 "them"
             ) from None
+        action.owner = heading
 
 
 def flags_of(name: str, field: FieldInfo) -> list[str]:
@@ -58,11 +59,10 @@ def flags_of(name: str, field: FieldInfo) -> list[str]:
 
 
 def owner_of(parser: argparse.ArgumentParser, flags: Iterable[str]) -> str:
-    """The heading under which the first of some flags stands that is there."""
+    """The owner of the first of some flags that is there."""
     known = parser._option_string_actions  # noqa: SLF001 - argparse offers no other way
     taken = next(known[flag] for flag in flags if flag in known)
-    groups = parser._action_groups  # noqa: SLF001
-    return next(str(group.title) for group in groups if taken in group._group_actions)  # noqa: SLF001
+    return getattr(taken, "owner", "the command")
 
 
 def group_of(parser: argparse.ArgumentParser, title: str) -> Any:
@@ -73,7 +73,7 @@ def group_of(parser: argparse.ArgumentParser, title: str) -> Any:
     return parser.add_argument_group(title)
 
 
-def _add_field(group: Any, name: str, field: FieldInfo, text: str) -> None:
+def _add_field(group: Any, name: str, field: FieldInfo, text: str) -> Any:
     kind = plain_type(field.annotation)
     note = f"{text} [default: {_default_text(field.default)}; env: {variable_of(name, field)}]"
     keywords: dict[str, Any] = {"dest": name, "default": None, "help": note.replace("%", "%%")}
@@ -95,7 +95,7 @@ def _add_field(group: Any, name: str, field: FieldInfo, text: str) -> None:
         keywords["metavar"] = "N" if kind is int else "X"
     else:
         keywords["metavar"] = name.upper()
-    group.add_argument(*flags_of(name, field), **keywords)
+    return group.add_argument(*flags_of(name, field), **keywords)
 
 
 def _default_text(default: Any) -> str:

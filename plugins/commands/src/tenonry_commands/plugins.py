@@ -17,12 +17,15 @@ from tenonry.config import PluginChoice
 from tenonry.errors import PluginError, PluginNotFound
 from tenonry.info import PluginRecord
 from tenonry.interfaces.command import Command
+from tenonry.interfaces.plugin import PluginSettings
 from tenonry.plugin import Point
 from tenonry.plugin.checks import check_plugin
 from tenonry.plugin.discovery import check_requirements, installed, misspelt_groups, not_found
 from tenonry.plugin.kinds import HOOK_MODULES, KINDS, POINTS
 from tenonry.plugin.manager import qualified_record
 from tenonry.plugin.plan import import_target
+from tenonry_commands.flags import flags_of
+from tenonry_commands.setting_texts import setting_texts
 
 INCOMPATIBLE = "incompatible"
 BROKEN = "broken"
@@ -233,4 +236,10 @@ def _describe(listed: Listed, known: set[str]) -> str:
     for name, field in fields.items():
         default = "required" if field.is_required() else f"default {field.default!r}"
         lines.append(f"  option        {name}: {field.description or field.annotation} ({default})")
+    settings: type[PluginSettings] = getattr(found, "Settings", PluginSettings)
+    texts = setting_texts(settings)
+    for name, field in settings.model_fields.items():
+        flags = ", ".join(flags_of(name, field))
+        about = field.description or texts.get(name, str(field.annotation))
+        lines.append(f"  setting       {flags}: {about} (default {field.default!r})")
     return "\n".join(lines)

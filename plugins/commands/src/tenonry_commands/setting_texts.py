@@ -6,19 +6,33 @@ pydantic could read them, too, but would do so whenever the class is imported: 2
 from __future__ import annotations
 
 import ast
+import contextlib
+import functools
 import inspect
 import itertools
 from pathlib import Path
 
+from pydantic import BaseModel
+
 
 def setting_texts(owner: type) -> dict[str, str]:
-    """By the name of a setting, the text under it. Settings without one are left out."""
-    source = Path(inspect.getfile(owner)).read_text(encoding="utf-8")
-    body = next(
-        node.body
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.ClassDef) and node.name == owner.__name__
-    )
+    """By the name of a setting, the text under it, in its class or in one above. Settings without one are left out."""
+    texts: dict[str, str] = {}
+    for each in reversed(owner.__mro__):
+        if issubclass(each, BaseModel) and each is not BaseModel:
+            with contextlib.suppress(OSError, TypeError):  # it has no source
+                texts |= _classes(inspect.getfile(each)).get(each.__name__, {})
+    return texts
+
+
+@functools.cache
+def _classes(file: str) -> dict[str, dict[str, str]]:
+    """The texts of each class of a file."""
+    nodes = ast.walk(ast.parse(Path(file).read_text(encoding="utf-8")))
+    return {node.name: _texts(node.body) for node in nodes if isinstance(node, ast.ClassDef)}
+
+
+def _texts(body: list[ast.stmt]) -> dict[str, str]:
     texts = {}
     for statement, following in itertools.pairwise(body):
         match statement, following:

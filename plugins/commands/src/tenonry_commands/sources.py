@@ -1,6 +1,6 @@
 """Settings of a command: flags, then `TENONRY_<FIELD>` variables, then a YAML file, then defaults. Front end.
 
-`Sources` is built once per command and splits the values among its models of settings.
+`Sources` is built once per command and splits the values among its models of settings and the chosen plugins.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from tenonry.config import explain
+from tenonry.config import read
 from tenonry.config.sources import environment_values, read_yaml
 from tenonry.errors import ConfigError
 
@@ -23,8 +24,9 @@ Model = TypeVar("Model", bound=BaseModel)
 class Sources:
     """The settings of one command, by name, before any model has checked them.
 
-    `flags` win over variables, those over `file`. `models` share the sources; a key that none of them knows goes to
-    the first one, which refuses it. `translate` renames the keys of the file.
+    `flags` win over variables, those over `file`. `models` share the sources; `parts`, the settings of chosen plugins,
+    go to the first one, as do keys that nobody knows. None: not known yet, and near names are not refused. `translate`
+    renames the keys of the file.
     """
 
     def __init__(
@@ -34,17 +36,20 @@ class Sources:
         file: str | os.PathLike[str] | None = None,
         use_environment: bool = True,
         translate: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+        parts: Mapping[str, FieldInfo] | None = MappingProxyType({}),
     ) -> None:
         """Read the file and the variables. Raises ConfigError."""
         self._first = models[0]
         self._fields: dict[str, FieldInfo] = {}
+        self._parts = dict(parts or {})
         for model in models:
             self._fields |= model.model_fields
         self._values: dict[str, Any] = {}
         if file:
             self._values |= translate(load_yaml(file))
         if use_environment:
-            self._values |= environment_values(self._fields)
+            fields = self._fields | self._parts
+            self._values |= environment_values(fields, is_complete=parts is not None)
         self._values |= flags
 
     def values(self, model: type[BaseModel]) -> dict[str, Any]:
@@ -56,14 +61,7 @@ class Sources:
 
     def make(self, model: type[Model], values: Mapping[str, Any] | None = None) -> Model:
         """The model, of what is given or of `values` instead. Raises ConfigError naming each bad setting."""
-        if values is None:
-            values = self.values(model)
-        try:
-            return model.model_validate(dict(values))
-        except ValidationError as error:
-            known = list(self._fields)
-            secrets = [name for name in known if not self._fields[name].repr]
-            raise ConfigError(explain(error, known, secrets)) from None
+        return read(model, dict(self.values(model) if values is None else values), self._fields)
 
 
 def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:

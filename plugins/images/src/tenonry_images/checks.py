@@ -11,6 +11,7 @@ from tenonry.interfaces.request_check import RequestLimits
 from tenonry.messages import EngineCoreRequest
 from tenonry.sampling_params import check_type
 from tenonry.step import check_arrays
+from tenonry_images.settings import ImageSettings
 
 DIGEST_BYTES = 32
 
@@ -38,6 +39,9 @@ def check_media(request: EngineCoreRequest, _limits: RequestLimits) -> None:
         "media", {f"{i}.{name}": array for i, each in inputs for name, array in each.items()}
     )
     _check_spans(media.spans.tolist(), len(request.prompt_token_ids))
+
+
+check_media.Settings = ImageSettings  # type: ignore[attr-defined]
 
 
 def _check_shape(field: str, array: Any, dtype: type[Any], width: int) -> None:

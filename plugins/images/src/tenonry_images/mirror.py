@@ -24,6 +24,7 @@ from tenonry.messages import EngineCoreRequest, FinishedOutput
 from tenonry.step import Media
 from tenonry.transport.serial import Frame
 from tenonry_images.checks import DIGEST_BYTES
+from tenonry_images.settings import ImageSettings
 
 NOT_CACHED = "media_not_cached"  # the ErrorCode of a request that named a lost image
 MIB = 1 << 20
@@ -79,9 +80,11 @@ class ImageMirror(RequestCodec):
     `kept`, in an engine: by front end, the generation and the inputs of images by digest.
     """
 
+    Settings = ImageSettings
+
     def __init__(self, context: PluginContext) -> None:
         super().__init__(context)
-        self._max_bytes = context.config.mm_cache_mib * MIB
+        self._max_bytes = context.config.section(ImageSettings).mm_cache_mib * MIB
         self._sent: dict[int, SentImages] = {}
         self.kept: dict[int, tuple[int, dict[bytes, Inputs]]] = {}
 

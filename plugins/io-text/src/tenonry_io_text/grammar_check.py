@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tenonry.errors import RequestError
 from tenonry_helper_pool.stats import HelperStats
 from tenonry_io_text.codec import Codec, FastCodec
+from tenonry_io_text.options import TextSettings
 
 if TYPE_CHECKING:
     from tenonry.config import EngineConfig
@@ -30,7 +31,7 @@ class GrammarCheck:
     def __init__(
         self, config: EngineConfig, model: ModelInfo, seconds: float, report: Report | None
     ) -> None:
-        self._backend = config.grammar_backend
+        self._backend = config.section(TextSettings).grammar_backend
         self._model = model
         self._seconds = seconds
         self._report = report

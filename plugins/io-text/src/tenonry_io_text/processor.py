@@ -24,7 +24,7 @@ from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry.step import I32
 from tenonry_io_text.beginning import beginning
 from tenonry_io_text.grammar_check import GrammarCheck
-from tenonry_io_text.options import TextOptions
+from tenonry_io_text.options import TextOptions, TextSettings
 from tenonry_io_text.pairs import joined
 from tenonry_io_text.prompt import ParsedPrompt, checked_ids, parse_prompt
 
@@ -46,6 +46,7 @@ class TextIOProcessor(IOProcessor):
     """Text and chats to token ids with the model's tokenizer, and back. Safe to use from several threads."""
 
     Options = TextOptions
+    Settings = TextSettings
 
     def __init__(self, context: IOProcessorContext) -> None:
         super().__init__(context)
@@ -65,9 +66,8 @@ class TextIOProcessor(IOProcessor):
         self._images: PromptImages | None = None
         if not config.skip_tokenizer_init:
             self._open_tokenizer(options.text_seconds)
-        self._chat: ChatRenderer | None = (
-            self._operator_chat(config.chat_template) if config.chat_template else None
-        )
+        template = config.section(TextSettings).chat_template
+        self._chat: ChatRenderer | None = self._operator_chat(template) if template else None
         if config.max_images:
             self._open_images(options)
 

@@ -14,7 +14,6 @@ from tenonry.launch.spawn import ProcessStarter
 from tenonry.launch.supervise import STOP_TIMEOUT_S
 from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry_launcher_fork.forks import IS_SUPPORTED, ForkServer, start_fork_server
-from tenonry_launcher_fork.preload import EngineImports
 
 logger = logging.getLogger("tenonry.launch")
 ENGINE_ROLE = "tenonry_launcher_fork.forked_engine:run_engine"
@@ -52,6 +51,8 @@ class ForkLauncher(ProcessLauncher):
         if self._forks is not None and self._forks.has_given_up:
             return fresh
         if self._forks is None or not self._forks.is_alive:
+            from tenonry_launcher_fork.preload import EngineImports
+
             executor, worker = plan.get("executor"), plan.get("worker")
             imports = EngineImports(executor=executor, worker=worker, model_text=engine.model_text)
             self._forks = start_fork_server(

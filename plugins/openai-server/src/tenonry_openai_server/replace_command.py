@@ -10,14 +10,12 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from tenonry.config import PLUGIN_FIELDS, EngineConfig, fact
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.interfaces.command import Command
-from tenonry_commands.arguments import add_setting_arguments, parse_options
+from tenonry_commands.arguments import PARTS, add_setting_arguments, parse_options
 
 TIMEOUT_S = 3600.0
 KEY = "TENONRY_API_KEY"
-REPLACEABLE = [n for n, field in EngineConfig.model_fields.items() if fact(field, "replaceable")]
 
 
 class ReplaceCommand(Command):
@@ -30,7 +28,7 @@ class ReplaceCommand(Command):
             "--url", default="http://127.0.0.1:8000", help="The server. [default: %(default)s]"
         )
         parser.add_argument("--api-key", help=f"Key of the server. [env: {KEY}]")
-        add_setting_arguments(parser, REPLACEABLE)
+        add_setting_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         changes = changes_from(args)
@@ -42,8 +40,8 @@ class ReplaceCommand(Command):
 def changes_from(args: argparse.Namespace) -> dict[str, Any]:
     """The settings that flags name. Raises ConfigError for options of a plugin that none names."""
     given = vars(args)
-    changes = {name: given[name] for name in REPLACEABLE if given.get(name) is not None}
-    for name in PLUGIN_FIELDS:
+    changes = {name: given[name] for name in given[PARTS] if given.get(name) is not None}
+    for name in given[PARTS]:
         flag = f"--{name.replace('_', '-')}"
         if options := parse_options(given.get(f"{name}_option") or (), f"{flag}-option"):
             if name not in changes:

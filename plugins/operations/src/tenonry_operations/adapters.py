@@ -6,25 +6,37 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from tenonry.config import setting
 from tenonry.interfaces.call_set import CallSet, Engine, EngineCalls, FrontEnd, FrontEndHalf
+from tenonry.interfaces.plugin import PluginSettings
 from tenonry.step import Adapter
 from tenonry_operations.engine import call_optional
 from tenonry_operations.lora_request import LoRARequest, must_load, start_paths
 
 
+class AdapterSettings(PluginSettings):
+    """Settings of the call set `adapters`."""
+
+    lora_modules: tuple[str, ...] = setting((), capability="lora", nargs="+")
+    """Adapters to load at startup, each as name=path or a JSON object with name and path."""
+
+
 class AdapterCalls(CallSet):
     """Calls that load and unload LoRA adapters."""
 
+    Settings = AdapterSettings
     name = "adapters"
 
     def engine_half(self, engine: Engine) -> EngineAdapters:
         return EngineAdapters(engine)
 
     def front_end_half(self, front_end: FrontEnd) -> Adapters:
-        return Adapters(front_end.calls, self.context.config.lora_modules)
+        return Adapters(front_end.calls, self.context.config.section(AdapterSettings).lora_modules)
 
     def blocking_half(self, llm: Any, engine: Engine) -> BlockingAdapters:
-        return BlockingAdapters(EngineAdapters(engine), self.context.config.lora_modules)
+        return BlockingAdapters(
+            EngineAdapters(engine), self.context.config.section(AdapterSettings).lora_modules
+        )
 
 
 class EngineAdapters:

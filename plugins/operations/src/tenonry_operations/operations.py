@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tenonry.interfaces.call_set import CallSet, Engine, EngineCalls, FrontEnd, FrontEndHalf
+from tenonry.interfaces.plugin import PluginSettings
 from tenonry_operations.engine import EngineOperations
 
 STEPPING_POLL_S = 0.01
@@ -15,14 +16,22 @@ ASLEEP = "engines sleep"
 UPDATED = "engines have new weights"
 
 
+class OperationSettings(PluginSettings):
+    """Settings of the call set `operations`."""
+
+    refuse_while_asleep: bool = False
+    """Reject requests while the engine sleeps instead of queueing them."""
+
+
 class OperationCalls(CallSet):
     """Calls of operators: sleep, new weights, profiles, saving."""
 
+    Settings = OperationSettings
     name = "operations"
 
     def engine_half(self, engine: Engine) -> EngineOperations:
-        config = self.context.config
-        return EngineOperations(engine, refuses_asleep=config.refuse_while_asleep)
+        settings = self.context.config.section(OperationSettings)
+        return EngineOperations(engine, refuses_asleep=settings.refuse_while_asleep)
 
     def front_end_half(self, front_end: FrontEnd) -> Operations:
         return Operations(front_end.calls, front_end.record, front_end.divergence)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from tenonry.config import EngineConfig, explain, fact
 from tenonry.errors import ConfigError
@@ -17,9 +18,14 @@ HINTS = {
 ELSEWHERE = "start another server with it, and move clients there"
 
 
-def changed(config: EngineConfig, changes: Mapping[str, Any]) -> EngineConfig:
-    """The configuration with these changes. Raises ConfigError for one that open requests would not survive."""
-    fields = EngineConfig.model_fields
+def changed(
+    config: EngineConfig, changes: Mapping[str, Any], parts: Mapping[str, FieldInfo]
+) -> EngineConfig:
+    """The configuration with these changes; `parts`: settings of the plugins in use.
+
+    Raises ConfigError for a change that open requests would not survive.
+    """
+    fields = {**EngineConfig.model_fields, **parts}
     can_change = [name for name, field in fields.items() if fact(field, "replaceable")]
     for name in changes:
         if name in fields and name not in can_change:
@@ -30,4 +36,4 @@ def changed(config: EngineConfig, changes: Mapping[str, Any]) -> EngineConfig:
     try:
         return config.replaced(**changes)
     except ValidationError as error:
-        raise ConfigError(explain(error, list(fields))) from None
+        raise ConfigError(explain(error, fields)) from None

@@ -14,7 +14,7 @@ from tenonry.client.engines import OwnedEngines
 from tenonry.client.start import describe
 from tenonry.errors import LaunchError
 from tenonry.interfaces.recovery import RecoveryContext
-from tenonry.plugin.manager import PluginManager
+from tenonry.plugin.manager import PluginManager, part_settings
 from tenonry.plugin.plan import load_class
 from tenonry.stats import RecoveryStats, StatRecord
 from tenonry_recovery.budget import RestartBudget
@@ -22,6 +22,7 @@ from tenonry_recovery.changes import changed
 from tenonry_recovery.fallbacks import MAX_FAULTS, check_fallbacks, counted, fall_back, fallbacks_of
 from tenonry_recovery.replacement import Replacement, check_layout, check_present
 from tenonry_recovery.restarts import Restarts
+from tenonry_recovery.settings import RecoverySettings
 from tenonry_recovery.standbys import Standbys, check_supported
 
 logger = logging.getLogger("tenonry.recovery")
@@ -41,7 +42,9 @@ class OwnedRecovery:
         self._fallbacks = fallbacks_of(self.engines.config, self.engines.manager)
         options: Any = context.options
         make_budget = partial(RestartBudget, options.max_restarts, options.window_s)
-        self.standbys = Standbys(self, config.standby_engines, make_budget)
+        self.standbys = Standbys(
+            self, config.section(RecoverySettings).standby_engines, make_budget
+        )
         self.restarts = Restarts(
             self, context.lock, make_budget(), num_together, lambda: self.standbys.num_at_once
         )
@@ -78,14 +81,14 @@ class OwnedRecovery:
         for kind in list(self._fallbacks):
             if self.client.faults[engines.plan.get(kind).name] >= MAX_FAULTS:
                 self._fall_back(kind, indexes[0])
-                await self.standbys.renew(engines.config.standby_engines)
+                await self.standbys.renew(engines.config.section(RecoverySettings).standby_engines)
         await engines.grow(indexes, self.standbys.take_place)
         self.standbys.fill()
 
     def _fall_back(self, kind: str, index: int) -> None:
         """Start engines with another plugin of this kind from now on, or without one."""
         engines = self.engines
-        config = fall_back(engines.config, kind, self._fallbacks.pop(kind))
+        config = fall_back(engines.config, engines.manager, kind, self._fallbacks.pop(kind))
         engines.use(config, engines.manager.plan(config), engines.manager)
         engines.fleet.change(config, engines.plan)
         self.note(index, counted(kind))
@@ -107,7 +110,8 @@ class OwnedRecovery:
         engines = self.engines
         check_layout(engines.config, engines.model, engines.fleet)
         check_present(self.client.awaited, await self.divergence())
-        config = changed(engines.config, changes)
+        parts = part_settings(engines.plan.entries, engines.config)
+        config = changed(engines.config, changes, parts)
         if size is not None:
             config = config.replaced(data_parallel_size=size)
         manager = PluginManager(config.plugins)
@@ -116,7 +120,11 @@ class OwnedRecovery:
         others = fallbacks_of(config, manager)
         plugins = [describe(each.records()) for each in (engines.plan, plan)]
         logger.info("engines are replaced: %s becomes %s", *plugins)
-        logger.info("settings %s become %s", engines.config.describe(), config.describe())
+        logger.info(
+            "settings %s become %s",
+            engines.config.describe(engines.plan.secrets),
+            config.describe(plan.secrets),
+        )
         fleet = engines.fleets.make(config, plan, engines.fleet)
         fleet.size = size or fleet.size
         engines.fleets.successor = fleet
@@ -132,7 +140,7 @@ class OwnedRecovery:
         self.client.faults.clear()
         await asyncio.to_thread(before.shutdown)
         self.client.ports.unbind_unused()
-        await self.standbys.renew(config.standby_engines)
+        await self.standbys.renew(config.section(RecoverySettings).standby_engines)
         # One that has just died is restarted, or ends everything.
         with contextlib.suppress(LaunchError):
             engines.learn()

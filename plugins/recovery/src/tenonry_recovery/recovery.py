@@ -14,7 +14,8 @@ from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.recovery import EngineRecovery, RecoveryContext
 from tenonry.messages import EngineCoreRequest
 from tenonry.plugin.plan import load_class
-from tenonry_recovery.fallbacks import fallbacks_of
+from tenonry_recovery.fallbacks import fallbacks_of, with_choice
+from tenonry_recovery.settings import RecoverySettings
 
 
 class RecoveryOptions(PluginOptions):
@@ -30,17 +31,21 @@ class ResumeStreams(EngineRecovery):
     """
 
     Options = RecoveryOptions
+    Settings = RecoverySettings
 
     @classmethod
     def restarts(cls, config: EngineConfig) -> bool:
-        return config.engine_death != "stop"
+        return config.section(RecoverySettings).engine_death != "stop"
 
     @classmethod
     def alternatives(cls, config: EngineConfig, manager: Any) -> list[EngineConfig]:
         """With one of the fallbacks, or with several."""
         found = fallbacks_of(config, manager).items()
         several = (itertools.combinations(found, count) for count in range(1, len(found) + 1))
-        return [config.replaced(**dict(some)) for some in itertools.chain.from_iterable(several)]
+        return [
+            with_choice(config, manager, dict(some))
+            for some in itertools.chain.from_iterable(several)
+        ]
 
     def __init__(self, context: RecoveryContext) -> None:
         from tenonry.client.engines import OwnedEngines

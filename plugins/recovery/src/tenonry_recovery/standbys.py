@@ -18,6 +18,7 @@ from tenonry.launch.fleet import EngineFleet
 from tenonry.stats import RecoveryStats
 from tenonry_recovery.budget import RestartBudget
 from tenonry_recovery.replacement import Owner
+from tenonry_recovery.settings import RecoverySettings
 
 logger = logging.getLogger("tenonry.recovery")
 # Streams that have just moved compute their prompts again, and a start takes as much of a CPU as they do.
@@ -214,9 +215,11 @@ def check_supported(config: EngineConfig, model: ModelInfo, launcher: type[Launc
     """Raises ConfigError where no engine can stand by."""
     why = ""
     local = config.data_parallel_size_local
-    if not config.standby_engines:
+    settings = config.section(RecoverySettings)
+    wanted = settings.standby_engines
+    if not wanted:
         return
-    if config.engine_death == "stop":
+    if settings.engine_death == "stop":
         why = "engine_death=stop, since no engine is started again then"
     elif not launcher.supports_replacement:
         why = f"launcher={config.launcher.name}; only engines that are processes of this node have some"
@@ -227,6 +230,4 @@ def check_supported(config: EngineConfig, model: ModelInfo, launcher: type[Launc
     elif config.kv_connector is not None:
         why = f"kv_connector={config.kv_connector.name}"
     if why:
-        raise ConfigError(
-            f"standby_engines={config.standby_engines} is not possible with {why}; leave it at 0"
-        )
+        raise ConfigError(f"standby_engines={wanted} is not possible with {why}; leave it at 0")

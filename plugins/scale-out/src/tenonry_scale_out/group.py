@@ -94,11 +94,16 @@ class LeadingEngines(Engines):
     """All engines of the group, for the server of rank 0: its requests go to engine 0, its calls to all."""
 
     def __init__(self, config: EngineConfig, context: str = "library") -> None:
-        self._config = config.replaced(
-            data_parallel_rank=None,
-            data_parallel_size_local=1,
-            engine_death="stop",
-            expert_rendezvous=config.expert_rendezvous + BY_RANK,
+        # A death ends all servers, whatever reaction was chosen.
+        given = config.model_dump(exclude_unset=True, exclude={"engine_death"})
+        self._config = EngineConfig.model_validate(
+            given
+            | {
+                "data_parallel_rank": None,
+                "data_parallel_size_local": 1,
+                "engine_recovery": "end",
+                "expert_rendezvous": config.expert_rendezvous + BY_RANK,
+            }
         )
         self._owned = OwnedEngines(self._config, context=context)
         self.plan = self._owned.plan

@@ -18,6 +18,7 @@ import msgspec
 from tenonry_grammars.base import GrammarContext, GrammarError
 from tenonry_grammars.points import GRAMMARS, find_backend, missing_backend
 from tenonry_helper_pool.background import Background
+from tenonry_torch_base.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from tenonry.info import ModelInfo
@@ -96,11 +97,11 @@ def open_grammars(
     One that the settings name is built now: llguidance holds the interpreter's lock for a second while it reads a
     tokenizer of 150 000 tokens, in which no request would get a token. Raises PluginError if it cannot be used.
     """
-    found = find_backend(context.config.grammar_backend)
+    found = find_backend(context.config.section(WorkerSettings).grammar_backend)
     if found is not None:
         resolved[GRAMMARS.kind] = found[1]
     store = GrammarStore(found[0] if found else None, context.model, vocab_size)
-    if context.config.grammar_backend is not None:
+    if context.config.section(WorkerSettings).grammar_backend is not None:
         with contextlib.suppress(GrammarError):  # requests that need it get the reason
             store.build()
     return store

@@ -15,6 +15,8 @@ import pytest
 import torch
 from sampler_driver import SamplerDriver
 
+from tenonry.config import EngineConfig
+from tenonry.errors import PluginNotFound
 from tenonry.info import ModelInfo
 from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry.step import RowFailure, SchedulerOutput
@@ -420,14 +422,11 @@ def test_running_rows_continue_when_another_spends_their_grammar(model, caplog):
 
 
 def test_the_choice_of_a_missing_backend_is_refused_at_the_start(model):
-    class Context:
-        class config:
-            grammar_backend = "llguidence"
-
-    from tenonry.errors import PluginNotFound
-
+    context = SimpleNamespace(
+        config=EngineConfig(model="m", grammar_backend="llguidence"), model=model
+    )
     with pytest.raises(PluginNotFound, match="did you mean 'llguidance'"):
-        open_grammars(Context, VOCAB, {})
+        open_grammars(context, VOCAB, {})
 
 
 @pytest.mark.parametrize(("name", "num_built"), [("llguidance", 1), (None, 0)])
@@ -442,7 +441,7 @@ def test_a_backend_that_the_settings_name_is_built_at_the_start(
         "__init__",
         lambda self, context: built.append(context.vocab_size) or original(self, context),
     )
-    context = SimpleNamespace(config=SimpleNamespace(grammar_backend=name), model=model)
+    context = SimpleNamespace(config=EngineConfig(model="m", grammar_backend=name), model=model)
     store = open_grammars(context, VOCAB, {})
     assert built == [VOCAB] * num_built
     store.compiled(StructuredOutput(regex="a")).result()
@@ -452,7 +451,9 @@ def test_a_backend_that_the_settings_name_is_built_at_the_start(
 
 def test_a_tokenizer_that_the_backend_cannot_read_is_told_with_a_request(model):
     (Path(model.path) / "tokenizer.json").write_text('{"model": 1}')
-    context = SimpleNamespace(config=SimpleNamespace(grammar_backend="llguidance"), model=model)
+    context = SimpleNamespace(
+        config=EngineConfig(model="m", grammar_backend="llguidance"), model=model
+    )
     store = open_grammars(context, VOCAB, {})
     with pytest.raises(GrammarError, match="cannot read the tokenizer"):
         store.compiled(StructuredOutput(regex="a")).result()

@@ -19,9 +19,9 @@ from tenonry.errors import ConfigError, ModelError, PluginError, PluginNotFound
 from tenonry.info import ModelInfo, PluginRecord, WorkerFacts
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
-from tenonry.plugin.checks import check_settings, load_options
+from tenonry.plugin.checks import load_options
 from tenonry.plugin.kinds import KINDS
-from tenonry.plugin.manager import build_plugin, resolve_point
+from tenonry.plugin.manager import build_plugin, check_capabilities, part_settings, resolve_point
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
 from tenonry_worker_auto.choice import chosen_by_model
 from tenonry_worker_auto.options import AutoOptions
@@ -72,6 +72,8 @@ class AutoWorker(Worker):
         super().__init__(context)
         given = context.options
         self._options = given if isinstance(given, AutoOptions) else AutoOptions()
+        candidates = self.uses(context.config, self._options)
+        self._settings = part_settings(candidates, context.config)
         self._built: dict[str, Worker] = {}
         self._chosen: Worker | None = None
         self._origin = ""
@@ -93,6 +95,12 @@ class AutoWorker(Worker):
             for one, record in installed:
                 if one in accepting:
                     load_options(msgspec.structs.replace(record, options={key: value}), one)
+
+    @classmethod
+    def uses(cls, config: EngineConfig, options: BaseModel) -> Sequence[PluginRecord]:
+        """The installed candidates."""
+        chosen = options if isinstance(options, AutoOptions) else AutoOptions()
+        return [record for _, record in _installed(chosen.candidates)]
 
     @classmethod
     def preload(cls, model: ModelInfo, options: BaseModel) -> None:
@@ -127,7 +135,7 @@ class AutoWorker(Worker):
         for name, record in self._candidates(refused):
             worker = self._build(name, record)
             try:
-                check_settings(self.context.config, record, worker.capabilities)
+                check_capabilities(record, self._settings, self.context.config)
                 worker.load()
             except ModelError as error:
                 if getattr(

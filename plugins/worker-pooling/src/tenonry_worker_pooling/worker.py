@@ -11,6 +11,7 @@ from tenonry.errors import ConfigError
 from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import KVCacheGroup, MemoryReport
 from tenonry_torch_base.imports import importing
+from tenonry_torch_base.settings import WorkerSettings
 from tenonry_torch_base.waiting import wait_briefly
 from tenonry_worker_pooling.options import PoolingOptions
 
@@ -32,6 +33,7 @@ class PoolingWorker(Worker):
     """Vectors and scores of whole prompts, by models of transformers. It stores no K/V: its one group is opaque."""
 
     Options = PoolingOptions
+    Settings = WorkerSettings
     capabilities: ClassVar[frozenset[str]] = frozenset({"pooling", "tasks"})
     rpc_methods: ClassVar[frozenset[str]] = frozenset({"tasks"})
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tenonry.errors import ConfigError
+from tenonry_torch_base.settings import TorchSettings, torch_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -51,10 +52,11 @@ class Conflicts:
 
 
 def _of_field(name: str, is_set: Callable[[Any], bool] = bool) -> Callable[[Setup], str | None]:
-    """A field of the configuration, as `name=value`."""
+    """A setting of the kernel or of the worker, as `name=value`."""
 
     def found(setup: Setup) -> str | None:
-        value = getattr(setup.config, name)
+        is_own = name in TorchSettings.model_fields
+        value = getattr(torch_settings(setup.config) if is_own else setup.config, name)
         if not is_set(value):
             return None
         return name if value is True else f"{name}={getattr(value, 'name', value)}"

@@ -9,6 +9,7 @@ import torch
 
 from tenonry.errors import ConfigError
 from tenonry_torch_base.points import DEFAULT_KERNELS, STEP_KERNELS
+from tenonry_torch_base.settings import torch_settings
 from tenonry_worker_torch.conflicts import Conflicts, first_conflict
 from tenonry_worker_torch.passes.invariance import Invariance
 
@@ -31,8 +32,9 @@ def serves_invariant(setup: Setup, family: str) -> bool:
     """Return True if the model is to be served so, as far as known before it is loaded: if configured, or, for a known
     family, if nothing prevents it. `refuse_conflicts` has rejected what prevents a configured one.
     """
-    if setup.config.batch_invariant is not None:
-        return setup.config.batch_invariant
+    configured = torch_settings(setup.config).batch_invariant
+    if configured is not None:
+        return configured
     if family not in FAMILIES or setup.dtype != DTYPE:
         return False
     conflict = first_conflict(CONFLICTS, setup)

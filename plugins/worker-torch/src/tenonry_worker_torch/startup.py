@@ -25,6 +25,7 @@ from tenonry_torch_base.points import (
     resolve_class,
 )
 from tenonry_torch_base.sampler.grammar import GrammarMasks
+from tenonry_torch_base.settings import torch_settings
 from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.adapters.targets import LoraTargets
 from tenonry_worker_torch.attention.invariant import InvariantBackend
@@ -77,7 +78,7 @@ def backend_class(
     """The configured attention backend, or the device's default. Raises PluginError with the installed names."""
     if is_invariant:
         return InvariantBackend
-    name = config.attention_backend or DEFAULT_BACKEND[device.type]
+    name = torch_settings(config).attention_backend or DEFAULT_BACKEND[device.type]
     found: type[AttentionBackend] = resolve_class(ATTENTION_BACKENDS, name, resolved)
     return found
 
@@ -100,7 +101,7 @@ def looked(
         context.model.path,
         load_format=config.load_format,
         towers=config.max_images > 0,
-        quantization=config.quantization,
+        quantization=torch_settings(config).quantization,
         is_bare=not needs_weights and not holds_weights(context.model.path),
     )
     setup = _with_model(setup, found)
@@ -110,7 +111,7 @@ def looked(
         check_experts(found.whole, config)
     is_invariant = serves_invariant(setup, found.whole.config.model_type)
     known = known_facts(found, config, device)
-    if config.max_loras or config.lora_modules:
+    if config.max_loras or torch_settings(config).lora_modules:
         check_adapters(found, config, getattr(context.options, "max_cpu_loras", None))
     return replace(found, is_invariant=is_invariant), known
 
@@ -178,9 +179,9 @@ class Loader:
         buffers = options.buffers or DEFAULT_BUFFERS[self.device.type]
         self._buffers = resolve_class(BUFFERS, buffers, self.resolved)
         self._kernels = None
-        if options.fuse and not config.enforce_eager:
+        if options.fuse and not torch_settings(config).enforce_eager:
             self._kernels = find_kernels(options.step_kernels, self.device, self.resolved)
-        if config.batch_invariant:
+        if torch_settings(config).batch_invariant:
             require_kernels(self._kernels)
         has_kernels = self._kernels is not None and self._kernels.kernels.invariant() is not None
         self._serve_invariant(is_invariant and has_kernels)
@@ -222,7 +223,7 @@ class Loader:
         try:
             return self._built(found, module)
         except NotInvariantError as error:
-            if config.batch_invariant:
+            if torch_settings(config).batch_invariant:
                 raise
             logger.info("Served without the promise of batch invariance: %s", error)
         del module  # before the weights are read once more
@@ -267,7 +268,7 @@ class Loader:
                 adapters = Adapters(
                     targets,
                     config.max_loras,
-                    config.max_lora_rank,
+                    torch_settings(config).max_lora_rank,
                     self._options.max_cpu_loras,
                     config.served_model_name or (config.model,),
                 )
@@ -278,8 +279,8 @@ class Loader:
                 self._backend,
                 self._buffers(self.device, steps),
                 max_model_len=self._context.max_model_len,
-                fuse=self._options.fuse and not config.enforce_eager,
-                skip_check=config.skip_model_check,
+                fuse=self._options.fuse and not torch_settings(config).enforce_eager,
+                skip_check=torch_settings(config).skip_model_check,
                 window_groups=window_groups(config, self._options),
                 parallel=self.parallel,
                 phases=phases,
@@ -288,11 +289,11 @@ class Loader:
                 kernels=self._kernels,
                 quantisation=computes(found.quantised, self.device, module.dtype),
                 invariant=self._is_invariant,
-                kv_cache_dtype=config.kv_cache_dtype,
+                kv_cache_dtype=torch_settings(config).kv_cache_dtype,
                 passes=self._passes,
             )
         if adapters is not None and self.adapters is None:
-            adapters.add_all(config.lora_modules)
+            adapters.add_all(torch_settings(config).lora_modules)
             self.adapters = adapters
         elif adapters is not None:
             adapters.check()
@@ -332,10 +333,10 @@ def make_runner(
         processors=processors,
         features=[resolve(RUNNER_FEATURES, name, resolved) for name in options.runner_features],
     )
-    if context.config.drafter is not None:
+    if torch_settings(context.config).drafter is not None:
         drafter = open_drafter(
             context,
-            context.config.drafter,
+            torch_settings(context.config).drafter,
             model,
             lambda: runner.forward_pass.affinity,
             kv_cache.max_model_len,

@@ -15,6 +15,7 @@ from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import MemoryReport
 from tenonry_torch_base.imports import importing
 from tenonry_torch_base.phases import Phases
+from tenonry_torch_base.settings import TorchSettings
 from tenonry_torch_base.waiting import wait_briefly
 from tenonry_worker_torch.options import TorchOptions
 
@@ -46,6 +47,7 @@ class TorchWorker(Worker):
     """
 
     Options = TorchOptions
+    Settings = TorchSettings
     capabilities: ClassVar[frozenset[str]] = frozenset(
         {
             "attention_backend",

@@ -14,6 +14,7 @@ from tenonry_torch_base.imports import importing
 from tenonry_torch_base.one_rank import one_rank_facts
 from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSORS, resolve_class
 from tenonry_torch_base.sampler.grammar import GrammarMasks
+from tenonry_torch_base.settings import WorkerSettings
 from tenonry_torch_base.weights import progress_only_on_a_terminal
 from tenonry_worker_transformers.loaded_model import LoadedModel
 from tenonry_worker_transformers.loading import Outline, load_model, outline
@@ -74,7 +75,7 @@ def load(
             module,
             buffers(device, 2 if device.type == "cuda" else 1),
             max_model_len=context.max_model_len,
-            skip_check=config.skip_model_check,
+            skip_check=config.section(WorkerSettings).skip_model_check,
             batching=options.batching,
         )
     logger.info("Loaded %s, in seconds: %s", found.architecture, phases.text)

@@ -16,6 +16,7 @@ from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import KVCacheGroup, MemoryReport
 from tenonry_torch_base.imports import importing
 from tenonry_torch_base.phases import Phases
+from tenonry_torch_base.settings import WorkerSettings
 from tenonry_torch_base.waiting import wait_briefly
 from tenonry_worker_transformers.options import TransformersOptions
 
@@ -38,6 +39,7 @@ class TransformersWorker(Worker):
     """
 
     Options = TransformersOptions
+    Settings = WorkerSettings
     capabilities: ClassVar[frozenset[str]] = frozenset({"grammar"})
     rpc_methods: ClassVar[frozenset[str]] = frozenset({"load_phases", "model_facts"})
 

@@ -7,12 +7,14 @@ victims are the policy's, a plugin of its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
 from pydantic import BaseModel, Field
 
-from tenonry.config import EngineConfig
+from tenonry.config import EngineConfig, PluginChoice, setting
+from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.plugin.manager import resolve_point
@@ -25,6 +27,7 @@ from tenonry_scheduler_batching.policy import (
     check_policy,
 )
 from tenonry_scheduling import BaseScheduler, StepBuilder
+from tenonry_scheduling.settings import SchedulingSettings
 
 LONG_STEPS = 4  # a prompt that needs so many whole steps more, and so many times the tokens of another, shares with it
 MAX_SHARING = 8  # waiting prompts that count
@@ -66,22 +69,40 @@ class BatchingOptions(PluginOptions):
     )
 
 
+class BatchingSettings(SchedulingSettings):
+    """Settings of the scheduler `batching`."""
+
+    scheduling_policy: PluginChoice = setting(
+        PluginChoice(name="fcfs"), group="plugins", replaceable=True
+    )
+    """Queue order, admission and preemption of the batching scheduler."""
+
+
 class BatchingScheduler(BaseScheduler):
     """Continuous batching with chunked prefill, preemption by recomputation and prefix caching."""
 
     Options = BatchingOptions
+    Settings = BatchingSettings
+
+    @classmethod
+    def uses(cls, config: EngineConfig, options: BaseModel) -> Sequence[PluginRecord]:
+        """The policy."""
+        policy = config.section(BatchingSettings).scheduling_policy
+        return [resolve_point(SCHEDULING_POLICIES, policy)[1]]
 
     @classmethod
     def check(cls, config: EngineConfig, options: BaseModel) -> None:
         """The policy exists, and its options are right."""
-        check_policy(*resolve_point(SCHEDULING_POLICIES, config.scheduling_policy))
+        policy = config.section(BatchingSettings).scheduling_policy
+        check_policy(*resolve_point(SCHEDULING_POLICIES, policy))
 
     def __init__(self, context: SchedulerContext) -> None:
         options = (
             context.options if isinstance(context.options, BatchingOptions) else BatchingOptions()
         )
         resolve = context.resolve or resolve_point
-        self.policy = bind_policy(*resolve(SCHEDULING_POLICIES, context.config.scheduling_policy))
+        policy = context.config.section(BatchingSettings).scheduling_policy
+        self.policy = bind_policy(*resolve(SCHEDULING_POLICIES, policy))
         self.starvation_free = self.policy.starvation_free  # type: ignore[misc]  # as free as its policy
         blocks = KVCacheManager(
             context,

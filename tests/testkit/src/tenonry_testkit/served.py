@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tenonry.config import EngineConfig
-from tenonry.config.sources import make_config
+from tenonry.config import EngineConfig, read
 from tenonry.sampling_params import OutputKind, SamplingParams
 from tenonry_testkit.fakes.tokens import TokenModel
 
@@ -23,7 +22,8 @@ LENGTH = 512  # max_model_len
 
 def served_config(**values: Any) -> EngineConfig:
     """All parts are fakes; any field may be replaced."""
-    return make_config(
+    return read(
+        EngineConfig,
         {
             "model": "fake", "executor": f"{FAKES}:InstantExecutor", "scheduler": f"{FAKES}:ReferenceScheduler",
             "worker": {"name": f"{FAKES}:FakeWorker", "options": {"delay_s": 0.002}},
@@ -31,7 +31,7 @@ def served_config(**values: Any) -> EngineConfig:
             "plugins": {"allow": ["fake-model"]},
             "max_model_len": LENGTH, "max_num_seqs": 64, "max_num_batched_tokens": 1024, **values,
         },
-        use_environment=False,
+        EngineConfig.model_fields,
     )  # fmt: skip
 
 

@@ -24,6 +24,8 @@ NUM_SAMPLES = (
     64  # of larger ones: so many places, spread evenly, the first and the last bytes among them
 )
 SAMPLE_BYTES = 4096
+# Settings of workers on which the numbers in blocks depend; those that were not given are the default.
+NUMERIC = ("attention_backend", "enforce_eager", "quantization", "kv_cache_dtype")
 
 
 def model_identity(context: KVConnectorContext) -> bytes:
@@ -39,10 +41,7 @@ def model_identity(context: KVConnectorContext) -> bytes:
         "model": (model.name, model.commit, model.architecture, model.dtype),
         "ranks": (config.tensor_parallel_size, config.pipeline_parallel_size),
         "worker": config.worker.model_dump(),
-        "attention": config.attention_backend,
-        "eager": config.enforce_eager,
-        "quantization": config.quantization,
-        "kv_cache_dtype": config.kv_cache_dtype,
+        "settings": {name: str(getattr(config, name, None)) for name in NUMERIC},
         "max_model_len": config.max_model_len,
         "weights": (config.load_format, config.seed if config.load_format == "dummy" else 0),
         "cache": None,

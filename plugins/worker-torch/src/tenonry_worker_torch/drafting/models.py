@@ -15,6 +15,7 @@ from tenonry_hf_hub import read_json
 from tenonry_hf_hub.facts import max_model_len as longest_of
 from tenonry_hf_hub.locate import locate
 from tenonry_torch_base.points import resolve_class
+from tenonry_torch_base.settings import torch_settings
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.drafting.controller import MAX_ROWS
 from tenonry_worker_torch.drafting.draft_model import TorchDraftModel
@@ -110,11 +111,14 @@ class TorchDraftModels:
         )
         return build(
             module,
-            resolve_class(ATTENTION_BACKENDS, config.attention_backend or DEVICE.type, {}),
+            resolve_class(
+                ATTENTION_BACKENDS, torch_settings(config).attention_backend or DEVICE.type, {}
+            ),
             type(self._served.buffers)(DEVICE, 1),
             max_model_len=longest,
-            fuse=getattr(self._context.options, "fuse", True) and not config.enforce_eager,
-            skip_check=config.skip_model_check,
+            fuse=getattr(self._context.options, "fuse", True)
+            and not torch_settings(config).enforce_eager,
+            skip_check=torch_settings(config).skip_model_check,
             kernels=self._served.kernels,
             quantisation=computes(found.quantised, DEVICE, module.dtype),
         )

@@ -15,6 +15,7 @@ from tenonry.errors import ConfigError, ModelError
 from tenonry.info import WorkerFacts
 from tenonry_torch_base.device import choose_dtype
 from tenonry_torch_base.meta_run import MetaRun
+from tenonry_torch_base.settings import torch_settings
 from tenonry_torch_base.text_part import text_stack
 from tenonry_worker_torch.attention.base import refusal_of
 from tenonry_worker_torch.attention.groups import layer_groups
@@ -67,7 +68,7 @@ def examine(
         device,
         backend,
         max_model_len or MAX_POSITIONS,
-        kv_cache_dtype=config.kv_cache_dtype,
+        kv_cache_dtype=torch_settings(config).kv_cache_dtype,
         window_groups=window_groups,
         is_shown_images=config.max_images > 0,
     )
@@ -102,7 +103,7 @@ def known_facts(found: CheckpointInfo, config: EngineConfig, device: torch.devic
     num_parameters = sum(weight.numel() for weight in found.whole.parameters())
     checkpoint = found.checkpoint
     of_files = {} if checkpoint is None else checkpoint.features
-    kept = config.kv_cache_dtype
+    kept = torch_settings(config).kv_cache_dtype
     of_cache = {} if kept == AUTO else {"kv_cache_dtype": kept}
     return WorkerFacts(
         architecture=found.architecture,

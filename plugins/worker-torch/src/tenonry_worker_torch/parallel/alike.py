@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenonry.errors import ConfigError
+from tenonry_torch_base.settings import torch_settings
 
 if TYPE_CHECKING:
     from tenonry.interfaces.worker import WorkerContext
 
 # Entries of a config.json about its own creation.
 OF_WRITING = {"_name_or_path", "transformers_version"}
-SETTINGS = ("data_parallel_sync_steps", "load_format", "quantization", "tensor_parallel_size")
+SETTINGS = ("data_parallel_sync_steps", "load_format", "tensor_parallel_size")
 
 
 def served(context: WorkerContext) -> dict[str, str]:
@@ -25,6 +26,7 @@ def served(context: WorkerContext) -> dict[str, str]:
     config = context.config
     model = context.model
     found = {name: str(getattr(config, name)) for name in SETTINGS}
+    found["quantization"] = str(torch_settings(config).quantization)
     found["dtype"] = model.dtype if config.dtype == "auto" else config.dtype
     found["max_model_len"] = str(context.max_model_len)
     if config.load_format == "dummy":

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tenonry.config import EngineConfig
-from tenonry.config.sources import make_config
+from tenonry.config import EngineConfig, read
 from tenonry.engine.build import build_engine
 from tenonry.engine.core import EngineCore
 from tenonry.messages import (
@@ -29,14 +28,15 @@ GREEDY = SamplingParams(temperature=0)
 
 def fake_config(**values: Any) -> EngineConfig:
     """An EngineConfig whose parts are all fakes; any plugin field may be replaced."""
-    return make_config(
+    return read(
+        EngineConfig,
         {
             "model": "fake", "executor": f"{FAKES}:InstantExecutor", "scheduler": f"{FAKES}:ReferenceScheduler",
             "worker": f"{FAKES}:FakeWorker", "io_processor": f"{FAKES}:ByteIOProcessor",
             "load_balancer": f"{FAKES}.load_balancer:TurnsBalancer", "max_num_seqs": 4,
             "max_num_batched_tokens": 16, "max_model_len": 64, "max_round_tokens": 1, **values,
         },
-        use_environment=False,
+        EngineConfig.model_fields,
     )  # fmt: skip
 
 

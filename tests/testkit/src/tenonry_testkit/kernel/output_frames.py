@@ -21,7 +21,8 @@ from tenonry_testkit.fakes import ByteIOProcessor, VirtualClock
 from tenonry_testkit.fakes.model import fake_info, fake_model
 
 Tokens = Mapping[int, Sequence[int] | str]
-IO_CONTEXT = IOProcessorContext(EngineConfig(model="fake"), fake_model())
+CONFIG = EngineConfig(model="fake")
+IO_CONTEXT = IOProcessorContext(CONFIG, fake_model())
 BYTE_IO = ByteIOProcessor(IO_CONTEXT)
 
 

@@ -1,0 +1,110 @@
+"""Settings of chosen plugins: their owners, and what is refused at the start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenonry.config import EngineConfig, PluginChoice
+from tenonry.errors import ConfigError, PluginIncompatible, RequestError
+from tenonry.info import PluginRecord
+from tenonry.interfaces.request_check import RequestLimits
+from tenonry.plugin.manager import PluginManager, part_settings
+from tenonry.plugin.plan import PluginPlan
+from tenonry_testkit.kernel.engine import fake_config
+from tenonry_testkit.kernel.plugins import STAT_LOGGER
+
+SETTINGS = """
+from tenonry.config import setting
+from tenonry.interfaces.plugin import PluginSettings
+
+class Lanes(PluginSettings):
+    num_lanes: int = setting({default}, ge=1)
+    lane_key: str = setting("", repr=False)
+
+Mine.Settings = Lanes
+"""
+CHECK = """
+from tenonry.errors import RequestError
+from tenonry.interfaces.plugin import PluginSettings
+
+class Tenants(PluginSettings):
+    blocked_tenant: str = ""
+
+def check(request, limits):
+    if request == limits.config.section(Tenants).blocked_tenant:
+        raise RequestError("blocked")
+
+check.Settings = Tenants
+"""
+
+
+def logger(folder: Path, name: str, source: str) -> PluginChoice:
+    path = folder / f"{name}.py"
+    path.write_text(STAT_LOGGER + f"\n# {name}\n" + source, "utf-8")
+    return PluginChoice(name=f"{path}:Mine")
+
+
+def settings(*choices: PluginChoice, **values: Any) -> dict[str, Any]:
+    config = fake_config(stat_loggers=choices, **values)
+    plan = PluginManager(discover=False).plan(config, launcher=False)
+    return part_settings(plan.all("stat_logger"), config)
+
+
+def test_they_are_those_of_the_chosen_plugins(tmp_path):
+    lanes = logger(tmp_path, "lanes", SETTINGS.format(default=4))
+    assert list(settings(lanes, num_lanes="2k")) == ["num_lanes", "lane_key"]
+    assert settings(logger(tmp_path, "plain", "")) == {}
+
+
+def test_one_that_two_declare_alike_is_shared(tmp_path):
+    first, second = (logger(tmp_path, name, SETTINGS.format(default=4)) for name in ("a", "b"))
+    assert list(settings(first, second)) == ["num_lanes", "lane_key"]
+
+
+def test_one_that_two_declare_differently_is_refused_naming_both(tmp_path):
+    first = logger(tmp_path, "a", SETTINGS.format(default=4))
+    second = logger(tmp_path, "b", SETTINGS.format(default=5))
+    text = (
+        r"^stat logger '.*' \(.*a\.py\) and stat logger '.*' \(.*b\.py\) both claim .* 'num_lanes'"
+    )
+    with pytest.raises(ConfigError, match=text):
+        settings(first, second)
+
+
+def test_one_of_the_kernel_is_refused(tmp_path):
+    source = SETTINGS.format(default=4).replace("num_lanes", "max_num_seqs")
+    with pytest.raises(ConfigError, match=r"^tenonry itself and stat logger .* 'max_num_seqs'"):
+        settings(logger(tmp_path, "greedy", source))
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"num_lanes": 0}, r"^num_lanes=0: .*greater than or equal to 1$"),
+        ({"lane_key": 5}, r"^lane_key: .*valid string$"),
+        ({"num_lane": 2}, r"^unknown setting 'num_lane'; did you mean 'num_lanes'\?$"),
+        ({"max_num_seq": 2}, r"^unknown setting 'max_num_seq'; did you mean 'max_num_seqs'\?$"),
+        ({"zzzz": 2}, r"^unknown setting 'zzzz'$"),
+    ],
+)
+def test_a_bad_value_and_an_unknown_name_are_refused(tmp_path, values, text):
+    with pytest.raises(ConfigError, match=text):
+        settings(logger(tmp_path, "lanes", SETTINGS.format(default=4)), **values)
+
+
+def test_settings_that_are_no_model_are_refused(tmp_path):
+    with pytest.raises(PluginIncompatible, match=r"has Settings that are no .*Settings\(PluginSe"):
+        settings(logger(tmp_path, "wrong", "Mine.Settings = {'level': 1}"))
+
+
+def test_a_request_check_reads_its_own(site):
+    site.install("acme-tenants", modules={"acme_tenants.py": CHECK})
+    plan = PluginPlan((PluginRecord("request_check", "tenant", "acme_tenants:check"),))
+    (check,) = plan.load_request_checks()
+    limits = RequestLimits(10, 100, EngineConfig(model="m", blocked_tenant="eve"))
+    check("bob", limits)
+    with pytest.raises(RequestError, match="blocked"):
+        check("eve", limits)
