@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections import deque
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -52,12 +53,13 @@ def serve_many(config: EngineConfig, settings: ServerConfig, sock: socket.socket
     set_up_logging("supervisor")
     set_title("supervisor")
     top = TopProcess(config, settings, sock)
-    with signals(top) as start:
+    # Until signals have handlers, one ends this process, and nothing may be there that it would leave.
+    with signals(top) as start, closing(RunDirectory()) as folder:
         signal.signal(signal.SIGUSR1, partial(top.interrupt_start, start))
         try:
             logger.info("listening on %s; loading %s", settings.url, config.model)
             start.is_underway = True
-            top.start(start)
+            top.start(start, folder.path)
             start.is_underway = False
             if top.is_stopping:
                 raise StopStart
@@ -84,7 +86,7 @@ class TopProcess:
         self.is_interrupted = False
         self.failure: tuple[str, int, int] | None = None  # the server that ended during the start
         self._hub: Hub | None = None
-        self._folder = RunDirectory()
+        self._folder = ""
         self._processes = Supervisor()
         self._processes.on_exit(self._on_exit)
         self._children: dict[int, Child] = {}
@@ -96,7 +98,8 @@ class TopProcess:
         )  # servers that never served yet
         self._loop: asyncio.AbstractEventLoop | None = None
         self._status = 0
-        self._stops = 0
+        self._stops = 0  # how often a stop was requested
+        self._stops_passed_on = 0
         self._start_error: LaunchError | None = None
         self._deadline: float | None = None
         self._changed: asyncio.Event
@@ -108,14 +111,14 @@ class TopProcess:
         return self._hub
 
     # ------------------------------------------------------------------ start
-    def start(self, start: Start) -> None:
+    def start(self, start: Start, folder: str) -> None:
         """Start the servers, then the engines; returns when the engines are ready. Raises TenonryError or StopStart.
 
         A process that is being started is not interrupted: `close` stops those that are known.
         """
-        tempfile.tempdir = (
-            self._folder.path
-        )  # all our sockets: a server that finds itself alone removes them
+        self._folder = tempfile.tempdir = (
+            folder  # all our sockets: a server that finds itself alone removes them
+        )
         self._hub = Hub(
             self._config,
             self._settings.api_server_count,
@@ -145,7 +148,7 @@ class TopProcess:
         name = f"api-server {index}"
         self._processes.stop_some([name])  # forgets its predecessor
         self._children[index] = self._processes.start(
-            name, ROLE, payload, pass_fds=(fd,), removes=self._folder.path
+            name, ROLE, payload, pass_fds=(fd,), removes=self._folder
         )
 
     def interrupt_start(
@@ -164,8 +167,9 @@ class TopProcess:
         if loop is None:
             self.failure = self.failure or (name, pid, code)
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-        elif not loop.is_closed():
-            loop.call_soon_threadsafe(self._take_exits)
+        else:
+            with suppress(RuntimeError):  # the loop is closed: all are being stopped
+                loop.call_soon_threadsafe(self._take_exits)
 
     def explain(self, name: str, pid: int, code: int) -> str:
         """The message about an end: the process, its exit, and its last error."""
@@ -290,12 +294,15 @@ class TopProcess:
 
     def request_stop(self) -> None:
         """First call: finish running requests; second: abort them. Safe in a signal handler."""
+        self._stops += 1
         self.is_stopping = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop)
 
     def _stop(self) -> None:
-        self._stops += 1
+        if self._stops_passed_on == self._stops:  # a signal came while `serve` looked for one
+            return
+        self._stops_passed_on = self._stops
         drain_s = 0.0 if self._stops > 1 else self._config.shutdown_timeout
         self._deadline = min(
             time.monotonic() + drain_s + STOP_GRACE_S, self._deadline or float("inf")
@@ -314,7 +321,6 @@ class TopProcess:
         self._processes.stop()
         if self._hub is not None:
             self._hub.shutdown()
-        self._folder.close()
         self._sock.close()
         if self._settings.uds:
             Path(self._settings.uds).unlink(missing_ok=True)
