@@ -8,7 +8,7 @@ import worker_families
 import worker_tools
 
 from tenonry.config import EngineConfig, PluginChoice
-from tenonry.errors import ConfigError
+from tenonry.errors import ConfigError, PluginError
 from tenonry_worker_torch.compatibility import OWN
 from tenonry_worker_torch.conflicts import CONDITIONS, Conflicts, Setup, refuse_conflicts
 from tenonry_worker_torch.options import TorchOptions
@@ -94,6 +94,16 @@ def test_parts_of_packages_declare_conflicts_too(option, name, setting, text, tm
     looked(worker_tools.context(tmp_path, options=options))
     with pytest.raises(ConfigError, match=rf"parts.py:{name} does not go with {text}"):
         looked(worker_tools.context(tmp_path, options=options, **setting))
+
+
+def test_options_of_parts_are_checked_before_weights_are_read(tmp_path):
+    worker_families.save("llama", tmp_path)
+    file = tmp_path / "parts.py"
+    file.write_text(FILE)
+    choice = {"name": f"{file}:NoLoras", "options": {"tokens": 2}}
+    options = TorchOptions(model_passes=[choice])
+    with pytest.raises(PluginError, match=r"NoLoras.* are not valid: .*tokens"):
+        looked(worker_tools.context(tmp_path, options=options))
 
 
 def test_a_setting_that_no_condition_describes_is_a_mistake_of_the_declaration():

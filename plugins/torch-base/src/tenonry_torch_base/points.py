@@ -11,6 +11,7 @@ from tenonry.plugin import Point
 from tenonry.plugin.manager import resolve_point
 
 if TYPE_CHECKING:
+    from tenonry.config import PluginChoice
     from tenonry.info import PluginRecord
 
 BUFFERS = Point(
@@ -44,13 +45,16 @@ DEFAULT_KERNELS = "cpu"
 DEFAULT_BUFFERS = {"cpu": "host", "cuda": "cuda"}
 
 
-def resolve(point: Point, name: str, resolved: dict[str, str]) -> tuple[Any, PluginRecord]:
+def resolve(
+    point: Point, choice: PluginChoice | str, resolved: dict[str, str]
+) -> tuple[Any, PluginRecord]:
     """Resolve a class of a worker's extension point, and its record. Raises PluginError with the installed names, or
     the pip command.
 
     `resolved` (kind → name with version) records the result.
     """
-    found, record = resolve_point(point, name)
+    found, record = resolve_point(point, choice)
+    name = record.name
     origin = f"{name} ({record.distribution} {record.version})" if record.distribution else name
     earlier = resolved.get(point.kind)
     resolved[point.kind] = f"{earlier}, {origin}" if earlier else origin

@@ -33,10 +33,10 @@ OWN = (
 
 def of_packages(options: Any) -> Iterator[Conflicts]:
     """Conflicts of model passes and runner features that the options name. Raises PluginError."""
-    for point, names in (
+    for point, choices in (
         (MODEL_PASSES, getattr(options, "model_passes", ())),
         (RUNNER_FEATURES, getattr(options, "runner_features", ())),
     ):
-        for name in names:
-            found, _ = resolve(point, name, {})
-            yield Conflicts(point.kind, found.conflicts, f"{point.kind} {name}")
+        for choice in choices:
+            found, record = resolve(point, choice, {})
+            yield Conflicts(point.kind, found.conflicts, f"{point.kind} {record.name}")

@@ -73,7 +73,9 @@ def _of_option(
         value = getattr(setup.options, name, default)
         if not is_set(value):
             return None
-        return f"{name}={', '.join(value) if isinstance(value, tuple) else str(value).lower()}"
+        if isinstance(value, tuple):
+            return f"{name}={', '.join(each.name for each in value)}"
+        return f"{name}={str(value).lower()}"
 
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from tenonry.config import PluginChoice
 from tenonry_torch_base.options import DeviceOptions, ProfileOptions
 
 
@@ -30,10 +31,13 @@ class TorchOptions(DeviceOptions, ProfileOptions):
         description="Give blocks back that the window of a layer has left; false keeps all layers in one KV group, as "
         "KV connectors need it.",
     )
-    runner_features: tuple[str, ...] = Field(
-        (), description="Additional features of the model runner, after the built-in ones."
-    )
-    model_passes: tuple[str, ...] = Field(
+    runner_features: tuple[PluginChoice, ...] = Field(
         (),
-        description="Additional passes over the loaded model, after fusion and before weights are packed.",
+        description="Additional features of the model runner, after the built-in ones: names, or objects with `name` "
+        "and `options`.",
+    )
+    model_passes: tuple[PluginChoice, ...] = Field(
+        (),
+        description="Additional passes over the loaded model, after fusion and before weights are packed: names, or "
+        "objects with `name` and `options`.",
     )

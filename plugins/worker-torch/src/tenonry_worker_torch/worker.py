@@ -270,7 +270,7 @@ class TorchWorker(Worker):
 
     def execute_dummy_batch(self) -> None:
         """Compute without a request, so that ranks of other engines that share layers with this one can continue."""
-        self.runner.dummy()
+        self.runner.forward_pass.dummy()
 
     def add_lora(self, name: str, path: str) -> bool:
         """Load the adapter in a peft folder. On failure nothing changes; raises ModelError with the reason."""

@@ -184,7 +184,7 @@ def test_a_batch_lasts_as_long_as_the_same_rows_decode(module, peft, wanted, mon
     made.clear()
 
     def execute(output):
-        runner.dummy()  # forgets the batch
+        runner.forward_pass.dummy()  # forgets the batch
         return runner.answer(output)
 
     assert served(runner, peft, execute) == wanted

@@ -217,7 +217,7 @@ def test_a_dummy_step_reads_no_batch_of_an_earlier_one(runner, peft):
     adapter = lora_tools.loaded(runner.model.adapters, "a1")
     tokens(runner, adapter)
     assert runner.model.adapters.step.full is not None
-    runner.dummy()
+    runner.forward_pass.dummy()
     assert runner.model.adapters.step.full is None
 
 

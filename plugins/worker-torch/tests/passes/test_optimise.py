@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
 import pytest
 import state_families  # noqa: F401 - adds its families
 import torch
@@ -12,6 +13,7 @@ import worker_tools
 
 from tenonry.errors import ModelError
 from tenonry.info import PluginRecord
+from tenonry.interfaces.plugin import PluginOptions
 from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.attention.cpu import CpuBackend
@@ -157,6 +159,26 @@ def test_a_pass_that_fails_is_undone_and_the_others_are_used(odd, outcome, text,
     warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     named = [each for each in warnings if f"'{odd.name} of odd-passes'" in each]
     assert bool(named) == (outcome is not Outcome.NOT_USED)
+
+
+class Configured(Same):
+    name = "configured"
+
+    class Options(PluginOptions):
+        layers: int = 1
+
+    def apply(self, model, facts, changes):
+        super().apply(model, facts, changes)
+        return f"{self.options.layers} layers"
+
+
+def test_a_pass_has_the_options_of_its_user():
+    record = msgspec.structs.replace(RECORD, options={"layers": 2})
+    model = build(
+        worker_families.build("llama"), CpuBackend, HostBuffers(torch.device("cpu"), 1),
+        max_model_len=64, fuse=True, skip_check=False, passes=[(Configured, record)],
+    )  # fmt: skip
+    assert model.passes["configured of odd-passes"].text == "2 layers"
 
 
 def test_results_are_compared_where_the_check_of_the_model_is_skipped():

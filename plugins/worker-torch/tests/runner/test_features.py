@@ -10,6 +10,7 @@ import worker_tools
 from worker_driver import Driver, Request
 
 from tenonry.info import PluginRecord
+from tenonry.interfaces.plugin import PluginOptions
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import KNOWN_TO_WORKER, NewRow, SchedulerOutput
 from tenonry_drafters.base import Drafter
@@ -133,6 +134,26 @@ def step_of(number, num_tokens, **fields):
         next_token=np.full(1, KNOWN_TO_WORKER, np.int32), samples=np.ones(1, np.bool_),
         generation=np.zeros(1, np.int32), total_tokens=num_tokens, **fields,
     )  # fmt: skip
+
+
+class Counts(RunnerFeature):
+    """Counts tokens up to a limit of the user's."""
+
+    name = "counts"
+
+    class Options(PluginOptions):
+        limit: int = 8
+
+
+@pytest.mark.parametrize(("options", "limit"), [({}, 8), ({"limit": 3}, 3)])
+def test_a_feature_has_the_options_of_its_user(options, limit):
+    record = PluginRecord(
+        kind="runner_feature", name="counts", target="tests:Counts", options=options
+    )
+    model = worker_tools.loaded(worker_families.build("llama"))
+    runner = worker_tools.runner(model, features=[(Counts, record), (Seen, RECORD)])
+    assert runner.features.of(Counts).options.limit == limit
+    assert not hasattr(runner.features.of(Seen).options, "limit")
 
 
 def test_features_that_a_model_does_not_need_are_absent():

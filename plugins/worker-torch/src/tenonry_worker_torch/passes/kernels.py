@@ -47,7 +47,7 @@ class ChosenKernels(ModelPass):
         few_bits = model.few_bits
         changes.on_undo(chooser.forget)
         if few_bits is not None and isinstance(model.forward, LeanForward):
-            changes.on_undo(partial(few_bits.take_back, model.forward))
+            changes.on_undo(partial(few_bits.leave_to_quantisation, model.forward))
         if model.dtype == torch.float32:
             Float32Kernels(chooser, changes).give(
                 model.forward,

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from tenonry.interfaces.plugin import NO_OPTIONS, NoOptions
 from tenonry_torch_base.phases import Phases
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pydantic import BaseModel
 
     from tenonry_torch_base.quantisations import Quantisation
     from tenonry_worker_torch.adapters.attach import Seats
@@ -55,6 +58,7 @@ class ModelPass(ABC):
     `settles_with_next`: its results are compared with those of the next pass, in one run, where that one is used.
     `changes_module`: True if the model's own code computes otherwise, or loses its weights. `conflicts`: settings that
     the pass does not go with, each with the reason and what to use instead; see `tenonry_worker_torch.conflicts`.
+    `Options`: pydantic model of `options`, which a user sets with `{"name": …, "options": {…}}`.
     """
 
     name: ClassVar[str]
@@ -64,6 +68,8 @@ class ModelPass(ABC):
     settles_with_next: ClassVar[bool] = False
     changes_module: ClassVar[bool] = True
     conflicts: ClassVar[Mapping[str, str]] = {}
+    Options: ClassVar[type[BaseModel]] = NoOptions
+    options: Any = NO_OPTIONS
 
     def why_not(self, model: LoadedModel, facts: PassFacts) -> str | None:
         """Return the reason why this model is not for the pass; None if it is. Nothing is changed."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry.errors import ModelError
+from tenonry.plugin.checks import load_options
 from tenonry_worker_torch.changes import Changes
 from tenonry_worker_torch.fuse.decoder import LeanForward
 from tenonry_worker_torch.pass_report import Outcome, PassReport, PassResult
@@ -54,17 +55,17 @@ class _Optimiser:
             result = PassResult(_named(kind, record))
             report.results.append(result)
             begin = time.perf_counter()
-            self._run(kind, result)
+            self._run(kind, record, result)
             result.seconds = time.perf_counter() - begin
         self._settle(is_right=None)
         return report
 
-    def _run(self, kind: type[ModelPass], result: PassResult) -> None:
+    def _run(self, kind: type[ModelPass], record: PluginRecord | None, result: PassResult) -> None:
         if self._model.is_invariant and not kind.keeps_invariance:
             result.text = INVARIANT
             return
         begin = len(self._changes)
-        each = self._applied(kind, result)
+        each = self._applied(kind, record, result)
         if each is None:
             self._undo(result, begin)
             self._settle(is_right=None)
@@ -76,11 +77,15 @@ class _Optimiser:
             self._undo(result, begin)
             self._settle(is_right=None)
 
-    def _applied(self, kind: type[ModelPass], result: PassResult) -> ModelPass | None:
+    def _applied(
+        self, kind: type[ModelPass], record: PluginRecord | None, result: PassResult
+    ) -> ModelPass | None:
         """The pass, if it was applied on all ranks."""
         each: ModelPass | None = None
         with self._attempt(kind, result):
             each = kind()
+            if record is not None:
+                each.options = load_options(record, kind)
             reason = each.why_not(self._model, self._facts)
             if reason is not None:
                 raise NotUsed(reason)

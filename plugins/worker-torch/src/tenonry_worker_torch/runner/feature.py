@@ -13,13 +13,16 @@ from __future__ import annotations
 from abc import ABC
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tenonry.interfaces.plugin import NO_OPTIONS, NoOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy as np
     from numpy.typing import NDArray
+    from pydantic import BaseModel
 
     from tenonry.step import BatchState, NewRow
     from tenonry_torch_base.history import History
@@ -40,7 +43,7 @@ class RunnerContext:
     """The runner as features see it. `model` is replaced when weights change: a feature keeps no reference of its own.
 
     `state` and `history` hold the tokens of all rows, on the host and on the device; `failures` takes rows that cannot
-    be served. `num_state_slots`: snapshots of states besides those of rows.
+    be served. `num_state_slots`: snapshots of states besides those of rows. `options`: of the feature being made.
     """
 
     model: LoadedModel
@@ -48,6 +51,7 @@ class RunnerContext:
     history: History
     failures: RowFailures
     num_state_slots: int = 0
+    options: Any = NO_OPTIONS
 
 
 class RunnerFeature(ABC):
@@ -56,6 +60,7 @@ class RunnerFeature(ABC):
     `split`: how a pass with this feature may be divided. `sees_decodes`: False allows kernels that decode several
     tokens in one call, without hooks between them. `needs_hidden`: fills `Step.hidden`. `conflicts`: settings that the
     feature does not go with, each with the reason and what to use instead; see `tenonry_worker_torch.conflicts`.
+    `Options`: pydantic model of `options`, which a user sets with `{"name": …, "options": {…}}`.
     """
 
     name: ClassVar[str]
@@ -64,6 +69,7 @@ class RunnerFeature(ABC):
     sees_decodes: ClassVar[bool] = True
     needs_hidden: ClassVar[bool] = False
     conflicts: ClassVar[Mapping[str, str]] = {}
+    Options: ClassVar[type[BaseModel]] = NoOptions
 
     @classmethod
     def is_active(cls, context: RunnerContext) -> bool:
@@ -72,6 +78,7 @@ class RunnerFeature(ABC):
 
     def __init__(self, context: RunnerContext) -> None:
         self.context = context
+        self.options = context.options
 
     def enter(self, new: NewRow) -> None:  # noqa: B027 - optional, as are all hooks
         """A request starts in a free row, or resumes after preemption; the columns hold it already."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tenonry.interfaces.plugin import NO_OPTIONS
+from tenonry.plugin.checks import load_options
 from tenonry.plugin.manager import blamed
 from tenonry_worker_torch.runner.feature import RunnerFeature, Split
 
@@ -32,9 +34,11 @@ class FeatureList:
             (kind(context), None) for kind in kinds if kind.is_active(context)
         ]
         for kind, record in installed:
+            context.options = load_options(record, kind)
             with blamed(record, "its constructor"):
                 if kind.is_active(context):
                     self._features.append((kind(context), record))
+            context.options = NO_OPTIONS
         self.enter = self._hooks("enter")
         self.leave = self._hooks("leave")
         self.prepare = self._hooks("prepare")

@@ -105,6 +105,7 @@ class ForwardPass:
         self.generation[rows] += 1
         self.model.buffers.begin_step()
 
+    @torch.inference_mode()
     def dummy(self) -> None:
         """A pass over tokens of no request, for ranks that wait for this one. No request's K/V are touched."""
         backend = self.model.backend

@@ -12,12 +12,13 @@ from tenonry_torch_base.results import DeviceFuture
 from tenonry_torch_base.rounds import Rounds
 from tenonry_worker_torch.runner.drivers import compute_of, drafted_rounds, sampling_of
 from tenonry_worker_torch.runner.kernel_passes import KernelPasses
+from tenonry_worker_torch.runner.row_changes import RowChanges
 from tenonry_worker_torch.runner.step import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture, StepInputs
+    from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
     from tenonry_drafters.base import Drafter
     from tenonry_torch_base.sampler.sampler import Sampler
     from tenonry_worker_torch.loaded_model import LoadedModel
@@ -50,6 +51,7 @@ class ModelRunner:
         self.memory = memory
         self.sampling = sampling_of(context, sampler)
         self._context = context
+        self._rows = RowChanges(self.state, forward_pass, sampler, features)
         self._several = KernelPasses(forward_pass, self.state, sampler, features)
         self.rounds = Rounds(self.state, self.execute_pass, self._several)
         self.adopt(context.model)
@@ -73,7 +75,7 @@ class ModelRunner:
         """A step, or a pass of a multi-token step; `sampling` replaces that of one token per row."""
         sampling = sampling or self.sampling
         prepared = self.sampler.compile(output)
-        inputs = self._apply(output)
+        inputs = self._rows.apply(output, self.rounds)
         buffers = self.model.buffers
         step = Step(output, inputs, buffers, verifies=sampling.verifies)
         step.prepared = prepared
@@ -89,33 +91,10 @@ class ModelRunner:
                 after(step)
         return sampling.answer(step)
 
-    def _apply(self, output: SchedulerOutput) -> StepInputs:
-        """Remove finished rows, add new ones, advance the columns to the end of the step."""
-        if len(output.gone):
-            self.forward_pass.leave(output.gone)
-            for row in output.gone.tolist():
-                self.sampler.leave(row)
-                self.rounds.leave(row)
-            for leave in self.features.leave:
-                leave(output.gone)
-        inputs = self.state.apply(output)
-        for new in output.new:
-            self.forward_pass.enter(new)
-            self.sampler.enter(new)
-            self.rounds.enter(new)
-            for enter in self.features.enter:
-                enter(new)
-        return inputs
-
     def answer(self, output: SchedulerOutput) -> StepFuture:
         """As `execute`, always as a future."""
         result = self.execute(output)
         return result if isinstance(result, DeviceFuture) else DoneFuture(result)  # type: ignore[arg-type]
-
-    @torch.inference_mode()
-    def dummy(self) -> None:
-        """A forward pass without a request, in which ranks of other engines take part."""
-        self.forward_pass.dummy()
 
     def allocate(self) -> None:
         """Allocate the KV cache, and what features keep by row."""
@@ -130,8 +109,7 @@ class ModelRunner:
             release()
 
     def forget_model(self) -> None:
-        """Drop the model; `adopt` sets another."""
-        # No step runs in the meantime.
+        """Drop the model; `adopt` sets another, and no step runs before."""
         self.model = self._context.model = None  # type: ignore[assignment]
         self._compute = None  # type: ignore[assignment]
         self.forward_pass.forget_model()

@@ -71,7 +71,7 @@ class FewBitsKernels:
         counts[f"{rows}×{columns} of {weight.bits} bits"] += 1
         return made
 
-    def take_back(self, lean: LeanForward) -> None:
+    def leave_to_quantisation(self, lean: LeanForward) -> None:
         """Restore the quantisation's own layers everywhere."""
         lean.pack(WithoutKernels(self.quantisation, self.dtype))
         self.left.update(self.counts)
