@@ -63,7 +63,10 @@ def build_engine(
             executor.start()
         with blamed(plan.get("worker"), "initialize"):
             kv_cache = _initialize_kv_cache(executor, context)
-        kv_connector = _kv_connector(context, kv_cache)
+        if context.kv_connector is not None:
+            role, engine_id = KVConnectorRole.SCHEDULER, context.engine_id
+            half = KVConnectorContext(config, model, role, engine_id=engine_id, kv_cache=kv_cache)
+            kv_connector = build_plugin(context.kv_connector, half)
         scheduler_context = SchedulerContext(
             config,
             kv_cache,
@@ -160,18 +163,3 @@ def _max_round_tokens(context: ExecutorContext, executor: Executor) -> int:
         and not context.model.needs_lockstep
     )
     return context.config.max_round_tokens if is_possible else 1
-
-
-def _kv_connector(context: ExecutorContext, kv_cache: KVCacheConfig) -> KVConnector | None:
-    entry = context.kv_connector
-    if entry is None:
-        return None
-    kv_context = KVConnectorContext(
-        context.config,
-        context.model,
-        KVConnectorRole.SCHEDULER,
-        engine_id=context.engine_id,
-        kv_cache=kv_cache,
-    )
-    connector: KVConnector = build_plugin(entry, kv_context)
-    return connector
