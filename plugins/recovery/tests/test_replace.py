@@ -244,7 +244,7 @@ class TestRefused:
         assert title(served.pid) == "tenonry: engine 0 epoch 4"
         assert title(served.engine.engine_pids["engine 1"]) == "tenonry: engine 1"
         assert len(psutil.Process().children()) == 2
-        assert not served.engine._engines.fleets.owners
+        assert not served.engine._engines.fleet.lent
 
     def test_engines_that_differ_from_new_ones(self, serve):
         served = serve()
@@ -286,7 +286,7 @@ class TestDeaths:
         engines = served.engine._engines
 
         async def killed(*_: object) -> None:
-            fleet = engines.fleets.successor
+            fleet = engines.fleet.successor
             os.kill(fleet.pids()["engine 0"], signal.SIGKILL)
             while not fleet.dead:  # noqa: ASYNC110 - a thread learns of it
                 await asyncio.sleep(0.001)
@@ -310,7 +310,7 @@ class TestDeaths:
 
         async def main() -> None:
             job = asyncio.ensure_future(served.engine.replace_engines())
-            while served.engine._engines.fleets.successor is None:  # noqa: ASYNC110 - no event reports it
+            while served.engine._engines.fleet.successor is None:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.001)
             await asyncio.to_thread(served.engine.shutdown)
             with pytest.raises((LaunchError, EngineDeadError), match="shut down"):

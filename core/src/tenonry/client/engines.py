@@ -20,7 +20,6 @@ from tenonry.interfaces.launcher import Death
 from tenonry.interfaces.recovery import EngineEvents, EngineRecovery
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.launch.fleet import EngineFleet
-from tenonry.launch.fleets import Fleets
 from tenonry.messages import ClientAddresses, EngineFacts
 from tenonry.plugin.manager import PluginManager
 from tenonry.plugin.plan import PluginPlan, load_class
@@ -104,14 +103,11 @@ class OwnedEngines(Engines):
         with contextlib.ExitStack() as parts:
             self.stats = StatManager(config, self.plan, stat_loggers)
             parts.callback(self.stats.shutdown)
-            self.fleets = Fleets(self.model, self._died, coordinated=coordinated)
-            self.fleets.current = self.fleets.make(config, self.plan)
+            self.fleet = EngineFleet(
+                config, self.model, self.plan, self._died, coordinated=coordinated
+            )
             self.client = CoreClient(
-                config,
-                self.plan,
-                self.fleets.lost,
-                self.fleet.curve,
-                recovers=recovery.restarts(config),
+                config, self.plan, self._lost, self.fleet.curve, recovers=recovery.restarts(config)
             )
             parts.callback(self.fleet.shutdown)
             self.fleet.prepare()
@@ -120,10 +116,9 @@ class OwnedEngines(Engines):
     def _died(self, index: int, death: Death) -> None:
         self._events.on_death(index, death)
 
-    @property
-    def fleet(self) -> EngineFleet:
-        """Fleet that starts the engines."""
-        return self.fleets.current
+    def _lost(self, index: int, death: Death) -> None:
+        """An engine reports its own end."""
+        self.fleet.owner(index).lost(index, death)
 
     def start(self, events: EngineEvents) -> None:
         self._events = events
@@ -154,7 +149,7 @@ class OwnedEngines(Engines):
         """
         try:
             for index in indexes:
-                self.fleets.owners.pop(index, None)
+                self.fleet.lent.pop(index, None)
             missing = indexes
             if take_place is not None:
                 missing = [index for index in indexes if not await take_place(index)]
@@ -193,7 +188,7 @@ class OwnedEngines(Engines):
             await asyncio.sleep(POLL_S)
 
     def pids(self) -> dict[str, int]:
-        return self.fleets.pids()
+        return self.fleet.pids()
 
     def _bind(self, meeting: RunDirectory) -> ClientAddresses:
         return [self.client.bind(self.fleet.address(meeting), self.fleet.address(meeting))]
@@ -217,7 +212,7 @@ class OwnedEngines(Engines):
         """Renew `info`, and pass on the configuration. Raises LaunchError if there is no engine."""
         facts = [
             facts
-            for index, facts in self.fleets.engines().items()
+            for index, facts in self.fleet.placed().items()
             if index in self.client.engines.keys() - self.client.leaving
         ]
         if not facts:
@@ -227,6 +222,6 @@ class OwnedEngines(Engines):
         self._events.on_change(self.config)
 
     def shutdown(self, timeout: float = 5.0) -> None:
-        self.fleets.shutdown(timeout)
+        self.fleet.shutdown(timeout)
         self.client.close()
         self.stats.shutdown()

@@ -11,6 +11,7 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 import zmq
@@ -46,7 +47,8 @@ class EngineFleet:
 
     `engines`: ready ones, of `size`; `dead`: those that ended by themselves, and why. `coordinated`: run a coordinator
     also for independent engines, as several front ends need one. `companion`: what runs beside the engines. `before`: a
-    fleet with these keys, epochs and size. Raises ConfigError.
+    fleet with these keys, epochs and size, whose engines those of this one replace, one place after another: its `lent`
+    has places that it has given up, and changes under `lock`; its `successor` is this one. Raises ConfigError.
     """
 
     def __init__(
@@ -63,6 +65,9 @@ class EngineFleet:
         self._model = model
         self._plan = plan
         self.on_death = on_death
+        self.before = before
+        self.successor: EngineFleet | None = None
+        self.lent: dict[int, EngineFleet] = {}
         self.size: int = before.size if before else config.data_parallel_size
         self.engines: dict[int, EngineFacts] = {}
         self.dead: dict[int, Death] = {}
@@ -71,7 +76,9 @@ class EngineFleet:
         self.epochs: Iterator[int] = before.epochs if before else itertools.count(1)
         self._closing = False
         self.is_cancelled = False  # the start that is under way ends soon, and raises LaunchError
-        self._lock = threading.Lock()
+        self.lock: contextlib.AbstractContextManager[Any] = (
+            before.lock if before else threading.RLock()
+        )
         self._starting = threading.Lock()  # held while engines are started
         self._launcher: Launcher = build_plugin(plan.get("launcher"), LauncherContext(config))
         self._launcher.on_exit(self._on_exit)
@@ -91,6 +98,32 @@ class EngineFleet:
         if self.needs_coordinator or has_nodes:
             coordination, self._coordination = build_coordination(config, plan)
             self.companion = coordination.fleet_companion(self)
+        if before:
+            before.successor = self
+
+    def make_successor(self, config: EngineConfig, plan: PluginPlan) -> EngineFleet:
+        """A fleet without engines, which are to replace those of this one."""
+        return EngineFleet(
+            config,
+            self._model,
+            plan,
+            self.on_death,
+            coordinated=self.needs_coordinator,
+            before=self,
+        )
+
+    def owner(self, index: int) -> EngineFleet:
+        """The fleet that has the place of an engine: this one, or one that replaces some."""
+        return self.lent.get(index, self)
+
+    def placed(self) -> dict[int, EngineFacts]:
+        """Engines that are ready and have their places, by index."""
+        found = {**self.engines}
+        for index, fleet in list(self.lent.items()):
+            found.pop(index, None)
+            if index in fleet.engines:
+                found[index] = fleet.engines[index]
+        return found
 
     @property
     def coordinator(self) -> CoordinatorFacts | None:
@@ -209,7 +242,7 @@ class EngineFleet:
     def promote(self, standby: int, index: int) -> EngineFacts:
         """An engine that stood by is this one from now on, in place of one that died. Raises LaunchError."""
         self._launcher.rename(engine_name(index), FORMER + engine_name(index))
-        with self._lock:
+        with self.lock:
             facts = self.engines.pop(standby, None)
             if facts is None:
                 raise LaunchError(f"{engine_name(standby)} has just ended")
@@ -233,8 +266,13 @@ class EngineFleet:
         return self._launcher.finished()
 
     def pids(self) -> dict[str, int]:
-        """Processes that run: name → process id."""
-        return self._launcher.pids() | self.companion.pids()
+        """Processes that run, of engines that have their places: name → process id."""
+        found = self._launcher.pids() | self.companion.pids()
+        for index, fleet in list(self.lent.items()):
+            name = engine_name(index)
+            found.pop(name, None)
+            found |= {each: pid for each, pid in fleet.pids().items() if each == name}
+        return found
 
     def _on_exit(self, name: str, pid: int, code: int) -> None:
         """A process has ended. Called in a watcher's thread."""
@@ -255,14 +293,17 @@ class EngineFleet:
             self._take(index, Death(reason, lost_node=death.lost_node))
 
     def _take(self, index: int, death: Death) -> bool:
-        """False for an engine that is not ready: a start looks for its end itself."""
-        with self._lock:
+        """False for an engine that is not ready: a start looks for its end itself. `on_death` is not called for one
+        without a place.
+        """
+        with self.lock:
             if self._closing or index not in self.engines:
                 return False
             self.dead[index] = death
             del self.engines[index]
             self._places.pop(index, None)
-        self.on_death(index, death)
+            if (self.before or self).owner(index) is self:
+                self.on_death(index, death)
         return True
 
     def stop(self, indexes: Iterable[int], timeout: float = STOP_TIMEOUT_S) -> None:
@@ -279,6 +320,9 @@ class EngineFleet:
         if self._closing:
             return
         self._closing = True
+        for fleet in [self.successor, *self.lent.values()]:
+            if fleet:
+                fleet.shutdown(timeout)
         # A start that is under way sees `_closing`, stops what it started and closes its sockets.
         if self._starting.acquire(timeout=timeout):
             self._starting.release()

@@ -125,14 +125,16 @@ class OwnedRecovery:
             engines.config.describe(engines.plan.secrets),
             config.describe(plan.secrets),
         )
-        fleet = engines.fleets.make(config, plan, engines.fleet)
+        before = engines.fleet
+        fleet = before.make_successor(config, plan)
         fleet.size = size or fleet.size
-        engines.fleets.successor = fleet
         try:
             await Replacement(self, fleet).run()
-            before = engines.fleets.succeed(fleet)
+            with before.lock:
+                engines.fleet, fleet.before = fleet, None
+                before.lent.clear()
         finally:
-            engines.fleets.successor = None
+            before.successor = None
         engines.use(config, plan, manager)
         if size is not None:
             self.restarts.num_together = size

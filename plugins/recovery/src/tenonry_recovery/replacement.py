@@ -64,13 +64,13 @@ class Replacement:
         except BaseException as error:
             if not isinstance(error, asyncio.CancelledError):  # else everything ends
                 await self._go_back()
-            if not owner.engines.fleets.owners:
+            if not owner.engines.fleet.lent:
                 await asyncio.to_thread(self._fleet.shutdown)
             raise
 
     async def _replace(self, indexes: Sequence[int], fleet: EngineFleet) -> None:
         owner = self._owner
-        before = owner.engines.fleets.owner(indexes[0])
+        before = owner.engines.fleet.owner(indexes[0])
         known = dict(before.engines)
         try:
             with contextlib.closing(fleet.run_directory()) as meeting:
@@ -108,26 +108,26 @@ class Replacement:
     def _move(self, indexes: Sequence[int], fleet: EngineFleet) -> None:
         owner = self._owner
         owner.client.check_alive()
-        fleets = owner.engines.fleets
-        with fleets.lock:
+        current = owner.engines.fleet
+        with current.lock:
             for index in indexes:
                 if reason := fleet.dead.get(index):
                     raise LaunchError(f"it ended before it was used: {reason}")
             owner.events.on_switch(indexes, fleet.coordinator)
             for index in indexes:
-                fleets.owners[index] = fleet
-                if fleet is fleets.current:
-                    del fleets.owners[index]
+                current.lent[index] = fleet
+                if fleet is current:
+                    del current.lent[index]
 
     async def _go_back(self) -> None:
         """Engines that replaced others are replaced by ones like those that are left."""
-        fleets = self._owner.engines.fleets
-        for index in sorted(fleets.owners):
+        current = self._owner.engines.fleet
+        for index in sorted(current.lent):
             if index not in self._owner.client.engines:  # it died, and is started as the others are
-                del fleets.owners[index]
+                del current.lent[index]
                 continue
             try:
-                await self._replace([index], fleets.current)
+                await self._replace([index], current)
             except Exception:
                 logger.exception("engine %d keeps the changes that others could not get", index)
 

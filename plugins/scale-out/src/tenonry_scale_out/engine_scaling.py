@@ -90,7 +90,8 @@ async def _shrink(engines: OwnedEngines, leaving: Sequence[int], drain_timeout: 
         if not any(link.index not in leaving and not link.dead for link in links.values()):
             raise LaunchError(f"the engines that were to stay died; engines {leaving} stay instead")
     engines.learn()
-    await asyncio.to_thread(engines.fleets.stop, leaving)
+    for index in leaving:
+        await asyncio.to_thread(engines.fleet.owner(index).stop, [index])
 
 
 @contextlib.asynccontextmanager

@@ -248,7 +248,7 @@ class Hub:
                 )
             engines = [
                 facts
-                for index, facts in self._engines.fleets.engines().items()
+                for index, facts in self._engines.fleet.placed().items()
                 if index in self._client.engines
             ]
             server.info = self.info
