@@ -95,6 +95,17 @@ class TestCapabilities:
         result(core, "execute_dummy_batch")
         assert CALLS == ["save /p *.st 5", "dummy"]
 
+    def test_a_format_of_a_workers_own_is_a_call_of_the_worker(self, core):
+        """SV-1: `save_tensorized_model` goes to the workers as any method that they list in `rpc_methods`."""
+        CALLS.clear()
+        utilities = EngineUtilities(core, NO_PORTS)
+        words = {"kwargs": {"tensorizer_config": {"tensorizer_uri": "/t"}}}
+        called = UtilityCall(7, "collective_rpc", ["save_tensorized_model"], words)
+        assert answer(utilities, called).failure is None
+        assert CALLS == ["tensorize {'tensorizer_uri': '/t'}"]
+        lacking = answer(EngineUtilities(make_core(), NO_PORTS), called)
+        assert "worker method 'save_tensorized_model' is not allowed" in str(lacking.failure)
+
     def test_who_goes_to_sleep_forgets_cached_blocks_first(self, core, monkeypatch):
         """K/V of cached blocks may be gone when the engine wakes up."""
         order: list[str] = []

@@ -202,6 +202,7 @@ class FaultyWorker(FakeWorker):
             "list_loras",
             "pin_lora",
             "save_sharded_state",
+            "save_tensorized_model",
             "execute_dummy_batch",
         ]
     )
@@ -263,6 +264,9 @@ class FaultyWorker(FakeWorker):
 
     def save_sharded_state(self, path: str, pattern: str | None, max_size: int | None) -> None:
         CALLS.append(f"save {path} {pattern} {max_size}")
+
+    def save_tensorized_model(self, tensorizer_config: dict[str, Any]) -> None:
+        CALLS.append(f"tensorize {tensorizer_config}")
 
     def execute_dummy_batch(self) -> None:
         CALLS.append("dummy")
