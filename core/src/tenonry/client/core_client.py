@@ -69,8 +69,6 @@ class CoreClient:
         self.newcomers: dict[int, EngineLink] = {}
         self.recovers = recovers
         self.awaited: set[int] = set()
-        self._config = config
-        self._plan = plan
         self._calls: dict[int, tuple[EngineLink, asyncio.Future[Any]]] = {}  # by number
         self._call_ids = itertools.count(1)
         self.codec = EngineCodec(config, plan)
@@ -78,10 +76,10 @@ class CoreClient:
         self._decoder: Decoder[EngineCoreOutputs] = Decoder(EngineCoreOutputs)
         self._context: Context = zmq.Context()
         self.ports = EnginePorts(self._context, curve)
-        self._curve = curve
         self._router: RequestRouter | None = None
-        self._index = index
-        self._num_clients = num_clients
+        self._make_router: Callable[[], RequestRouter] = lambda: build_coordination(config, plan)[
+            0
+        ].router(self._context, curve, index, num_clients)
 
     # ------------------------------------------------------------------ engines
     def bind(self, input_address: str, output_address: str) -> tuple[str, str]:
@@ -99,10 +97,7 @@ class CoreClient:
         for engine in facts:
             self.engines[engine.index] = EngineLink(engine)
         if self._router is None and (coordinator or len(self.engines) > 1):
-            coordination, _ = build_coordination(self._config, self._plan)
-            self._router = coordination.router(
-                self._context, self._curve, self._index, self._num_clients
-            )
+            self._router = self._make_router()
         if self._router and coordinator:
             self._router.connect(coordinator.endpoints)
 
@@ -127,7 +122,7 @@ class CoreClient:
             lost[index] = link.requests if link else {}  # else it died meanwhile
             if link:
                 self._abort(link, list(link.requests))
-                self.ports.forget(link.identity)
+                self.ports.forget(link.identity)  # its listener stays until the abort has arrived
                 self.fail_calls(EngineDeadError(f"engine {index} was replaced"), link)
             self.engines[index] = self.newcomers.pop(index)
         return lost
