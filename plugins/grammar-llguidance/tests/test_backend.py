@@ -259,6 +259,14 @@ class TestLimits:
         assert contract.masks(backend, matcher) == [set()]
         assert not grammar.is_spent
 
+    def test_a_thousand_optional_properties_are_served(self, backend):
+        names = [f"n{place}" for place in range(1000)]
+        schema = {"type": "object", "properties": {name: {"type": "boolean"} for name in names}}
+        spec = {"json": json.dumps(schema | {"additionalProperties": False})}
+        assert accepts(backend, "{}", **spec)
+        assert accepts(backend, '{"n0": true, "n500": false, "n999": true}', **spec)
+        assert not accepts(backend, '{"n999": true, "n1000": true}', **spec)
+
     def test_it_needs_no_torch(self):
         assert LLGuidance.__module__ in sys.modules
         assert not {name for name in vars(sys.modules[LLGuidance.__module__]) if "torch" in name}

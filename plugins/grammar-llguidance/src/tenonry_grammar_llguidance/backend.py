@@ -29,6 +29,8 @@ from tenonry_grammars.bits import I32, NOTHING, allow, forbid, num_words
 
 # Items of the parser that one mask may make; the library's own bound is 50 000, which takes 30 ms.
 MAX_STEP_ITEMS = 20_000
+# Of these in one row, four for each property that may come next; the library's own bound is 2 000.
+MAX_ROW_ITEMS = 4096
 MAX_THREADS = 8
 ROWS_FOR_THREADS = 16  # fewer are filled by the calling thread
 MAX_ERROR_CHARS = 500
@@ -101,7 +103,7 @@ class LLGuidance(GrammarBackend):
 
         self._library = llguidance
         self._limits = llguidance.LLParserLimits(
-            step_max_items=MAX_STEP_ITEMS, verbose_errors=False
+            step_max_items=MAX_STEP_ITEMS, max_items_in_row=MAX_ROW_ITEMS, verbose_errors=False
         )
         self._tokenizer, self._special_ids = self._load_tokenizer()
         # The tokenizer may have more ids than the model has logits, or fewer.

@@ -24,7 +24,8 @@ from tenonry_grammars.schema import (
 WALKS = 3
 TOKENS_PER_WALK = 24
 TOO_COMPLEX = (
-    "it is too complex to follow; use smaller bounds, or only one of a length and an expression"
+    "it is too complex to follow; use smaller bounds, fewer optional properties, or only one of a length and an "
+    "expression"
 )
 
 
