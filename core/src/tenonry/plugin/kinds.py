@@ -9,9 +9,12 @@ from tenonry.point import Point
 
 @dataclass(frozen=True, kw_only=True)
 class Kind(Point):
-    """A point of the kernel. `base` is "module:Class"; `lives_in` says which processes build it."""
+    """A point of the kernel. `base` is "module:Class"; `lives_in` says which processes build it. `needed_by`: settings
+    of which one must differ from its default, or no plugin of the kind is chosen.
+    """
 
     lives_in: str
+    needed_by: tuple[str, ...] = ()
 
     @property
     def hook(self) -> str:
@@ -70,11 +73,12 @@ KINDS: dict[str, Kind] = {
             fork="tenonry-launcher-fork",
             ray="tenonry-executor-ray",
         ),
-        _kind(
-            "coordination",
-            "Coordination",
-            "front end and engine",
-            **{"scale-out": "tenonry-scale-out"},
+        Kind(
+            "tenonry.coordinations",
+            "tenonry.interfaces.coordination:Coordination",
+            {"scale-out": "tenonry-scale-out"},
+            lives_in="front end and engine",
+            needed_by=("data_parallel_size", "load_balancer"),
         ),
         _kind(
             "call_set",

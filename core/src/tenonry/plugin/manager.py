@@ -148,12 +148,12 @@ class PluginManager:
 
     def choose(self, config: EngineConfig, *, launcher: bool = True) -> list[PluginRecord]:
         """Find the plugins that the configuration names, and all request checks; raises on the first that fails."""
+        defaults = EngineConfig.model_fields
         entries = []
         for kind in KINDS if launcher else IN_PROCESS:
-            if (
-                kind == "coordination"
-                and config.data_parallel_size == 1
-                and config.load_balancer == EngineConfig.model_fields["load_balancer"].default
+            needed_by = KINDS[kind].needed_by
+            if needed_by and all(
+                getattr(config, name) == defaults[name].default for name in needed_by
             ):
                 continue
             is_many = kind in {"stat_logger", "call_set"}
