@@ -66,7 +66,7 @@ class Admission:
         self.is_draining = True
         return await self.wait_until_empty(timeout)
 
-    async def wait_until_empty(self, timeout: float = math.inf) -> bool:  # noqa: ASYNC109 - as above
+    async def wait_until_empty(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - as above
         """Wait until no request runs; False if some still do after `timeout` seconds, or the engines are dead.
 
         While draining, requests that are not yet sent count, too.
