@@ -239,7 +239,11 @@ class TestLightness:
 
     @pytest.mark.parametrize(
         ("names", "heavy"),
-        [("SamplingParams, RequestOutput", {"pydantic", "asyncio"}), ("EngineConfig", {"asyncio"})],
+        [
+            ("SamplingParams, RequestOutput", {"pydantic", "asyncio"}),
+            ("EngineConfig", {"asyncio"}),
+            ("LLM, AsyncLLM", {"pydantic"}),
+        ],
     )
     def test_names_load_no_library_that_only_engines_use(self, names, heavy):
         loaded = self.loaded_by(f"from tenonry import {names}")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tenonry.client.input_processor import InputProcessor, check_call, num_text_chars
+from tenonry.client.input_processor import InputProcessor
 from tenonry.config import EngineConfig
 from tenonry.errors import RequestError
 from tenonry.interfaces.io_processor import (
@@ -265,7 +265,7 @@ class TestFields:
     )
     def test_what_every_request_needs_has_its_type(self, params, request_id, text):
         with pytest.raises(RequestError, match=text):
-            check_call(params, request_id)
+            InputProcessor.check_call(params, request_id)
 
     @pytest.mark.parametrize(
         ("params", "ids"),
@@ -364,10 +364,13 @@ class TestHandles:
 )  # fmt: skip
 def test_texts_are_tokenised_ids_are_not(prompt, num_chars):
     for each in (prompt, read_prompt(prompt)):
-        assert num_text_chars(each, SamplingParams()) == num_chars
-        assert num_text_chars(each, SamplingParams(bad_words=["ab", "c"])) == num_chars + 3
+        assert InputProcessor.num_text_chars(each, SamplingParams()) == num_chars
+        assert (
+            InputProcessor.num_text_chars(each, SamplingParams(bad_words=["ab", "c"]))
+            == num_chars + 3
+        )
 
 
 @pytest.mark.parametrize("prompt", [None, 5, {"prompt": ["x"]}])
 def test_what_is_no_prompt_has_no_text(prompt):
-    assert num_text_chars(prompt, SamplingParams()) == 0
+    assert InputProcessor.num_text_chars(prompt, SamplingParams()) == 0

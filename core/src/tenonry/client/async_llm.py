@@ -1,4 +1,7 @@
-"""`AsyncLLM`: streams of many concurrent requests over engines in processes of their own. The user's event loop."""
+"""`AsyncLLM`: streams of many concurrent requests over engines in processes of their own. The user's event loop.
+
+What engines need is imported with the first `AsyncLLM`, not with this module.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,19 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tenonry.client.delegations import Delegations
-from tenonry.client.engine_calls import EngineCalls
-from tenonry.client.engine_listener import EngineListener
-from tenonry.client.engines import Engines, OwnedEngines
-from tenonry.client.input_processor import InputProcessor, check_call, num_text_chars
-from tenonry.client.io_calls import post_processor
-from tenonry.client.output_handler import OutputHandler
-from tenonry.client.start import build_io_processor
-from tenonry.client.stream import Stream
-from tenonry.client.threads import prepared
-from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError
-from tenonry.info import EngineInfo
-from tenonry.interfaces.launcher import engine_name
-from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from tenonry.client.engines import Engines
+    from tenonry.client.stream import Stream
+    from tenonry.config import EngineConfig
+    from tenonry.info import EngineInfo
+    from tenonry.interfaces.stat_logger import StatLogger
 
 _OTHERS_POLL_S = 0.02
 
@@ -52,6 +49,14 @@ class AsyncLLM(Delegations):
         engines: Engines | None = None,
     ) -> None:
         """`engines`: start none; use these, which bring their stat loggers."""
+        from tenonry.client.engine_calls import EngineCalls
+        from tenonry.client.engine_listener import EngineListener
+        from tenonry.client.engines import OwnedEngines
+        from tenonry.client.input_processor import InputProcessor
+        from tenonry.client.io_calls import post_processor
+        from tenonry.client.output_handler import OutputHandler
+        from tenonry.client.start import build_io_processor
+
         self._engines = engines = engines or OwnedEngines(config, stat_loggers, context)
         self._client, self._stats, self.model = engines.client, engines.stats, engines.model
         self.submit, self.stat_loggers = engines.stats.submit, engines.stats.loggers
@@ -121,17 +126,15 @@ class AsyncLLM(Delegations):
         self, prompt: Any, params: SamplingParams, request_id: str, **fields: Any
     ) -> Stream:
         """Accept a request and send it to the engine; `generate` without the loop around it."""
-        check_call(params, request_id)
+        self._inputs.check_call(params, request_id)
         if (lora := fields.pop("lora_request", None)) is not None:
             fields["adapter"] = await self.calls["adapters"].requested(lora)
         with self._admission.admit(request_id, params.n) as ticket:
             self._handler.listen()
-            num_chars = num_text_chars(prompt, params)
+            num_chars = self._inputs.num_text_chars(prompt, params)
             await self._admission.turn(num_chars)
-            processed, requests = await prepared(
-                lambda: self._inputs.process(prompt, params, request_id, **fields),
-                params,
-                num_chars,
+            processed, requests = await self._inputs.prepare(
+                num_chars, prompt, params, request_id, **fields
             )
             await self._admission.wait(ticket)
             engine = self._client.choose(requests[0])
@@ -241,6 +244,8 @@ class AsyncLLM(Delegations):
     @property
     def engine_pids(self) -> dict[str, int]:
         """Engine processes by name."""
+        from tenonry.interfaces.launcher import engine_name
+
         pids = self._engines.pids()
         names = map(engine_name, sorted(self._client.engines))
         return {name: pids[name] for name in names if name in pids}

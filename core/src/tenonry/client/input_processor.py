@@ -5,6 +5,7 @@ One caller request becomes `n` engine requests with handles of their own; the ca
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 import reprlib
@@ -14,6 +15,7 @@ from typing import Any
 import msgspec
 
 from tenonry.client.io_calls import io_call
+from tenonry.client.threads import prepared
 from tenonry.config import EngineConfig, nearest
 from tenonry.engine.request_checks import check_request
 from tenonry.errors import RequestError
@@ -69,6 +71,37 @@ class InputProcessor:
         # Long texts are processed in threads, and `next` is atomic.
         self._handles = itertools.count(base + 1)
         self._seeds = random.Random(config.seed + base)  # noqa: S311 - no secrets
+
+    @staticmethod
+    def check_call(params: object, request_id: object) -> None:
+        """Raises RequestError unless these are what every request needs."""
+        for field, value, kind in (
+            ("sampling_params", params, SamplingParams),
+            ("request_id", request_id, str),
+        ):
+            if not isinstance(value, kind):
+                raise RequestError(
+                    f"{field}={reprlib.repr(value)} must be a {kind.__name__}", field
+                )
+
+    @staticmethod
+    def num_text_chars(prompt: object, params: SamplingParams) -> int:
+        """Return the number of characters to tokenise, of prompt and bad words."""
+        match prompt:
+            case {"prompt_token_ids": ids} if ids is not None:
+                text = ""
+            case str(text) | TextPrompt(text=str(text)) | {"prompt": str(text)}:
+                pass
+            case _:
+                text = ""
+        return len(text) + sum(map(len, params.bad_words or ()))
+
+    async def prepare(
+        self, num_chars: int, prompt: object, params: SamplingParams, request_id: str, **fields: Any
+    ) -> tuple[ProcessedPrompt, list[EngineCoreRequest]]:
+        """As `process`, in a thread where that takes long. `num_chars`: by `num_text_chars`."""
+        work = functools.partial(self.process, prompt, params, request_id, **fields)
+        return await prepared(work, params, num_chars)
 
     def process(
         self, prompt: object, params: SamplingParams, request_id: str, **fields: Any
@@ -151,16 +184,6 @@ class InputProcessor:
         return msgspec.structs.replace(params, seed=seed)
 
 
-def check_call(params: object, request_id: object) -> None:
-    """Raises RequestError unless these are what every request needs."""
-    for field, value, kind in (
-        ("sampling_params", params, SamplingParams),
-        ("request_id", request_id, str),
-    ):
-        if not isinstance(value, kind):
-            raise RequestError(f"{field}={reprlib.repr(value)} must be a {kind.__name__}", field)
-
-
 def _check_fields(fields: Mapping[str, Any]) -> None:
     """Raises TypeError for one that is not in `CALLER_FIELDS`, RequestError for a value of another type."""
     for name, value in fields.items():
@@ -188,15 +211,3 @@ def _read(prompt: object, options: Mapping[str, Any], special: bool, text: str |
         )
     read = read_prompt(prompt)
     return msgspec.structs.replace(read, options={**read.options, **options})
-
-
-def num_text_chars(prompt: object, params: SamplingParams) -> int:
-    """Return the number of characters to tokenise, of prompt and bad words."""
-    match prompt:
-        case {"prompt_token_ids": ids} if ids is not None:
-            text = ""
-        case str(text) | TextPrompt(text=str(text)) | {"prompt": str(text)}:
-            pass
-        case _:
-            text = ""
-    return len(text) + sum(map(len, params.bad_words or ()))

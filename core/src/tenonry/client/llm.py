@@ -1,4 +1,7 @@
-"""`LLM`: a blocking batch interface. One engine in the user's own process: no children, no signal handlers."""
+"""`LLM`: a blocking batch interface. One engine in the user's own process: no children, no signal handlers.
+
+What an engine needs is imported with the first `LLM`, not with this module.
+"""
 
 from __future__ import annotations
 
@@ -10,37 +13,23 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
-import numpy as np
 
-from tenonry.client.call_sets import CallSets
 from tenonry.client.delegations import BlockingDelegations
-from tenonry.client.input_processor import CALLER_FIELDS, InputProcessor, check_call
-from tenonry.client.io_calls import post_processor
-from tenonry.client.output_processor import OutputProcessor
-from tenonry.client.start import (
-    announce,
-    build_io_processor,
-    engine_info,
-    read_settings,
-    resolve_front_end,
-)
-from tenonry.client.stat_manager import StatManager
-from tenonry.config import EngineConfig
-from tenonry.engine.build import build_engine
 from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, RequestError
-from tenonry.interfaces.io_processor import ProcessedPrompt
-from tenonry.messages import EngineCoreOutputs, EngineCoreRequest
 from tenonry.outputs import CompletionOutput, RequestOutput
-from tenonry.plugin.discovery import installed
-from tenonry.plugin.kinds import PROGRESS_BARS
-from tenonry.plugin.manager import resolve_point
 from tenonry.sampling_params import OutputKind, SamplingParams
 
+if TYPE_CHECKING:
+    from tenonry.config import EngineConfig
+    from tenonry.interfaces.io_processor import ProcessedPrompt
+    from tenonry.messages import EngineCoreRequest
+
+    _Processed = tuple[ProcessedPrompt, list[EngineCoreRequest]]
+
 Params = SamplingParams | Sequence[SamplingParams] | None
-_Processed = tuple[ProcessedPrompt, list[EngineCoreRequest]]
 
 
 class LLM(BlockingDelegations):
@@ -54,6 +43,20 @@ class LLM(BlockingDelegations):
     def __init__(
         self, model: str | None = None, *, config: EngineConfig | None = None, **settings: Any
     ) -> None:
+        from tenonry.client.call_sets import CallSets
+        from tenonry.client.input_processor import InputProcessor
+        from tenonry.client.io_calls import post_processor
+        from tenonry.client.output_processor import OutputProcessor
+        from tenonry.client.start import (
+            announce,
+            build_io_processor,
+            engine_info,
+            read_settings,
+            resolve_front_end,
+        )
+        from tenonry.client.stat_manager import StatManager
+        from tenonry.engine.build import build_engine
+
         if config is None:
             config = read_settings({"model": model, **settings})
         elif model is not None or settings:
@@ -120,7 +123,7 @@ class LLM(BlockingDelegations):
                 strict=True,
             ):
                 request_id = str(next(self._ids))
-                check_call(sampling, request_id)
+                self._inputs.check_call(sampling, request_id)
                 final = msgspec.structs.replace(sampling, output_kind=OutputKind.FINAL)
                 prepared.append(
                     self._inputs.process(
@@ -137,6 +140,8 @@ class LLM(BlockingDelegations):
 
         `kwargs`: options of `generate`, and of the IO processor's `render_chat`, such as `tools`.
         """
+        from tenonry.client.input_processor import CALLER_FIELDS
+
         if self.io_processor is None:
             raise ConfigError("chat needs an IO processor, and none is loaded")
         names = kwargs.keys() & {*CALLER_FIELDS, "lora_request", "use_tqdm"}
@@ -159,6 +164,8 @@ class LLM(BlockingDelegations):
     def _run(
         self, prepared: list[_Processed], progress: Callable[[int], None]
     ) -> list[RequestOutput]:
+        from tenonry.messages import EngineCoreOutputs
+
         try:
             streams = [self._outputs.add(*processed) for processed in prepared]
             for _, requests in prepared:
@@ -247,6 +254,8 @@ def _one_each(name: str, value: Any, count: int) -> Sequence[Any]:
 
 def _several(prompts: Any) -> Sequence[Any]:
     """The prompts of a call: those of a list, or the one that was passed. `read_prompt` refuses what is none."""
+    import numpy as np
+
     match prompts:
         case [int(), *_] | np.ndarray(ndim=1):
             return [prompts]
@@ -256,6 +265,10 @@ def _several(prompts: Any) -> Sequence[Any]:
 
 
 def _progress_bar(total: int, show: bool | None) -> Any:
+    from tenonry.plugin.discovery import installed
+    from tenonry.plugin.kinds import PROGRESS_BARS
+    from tenonry.plugin.manager import resolve_point
+
     if show or (show is None and sys.stderr.isatty() and installed(PROGRESS_BARS)):
         return resolve_point(PROGRESS_BARS, "default")[0](total)
     return contextlib.nullcontext(lambda _: None)

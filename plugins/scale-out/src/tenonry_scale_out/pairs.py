@@ -8,7 +8,6 @@ engine, and a prefill engine that fails costs time only.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, NamedTuple, cast
@@ -16,9 +15,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from tenonry.client.async_llm import AsyncLLM
-from tenonry.client.input_processor import check_call, num_text_chars
 from tenonry.client.stream import Stream
-from tenonry.client.threads import prepared
 from tenonry.config import EngineConfig
 from tenonry.errors import (
     EngineDeadError,
@@ -107,12 +104,13 @@ class PairedLLM(AsyncLLM):
         if is_own or not any(i < self._policy.engines and not link.dead for i, link in links):
             return None
         try:
-            check_call(params, request_id)
+            self._inputs.check_call(params, request_id)
             if params.pooling is not None or params.prompt_logprobs is not None:
                 return None
-            work = functools.partial(self._inputs.process, prompt, params, request_id, **fields)
-            num_chars = num_text_chars(prompt, params)
-            processed, requests = await prepared(work, params, num_chars)
+            num_chars = self._inputs.num_text_chars(prompt, params)
+            processed, requests = await self._inputs.prepare(
+                num_chars, prompt, params, request_id, **fields
+            )
         except (TypeError, TenonryError):  # raised again where such requests are refused
             return None
         request = requests[0]
