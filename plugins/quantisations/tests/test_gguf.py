@@ -18,6 +18,7 @@ from tenonry_quantisations.gguf import Gguf
 from tenonry_testkit import gguf_files
 from tenonry_torch_base.few_bits import few_bits_weight
 from tenonry_torch_base.stored_matrices import StoredMatrices
+from tenonry_worker_torch.loading.quantised import find_quantisation
 
 Kind = gguf.GGMLQuantizationType
 UP = "model.layers.0.mlp.up_proj.weight"
@@ -94,6 +95,25 @@ def test_floats_beside_matrices_are_no_matrices(tmp_path):
     assert seen.keys() == headers.keys()
     assert UP in matrices.parts
     assert "model.norm.weight" not in matrices.parts
+
+
+@pytest.mark.parametrize("asked", [None, "gguf"])
+def test_a_file_of_blocks_needs_no_setting(asked, tmp_path):
+    written(tmp_path, "Q4_1")
+    found = find_quantisation(asked, {}, str(tmp_path), "auto")
+    assert found.quantisation.name == "gguf"
+    assert not found.is_at_load
+
+
+def test_a_file_can_be_rounded_anew(tmp_path):
+    written(tmp_path, "Q8_0")
+    assert find_quantisation("int4", {}, str(tmp_path), "auto").is_at_load
+    assert find_quantisation(None, {}, str(tmp_path), "dummy") is None
+
+
+def test_a_file_of_floats_has_no_quantisation(tmp_path):
+    written(tmp_path, "F16")
+    assert find_quantisation(None, {}, str(tmp_path), "auto") is None
 
 
 def test_a_type_without_layers_is_dequantised():

@@ -121,7 +121,7 @@ def test_a_format_that_is_not_known_is_refused_with_those_that_are(gptq):
     set_config(gptq, {"quant_method": "bitsandbytes"})
     said = refused(gptq)
     assert "is quantised (bitsandbytes)" in said
-    assert "awq, compressed-tensors, fp8, gptq, int4, int8" in said
+    assert "awq, compressed-tensors, fp8, gguf, gptq, int4, int8" in said
 
 
 def test_floats_that_config_json_calls_quantised_are_refused(tmp_path):

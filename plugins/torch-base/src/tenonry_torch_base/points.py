@@ -36,6 +36,7 @@ QUANTISATIONS = Point(
         "awq": "tenonry-quantisations",
         "compressed-tensors": "tenonry-quantisations",
         "fp8": "tenonry-quantisations",
+        "gguf": "tenonry-quantisations",
         "gptq": "tenonry-quantisations",
         "int4": "tenonry-quantisations",
         "int8": "tenonry-quantisations",

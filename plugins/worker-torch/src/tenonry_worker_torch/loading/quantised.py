@@ -50,9 +50,10 @@ def find_quantisation(
     """
     config = declared_quantisation(Path(path), raw)
     method = method_of(config)
-    if method is None and asked is None and load_format != "dummy":
-        return _of_gguf(path)
     if method is None:
+        stored = None if load_format in {"dummy", "sharded"} else _of_gguf(path)
+        if stored is not None and asked in {None, stored.quantisation.name}:
+            return stored
         return None if asked is None else _at_load(asked, path)
     if not isinstance(config, dict):
         raise ModelError(
