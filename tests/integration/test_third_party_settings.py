@@ -318,8 +318,16 @@ def test_in_this_process(monkeypatch):
     settings: dict[str, Any] = {"worker": "chip", "call_sets": ["notes"], "load_format": "dummy"}
     with LLM("demo", chip_lanes="1k", max_num_seqs=2, **settings) as llm:
         assert llm.calls["notes"].get() == ["", 20, 1000, 3]
-    for name, text in (("chip_lane", "did you mean 'chip_lanes'"), ("death_note", "death_note'$")):
-        with pytest.raises(ConfigError, match=rf"unknown setting '{name}'|{text}"):
+        assert llm.info.usage["chip_lanes"] == "1k"
+        assert "chip_key" not in llm.info.usage
+    for name, text in (
+        ("chip_lane", "unknown setting 'chip_lane'; did you mean 'chip_lanes'"),
+        (
+            "death_note",
+            "setting 'death_note' belongs to engine recovery 'log' .*choose that engine recovery$",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=text):
             LLM("demo", **{name: 1}, **settings)
     config = EngineConfig(model="demo", chip_key="hunter2", **settings)
     plan = PluginManager().plan(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -107,6 +108,7 @@ class FakeEngine:
             block_size=16,
             plugins=(PluginRecord("scheduler", "fake", "m:C", "fake-dist", "1.0"),),
             tasks={"score": 1, "embed": 2},
+            usage=json.loads(config.describe()),
         )
         self.stat_loggers: dict[str, Any] = {}
         self.received: list[Call] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -175,8 +176,7 @@ class PluginManager:
         parts = part_settings(entries, config)
         for name in config.model_extra or ():
             if name not in parts:
-                known = EngineConfig.model_fields | parts
-                raise ConfigError(f"unknown setting '{name}'{nearest(name, known)}")
+                raise _stray(name, EngineConfig.model_fields | parts)
         secrets = tuple(name for name, field in parts.items() if not field.repr)
         plan = PluginPlan(tuple(entries), tuple(self.hook_modules), secrets)
         check_capabilities(plan.get("worker"), parts, config)
@@ -231,6 +231,29 @@ def part_settings(records: Iterable[PluginRecord], config: EngineConfig) -> dict
                     f"{owner} and {record.label()} both claim the setting '{name}'; choose another plugin instead of "
                     "one of them"
                 )
+    return found
+
+
+def _stray(name: str, known: Iterable[str]) -> ConfigError:
+    """The error for a setting that no chosen plugin has."""
+    if owners := owners_of(lambda each, _: each == name):
+        labels = " and ".join(record.label() for record in owners)
+        kind = owners[0].kind.replace("_", " ")
+        return ConfigError(
+            f"setting '{name}' belongs to {labels}, not in use here; leave it out, or choose that {kind}"
+        )
+    return ConfigError(f"unknown setting '{name}'{nearest(name, known)}")
+
+
+def owners_of(is_meant: Callable[[str, FieldInfo], bool]) -> list[PluginRecord]:
+    """The installed plugins that have such a setting; imports all of the kernel's kinds."""
+    found = []
+    for kind in KINDS.values():
+        for record in installed(kind):
+            with contextlib.suppress(PluginError):  # it is reported where it is chosen
+                fields = getattr(load_class(record), "Settings", PluginSettings).model_fields
+                if any(itertools.starmap(is_meant, fields.items())):
+                    found.append(record)
     return found
 
 

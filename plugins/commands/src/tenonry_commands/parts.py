@@ -12,13 +12,10 @@ from typing import NoReturn
 from pydantic.fields import FieldInfo
 
 from tenonry.config import EngineConfig, fact
-from tenonry.errors import ConfigError, PluginError, TenonryError
+from tenonry.errors import ConfigError, TenonryError
 from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import PluginSettings
-from tenonry.plugin.discovery import installed
-from tenonry.plugin.kinds import KINDS
-from tenonry.plugin.manager import PluginManager, part_settings, sections
-from tenonry.plugin.plan import load_class
+from tenonry.plugin.manager import PluginManager, owners_of, part_settings, sections
 from tenonry_commands.familiar_flags import TRANSLATIONS, add_familiar_flags, translate
 from tenonry_commands.flags import add_flags, flags_of
 from tenonry_commands.sources import Sources
@@ -38,17 +35,17 @@ class Parts:
 
 
 def belongs(word: str) -> str:
-    """The message for a flag or key of an installed plugin that is not chosen; empty if there is none."""
-    for kind in KINDS.values():
-        for record in installed(kind):
-            with contextlib.suppress(PluginError):
-                model = getattr(load_class(record), "Settings", PluginSettings)
-                for name, field in model.model_fields.items():
-                    flags = flags_of(name, field)
-                    if word in (name, *flags, flags[0].replace("--", "--no-", 1)):
-                        flag = f"--{kind.kind.replace('_', '-')}"
-                        return f"{word} belongs to {record.label()}; choose it with {flag} {record.name}"
-    return ""
+    """The message for a flag or key of installed plugins that are not chosen; empty if there is none."""
+
+    def is_meant(name: str, field: FieldInfo) -> bool:
+        flags = flags_of(name, field)
+        return word in (name, *flags, flags[0].replace("--", "--no-", 1))
+
+    owners = owners_of(is_meant)
+    choices = [f"--{record.kind.replace('_', '-')} {record.name}" for record in owners]
+    if not owners:
+        return ""
+    return f"{word} belongs to {owners[0].label()}; choose it with {' or '.join(choices)}"
 
 
 class _UnreadableError(Exception):

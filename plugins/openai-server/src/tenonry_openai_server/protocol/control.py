@@ -96,10 +96,12 @@ class DoneResponse(msgspec.Struct):
 
 
 class ServerInfoResponse(msgspec.Struct):
-    """Answer of GET /server_info: settings that are not the defaults, without options of plugins."""
+    """Answer of GET /server_info: settings that are not the defaults, without secrets and options of plugins, and facts
+    learnt at start-up.
+    """
 
     version: str
-    config: msgspec.Raw
+    config: dict[str, Any]
 
 
 class PausedResponse(msgspec.Struct):

@@ -10,7 +10,6 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -111,9 +110,8 @@ async def is_paused(request: Request) -> Response:
 
 @router.get("/server_info", **describe("Settings of the engines", None, ServerInfoResponse))
 async def server_info(request: Request) -> Response:
-    """The settings that the operator chose. Options of plugins may be secrets and are left out."""
-    config = server_state(request).config.describe().encode()
-    return answer(ServerInfoResponse(__version__, msgspec.Raw(config)))
+    """The settings that the operator chose. Secrets are left out, and options of plugins, which may be some."""
+    return answer(ServerInfoResponse(__version__, server_state(request).engine.info.usage))
 
 
 @router.post("/abort_requests", **describe("End requests", AbortRequest, DoneResponse))
