@@ -135,7 +135,7 @@ def test_demo_model_can_be_served_so():
     ("worker", "text"),
     [
         ("transformers", "batch_invariant=True: .*transformers.*lacks"),
-        ("null", "unknown setting 'batch_invariant'"),
+        ("null", "setting 'batch_invariant' belongs to worker 'pooling'.* and worker 'torch'"),
     ],
 )
 def test_workers_that_promise_nothing_refuse_it(worker, text):
