@@ -98,6 +98,14 @@ class TestBounds:
         ):
             config(**values, enable_chunked_prefill=False)
 
+    @pytest.mark.parametrize(
+        ("given", "name"),
+        [("half", "float16"), ("float", "float32"), ("torch.bfloat16", "bfloat16")],
+    )
+    def test_data_types_have_the_names_of_torch(self, given, name):
+        assert EngineConfig(model="m", dtype=given).dtype == name
+        assert EngineConfig(model="m").replaced(dtype=given).dtype == name
+
     def test_it_is_frozen(self):
         with pytest.raises(ValidationError):
             config().seed = 1  # type: ignore[misc]

@@ -133,6 +133,12 @@ def read_list(value: Any) -> Any:
     return (value,) if isinstance(value, dict) else value
 
 
+def dtype_name(value: Any) -> str:
+    """The name of a data type that vLLM or torch spells otherwise."""
+    name = str(value).removeprefix("torch.")
+    return {"half": "float16", "float": "float32"}.get(name, name)
+
+
 def plain_type(annotation: Any) -> Any:
     """The one type behind `X | None`."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
@@ -278,6 +284,11 @@ class EngineConfig(Settings):
     """Log each request when it arrives and when it ends."""
     process_note: str = setting("", flag=None)
     """Text after the names of engines in `tenonry ps`, such as the fallbacks in use."""
+
+    @field_validator("dtype", mode="before")
+    @classmethod
+    def _read_dtype(cls, value: Any) -> Any:
+        return dtype_name(value)
 
     @model_validator(mode="before")
     @classmethod

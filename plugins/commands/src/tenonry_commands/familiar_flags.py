@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tenonry.errors import ConfigError
-from tenonry_commands.familiar_values import DONE_ANYWAY, KEYS, TRANSLATED, dtype_name, with_key
+from tenonry_commands.familiar_values import DONE_ANYWAY, KEYS, TRANSLATED, with_key
 
 MEANS: dict[str, tuple[str, bool]] = {  # a flag without a value: the field that it sets
     "enable_log_requests": ("log_requests", True),
@@ -323,7 +323,5 @@ def _meaning(name: str, value: Any) -> dict[str, Any]:
             return TRANSLATED[name](value)
         except ValueError as error:
             raise ConfigError(f"{name}: {error}") from None
-    if name == "dtype":
-        return {name: dtype_name(value)}
     field, meant = MEANS.get(name, (name, True))
     return {field: (bool(value) is meant) if name in MEANS else value}

@@ -163,12 +163,6 @@ def convert(value: Any) -> Settings:
     )
 
 
-def dtype_name(value: Any) -> Any:
-    """The name of a data type that vLLM or torch spells otherwise."""
-    name = str(value).removeprefix("torch.")
-    return {"half": "float16", "float": "float32"}.get(name, name)
-
-
 TRANSLATED: dict[str, Callable[[Any], Settings]] = {
     "limit_mm_per_prompt": images,
     "mm_processor_cache_gb": image_cache,

@@ -10,10 +10,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tenonry import config
-from tenonry.config import PluginChoice, fact, plain_type
+from tenonry.config import PluginChoice, dtype_name, fact, plain_type
 from tenonry.config.sources import variable_of
 from tenonry.errors import ConfigError
-from tenonry_commands.familiar_values import dtype_name
 from tenonry_commands.setting_texts import setting_texts
 
 
