@@ -107,7 +107,7 @@ class Engines:
         if requests:
             Driver(answer, max_num_seqs=6, num_blocks=96, block_size=4, **way).run(requests)
         while self._is_any_busy(engine, False):
-            self.all(lambda rank: self.runners[rank].dummy(), self._ranks(engine))
+            self.all(lambda rank: self.runners[rank].forward_pass.dummy(), self._ranks(engine))
 
     def serve(self, *requests, **way):
         waves = [

@@ -240,7 +240,7 @@ def test_a_dummy_batch_changes_nothing_for_those_who_run(folders):
         ranks = Ranks(folders("llama"), *shape)
 
         def answer(output, ranks=ranks):
-            ranks.all(lambda rank: ranks.runners[rank].dummy())
+            ranks.all(lambda rank: ranks.runners[rank].forward_pass.dummy())
             return ranks.answer(output)
 
         requests = greedy()

@@ -242,5 +242,8 @@ def test_passes_that_make_a_choice_are_run_once(monkeypatch):
     seen = []
     original = ChosenKernels.apply
     monkeypatch.setattr(ChosenKernels, "apply", lambda *given: seen.append(1) or original(*given))
-    loaded(kernels=FoundKernels(CpuKernels(), True))
+    model = loaded(kernels=FoundKernels(CpuKernels(), True))
     assert seen == [1]
+    text = model.passes["kernels"].text
+    assert text.startswith("3 × attention, ")
+    assert f": {text}" in model.chosen_kernels

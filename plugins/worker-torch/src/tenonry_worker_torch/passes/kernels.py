@@ -9,7 +9,7 @@ import torch
 
 from tenonry_worker_torch.fuse.decoder import LeanForward
 from tenonry_worker_torch.fuse.kernels.bfloat16 import Bfloat16Kernels
-from tenonry_worker_torch.fuse.kernels.chooser import KernelChooser
+from tenonry_worker_torch.fuse.kernels.chooser import KernelChooser, listed
 from tenonry_worker_torch.fuse.kernels.float32 import Float32Kernels
 from tenonry_worker_torch.fuse.linear import is_half_on_host
 from tenonry_worker_torch.passes.model_pass import ModelPass
@@ -60,7 +60,8 @@ class ChosenKernels(ModelPass):
             Bfloat16Kernels(chooser, changes).give(
                 model.forward, model.backend, reads_cache=reads_cache
             )
-        return "see the line of step kernels"
+        counts = chooser.counts if few_bits is None else chooser.counts + few_bits.counts
+        return listed(counts) or "no part is faster with one"
 
     def is_right(self, model: LoadedModel, facts: PassFacts) -> bool:
         """Compare, if any part has a kernel."""
