@@ -50,8 +50,8 @@ RESET = {
     "GroupTable.count": 0,
     "GroupTable.past": 0,
     "Slabs._slab": -1,
+    "StepValidator._runs": 0,
     "StepValidator._stay": 0,
-    "StepValidator._use": 0,
     "StepValidator._waits": 0,
     "WindowTables._capacity": 0,
 }

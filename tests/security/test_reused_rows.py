@@ -162,8 +162,8 @@ class Engine:
 
     def _poison_validator(self) -> None:
         columns = columns_of(self.core.validator, NUM_ROWS)
-        use = next(each.values for each in columns if each.name == "StepValidator._use")
-        SWITCH.poison(self.core.validator, NUM_ROWS, np.flatnonzero(use == 0).tolist())
+        handle = next(each.values for each in columns if each.name == "BatchState.handle")
+        SWITCH.poison(self.core.validator, NUM_ROWS, np.flatnonzero(handle == 0).tolist())
 
     def alone(self, source: EngineCoreRequest) -> Made:
         self.add(source)
