@@ -11,9 +11,11 @@ microseconds; its module imports no heavy library. Any other exception fails the
 A check with settings has an attribute `Settings`, a PluginSettings, which it reads as every plugin does:
 
     def check_tenant(request, limits):
-        if request.cache_salt in limits.config.section(TenantSettings).blocked_tenants: ...
+        if request.tags.get("tenant") in limits.config.section(TenantSettings).blocked_tenants: ...
 
     check_tenant.Settings = TenantSettings
+
+The OpenAI server sets the tag `tenant` from the API key, and puts it before a client's own `cache_salt`: "acme:salt".
 """
 
 from __future__ import annotations
