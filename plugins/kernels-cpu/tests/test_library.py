@@ -34,6 +34,6 @@ def test_library_of_something_else_is_named():
 def test_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tenonry_kernels_cpu.library.VERSION", 99)
     library.cache_clear()
-    with pytest.raises(LibraryError, match="is of version 15, and 99 is needed"):
+    with pytest.raises(LibraryError, match=r"is of version \d+, and 99 is needed"):
         library()
     library.cache_clear()

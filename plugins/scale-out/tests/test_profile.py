@@ -175,16 +175,16 @@ def test_a_profile_of_the_engines_is_one_of_the_front_end(tmp_path, compress):
 
     async def profiled():
         for _ in range(2):
-            await calls.call("profile", True)
+            await calls.call("start_profile")
             with pytest.raises(ConfigError, match="a profile runs already"):
-                await calls.call("profile", True)
+                await calls.call("start_profile")
             outer()
-            await calls.call("profile", False)
+            await calls.call("stop_profile")
         await calls.change("sleep", 1)
         await calls.call_engine(2, "hold")
 
     asyncio.run(profiled())
-    assert engines.asked == [("profile", True), ("profile", False)] * 2 + [
+    assert engines.asked == [("start_profile",), ("stop_profile",)] * 2 + [
         ("sleep", 1),
         ("hold", 2),
     ]
@@ -210,10 +210,10 @@ def test_engines_that_refuse_a_profile_leave_none_here(tmp_path):
 
     async def refused():
         with pytest.raises(RuntimeError, match="no profiles"):
-            await calls.call("profile", True)
+            await calls.call("start_profile")
         assert sys.getprofile() is None
         with pytest.raises(RuntimeError, match="no profiles"):
-            await calls.call("profile", False)
+            await calls.call("stop_profile")
 
     asyncio.run(refused())
     assert not list(tmp_path.iterdir())

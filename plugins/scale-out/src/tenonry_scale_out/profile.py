@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
@@ -177,21 +177,24 @@ class ProfiledCalls:
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """As `EngineCalls.call`. A start that an engine rejects leaves none here."""
-        if method != "profile":
-            return await self._calls.call(method, *args, **kwargs)
-        if not args[0]:
-            return await self._stopped(args)
+        if method == "start_profile":
+            return await self._start()
+        if method == "stop_profile":
+            return await self._stop()
+        return await self._calls.call(method, *args, **kwargs)
+
+    async def _start(self) -> list[Any]:
         self._profile.start()
         try:
-            return await self._calls.call(method, *args)
+            return await self._calls.call("start_profile")
         except BaseException:
             self._profile.stop()
             raise
 
-    async def _stopped(self, args: Sequence[Any]) -> list[Any]:
+    async def _stop(self) -> list[Any]:
         recording = self._profile.stop()
         try:
-            return await self._calls.call("profile", *args)
+            return await self._calls.call("stop_profile")
         finally:
             if recording is not None:
                 await asyncio.to_thread(self._profile.write, recording)
