@@ -493,7 +493,7 @@ def _public_names(module: Any) -> list[str]:
 
 
 def compatibility_page() -> str:
-    """What each part of the worker `torch` does not go with."""
+    """Return the page of settings, passes and features of the worker `torch` that exclude each other."""
     from tenonry_worker_torch.compatibility import OWN
     from tenonry_worker_torch.conflicts import CONDITIONS
 

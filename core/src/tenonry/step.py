@@ -366,4 +366,4 @@ class BatchState:
             first = np.flatnonzero(np.append(True, ~follows))
             place = joined_ranges(place[first], np.diff(first, append=len(ids)))
         self.block_table[*of, place] = ids
-        self.num_blocks[of] = place + 1  # of several for one row, the last
+        np.maximum.at(self.num_blocks, of, place + 1)

@@ -126,7 +126,7 @@ class CoordinatedFleet(Protocol):
 
 
 class FleetCompanion:
-    """What is started and watched beside the engines of one fleet. Owner of the engines; called from any thread.
+    """Starts and watches the processes beside the engines of one fleet. Owner of the engines; called from any thread.
 
     The class itself is for engines of this node that nothing connects. `endpoints`: the coordinator's, as text for
     companions of engines and routers; empty without one. `rendezvous`: URL where engines that step together meet; empty

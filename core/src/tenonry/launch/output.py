@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 
 CHUNK_BYTES = 1 << 16
-LINE_ENDS = (b"\n", b"\r")
 # Standard output and error of this process as it was started. Those of its children go there, with their own prefix.
 TARGETS = [1, 2]
 
@@ -53,7 +52,7 @@ def prefixed(pieces: Iterable[bytes], prefix: Callable[[], str]) -> Iterator[byt
     for piece in itertools.chain(pieces, [b""]):
         lines = (rest + piece).splitlines(keepends=True)
         rest = b""
-        if piece and lines and lines[-1][-1:] not in LINE_ENDS and len(lines[-1]) < CHUNK_BYTES:
+        if piece and not lines[-1].endswith((b"\n", b"\r")) and len(lines[-1]) < CHUNK_BYTES:
             rest = lines.pop()
         mark = prefix().encode()
         marked = b""

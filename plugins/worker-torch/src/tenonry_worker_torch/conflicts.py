@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is known before weights are read. `dtype` is that of the served model, None before its files are looked at.
+    """Facts known before weights are read. `dtype` is that of the served model, None before its files are read.
     `quantisation`: name of the one made at load; `stored_quantisation`: of the one that the checkpoint has.
     """
 

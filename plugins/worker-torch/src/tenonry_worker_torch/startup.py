@@ -117,7 +117,7 @@ def looked(
 
 
 def _with_model(setup: Setup, found: CheckpointInfo) -> Setup:
-    """What conflicts are looked for in, with the facts of the model."""
+    """Add the facts of the model, by which conflicts are found."""
     setup = replace(setup, dtype=choose_dtype(setup.config.dtype, found.whole.config, setup.device))
     if found.quantised is None:
         return setup
