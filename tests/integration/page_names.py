@@ -60,9 +60,9 @@ class Definition:
 
 
 def sources() -> list[Path]:
-    """The code of every distribution, and `dev.py`."""
+    """The code of every distribution, and of `dev.py`."""
     return [
-        ROOT / "dev.py",
+        *sorted(ROOT.glob("dev/*.py")),
         *sorted(ROOT.glob("core/src/**/*.py")),
         *sorted(ROOT.glob("[!.]*/*/src/**/*.py")),
     ]
