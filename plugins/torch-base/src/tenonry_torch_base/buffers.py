@@ -51,6 +51,18 @@ def put_on_host(_label: str, array: NDArray[np.generic]) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
+def put_in_order(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
+    """Copy the array to the device without waiting for it; on the CPU the two share memory.
+
+    The tensor is its own and may outlive the step. torch's allocator of pinned memory reuses a block only once the copy
+    out of it has run, so the array may change as soon as the call returns.
+    """
+    tensor = torch.as_tensor(array)
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 class HostBuffers(StepBuffers):
     """No copy on the CPU, a plain copy elsewhere."""
 

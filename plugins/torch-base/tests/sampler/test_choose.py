@@ -8,8 +8,15 @@ from hypothesis import strategies as st
 from sampler_driver import two_threads
 
 from tenonry_torch_base.sampler import choose
-from tenonry_torch_base.sampler.choose import draw, greedy, largest, row_sums, truncated_weights
+from tenonry_torch_base.sampler.choose import Truncation, draw, greedy, largest, row_sums
 from tenonry_torch_base.sampler.randomness import uniforms
+
+
+def truncated_weights(logits, top_k, top_p, min_p):
+    cut = Truncation(
+        np.array(top_k, np.int64), np.array(top_p, np.float32), np.array(min_p, np.float32)
+    )
+    return choose.truncated_weights(logits, cut, torch.from_numpy)
 
 
 @settings(deadline=None, max_examples=60)
@@ -44,7 +51,7 @@ def test_draw_never_leaves_the_possible_tokens_at_the_ends():
 def test_a_nucleus_wider_than_the_candidates_is_sorted_whole(monkeypatch):
     """A flat distribution: 90 % of the mass needs 90 % of the tokens."""
     logits = torch.randn(3, 500, generator=torch.Generator().manual_seed(0)) * 0.01
-    arguments = (torch.tensor([0, 0, 7]), torch.tensor([0.9, 1.0, 0.5]), torch.zeros(3))
+    arguments = ([0, 0, 7], [0.9, 1.0, 0.5], [0.0] * 3)
     wide = truncated_weights(logits, *arguments)
     monkeypatch.setattr(choose, "CANDIDATES", 16)
     narrow = truncated_weights(logits, *arguments)
@@ -73,7 +80,7 @@ def test_no_bit_of_a_row_depends_on_the_others(seed, vocab, rows):
     """Neither on their number nor on their parameters (WK-14)."""
     logits = torch.randn(len(rows), vocab, generator=torch.Generator().manual_seed(seed)) * 4
     numbers = torch.linspace(0.001, 0.999, len(rows), dtype=torch.float64)
-    columns = [torch.tensor(column) for column in zip(*rows, strict=True)]
+    columns = list(zip(*rows, strict=True))
 
     def chosen(lines):
         weights = truncated_weights(logits[lines], *(column[lines] for column in columns))
@@ -107,7 +114,7 @@ def test_the_largest_are_found_through_chunks(seed, vocab, share):
 
 def test_ties_stay_together_so_the_order_of_sorting_cannot_matter():
     logits = torch.tensor([[1.0, 3.0, 2.0, 2.0, 2.0, 0.0]])
-    kept = truncated_weights(logits, torch.tensor([2]), torch.tensor([1.0]), torch.zeros(1))
+    kept = truncated_weights(logits, [2], [1.0], [0.0])
     assert (kept[0] > 0).tolist() == [False, True, True, True, True, False]
 
 

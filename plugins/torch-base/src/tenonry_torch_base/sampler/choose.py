@@ -7,9 +7,18 @@ the CPU no bit of a row's result depends on the other rows: torch's softmax proc
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 import numpy as np
 import torch
 from torch.nn import functional
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Put = Callable[[NDArray[np.generic]], torch.Tensor]
 
 CANDIDATES = 256  # tokens sorted at first; rows whose nucleus is larger are sorted whole
 CHUNK = 512  # width of the second level of the cumulative sum
@@ -55,26 +64,40 @@ def _greedy_by_bits(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(ids), torch.from_numpy(is_nan)
 
 
-def truncated_weights(
-    logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
-) -> torch.Tensor:
+class Truncation(NamedTuple):
+    """Parameters of N rows on the host, where they decide which operations run: `top_k` i64[N] (0: all), `top_p`
+    f32[N], `min_p` f32[N].
+
+    min_p keeps tokens at least that share of the most likely one; top_k then keeps the k largest, and top_p the
+    smallest set of those that reaches its share of their sum.
+    """
+
+    top_k: NDArray[np.int64]
+    top_p: NDArray[np.float32]
+    min_p: NDArray[np.float32]
+
+    def select(self, lines: NDArray[np.intp] | slice) -> Truncation:
+        """The same for some of the rows."""
+        return Truncation(self.top_k[lines], self.top_p[lines], self.min_p[lines])
+
+
+def truncated_weights(logits: torch.Tensor, cut: Truncation, put: Put) -> torch.Tensor:
     """Unnormalised probabilities f32[N, V] of `logits` (already over temperature), 0 where truncated.
 
-    `top_k` i64[N] (0: all), `top_p` f32[N], `min_p` f32[N]. min_p keeps tokens at least that share of the most likely
-    one; top_k then keeps the k largest, and top_p the smallest set of those that reaches its share of their sum.
+    `put`: copies an array to the device of `logits`. Waits for no device.
     """
     weights = torch.softmax(logits, -1)
-    if bool((min_p > 0).any()):
+    if (cut.min_p > 0).any():
         most_likely = weights.amax(-1)  # [N]
-        _keep(weights, min_p * most_likely)
-    wants = (top_k > 0) | (top_p < 1)
-    if bool(wants.all()):
-        limit = _thresholds(weights, top_k, top_p)
+        _keep(weights, put(cut.min_p) * most_likely)
+    lines = np.flatnonzero((cut.top_k > 0) | (cut.top_p < 1))
+    if len(lines) == len(weights):
+        limit = _thresholds(weights, cut, put)
         _keep(weights, limit)
-    elif bool(wants.any()):
-        rows = wants.nonzero()[:, 0]
+    elif len(lines):
+        rows = put(lines)
         limit = weights.new_zeros(len(weights))
-        limit[rows] = _thresholds(weights[rows], top_k[rows], top_p[rows])
+        limit[rows] = _thresholds(weights[rows], cut.select(lines), put)
         _keep(weights, limit)
     return weights
 
@@ -105,15 +128,22 @@ def largest(values: torch.Tensor, count: int) -> torch.Tensor:
     return found.topk(count, sorted=True).values
 
 
-def _thresholds(weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """The smallest weight that stays, f32[N]; tries the largest `CANDIDATES` before it sorts whole rows."""
+def _thresholds(weights: torch.Tensor, cut: Truncation, put: Put) -> torch.Tensor:
+    """The smallest weight that stays, f32[N].
+
+    The CPU tries the largest `CANDIDATES` before it sorts whole rows. Of another device the host would have to wait to
+    know whether they suffice, so a nucleus among all tokens is sorted whole at once.
+    """
     vocab_size = weights.shape[1]
-    wants_nucleus = bool((top_p < 1).any())
-    width = max(CANDIDATES if wants_nucleus else 1, int(top_k.max()))
+    is_nucleus = cut.top_p < 1
+    width = max(CANDIDATES if is_nucleus.any() else 1, int(cut.top_k.max()))
     width = min(vocab_size, width)
-    candidates = largest(weights, width)
+    is_host = weights.device.type == "cpu"
+    needs_all = not is_host and (is_nucleus & (cut.top_k == 0)).any()
+    candidates = _sorted(weights) if needs_all else largest(weights, width)
+    top_k, top_p = put(cut.top_k), put(cut.top_p)
     limit, is_known = _thresholds_among(candidates, weights, top_k, top_p)
-    if not bool(is_known.all()):
+    if is_host and not bool(is_known.all()):
         rest = (~is_known).nonzero()[:, 0]
         some = weights[rest]
         limit[rest], _ = _thresholds_among(_sorted(some), some, top_k[rest], top_p[rest])

@@ -79,8 +79,9 @@ class Penalties(LogitsProcessor):
         first_output = len(new.token_ids) - new.num_output
         output = np.array(new.token_ids[first_output:], np.int64)
         ids = self.context.put(output)
-        counts = torch.bincount(ids, minlength=self.context.vocab_size)
-        self._counts[line] = counts.to(torch.int32)
+        counts = self._counts[line].zero_()
+        # Not bincount, which waits for the device to know the largest id.
+        counts.index_add_(0, ids, torch.ones_like(ids, dtype=torch.int32))
         return True
 
     def leave(self, row: int) -> None:

@@ -11,11 +11,13 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import torch
+
+from tenonry_torch_base.buffers import put_in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    import torch
     from numpy.typing import NDArray
 
     from tenonry.sampling_params import StructuredOutput
@@ -45,8 +47,8 @@ class ProcessorContext:
         self.host_tokens = host_tokens
 
     def put(self, array: NDArray[np.generic]) -> torch.Tensor:
-        """`array` as a tensor on the device; on the CPU the two share memory."""
-        return torch.as_tensor(array, device=self.device)
+        """`array` as a tensor on the device, without waiting; on the CPU the two share memory."""
+        return put_in_order(array, self.device)
 
 
 class SampleStep:

@@ -9,7 +9,7 @@ import torch
 
 from tenonry.step import RowFailure
 from tenonry_torch_base.sampler.bad_words import BadWords
-from tenonry_torch_base.sampler.choose import draw, greedy, truncated_weights
+from tenonry_torch_base.sampler.choose import Truncation, draw, greedy, truncated_weights
 from tenonry_torch_base.sampler.columns import SamplingColumns
 from tenonry_torch_base.sampler.logprobs import Logprobs, concatenated, logprobs_of
 from tenonry_torch_base.sampler.penalties import Penalties
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tenonry.step import NewRow, SchedulerOutput
 
 TILE_ELEMENTS = 1 << 19  # logits per tile on the CPU: 2 MiB in float32
+DEVICE_TILE_ELEMENTS = 1 << 24  # elsewhere: bounds the memory of sorted rows
 IDLE_PATIENCE_S = 0.002  # without it, an engine that only waits for a grammar would spin
 # In the order in which they change the logits.
 BUILT_IN: tuple[type[LogitsProcessor], ...] = (
@@ -188,13 +189,12 @@ class Sampler:
     def _in_tiles(
         self, logits: torch.Tensor, step: SampleStep, lines: NDArray[np.int64]
     ) -> Sampled:
-        """Sample with all parameters. On the CPU a few rows at a time: a tile of float32 logits fits into the cache,
-        all rows would not.
+        """Sample with all parameters, some rows at a time. On the CPU a few: a tile of float32 logits fits into the
+        cache, all rows would not.
         """
         rows, vocab_size = logits.shape
-        tile = rows
-        if logits.device.type == "cpu":
-            tile = max(1, TILE_ELEMENTS // vocab_size)
+        elements = TILE_ELEMENTS if self._is_host else DEVICE_TILE_ELEMENTS
+        tile = max(1, elements // vocab_size)
         parts = []
         for begin in range(0, rows, tile):
             span = slice(begin, begin + tile)
@@ -275,12 +275,10 @@ class Sampler:
         put = self.context.put
         temperature = put(columns.temperature[rows])
         scaled = values / temperature[:, None]
-        weights = truncated_weights(
-            scaled,
-            put(columns.top_k[rows].astype(np.int64)),
-            put(columns.top_p[rows]),
-            put(columns.min_p[rows]),
+        cut = Truncation(
+            columns.top_k[rows].astype(np.int64), columns.top_p[rows], columns.min_p[rows]
         )
+        weights = truncated_weights(scaled, cut, put)
         uniform = uniforms(columns.seed[rows], step.num_output)
         return draw(weights, put(uniform))
 

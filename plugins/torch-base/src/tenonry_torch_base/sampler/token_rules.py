@@ -41,8 +41,7 @@ class AllowedTokens(LogitsProcessor):
         self._forbidden = grown(self._forbidden, self._tables.num_lines)
         ids = np.array(allowed, np.int64)
         known = ids[ids < self.context.vocab_size]
-        self._forbidden[line] = True
-        self._forbidden[line, torch.as_tensor(known)] = False
+        self._forbidden[line].fill_(True).index_fill_(0, self.context.put(known), False)
         return True
 
     def leave(self, row: int) -> None:
