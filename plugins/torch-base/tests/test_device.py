@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 
 from tenonry.errors import ConfigError
-from tenonry_torch_base.device import choose_device, choose_dtype
+from tenonry_torch_base.device import _report_narrowed, choose_device, choose_dtype, prepare_device
 
+CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
 
 
@@ -27,3 +30,47 @@ def test_dtype_auto_is_the_checkpoints_own_where_the_cpu_can_do_it():
     assert choose_dtype("auto", Config, CPU) == expected
     Config.dtype = None
     assert choose_dtype("auto", Config, CPU) == torch.float32
+
+
+@pytest.fixture
+def cards(monkeypatch):
+    """Set whether the card computes in bfloat16."""
+
+    def set_support(is_supported):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda emulated: is_supported)
+
+    _report_narrowed.cache_clear()
+    return set_support
+
+
+def test_float32_weights_become_bfloat16_on_a_gpu_and_a_line_reports_it(cards, caplog):
+    class Config:
+        dtype = torch.float32
+
+    cards(True)
+    with caplog.at_level(logging.INFO, "tenonry.worker"):
+        assert [choose_dtype("auto", Config, CUDA) for _ in range(3)] == [torch.bfloat16] * 3
+    assert [record.message for record in caplog.records] == [
+        "The float32 weights are loaded as bfloat16; --dtype float32 keeps them"
+    ]
+    assert choose_dtype("float32", Config, CUDA) == torch.float32
+    assert choose_dtype("auto", Config, CPU) == torch.float32
+    cards(False)
+    assert choose_dtype("auto", Config, CUDA) == torch.float32
+    cards(True)
+    Config.dtype = torch.float16
+    assert choose_dtype("auto", Config, CUDA) == torch.float16
+
+
+def test_attention_of_cudnn_is_off_on_a_gpu(monkeypatch):
+    """It makes a plan for each new shape, and the shapes of steps change every few tokens."""
+    selected = []
+    monkeypatch.setattr(torch.cuda, "set_device", selected.append)
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    try:
+        prepare_device(CUDA, None)
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+    assert selected == [CUDA]

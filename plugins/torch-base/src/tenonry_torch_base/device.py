@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +15,7 @@ from tenonry_torch_base.memory import keep_freed_memory
 if TYPE_CHECKING:
     from tenonry_torch_base.options import DeviceOptions
 
+logger = logging.getLogger("tenonry.worker")
 IMPORTED_BY = os.getpid()  # another process in engines that are forks
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -43,7 +46,9 @@ def choose_device(wanted: str, local_rank: int = 0, world_size: int = 1) -> torc
 
 
 def choose_dtype(wanted: str, config: Any, device: torch.device) -> torch.dtype:
-    """`auto` is the checkpoint's own type; half precision becomes bfloat16 on CPUs that cannot compute with it."""
+    """`auto` is the checkpoint's own type, with two exceptions: half precision becomes bfloat16 on CPUs that cannot
+    compute with it, and float32 becomes bfloat16 on GPUs that can.
+    """
     if wanted != "auto":
         return DTYPES[wanted]
     stored = getattr(config, "dtype", None) or torch.float32
@@ -54,13 +59,24 @@ def choose_dtype(wanted: str, config: Any, device: torch.device) -> torch.dtype:
         and not torch.ops.mkldnn._is_mkldnn_fp16_supported()  # noqa: SLF001
     ):
         return torch.bfloat16
+    if dtype == torch.float32 and device.type == "cuda" and torch.cuda.is_bf16_supported(False):
+        _report_narrowed()
+        return torch.bfloat16
     return dtype
+
+
+@cache
+def _report_narrowed() -> None:
+    """Once per process: the type is chosen in several places."""
+    logger.info("The float32 weights are loaded as bfloat16; --dtype float32 keeps them")
 
 
 def prepare_device(device: torch.device, options: DeviceOptions) -> None:
     """Select `device` for this process; on the CPU, set threads and the C library as configured by the options."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        # cuDNN's attention makes a plan for each new shape, and those of the steps change every few tokens.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         return
     if options.num_threads:
         torch.set_num_threads(options.num_threads)
