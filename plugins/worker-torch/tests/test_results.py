@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import threading
 import weakref
+from functools import partial
 
 import numpy as np
 import torch
@@ -44,7 +46,7 @@ def sampled(failure=(0, 0, 0)):
 def test_a_future_is_done_when_its_event_has_passed(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     rows = np.array([4, 2, 9], np.int32)
-    future = DeviceFuture(StepResult(3, rows, sampled(), []))
+    future = DeviceFuture(StepResult(3, rows, sampled(), []), torch.device("cpu"))
     assert not future.done()
     output = future.result()
     assert future.done()
@@ -53,6 +55,32 @@ def test_a_future_is_done_when_its_event_has_passed(monkeypatch):
     assert output.row.tolist() == [4, 2, 9]
     assert output.token_ids.tolist() == [5, 6, 7]
     assert output.logprobs.row.tolist() == [4, 9]
+
+
+def test_a_thread_selects_the_device_before_it_reads_a_result(monkeypatch):
+    """Otherwise each rank's thread would open a context on the first device of the node."""
+    order = []
+
+    class NotedEvent(Event):
+        def query(self):
+            order.append((threading.current_thread().name, "query"))
+            return False
+
+        def synchronize(self):
+            order.append((threading.current_thread().name, "wait"))
+
+    def select(device):
+        order.append((threading.current_thread().name, device.index))
+
+    monkeypatch.setattr(torch.cuda, "Event", NotedEvent)
+    monkeypatch.setattr(torch.cuda, "set_device", select)
+    rows = np.array([4, 2, 9], np.int32)
+    future = DeviceFuture(StepResult(3, rows, sampled(), []), torch.device("cuda", 1))
+    for name, read in (("poll", future.done), ("results", future.result)):
+        thread = threading.Thread(target=read, name=name)
+        thread.start()
+        thread.join()
+    assert order == [("poll", 1), ("poll", "query"), ("results", 1), ("results", "wait")]
 
 
 def test_failed_rows_are_taken_out():
@@ -73,7 +101,7 @@ def test_futures_of_two_steps_in_flight_give_the_same_tokens(monkeypatch):
     runner = worker_tools.runner(
         worker_tools.loaded(worker_families.build("llama"), backend="sdpa")
     )
-    runner.sampling.as_answer = DeviceFuture
+    runner.sampling.as_answer = partial(DeviceFuture, device=torch.device("cpu"))
     requests = [
         Request(i + 1, prompt, max_tokens=12) for i, prompt in enumerate(worker_tools.prompts())
     ]

@@ -91,12 +91,16 @@ class StepResult:
 
 
 class DeviceFuture:
-    """A StepFuture that is done when the device has passed an event; no thread waits for it."""
+    """A StepFuture that is done when the device has passed an event; no thread waits for it.
 
-    __slots__ = ("_event", "_output", "_result")
+    Any thread may read it: it selects the device first, as CUDA would otherwise open a context on device 0 there.
+    """
 
-    def __init__(self, result: StepResult) -> None:
+    __slots__ = ("_device", "_event", "_output", "_result")
+
+    def __init__(self, result: StepResult, device: torch.device) -> None:
         self._result = result
+        self._device = device
         self._output: ModelRunnerOutput | None = None
         self._start_copies(result)
         self._event = torch.cuda.Event()
@@ -115,11 +119,20 @@ class DeviceFuture:
             part.logprobs.start_copy()
 
     def done(self) -> bool:
-        return self._output is not None or self._event.query()
+        if self._output is not None:
+            return True
+        self._select_device()
+        return self._event.query()
 
     def result(self, timeout: float | None = None) -> ModelRunnerOutput:
         """Waits for the event. `timeout` is not needed: a step that is launched ends, or the device fails."""
         if self._output is None:
+            self._select_device()
             self._event.synchronize()
             self._output = self._result.output()
         return self._output
+
+    def _select_device(self) -> None:
+        """The selection is a thread's own."""
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)

@@ -69,7 +69,7 @@ class ModelRunner:
         result = self._run(output)
         result.prepared = prepared
         if self.device.type == "cuda":
-            return DeviceFuture(result)
+            return DeviceFuture(result, self.device)
         return result.output()
 
     def answer(self, output: SchedulerOutput) -> StepFuture:

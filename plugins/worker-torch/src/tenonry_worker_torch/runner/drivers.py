@@ -4,6 +4,7 @@ Worker process.
 
 from __future__ import annotations
 
+from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,9 @@ def sampling_of(context: RunnerContext, sampler: Sampler) -> Sampling:
     """One token per row, the same on all ranks of a tensor group; none on a stage that is not the last."""
     device = context.model.device
     parallel = context.model.parallel
-    as_answer = DeviceFuture if device.type == "cuda" else methodcaller("output")
+    as_answer = (
+        partial(DeviceFuture, device=device) if device.type == "cuda" else methodcaller("output")
+    )
     if not parallel.link.is_last:
         return NoSampling(as_answer)
     chooser: RowSampler = FailingSampler(sampler, context.failures)
