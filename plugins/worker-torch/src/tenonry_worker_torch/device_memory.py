@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry_torch_base.memory import free_device_memory
+from tenonry_torch_base.sampler.memory import sampling_bytes
 from tenonry_worker_torch.loading.packed_run import PackedRun
 
 if TYPE_CHECKING:
     from tenonry_worker_torch.loaded_model import LoadedModel
 
 
-def device_memory(model: LoadedModel, num_tokens: int, utilization: float) -> int:
-    """Bytes of a CUDA device for the KV cache: its share, less used memory and that of the largest step."""
+def device_memory(
+    model: LoadedModel, num_tokens: int, utilization: float, max_num_seqs: int
+) -> int:
+    """Bytes of a CUDA device for the KV cache: its share, less used memory and that of the largest step, its sampling
+    included.
+    """
     torch.cuda.synchronize(model.device)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(model.device)
@@ -27,4 +32,6 @@ def device_memory(model: LoadedModel, num_tokens: int, utilization: float) -> in
     torch.cuda.synchronize(model.device)
     needed = torch.cuda.max_memory_allocated(model.device) - before
     run.release()
+    if model.parallel.link.is_last:
+        needed += sampling_bytes(max_num_seqs, model.vocab_size, model.max_model_len)
     return free_device_memory(model.device, utilization, needed)

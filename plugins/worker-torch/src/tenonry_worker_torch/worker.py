@@ -240,7 +240,12 @@ class TorchWorker(Worker):
             return MemoryReport(host_memory() // self.context.config.world_size, is_host=True)
         config = self.context.config
         return MemoryReport(
-            device_memory(self.model, config.step_token_budget, config.gpu_memory_utilization)
+            device_memory(
+                self.model,
+                config.step_token_budget,
+                config.gpu_memory_utilization,
+                config.max_num_seqs,
+            )
         )
 
     def initialize_cache(self, kv_cache: KVCacheConfig) -> None:

@@ -11,7 +11,7 @@ from worker_driver import Driver, Request
 
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import BatchState, NewRow, SchedulerOutput
-from tenonry_worker_torch.runner.halving import is_in_order, middle
+from tenonry_worker_torch.runner.halving import is_in_order, is_out_of_memory, middle
 from tenonry_worker_torch.runner.step import part_of
 
 HUGE = 1 << 60  # bytes
@@ -176,3 +176,9 @@ def test_a_row_that_reads_what_a_later_one_fills_is_not_computed_before_it():
     assert is_in_order(*step(filling, reading))
     assert not is_in_order(*step(reading, filling))
     assert is_in_order(*step(*MIXED))
+
+
+def test_a_matrix_product_without_workspace_is_out_of_memory():
+    message = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+    assert is_out_of_memory(RuntimeError(message))
+    assert not is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"))

@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.runner.step import Step
 
 logger = logging.getLogger("tenonry.worker")
-CPU_ALLOCATOR = "DefaultCPUAllocator"  # in torch's message when main memory is short
+# In torch's messages when main memory is short, or a device's for the workspace of a matrix product.
+SHORT_OF_MEMORY = ("DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return True for an out-of-memory error: of a device, or of main memory, from torch or from numpy."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and CPU_ALLOCATOR in str(error)
+    return isinstance(error, RuntimeError) and any(mark in str(error) for mark in SHORT_OF_MEMORY)
 
 
 class Halving:
