@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import traceback
 import weakref
 from collections.abc import Iterator
 
 import torch
-import torch.utils.backend_registration
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend as setup
 
 NAME = "fakegpu"
+register = functools.cache(setup)
 READS = {"aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal"}
 # Their result has a size that depends on values.
 SIZED = {"aten::nonzero", "aten::bincount", "aten::masked_select", "aten::_unique2"}
@@ -91,8 +94,7 @@ def is_fake(value) -> bool:
 @contextlib.contextmanager
 def fake_device() -> Iterator[torch.device]:
     """Tensors made inside are fake, and those on this device pretend to be on a GPU."""
-    if torch._C._get_privateuse1_backend_name() != NAME:
-        torch.utils.backend_registration._setup_privateuseone_for_python_backend(NAME)
+    register(NAME)
     with FakeTensorMode(allow_non_fake_inputs=True):
         yield torch.device(NAME, 0)
 
@@ -118,6 +120,6 @@ class LiveBytes(TorchDispatchMode):
         for each in alive:
             if each is not None:
                 storage = each.untyped_storage()
-                storages[storage._cdata] = storage.nbytes()
+                storages[StorageWeakRef(storage)] = storage.nbytes()
         self.peak = max(self.peak, sum(storages.values()))
         return made
