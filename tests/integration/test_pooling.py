@@ -20,7 +20,9 @@ TOLERANCE = 1e-5
 
 def tiny_models():
     """The folders that the worker's own tests make."""
-    root = Path(__file__).parents[2] / "plugins" / "worker-pooling" / "tests" / "conftest.py"
+    root = (
+        Path(__file__).parents[2] / "plugins" / "worker-torch" / "tests" / "pooling" / "conftest.py"
+    )
     spec = importlib.util.spec_from_file_location("tiny_pooling_models", root)
     assert spec is not None
     assert spec.loader is not None

@@ -180,8 +180,8 @@ class TestCallSets:
             (lambda llm: llm.sleep(), "sleep", "operations", "tenonry-operations"),
             (lambda llm: llm.is_sleeping(), "is_sleeping", "operations", "tenonry-operations"),
             (lambda llm: llm.list_loras(), "list_loras", "adapters", "tenonry-operations"),
-            (lambda llm: llm.embed([[1]]), "embed", "pooling", "tenonry-worker-pooling"),
-            (lambda llm: llm.score("a", "b"), "score", "pooling", "tenonry-worker-pooling"),
+            (lambda llm: llm.embed([[1]]), "embed", "pooling", "tenonry-worker-torch"),
+            (lambda llm: llm.score("a", "b"), "score", "pooling", "tenonry-worker-torch"),
             (lambda llm: llm.calls["mine"].count(), "count", "mine", "its package"),
         ],
     )

@@ -63,7 +63,7 @@ KINDS: dict[str, Kind] = {
             auto="tenonry-worker-auto",
             torch="tenonry-worker-torch",
             transformers="tenonry-worker-transformers",
-            pooling="tenonry-worker-pooling",
+            pooling="tenonry-worker-torch",
             null="tenonry-bench",
         ),
         _kind(
@@ -86,7 +86,7 @@ KINDS: dict[str, Kind] = {
             "front end and engine",
             adapters="tenonry-operations",
             operations="tenonry-operations",
-            pooling="tenonry-worker-pooling",
+            pooling="tenonry-worker-torch",
             scaling="tenonry-scale-out",
         ),
         Kind(

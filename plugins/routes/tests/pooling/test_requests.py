@@ -16,7 +16,7 @@ from tenonry.outputs import PoolingOutput
 from tenonry.sampling_params import PoolingParams
 from tenonry_routes.pooling.pool import AT_ONCE, Pool
 from tenonry_routes.pooling.requests import Embeddings, Rerank, parsed, prompts
-from tenonry_worker_pooling.calls import Pooling
+from tenonry_worker_torch.pooling.calls import Pooling
 
 
 @pytest.mark.parametrize(

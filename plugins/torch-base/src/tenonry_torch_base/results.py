@@ -28,9 +28,9 @@ class PromptPart:
 
 
 class StepResult:
-    """The pieces of one step's answer, still on the device. `prepared`: see `ModelRunnerOutput`."""
+    """The pieces of one step's answer, still on the device. `prepared` and `pooled`: see `ModelRunnerOutput`."""
 
-    __slots__ = ("prepared", "prompts", "rows", "sampled", "step_id")
+    __slots__ = ("pooled", "prepared", "prompts", "rows", "sampled", "step_id")
 
     def __init__(
         self,
@@ -44,11 +44,14 @@ class StepResult:
         self.sampled = sampled
         self.prompts = prompts
         self.prepared: list[int] = []
+        self.pooled: dict[int, NDArray[np.float32]] | None = None
 
     def output(self) -> ModelRunnerOutput:
         """The answer on the host; waits for the device if it has to."""
         answer = self._answer()
         answer.prepared = self.prepared
+        if self.pooled is not None:
+            answer.pooled = self.pooled
         return answer
 
     def _answer(self) -> ModelRunnerOutput:

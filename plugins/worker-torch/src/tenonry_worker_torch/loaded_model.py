@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.images.encoder import ImageEncoder
     from tenonry_worker_torch.loading.probe import ProbeResult
     from tenonry_worker_torch.parallel.groups import Parallel
+    from tenonry_worker_torch.pooling.pooler import Pooler
     from tenonry_worker_torch.state.mixer import PackedMixer
 
 
@@ -75,6 +76,7 @@ class LoadedModel:
         self.step = step
         self.adapters: Adapters | None = None
         self.images: ImageEncoder | None = None
+        self.pooler: Pooler | None = None  # of a model that gives vectors instead of logits
         self.kernels: FoundKernels | None = None
         self.chosen_kernels = "Step kernels: none, torch alone computes"
         self.chooser: KernelChooser | None = None  # of step kernels

@@ -9,10 +9,10 @@ from tenonry_torch_base.history import History
 from tenonry_torch_base.sampler.processors import ProcessorContext
 from tenonry_torch_base.sampler.sampler import Sampler
 from tenonry_worker_torch.kv_groups import GroupLayout
+from tenonry_worker_torch.runner.drivers import forward_pass_of
 from tenonry_worker_torch.runner.feature import RunnerContext
 from tenonry_worker_torch.runner.feature_list import FeatureList
 from tenonry_worker_torch.runner.features import OWN_FEATURES
-from tenonry_worker_torch.runner.forward_pass import ForwardPass
 from tenonry_worker_torch.runner.kv_memory import KVMemory
 from tenonry_worker_torch.runner.runner import ModelRunner
 from tenonry_worker_torch.runner.step import RowFailures
@@ -49,7 +49,7 @@ def assemble_runner(  # noqa: PLR0913 - by name
     return ModelRunner(
         context,
         active,
-        ForwardPass(context, active, dummy_block=num_blocks),
+        forward_pass_of(context, active, dummy_block=num_blocks),
         Sampler(columns, seed, processors),
         KVMemory(num_blocks, block_size),
     )

@@ -17,12 +17,15 @@ from tenonry_worker_torch.drafting.rounds import DraftedRounds
 from tenonry_worker_torch.drafting.verification import Verifier
 from tenonry_worker_torch.parallel.tokens import SharedSampler
 from tenonry_worker_torch.runner.feature import Split
+from tenonry_worker_torch.runner.forward_pass import ForwardPass
 from tenonry_worker_torch.runner.halving import Halving
 from tenonry_worker_torch.runner.hidden import HiddenPass
+from tenonry_worker_torch.runner.prompt_pass import PromptPass
 from tenonry_worker_torch.runner.sampling import (
     DraftSampling,
     FailingSampler,
     NoSampling,
+    NoTokens,
     TokenSampling,
 )
 
@@ -39,13 +42,20 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.parallel.tokens import RowSampler
     from tenonry_worker_torch.runner.feature import RunnerContext
     from tenonry_worker_torch.runner.feature_list import FeatureList
-    from tenonry_worker_torch.runner.forward_pass import ForwardPass
     from tenonry_worker_torch.runner.sampling import Sampling
     from tenonry_worker_torch.runner.step import Step
+    from tenonry_worker_torch.runner.step_pass import StepPass
+
+
+def forward_pass_of(context: RunnerContext, features: FeatureList, dummy_block: int) -> StepPass:
+    """The computation of a step: tokens over K/V, or whole prompts of a model that pools."""
+    if context.model.pooler is not None:
+        return PromptPass(context, features)
+    return ForwardPass(context, features, dummy_block)
 
 
 def compute_of(
-    forward_pass: ForwardPass, state: BatchState, features: FeatureList
+    forward_pass: StepPass, state: BatchState, features: FeatureList
 ) -> Callable[[Step], None]:
     """The forward pass of a step, with hidden states if a feature needs them, and retries in halves where K/V are its
     only state and the rank is alone: other ranks would wait.
@@ -66,7 +76,8 @@ def sampling_of(context: RunnerContext, sampler: Sampler) -> Sampling:
     )
     if not parallel.link.is_last:
         return NoSampling(as_answer)
-    chooser: RowSampler = FailingSampler(sampler, context.failures)
+    chooser: RowSampler = NoTokens() if context.model.pooler is not None else sampler
+    chooser = FailingSampler(chooser, context.failures)
     if parallel.tensor.size > 1:
         chooser = SharedSampler(chooser, parallel.tensor, device)
     return TokenSampling(sampler, chooser, context.state, context.history, as_answer)

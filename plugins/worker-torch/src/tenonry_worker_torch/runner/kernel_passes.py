@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from tenonry_torch_base.rounds import RowEnds
     from tenonry_torch_base.sampler.sampler import Sampler
     from tenonry_worker_torch.runner.feature_list import FeatureList
-    from tenonry_worker_torch.runner.forward_pass import ForwardPass
+    from tenonry_worker_torch.runner.step_pass import StepPass
 
 
 class KernelPasses:
     """Passes of a runner's model, which may be replaced; see `tenonry_torch_base.rounds.SeveralPasses`."""
 
     def __init__(
-        self, forward_pass: ForwardPass, state: BatchState, sampler: Sampler, features: FeatureList
+        self, forward_pass: StepPass, state: BatchState, sampler: Sampler, features: FeatureList
     ) -> None:
         self._pass = forward_pass
         self._state = state

@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from tenonry_torch_base.rounds import Rounds
     from tenonry_torch_base.sampler.sampler import Sampler
     from tenonry_worker_torch.runner.feature_list import FeatureList
-    from tenonry_worker_torch.runner.forward_pass import ForwardPass
+    from tenonry_worker_torch.runner.step_pass import StepPass
 
 
 class RowChanges:
     """Applies the changes of a step to columns, forward pass, sampler and features."""
 
     def __init__(
-        self, state: BatchState, forward_pass: ForwardPass, sampler: Sampler, features: FeatureList
+        self, state: BatchState, forward_pass: StepPass, sampler: Sampler, features: FeatureList
     ) -> None:
         self._state = state
         self._forward_pass = forward_pass

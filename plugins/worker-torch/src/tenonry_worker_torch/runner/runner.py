@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.runner.feature import RunnerContext
     from tenonry_worker_torch.runner.feature_list import FeatureList
-    from tenonry_worker_torch.runner.forward_pass import ForwardPass
     from tenonry_worker_torch.runner.kv_memory import KVMemory
     from tenonry_worker_torch.runner.sampling import Sampling
+    from tenonry_worker_torch.runner.step_pass import StepPass
 
 
 class ModelRunner:
@@ -39,7 +39,7 @@ class ModelRunner:
         self,
         context: RunnerContext,
         features: FeatureList,
-        forward_pass: ForwardPass,
+        forward_pass: StepPass,
         sampler: Sampler,
         memory: KVMemory,
     ) -> None:

@@ -9,6 +9,7 @@ import torch
 from tenonry_torch_base.profiling import scoped
 from tenonry_torch_base.results import StepResult
 from tenonry_torch_base.sampler.processors import SampleStep
+from tenonry_torch_base.sampler.sampler import Sampled
 from tenonry_worker_torch.drafting.verification import Verification
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from tenonry.step import BatchState, ModelRunnerOutput, StepFuture
     from tenonry_torch_base.history import History
-    from tenonry_torch_base.sampler.sampler import Sampled, Sampler
+    from tenonry_torch_base.sampler.sampler import Sampler
     from tenonry_worker_torch.drafting.verification import Verifier
     from tenonry_worker_torch.parallel.groups import TensorGroup
     from tenonry_worker_torch.parallel.tokens import RowSampler
@@ -57,6 +58,14 @@ class FailingSampler:
         return sampled
 
 
+class NoTokens:
+    """Token 0 for each row of a model whose answers are vectors."""
+
+    def sample(self, logits: torch.Tensor, step: SampleStep) -> Sampled:
+        zeros = torch.zeros(len(step.row), dtype=torch.long, device=logits.device)
+        return Sampled(zeros, zeros.int())
+
+
 class TokenSampling:
     """One token of each sampling row, by `chooser`; `sampler` has their parameters."""
 
@@ -95,6 +104,7 @@ class TokenSampling:
         rows = step.inputs.row[step.inputs.samples]
         result = StepResult(step.output.step_id, rows, step.sampled, step.prompts)
         result.prepared = step.prepared
+        result.pooled = step.pooled
         return self.as_answer(result)
 
 

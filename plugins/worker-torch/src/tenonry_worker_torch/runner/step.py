@@ -56,18 +56,20 @@ class Step:
     `output` is the scheduler's, `inputs` its flat columns, `token_ids` i64[T] on the device. `model_inputs`*: the
     same, or embeddings [T, H]. `positions`* i64[T], or i64[3, T]. `lengths`* i64[T] and `last_seen`* i64[T]: as
     `ForwardPlans.lengths` and `AttentionBatch.last_seen`. `prompt_tokens`*: (row's place in the step, indices of its
-    tokens i64[n]) whose logits are computed besides those of sampling tokens. A step without rows has no tokens.
+    tokens i64[n]) whose logits are computed besides those of sampling tokens. `pair_starts`* i64[S]: place of the
+    second text in the prompt of each sampling row, 0 without one. A step without rows has no tokens.
 
-    After the forward pass, `logits`* [S, V] are those of the sampling tokens, `prompt_logits` [P, V] of
-    `prompt_tokens`, and `hidden` [S, H] normalised hidden states of the sampling tokens, if a feature needs them.
-    `sampling`: the S sampling rows. After sampling, `sampled` holds their tokens, None if there are none. A pass that
-    `verifies` drafts has logits of all T tokens, and its tokens in `verification`. `prompts`*: results for prompts.
+    After the forward pass, `logits`* [S, V] are those of the sampling tokens, or vectors [S, D] of their prompts where
+    the model pools, `prompt_logits` [P, V] of `prompt_tokens`, and `hidden` [S, H] normalised hidden states of the
+    sampling tokens, if a feature needs them. `sampling`: the S sampling rows. After sampling, `sampled` holds their
+    tokens, None if there are none. A pass that `verifies` drafts has logits of all T tokens, and its tokens in
+    `verification`. `prompts`*: results for prompts. `pooled`*: row → vector f32[D], None where no row has one.
     """
 
     __slots__ = (
         "buffers", "can_prune", "hidden", "inputs", "last_seen", "lengths", "logits", "model_inputs", "output",
-        "positions", "prepared", "prompt_logits", "prompt_tokens", "prompts", "sampled", "sampling", "token_ids",
-        "verification", "verifies",
+        "pair_starts", "pooled", "positions", "prepared", "prompt_logits", "prompt_tokens", "prompts", "sampled",
+        "sampling", "token_ids", "verification", "verifies",
     )  # fmt: skip
 
     token_ids: torch.Tensor
@@ -76,6 +78,7 @@ class Step:
     prompt_logits: torch.Tensor
     sampling: SampleStep
     verification: Verification
+    pair_starts: I64
 
     def __init__(
         self,
@@ -97,6 +100,7 @@ class Step:
         self.hidden: torch.Tensor | None = None
         self.sampled: Sampled | None = None
         self.prompts: list[PromptPart] = []
+        self.pooled: dict[int, NDArray[np.float32]] | None = None
         self.prepared: list[int] = []
 
     @property

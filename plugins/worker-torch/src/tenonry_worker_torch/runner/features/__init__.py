@@ -9,10 +9,19 @@ from __future__ import annotations
 
 from tenonry_worker_torch.runner.features.adapters import AdapterRows
 from tenonry_worker_torch.runner.features.images import ImageRows, NoImages
+from tenonry_worker_torch.runner.features.pooling import Pooling
 from tenonry_worker_torch.runner.features.prompt_logprobs import PromptLogprobs
 from tenonry_worker_torch.runner.features.row_lengths import RowLengths
 from tenonry_worker_torch.runner.features.states import StateSnapshots
 
-OWN_FEATURES = (PromptLogprobs, StateSnapshots, RowLengths, NoImages, ImageRows, AdapterRows)
+OWN_FEATURES = (
+    PromptLogprobs,
+    StateSnapshots,
+    RowLengths,
+    NoImages,
+    ImageRows,
+    Pooling,
+    AdapterRows,
+)
 
 __all__ = ["OWN_FEATURES"]

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from tenonry import LLM
 from tenonry.errors import ModelError, RequestError
-from tenonry_worker_pooling.outline import outline
+from tenonry_worker_torch.pooling.outline import outline
 
 TEXTS = [
     "the cat sleeps on the mat",

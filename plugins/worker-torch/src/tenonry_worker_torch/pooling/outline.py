@@ -11,9 +11,9 @@ from tenonry.errors import ModelError
 from tenonry_torch_base.checkpoint import Checkpoint
 from tenonry_torch_base.folder import architecture_of, check_folder
 from tenonry_torch_base.weights import progress_only_on_a_terminal, read_model_config
-from tenonry_worker_pooling.dense import DenseSpec, read_dense
-from tenonry_worker_pooling.heads import activation_of
-from tenonry_worker_pooling.recipe import read_recipe
+from tenonry_worker_torch.pooling.dense import DenseSpec, read_dense
+from tenonry_worker_torch.pooling.heads import activation_of
+from tenonry_worker_torch.pooling.recipe import read_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import nn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # torch has no public name for these (its own compiler calls them); `can_pack` checks that they exist.
 ONEDNN = torch.ops.mkldnn
@@ -42,22 +47,24 @@ def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
     return dtype == torch.float32 and torch.backends.mkldnn.is_available()
 
 
-def pack_linears(module: nn.Module) -> dict[str, nn.Linear]:
-    """Put packed layers in the places of those that are plain, and of no other module's weight; what was there."""
+def pack_linears(module: nn.Module, replace: Callable[[nn.Module, str, nn.Module], None]) -> int:
+    """Replace plain layers, whose weight no other module has, by packed ones; returns their number.
+
+    `replace`: called with a parent, the name of its child, and the new child.
+    """
     uses: dict[int, int] = {}
     for part in module.modules():
         for weight in part.parameters(recurse=False):
             uses[id(weight)] = uses.get(id(weight), 0) + 1
-    before: dict[str, nn.Linear] = {}
-    for name, part in list(module.named_modules()):
-        is_plain = type(part) is nn.Linear and not part._forward_hooks  # noqa: SLF001
-        if is_plain and part.weight.numel() >= LEAST_WEIGHTS and uses[id(part.weight)] == 1:
-            before[name] = part
-            module.set_submodule(name, PackedLinear(part))
-    return before
-
-
-def put_back(module: nn.Module, linears: dict[str, nn.Linear]) -> None:
-    """Undo `pack_linears`."""
-    for name, linear in linears.items():
-        module.set_submodule(name, linear)
+    found = [
+        (parent, name, child)
+        for parent in module.modules()
+        for name, child in parent.named_children()
+        if type(child) is nn.Linear
+        and not child._forward_hooks  # noqa: SLF001
+        and child.weight.numel() >= LEAST_WEIGHTS
+        and uses[id(child.weight)] == 1
+    ]
+    for parent, name, child in found:
+        replace(parent, name, PackedLinear(child))
+    return len(found)

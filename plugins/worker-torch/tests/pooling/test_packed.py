@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from tenonry_worker_pooling.packed import PackedLinear, can_pack, pack_linears, put_back
+from tenonry_worker_torch.changes import Changes
+from tenonry_worker_torch.pooling.packed import PackedLinear, can_pack, pack_linears
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.skipif(not can_pack(torch.float32, CPU), reason="torch lacks oneDNN")
@@ -32,13 +33,15 @@ def test_the_numbers_stay_and_shared_weights_are_left():
     model = Model().eval().requires_grad_(requires_grad=False)
     ids = torch.arange(12).view(3, 4)
     expected = model(ids)
-    linears = pack_linears(model)
-    assert set(linears) == {"up", "down"}
+    up = model.up
+    changes = Changes()
+    assert pack_linears(model, changes.set) == 2
     assert isinstance(model.up, PackedLinear)
-    torch.testing.assert_close(model.up.weight, linears["up"].weight)
+    assert isinstance(model.down, PackedLinear)
+    torch.testing.assert_close(model.up.weight, up.weight)
     torch.testing.assert_close(model(ids), expected)
-    put_back(model, linears)
-    assert model.up is linears["up"]
+    changes.undo()
+    assert model.up is up
 
 
 def test_other_types_and_devices_are_left():

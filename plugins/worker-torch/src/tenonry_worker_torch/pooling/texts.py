@@ -12,7 +12,7 @@ from tenonry.errors import EngineGenerateError, RequestError
 from tenonry.interfaces.io_processor import IOProcessor, read_prompt
 from tenonry.outputs import PoolingOutput, RequestOutput
 from tenonry.sampling_params import OutputKind, PoolingParams, SamplingParams
-from tenonry_worker_pooling.checks import says
+from tenonry_worker_torch.pooling.checks import says
 
 Texts = str | Sequence[str]
 

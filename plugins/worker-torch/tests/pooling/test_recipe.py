@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from tenonry.errors import ModelError
-from tenonry_worker_pooling.heads import activation_of
-from tenonry_worker_pooling.outline import outline
-from tenonry_worker_pooling.recipe import Recipe, read_recipe
+from tenonry_worker_torch.pooling.heads import activation_of
+from tenonry_worker_torch.pooling.outline import outline
+from tenonry_worker_torch.pooling.recipe import Recipe, read_recipe
 
 
 @pytest.mark.integration
 def test_the_module_of_the_worker_is_light():
-    code = "import tenonry_worker_pooling.worker, sys; sys.exit('torch' in sys.modules)"
+    code = "import tenonry_worker_torch.pooling_worker, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from tenonry.config import PluginChoice
 from tenonry.interfaces.plugin import PluginOptions
 
 
@@ -22,6 +23,16 @@ class PoolingOptions(PluginOptions):
     )
     num_threads: int | None = Field(
         None, description="Threads of torch; its own choice by default.", ge=1, le=4096
+    )
+    runner_features: tuple[PluginChoice, ...] = Field(
+        (),
+        description="Additional features of the model runner, after the built-in ones: names, or objects with `name` "
+        "and `options`.",
+    )
+    model_passes: tuple[PluginChoice, ...] = Field(
+        (),
+        description="Additional passes over the loaded model, before weights are packed: names, or objects with `name` "
+        "and `options`.",
     )
     keep_freed_memory: bool = Field(
         True, description="Let the C library keep freed memory for the next step (Linux)."

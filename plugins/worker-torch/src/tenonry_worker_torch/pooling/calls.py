@@ -8,7 +8,15 @@ from typing import Any
 from tenonry.interfaces.call_set import CallSet, Engine, FrontEnd, FrontEndHalf
 from tenonry.outputs import PoolingOutput
 from tenonry.sampling_params import PoolingParams, SamplingParams
-from tenonry_worker_pooling.texts import Texts, cosine, matched, pair, pooled, sampling, scores_by
+from tenonry_worker_torch.pooling.texts import (
+    Texts,
+    cosine,
+    matched,
+    pair,
+    pooled,
+    sampling,
+    scores_by,
+)
 
 
 class PoolingCalls(CallSet):

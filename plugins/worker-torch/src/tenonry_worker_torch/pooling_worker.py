@@ -1,6 +1,6 @@
-"""The worker `pooling`: vectors and scores of whole prompts, on the CPU or on one CUDA device.
-
-Runs in the process the executor chose. This module is light; torch and transformers are imported by `load`.
+"""The worker `pooling`: vectors and scores of whole prompts, by the runner of the worker `torch`, on the CPU or on one
+CUDA device. Runs in the process the executor chose. This module is light; torch and transformers are imported by
+`load`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tenonry.kv_cache import KVCacheGroup, MemoryReport
 from tenonry_torch_base.imports import importing
 from tenonry_torch_base.settings import WorkerSettings
 from tenonry_torch_base.waiting import wait_briefly
-from tenonry_worker_pooling.options import PoolingOptions
+from tenonry_worker_torch.pooling.options import PoolingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from tenonry.info import ModelInfo, WorkerFacts
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
-    from tenonry.step import ModelRunnerOutput, SchedulerOutput
-    from tenonry_worker_pooling.model import PoolingModel
-    from tenonry_worker_pooling.outline import Outline
-    from tenonry_worker_pooling.runner import PoolingRunner
+    from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
+    from tenonry_worker_torch.loaded_model import LoadedModel
+    from tenonry_worker_torch.pooling.outline import Outline
+    from tenonry_worker_torch.runner.runner import ModelRunner
 
 
 class PoolingWorker(Worker):
@@ -43,16 +43,17 @@ class PoolingWorker(Worker):
         given = context.options
         self.options = given if isinstance(given, PoolingOptions) else PoolingOptions()
         self._found: Outline | None = None
-        self._model: PoolingModel | None = None
-        self._runner: PoolingRunner | None = None
+        self._model: LoadedModel | None = None
+        self._runner: ModelRunner | None = None
+        self._resolved: dict[str, str] = {}
 
     @classmethod
     def preload(cls, model: ModelInfo, options: BaseModel) -> None:
         wait_briefly(model.path)
         with importing():
-            import tenonry_worker_pooling.dense
-            import tenonry_worker_pooling.model  # noqa: F401
-            from tenonry_worker_pooling.outline import outline
+            import tenonry_worker_torch.load_pooling
+            import tenonry_worker_torch.runner.assemble  # noqa: F401
+            from tenonry_worker_torch.pooling.outline import outline
 
             outline(model.path, needs_weights=False, mode=getattr(options, "pooling", None))
 
@@ -64,7 +65,7 @@ class PoolingWorker(Worker):
         return self._found
 
     def _look(self, *, needs_weights: bool) -> Outline:
-        from tenonry_worker_pooling.outline import outline
+        from tenonry_worker_torch.pooling.outline import outline
 
         is_dummy = self.context.config.load_format == "dummy"
         return outline(
@@ -90,11 +91,6 @@ class PoolingWorker(Worker):
         )
 
     def load(self) -> None:
-        with importing():
-            from tenonry_torch_base.device import choose_device, choose_dtype, prepare_device
-            from tenonry_worker_pooling.dense import load_dense
-            from tenonry_worker_pooling.model import PoolingModel, load_module
-
         config = self.context.config
         if config.enable_expert_parallel:
             raise ConfigError(
@@ -106,24 +102,11 @@ class PoolingWorker(Worker):
                 raise ConfigError(
                     f"{name}={size}, but worker 'pooling' runs a model on one rank; use {name}=1"
                 )
-        device = choose_device(config.device, self.context.local_rank)
-        prepare_device(device, self.options)
         with importing():
+            from tenonry_worker_torch.load_pooling import load_pooling
+
             found = self._found = self._look(needs_weights=True)
-        module = load_module(
-            found,
-            self.context.model.path,
-            choose_dtype(config.dtype, found.config, device),
-            device,
-            config.seed,
-        )
-        seed = config.seed if found.checkpoint is None else None
-        self._model = PoolingModel(module, found, load_dense(found.dense, device, seed=seed))
-        self._model.check(
-            self.context.model.vocab_size,
-            next(iter(found.tasks.values())),
-            self.context.max_model_len,
-        )
+        self._model = load_pooling(found, self.context, self.options, self._resolved)
 
     def tasks(self) -> dict[str, int]:
         """As `EngineInfo.tasks`, for the loaded model."""
@@ -138,25 +121,35 @@ class PoolingWorker(Worker):
         return MemoryReport(host_memory(), is_host=True)
 
     def initialize_cache(self, kv_cache: KVCacheConfig) -> None:
-        from tenonry_worker_pooling.runner import PoolingRunner
+        from tenonry_torch_base.points import resolve
+        from tenonry_worker_torch.points import RUNNER_FEATURES
+        from tenonry_worker_torch.runner.assemble import assemble_runner
 
         if self._model is None:
             raise RuntimeError("worker 'pooling' has no model: load() comes first")
-        self._runner = PoolingRunner(
+        self._runner = assemble_runner(
             self._model,
-            kv_cache,
             max_num_seqs=self.context.config.max_num_seqs,
-            batch_tokens=self.options.batch_tokens,
-            normalize=self.found.normalize,
-            activation=self.found.activation,
+            max_model_len=kv_cache.max_model_len,
+            num_blocks=kv_cache.num_blocks,
+            block_size=kv_cache.block_size,
+            features=[
+                resolve(RUNNER_FEATURES, name, self._resolved)
+                for name in self.options.runner_features
+            ],
         )
 
-    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
+    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
         if self._runner is None:
             raise RuntimeError("worker 'pooling' has no runner: initialize_cache() comes first")
         return self._runner.execute(output)
 
+    def resolved_plugins(self) -> dict[str, str]:
+        return dict(self._resolved)
+
     def shutdown(self) -> None:
+        if self._runner is not None:
+            self._runner.shutdown()
         self._runner = None
         self._model = None
         self._found = None

@@ -130,12 +130,3 @@ def folders(tmp_path_factory):
         pooling={"pooling_mode_lasttoken": True, "pooling_mode_mean_tokens": False},
     )
     return made
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_thread():
-    """Small tensors gain nothing from threads, and tests share the machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

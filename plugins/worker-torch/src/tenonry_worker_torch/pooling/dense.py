@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tenonry.errors import ModelError
 from tenonry_hf_hub import WeightFiles, read_headers
 from tenonry_torch_base.seeded import seeded
-from tenonry_worker_pooling.recipe import read_json
+from tenonry_worker_torch.pooling.recipe import read_json
 
 WEIGHTS = "model.safetensors"
 DEFAULT_ACTIVATION = "torch.nn.modules.activation.Tanh"

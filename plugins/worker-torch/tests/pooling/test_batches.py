@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenonry_worker_pooling.batches import LEAST_SHARE, BatchLimits, batch_ends
+from tenonry_worker_torch.pooling.batches import LEAST_SHARE, BatchLimits, batch_ends
 
 
 @given(
