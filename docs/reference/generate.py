@@ -29,10 +29,11 @@ from tenonry.plugin import hookspecs
 from tenonry.plugin.checks import supported_versions
 from tenonry.plugin.discovery import installed
 from tenonry.plugin.kinds import HOOK_MODULES, KINDS, REQUEST_CHECKS
+from tenonry.plugin.manager import resolve_point
 from tenonry.plugin.plan import load_class
 from tenonry.sampling_params import SamplingParams
 from tenonry_commands.flags import flags_of
-from tenonry_commands.plugins import points
+from tenonry_commands.plugins import PLUGIN_COMMANDS, points
 from tenonry_commands.setting_texts import setting_texts
 from tenonry_testkit.import_contract import PUBLIC
 
@@ -68,6 +69,9 @@ OWNERS = {
     ),
     "model": ("a function without arguments, that returns a folder", "`hf-hub`: the model's name"),
     "command": ("`tenonry.interfaces.command.Command`", "the command line: `tenonry NAME`"),
+    "plugin_command": (
+        "`tenonry.interfaces.command.Command`", "the command `plugins`: `tenonry plugins NAME`",
+    ),
     "progress_bar": (
         "a context manager of the number of requests, that yields a function of how many ended",
         "`LLM.generate(prompts, use_tqdm=True)`: `default`",
@@ -344,6 +348,9 @@ def commands_page() -> str:
     for entry in installed(COMMANDS):
         _, command = make_parser(entry.name)
         parts.append(f"| `tenonry {entry.name}` | {command.summary} | {entry.distribution} |")
+    for entry in installed(PLUGIN_COMMANDS):
+        found, _ = resolve_point(PLUGIN_COMMANDS, entry.name)
+        parts.append(f"| `tenonry plugins {entry.name}` | {found.summary} | {entry.distribution} |")
     return "\n".join(parts) + "\n"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tenonry.cli import main
 from tenonry.errors import PluginError, PluginNotFound
 from tenonry.plugin.kinds import KINDS
 from tenonry_commands.plugins import plugins, points
@@ -268,3 +269,34 @@ def test_full_disk_is_one_sentence():
         found = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert found.returncode == 1
     assert found.stderr == "tenonry: error: [Errno 28] No space left on device\n"
+
+
+class TestVerbsOfOthers:
+    """Verbs below `plugins` in the group `tenonry.plugin_commands`."""
+
+    def install(self, site: TmpPlugins, source: str) -> None:
+        points = {"tenonry.plugin_commands": {"greet": "greeter:Greet"}}
+        site.distribution("greeter", entry_points=points, modules={"greeter": source})
+
+    def test_a_verb_gets_its_flags(self, site: TmpPlugins, capsys):
+        self.install(site, """
+            from tenonry.interfaces.command import Command
+            class Greet(Command):
+                summary = "Greet somebody."
+                def add_arguments(self, parser): parser.add_argument("--loud", action="store_true")
+                def run(self, args): print("HELLO" if args.loud else "hello"); return 3
+            """)  # fmt: skip
+        assert main(["plugins", "greet", "--loud"]) == 3
+        assert capsys.readouterr().out == "HELLO\n"
+
+    @pytest.mark.parametrize("source", [
+        "raise OSError('gone')", "Greet = 3", "import none_such",
+        "from tenonry.interfaces.command import Command\nclass Greet(Command): pass",
+        ("from tenonry.interfaces.command import Command\nclass Greet(Command):\n"
+        "    def add_arguments(self, parser): raise OSError('gone')\n    def run(self, args): return 0"),
+    ])  # fmt: skip
+    def test_a_broken_one_is_named_and_hides_no_other(self, site: TmpPlugins, source: str, caplog):
+        self.install(site, source)
+        assert main(["plugins", "list"]) == 0
+        assert "left out `tenonry plugins greet`" in caplog.text
+        assert "greeter" in caplog.text

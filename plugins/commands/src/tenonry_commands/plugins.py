@@ -1,4 +1,7 @@
-"""`tenonry plugins list | show`: installed plugins, from metadata alone; `show` imports only the shown one."""
+"""`tenonry plugins list | show`: installed plugins, from metadata alone; `show` imports only the shown one.
+
+Other packages add verbs below `plugins` by the entry-point group `tenonry.plugin_commands`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import contextlib
 import difflib
 import inspect
 import json
+import logging
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -22,15 +26,20 @@ from tenonry.plugin import Point
 from tenonry.plugin.checks import check_plugin
 from tenonry.plugin.discovery import check_requirements, installed, misspelt_groups, not_found
 from tenonry.plugin.kinds import HOOK_MODULES, KINDS, POINTS
-from tenonry.plugin.manager import qualified_record
+from tenonry.plugin.manager import blamed, qualified_record, resolve_point
 from tenonry.plugin.plan import import_target
 from tenonry_commands.flags import flags_of
 from tenonry_commands.setting_texts import setting_texts
+
+logger = logging.getLogger("tenonry.commands")
 
 INCOMPATIBLE = "incompatible"
 BROKEN = "broken"
 MISSPELT = "never found"
 HEAVY = ("torch", "transformers", "ray", "fastapi", "uvicorn", "jax", "tensorflow", "pandas")
+PLUGIN_COMMANDS = Point(
+    "tenonry.plugin_commands", "tenonry.interfaces.command:Command", {"new": "tenonry-author-tools"}
+)
 NO_POINT = Point("object")  # unknown interface: only its owner knows the purpose of a class
 
 
@@ -43,9 +52,9 @@ class Listed(NamedTuple):
 
 
 class PluginsCommand(Command):
-    """Lists and shows plugins."""
+    """Lists and shows plugins, and has the verbs of other packages."""
 
-    summary = "List installed plugins, or show one."
+    summary = "List installed plugins, show one, or write a new one."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
@@ -59,8 +68,13 @@ class PluginsCommand(Command):
             "name",
             help="Its name (kind/name where several kinds use it), module:Class or path.py:Class.",
         )
+        for record in installed(PLUGIN_COMMANDS):
+            _add_verb(verbs, record.name)
 
     def run(self, args: argparse.Namespace) -> int:
+        if "command" in args:
+            status: int = args.command.run(args)
+            return status
         if args.verb == "show":
             return _show(args.name)
         found = plugins(args.kind)
@@ -70,6 +84,20 @@ class PluginsCommand(Command):
         else:
             sys.stdout.write(_table(found))
         return 0
+
+
+def _add_verb(verbs: Any, name: str) -> None:
+    """Add a verb of another package. One that cannot be used is reported, and hides no other verb."""
+    try:
+        found, record = resolve_point(PLUGIN_COMMANDS, name)
+        with blamed(record, "its arguments"):
+            command = found()
+            parser = verbs.add_parser(name, help=command.summary, description=command.summary)
+            command.add_arguments(parser)
+    except PluginError as error:
+        logger.warning("left out `tenonry plugins %s`: %s", name, error)
+        return
+    parser.set_defaults(command=command)
 
 
 def points() -> list[Point]:

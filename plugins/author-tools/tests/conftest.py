@@ -1,0 +1,45 @@
+"""A package of every kind, as `tenonry plugins new` writes it, installed into one folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from author_tools_packages import NewPackages, name_of
+
+from tenonry.cli import main
+from tenonry_author_tools.scaffold import kinds
+
+
+@pytest.fixture(scope="session")
+def new_packages(tmp_path_factory: pytest.TempPathFactory) -> NewPackages:
+    folder = tmp_path_factory.mktemp("new")
+    sources = {kind: folder / kind for kind in kinds()}
+    for kind, source in sources.items():
+        assert main(["plugins", "new", kind, name_of(kind), "--into", str(source)]) == 0
+    site = folder / "site"
+    options = (
+        "-q --no-build-isolation --no-deps --no-index --no-compile --disable-pip-version-check"
+    )
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            *options.split(),
+            "--target",
+            site,
+            *sources.values(),
+        ],
+        check=True,
+    )
+    effort = os.environ.get("TENONRY_TESTKIT_EFFORT", "0.1")
+    environment = {**os.environ, "PYTHONPATH": str(site), "TENONRY_TESTKIT_EFFORT": effort}
+    return NewPackages(sources, environment)
