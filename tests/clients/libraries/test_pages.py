@@ -13,7 +13,7 @@ from server_process import Server
 
 from tenonry_demo_model import model_path
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 PAGES = sorted((HERE.parents[2] / "docs" / "how-to").glob("use-with-*.md"))
 PROGRAM = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PROGRAMS = {page.stem: PROGRAM.findall(page.read_text("utf-8")) for page in PAGES}
@@ -37,6 +37,7 @@ def server() -> Iterator[Server]:
         made.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("page", [page for page, texts in PROGRAMS.items() if texts])
 def test_programs_of_pages_print_an_answer(page, server, tmp_path: Path):
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections import defaultdict
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import shallow_demo
-from environments import HERE, Unavailable, python_with
+from environments import HERE
 from server_process import ForkedServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -64,13 +65,9 @@ def _plain(name: str) -> str:
 @pytest.fixture(scope="module")
 def probes() -> dict[str, list[Probe]]:
     """The requests by route."""
-    try:
-        python = python_with("requirements.txt")
-    except Unavailable as error:
-        pytest.skip(str(error))
     program = str(HERE / "programs" / "request_fields.py")
     ended = subprocess.run(
-        [*python, program], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, program], capture_output=True, text=True, timeout=120, check=False
     )
     assert ended.returncode == 0, ended.stderr
     found = defaultdict(list)
