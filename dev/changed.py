@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 from pathlib import Path
 
@@ -30,7 +31,10 @@ PAGES = tuple(
         "troubleshooting",
     )
 )
-COMMANDS = "test_every_documented_command_runs"  # with the name of the page in brackets
+# The test that runs the commands of a page, with the page's name in brackets, and the pages of the second file.
+COMMANDS = "test_every_documented_command_runs"
+FOR_AUTHORS = re.compile("write-|package-|test-a-|open-")
+IMPORTED = re.compile(r"^\s*(?:from|import) (tenonry[\w.]*)", re.MULTILINE)
 
 
 def base(words: list[str]) -> str:
@@ -50,27 +54,45 @@ def changed_files(commit: str) -> list[Path]:
 
 
 def touched(commit: str, *, is_direct: bool = False) -> list[str]:
-    """Return the tests that the change since `commit` touches, as arguments of pytest; `is_direct`: without detours.
+    """Return the tests that the change since `commit` touches, as arguments of pytest; `is_direct`: the nearest ones.
 
     A source whose code is the same but for docstrings and comments touches only what reads those.
     """
     files = changed_files(commit)
-    if any(file.parent == paths.ROOT and file.name in EVERYWHERE for file in files):
+    if not is_direct and any(
+        file.parent == paths.ROOT and file.name in EVERYWHERE for file in files
+    ):
         return ["."]
     code = {file for file in files if file.suffix == ".py" and is_other_code(file, commit)}
-    tests = {file for file in ImportGraph().importers(code, is_direct=is_direct) if is_test(file)}
+    graph = ImportGraph()
+    tests = {file for file in graph.importers(code, is_direct=is_direct) if is_test(file)}
     for file in files:
         if file.suffix not in {".py", ".md"}:
             tests |= tests_beside(file)
     chosen = [str(file.relative_to(paths.ROOT)) for file in sorted(tests) if file.exists()]
     words = [file for file in files if file.suffix in {".py", ".md"}]
-    if is_direct or not files:
+    pages = touched_pages(files, {graph.module_of(file) for file in code})
+    if is_direct:
+        return chosen + [
+            f"{PAGES[bool(FOR_AUTHORS.match(page))]}::{COMMANDS}[{page}]" for page in pages
+        ]
+    if not files:
         return chosen
     chosen += [TREE] if code or len(words) < len(files) else WORDS
     if words:
-        pages = [file.stem for file in words if file.suffix == ".md"]
         chosen += [*PAGES, "-k", " or ".join([f"not {COMMANDS}", *pages])]
     return list(dict.fromkeys(chosen))
+
+
+def touched_pages(files: list[Path], modules: set[str]) -> list[str]:
+    """Return the names of the pages with commands that are among `files`, or whose programs import one of `modules`."""
+    known = [paths.ROOT / "README.md", *sorted(paths.ROOT.glob("docs/[th]*/*.md"))]
+    texts = {page: page.read_text(encoding="utf-8") for page in known if page.exists()}
+    return [
+        page.stem
+        for page, text in texts.items()
+        if page in files or modules.intersection(IMPORTED.findall(text))
+    ]
 
 
 def tests_beside(file: Path) -> set[Path]:

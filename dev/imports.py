@@ -53,6 +53,10 @@ class ImportGraph:
                 pending += new
         return found
 
+    def module_of(self, file: Path) -> str:
+        """Return the dotted name of a source, or nothing for other files."""
+        return self._names.get(file, "")
+
     def _imports(self, file: Path) -> Iterator[Path]:
         nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))))
         for name in _imported(nodes, self._package(file)):
@@ -74,7 +78,7 @@ class ImportGraph:
 
     def _package(self, file: Path) -> str:
         """Return the package in which relative imports of `file` begin."""
-        name = self._names.get(file, "")
+        name = self.module_of(file)
         return name if file.stem == "__init__" else name.rpartition(".")[0]
 
     def _files_of(self, name: str, importer: Path) -> Iterator[Path]:

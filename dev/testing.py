@@ -60,7 +60,7 @@ def test_changed(words: list[str]) -> int:
         say(f"the change since {commit[:8]} touches no test")
         return 0
     say(f"tests that the change since {commit[:8]} touches: {' '.join(chosen)}")
-    tier = ["-q", "-m", "nightly" if is_nightly else "not nightly"]
+    tier = ["-q", "-x", "-m", "nightly"] if is_nightly else ["-q", "-m", "not nightly"]
     results = {}
     alone = [path for path in chosen if path.startswith(ALONE)]
     for name, files, testers in (

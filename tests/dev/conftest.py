@@ -64,6 +64,7 @@ FILES = {
     ".gitignore": "__pycache__/\n",
     "pyproject.toml": "",
     "README.md": "# A tree\n",
+    "docs/how-to/write-a-box.md": "```python\nfrom tenonry.base import VALUE\n```\n",
     "core/pyproject.toml": '[project]\nname = "tenonry"\n'
     '[project.entry-points.things]\nplain = "tenonry.plain:Plain"\n',
     "core/src/tenonry/__init__.py": "",

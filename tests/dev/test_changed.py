@@ -85,7 +85,18 @@ def test_nothing_touches_nothing(repository: Path):
 
 def test_without_detours_only_what_imports_it_itself_is_touched(repository: Path):
     found = touched(repository, "core/src/tenonry/base.py", "VALUE = 2\n", is_direct=True)
-    assert found == ["core/tests/test_base.py"]
+    page = f"tests/integration/test_docs_for_authors.py::{changed.COMMANDS}[write-a-box]"
+    assert found == ["core/tests/test_base.py", page]
+
+
+def test_code_touches_the_commands_of_a_page_that_imports_it(repository: Path):
+    found = touched(repository, "core/src/tenonry/base.py", "VALUE = 2\n")
+    assert found[-1] == f"not {changed.COMMANDS} or write-a-box"
+
+
+def test_commands_of_a_changed_page_run_at_once(repository: Path):
+    found = touched(repository, "README.md", "# Another tree\n", is_direct=True)
+    assert found == [f"tests/integration/test_docs.py::{changed.COMMANDS}[README]"]
 
 
 def test_a_branch_is_compared_with_where_it_left_main(repository: Path):
@@ -135,5 +146,7 @@ def test_a_change_that_touches_no_test_passes(monkeypatch, capfd):
 def test_every_file_that_changes_of_words_touch_exists():
     for path in (*changed.WORDS, *changed.PAGES, changed.TREE):
         assert (ROOT / path).exists(), path
-    text = "".join((ROOT / path).read_text() for path in changed.PAGES)
-    assert f"def {changed.COMMANDS}(page" in text
+    for path in changed.PAGES[:2]:
+        assert f"def {changed.COMMANDS}(page" in (ROOT / path).read_text()
+    reader = (ROOT / "tests" / "integration" / "page_reader.py").read_text()
+    assert f'FOR_AUTHORS = re.compile("{changed.FOR_AUTHORS.pattern}")' in reader

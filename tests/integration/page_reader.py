@@ -15,6 +15,7 @@ import time
 import urllib.request
 import warnings
 from pathlib import Path
+from typing import Any
 
 import anthropic
 import openai
@@ -26,6 +27,7 @@ from tenonry.plugin.manager import PluginManager
 from tenonry_openai_server.settings import configs_from_arguments
 from tenonry_testkit.kernel.forked import ForkedCommand, fork_children
 from tenonry_testkit.processes import free_port
+from tenonry_testkit.tiers import nightly_unless
 from tenonry_torch_base.settings import TorchSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,6 +63,20 @@ NO_MODEL = {
     "trace-requests", "add-a-route-or-command", "package-a-plugin", "write-a-load-balancer", "debug",
     "write-an-output-parser", "write-a-call-set", "write-a-recovery",
 }  # fmt: skip
+
+
+# Pages whose programs and servers take longest, and whose subject an integration test or a suite of the testkit shows,
+# too; they run at night, and when a change touches them.
+AT_NIGHT = {
+    "keep-kv-in-memory-or-on-disk", "prefill-on-another-engine", "replace-engines", "run-on-several-nodes",
+    "run-several-api-servers", "run-several-engines", "serve-several-clients", "trace-requests", "train-with-rollouts",
+    "test-a-plugin", "write-a-model-pass", "write-a-quantisation", "write-a-runner-feature", "write-step-kernels",
+}  # fmt: skip
+
+
+def in_tiers(pages: list[Path]) -> list[Any]:
+    """Return pages as parameters of pytest, in two tiers."""
+    return nightly_unless(lambda page: page.stem not in AT_NIGHT, pages)
 
 
 def close_clients(names: dict[str, object]) -> None:
