@@ -30,6 +30,8 @@ class ThreadGroup(TensorGroup):
         self._shared = shared
 
     def _exchange(self, value):
+        if self.is_muted:
+            return [value] * self.size
         barrier, values = self._shared
         values[self.rank] = value
         barrier.wait(TIMEOUT_S)
@@ -49,8 +51,9 @@ class ThreadGroup(TensorGroup):
     def broadcast(self, x):
         return x.copy_(self._exchange(x.clone())[0])
 
-    def all_agree(self, is_true):
-        return all(self._exchange(is_true))
+    def first_false(self, is_true):
+        every = self._exchange(is_true)
+        return every.index(False) if False in every else None
 
 
 class ThreadLink(Link):

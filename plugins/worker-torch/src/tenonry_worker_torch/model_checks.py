@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tenonry.worker")
 
+RUN_TOKENS = 3
 REPLAYED = 3  # tokens of the probe's prompt that are in the cache before all layers run
 
 
@@ -91,6 +92,11 @@ class ModelChecks:
         for check in (self._short and self._short[1], self._at_full_depth):
             if check is not None:
                 check.allowed = tolerance
+
+    def run_once(self, forward: Forward) -> None:
+        """Run a short prompt, for what the model's code raises."""
+        prompt = numbered_tokens(RUN_TOKENS, self._vocab_size, self.model.device)
+        self.run.last_logits(forward, [prompt])
 
     def agrees(self, forward: Forward) -> bool:
         """Return True if a forward pass is correct. The short stack is sufficient here: all layers, and the other

@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 from collections import deque
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ from tenonry.errors import ConfigError
 from tenonry_worker_torch.parallel.alike import check_alike, served
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tenonry.config import EngineConfig
     from tenonry.interfaces.worker import WorkerContext
 
@@ -36,11 +39,21 @@ class TensorGroup:
     def __init__(self, rank: int = 0, size: int = 1, group: Any = None) -> None:
         self.rank = rank
         self.size = size
+        self.is_muted = False
         self._group = group
+
+    @contextmanager
+    def muted(self) -> Iterator[None]:
+        """Wait for no other rank inside: each takes its own values for those of all. Only errors count there."""
+        self.is_muted = True
+        try:
+            yield
+        finally:
+            self.is_muted = False
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         """The sum over all ranks, in place where `x` is contiguous; every rank gets the same bits."""
-        if self.size > 1 and x.numel():
+        if self.size > 1 and x.numel() and not self.is_muted:
             x = x.contiguous()
             dist.all_reduce(x, group=self._group)
         return x
@@ -58,7 +71,7 @@ class TensorGroup:
     def stack(self, x: torch.Tensor) -> torch.Tensor:
         """`x` of every rank, of one shape everywhere: [size, *shape], equal on all ranks."""
         every = x.new_empty(self.size, *x.shape)
-        if self.size == 1 or not x.numel():
+        if self.size == 1 or not x.numel() or self.is_muted:
             return every.copy_(x)
         # The second is its name before torch 2.13.
         all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -68,20 +81,23 @@ class TensorGroup:
 
     def broadcast(self, x: torch.Tensor) -> torch.Tensor:
         """The first rank's `x`, in place; `x` is contiguous."""
-        if self.size > 1:
+        if self.size > 1 and not self.is_muted:
             dist.broadcast(x, group=self._group, group_src=0)
         return x
 
     def all_agree(self, is_true: bool) -> bool:
         """Return True if it is true on every rank."""
-        if self.size == 1:
-            return is_true
-        device = (
-            torch.device("cuda") if dist.get_backend(self._group) == "nccl" else torch.device("cpu")
-        )
-        votes = torch.tensor([int(is_true)], device=device)
-        dist.all_reduce(votes, group=self._group)
-        return int(votes.item()) == self.size
+        return self.first_false(is_true) is None
+
+    def first_false(self, is_true: bool) -> int | None:
+        """The lowest rank on which it is false; None if there is none."""
+        lowest = self.size if is_true else self.rank
+        if self.size > 1 and not self.is_muted:
+            is_cuda = dist.get_backend(self._group) == "nccl"
+            votes = torch.tensor([lowest], device="cuda" if is_cuda else "cpu")
+            dist.all_reduce(votes, dist.ReduceOp.MIN, group=self._group)
+            lowest = int(votes.item())
+        return None if lowest == self.size else lowest
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TensorGroup:
         """A copied module keeps the same group."""
@@ -165,6 +181,17 @@ class Parallel:
     @property
     def is_alone(self) -> bool:
         return self.tensor.size == 1 and self.link.num_stages == 1 and self.experts is None
+
+    @contextmanager
+    def muted(self) -> Iterator[None]:
+        """As `TensorGroup.muted`, for all groups."""
+        groups = [self.tensor]
+        if self.experts is not None:
+            groups += [self.experts.everyone, self.experts.peers]
+        with ExitStack() as muted:
+            for group in groups:
+                muted.enter_context(group.muted())
+            yield
 
     @property
     def layer_mates(self) -> TensorGroup:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,10 +18,12 @@ from tenonry_worker_torch.pass_report import Outcome, PassReport, PassResult
 from tenonry_worker_torch.passes.model_pass import NotUsed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from tenonry.info import PluginRecord
+    from tenonry_worker_torch.forward import Forward
     from tenonry_worker_torch.loaded_model import LoadedModel
+    from tenonry_worker_torch.model_checks import ModelChecks
     from tenonry_worker_torch.passes.model_pass import ModelPass, PassFacts
 
     Kind = tuple[type[ModelPass], PluginRecord | None]
@@ -37,14 +40,28 @@ def optimise(model: LoadedModel, passes: Sequence[Kind], facts: PassFacts) -> Pa
     return _Optimiser(model, facts).run(passes)
 
 
+class RunOnce:
+    """Stands for the comparisons of a model: a forward pass runs once, and nothing is compared."""
+
+    def __init__(self, checks: ModelChecks) -> None:
+        self._checks = checks
+
+    def agrees(self, forward: Forward) -> bool:
+        """Return True if it does not raise."""
+        self._checks.run_once(forward)
+        return True
+
+    still_agrees = agrees
+
+
 class _Optimiser:
     """One run over the passes of one model. `_deferred`: a pass whose comparison is due, and where it began."""
 
     def __init__(self, model: LoadedModel, facts: PassFacts) -> None:
         self._model = model
         self._facts = facts
-        self._all_agree: Callable[[bool], bool] = model.parallel.layer_mates.all_agree
-        self._is_alone = model.parallel.layer_mates.size == model.parallel.link.num_stages == 1
+        self._mates = model.parallel.layer_mates
+        self._is_alone = self._mates.size == model.parallel.link.num_stages == 1
         self._changes = Changes()
         self._deferred: tuple[ModelPass, PassResult, int] | None = None
         self._has_reference = False
@@ -71,7 +88,7 @@ class _Optimiser:
             self._settle(is_right=None)
         elif each.settles_with_next:
             self._deferred = (each, result, begin)
-        elif self._compared(each, result):
+        elif (record is None or self._runs(each, result)) and self._compared(each, result):
             self._settle(is_right=True)
         else:
             self._undo(result, begin)
@@ -89,25 +106,40 @@ class _Optimiser:
             reason = each.why_not(self._model, self._facts)
             if reason is not None:
                 raise NotUsed(reason)
-        if not self._agreed(each is not None and result.outcome is Outcome.USED, result):
+        if not self._agreed(result):
             return None
         assert each is not None  # noqa: S101 - agreed
         if kind.changes_module:
             self._keep_reference()
         with self._attempt(kind, result):
             result.text = each.apply(self._model, self._facts, self._changes)
-        return each if self._agreed(result.outcome is Outcome.USED, result) else None
+        return each if self._agreed(result) else None
+
+    def _runs(self, each: ModelPass, result: PassResult) -> bool:
+        """Return True if the model runs with a pass of another package, on each of several ranks by itself.
+
+        In a comparison, the other ranks would wait for one that raises.
+        """
+        if self._is_alone:
+            return True
+        facts = replace(self._facts, checks=RunOnce(self._facts.checks))
+        with self._attempt(type(each), result), self._model.parallel.muted():
+            each.is_right(self._model, facts)
+        return self._agreed(result)
 
     def _compared(self, each: ModelPass, result: PassResult) -> bool:
-        is_right = False
-        if self._is_alone:
+        if not self._is_alone:  # other ranks take part, and would wait
+            is_right = each.is_right(self._model, self._facts)
+        else:
+            is_right = False
             with self._attempt(type(each), result):
                 is_right = each.is_right(self._model, self._facts)
-        else:  # other ranks take part, and would wait
-            is_right = self._all_agree(each.is_right(self._model, self._facts))
-        if not is_right and result.outcome is Outcome.USED:
+            if not self._agreed(result):
+                return False
+        if not self._mates.all_agree(is_right):
             self._differs(result)
-        return is_right
+            return False
+        return True
 
     def _settle(self, *, is_right: bool | None) -> None:
         """Decide about the deferred pass; None: by a comparison. Then keep all changes so far."""
@@ -133,23 +165,27 @@ class _Optimiser:
                 raise
             result.outcome = Outcome.FAILED
             result.text = f"{type(error).__name__}: {error}"
-            logger.warning("model pass '%s' failed and is left out: %s", result.name, result.text)
             logger.debug("model pass '%s'", result.name, exc_info=True)
 
-    def _agreed(self, is_used: bool, result: PassResult) -> bool:
-        if self._all_agree(is_used):
+    def _agreed(self, result: PassResult) -> bool:
+        """Return True if the pass is still in use on all ranks. The first one on which it failed reports it."""
+        if self._mates.all_agree(result.outcome is Outcome.USED):
             return True
-        if is_used:
+        failed_on = self._mates.first_false(result.outcome is not Outcome.FAILED)
+        if result.outcome is Outcome.FAILED and self._mates.rank == failed_on:
+            logger.warning("model pass '%s' failed and is left out: %s", result.name, result.text)
+        elif result.outcome is Outcome.USED:
             result.outcome, result.text = Outcome.NOT_USED, "another rank leaves it out"
         return False
 
     def _differs(self, result: PassResult) -> None:
         result.outcome, result.text = Outcome.DIFFERS, "the model's results differ with it"
-        logger.warning(
-            "%s: model pass '%s' changes results and is left out",
-            type(self._model.module).__name__,
-            result.name,
-        )
+        if self._mates.rank == 0:
+            logger.warning(
+                "%s: model pass '%s' changes results and is left out",
+                type(self._model.module).__name__,
+                result.name,
+            )
 
     def _undo(self, result: PassResult, begin: int) -> None:
         """Raises ModelError where a change cannot be undone: the model is in no known state."""

@@ -65,6 +65,10 @@ class PromptComparison:
     def prepare(self, *, may_be_lean: bool) -> None:
         """Nothing: the model's own code ran in the constructor."""
 
+    def run_once(self, forward: object) -> None:
+        """Run the prompts, for what the model's code raises."""
+        self._alone()
+
     def agrees(self, forward: object) -> bool:
         """Return True if the model still computes the same vectors; errors of the model's own code are raised."""
         return self._is_close(self._alone(), self._expected)
