@@ -5,6 +5,7 @@ HS-16, PM-6, PM-7).
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from tenonry.errors import ConfigError, LaunchError, PluginNotFound
-from tenonry.interfaces.launcher import FIRST_STANDBY
+from tenonry.interfaces.launcher import FIRST_STANDBY, Death
 from tenonry.launch import fleet as fleets
 from tenonry.launch.fleet import EngineFleet
 from tenonry.launch.handshake import check_alike
@@ -41,7 +42,12 @@ def fleet() -> Iterator[FleetOf]:
             manager.register(FakeModelHooks(**(facts or {})))
             plan = manager.plan(config, launcher=True)
             made = EngineFleet(
-                config, manager.resolve_model(config), plan, on_death, coordinated=coordinated
+                config,
+                manager.resolve_model(config),
+                plan,
+                on_death,
+                itertools.count(1),
+                coordinated=coordinated,
             )
             ends.callback(made.shutdown)
             return made
@@ -133,6 +139,17 @@ def test_one_that_ends_as_soon_as_it_is_ready_is_missed(fleet, monkeypatch):
     assert "SIGKILL" in made.dead[1].reason
     assert not made.dead[1].began_step
     assert list(made.engines) == [0]
+
+
+def test_a_death_is_that_of_the_engine_with_its_epoch(fleet):
+    """Else the death of an engine that was replaced would be that of the next one with its index."""
+    heard: list[tuple[int, Death]] = []
+    made = fleet(lambda *news: heard.append(news))
+    made.engines = {0: facts(0, epoch=2)}
+    made.lost(0, Death("the one before", epoch=1))
+    assert (heard, list(made.engines)) == ([], [0])
+    made.lost(0, Death("whichever it is"))
+    assert (heard, made.engines) == ([(0, Death("whichever it is", epoch=2))], {})
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from typing import Any
 import psutil
 import pytest
 
-from tenonry.client.engines import OwnedEngines
 from tenonry.errors import (
     ConfigError,
     EngineDeadError,
@@ -244,7 +243,7 @@ class TestRefused:
         assert title(served.pid) == "tenonry: engine 0 epoch 4"
         assert title(served.engine.engine_pids["engine 1"]) == "tenonry: engine 1"
         assert len(psutil.Process().children()) == 2
-        assert not served.engine._engines.fleet.lent
+        assert len(served.engine._engines.fleets) == 1
 
     def test_engines_that_differ_from_new_ones(self, serve):
         served = serve()
@@ -264,13 +263,13 @@ class TestDeaths:
     def test_the_old_one_dies_while_the_new_one_starts(self, serve, tmp_path):
         served = serve()
         engines = served.engine._engines
-        start = engines.start_some
+        joining = engines.joining
 
-        async def killed(*arguments: Any) -> Any:
+        def killed(*arguments: Any) -> Any:
             os.kill(served.pid, signal.SIGKILL)
-            return await start(*arguments)
+            return joining(*arguments)
 
-        engines.start_some = killed
+        engines.joining = killed
 
         async def main() -> list[list[int]]:
             run = await streams(served, 8)
@@ -286,7 +285,7 @@ class TestDeaths:
         engines = served.engine._engines
 
         async def killed(*_: object) -> None:
-            fleet = engines.fleet.successor
+            fleet = engines.fleets[1]
             os.kill(fleet.pids()["engine 0"], signal.SIGKILL)
             while not fleet.dead:  # noqa: ASYNC110 - a thread learns of it
                 await asyncio.sleep(0.001)
@@ -310,7 +309,7 @@ class TestDeaths:
 
         async def main() -> None:
             job = asyncio.ensure_future(served.engine.replace_engines())
-            while served.engine._engines.fleet.successor is None:  # noqa: ASYNC110 - no event reports it
+            while len(served.engine._engines.fleets) == 1:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.001)
             await asyncio.to_thread(served.engine.shutdown)
             with pytest.raises((LaunchError, EngineDeadError), match="shut down"):
@@ -320,14 +319,6 @@ class TestDeaths:
         assert not psutil.Process().children(recursive=True)
         served.runner.close()
         eventually(lambda: set(threading.enumerate()) <= before)
-
-
-def test_engines_of_others_cannot_be_replaced(serve):
-    served = serve()
-    owned = served.engine._engines
-    assert isinstance(owned, OwnedEngines)
-    with pytest.raises(Unsupported, match="they serve a group of servers"):
-        served.run(super(OwnedEngines, owned).replace({}))
 
 
 def test_engines_that_come_later_learn_how_many_they_are_then(serve):

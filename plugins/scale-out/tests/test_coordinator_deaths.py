@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import os
 import signal
 
@@ -47,7 +48,7 @@ def test_engines_join_also_after_the_end_of_the_coordinator():
     config, manager = fake_config(), PluginManager(discover=False)
     manager.register(FakeModelHooks())
     model, plan = manager.resolve_model(config), manager.plan(config)
-    made = EngineFleet(config, model, plan, print, coordinated=True)
+    made = EngineFleet(config, model, plan, print, itertools.count(1), coordinated=True)
     with contextlib.ExitStack() as ends:
         ends.callback(made.shutdown)
         made.start([0], [])

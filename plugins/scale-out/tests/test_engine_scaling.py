@@ -151,10 +151,10 @@ class TestScale:
         seen = []
 
         async def watched(*joined: Any) -> None:
-            seen.append(sorted(front_end._client.leaving))
+            seen.append(sorted(front_end._client.newcomers))
             await load(*joined)
             seen.append(await many(served, 4))  # the engine that joins takes none of them
-            seen.append(len(front_end._client.engines[1].requests))
+            seen.append(len(front_end._client.newcomers[1].requests))
 
         monkeypatch.setattr(front_end._events, "on_join", watched)
         served.run(front_end.scale(2))
@@ -254,13 +254,13 @@ class TestScale:
     def test_a_shutdown_meanwhile_ends_it_in_words(self, serve, monkeypatch, how):
         """No socket is closed that the start still reads, and nothing that it started stays."""
         served = serve()
-        engine, join = served.engine, served.engine._engines._join
+        engine, expect = served.engine, served.engine._client.expect
         fleet = engine._engines.fleet
         shake_hands = Handshake.run
         begun = threading.Event()
 
-        def joined(facts: Any) -> None:
-            join(facts)
+        def shut_down(facts: Any) -> None:
+            expect(facts)
             engine.shutdown()
 
         def shake_hands_late(*arguments: Any) -> Any:
@@ -270,7 +270,7 @@ class TestScale:
 
         async def main() -> None:
             if how == "before they connect":
-                monkeypatch.setattr(engine._engines, "_join", joined)
+                monkeypatch.setattr(engine._client, "expect", shut_down)
             if how == "from a thread":
                 monkeypatch.setattr(Handshake, "run", shake_hands_late)
             job = asyncio.ensure_future(engine.scale(3))

@@ -259,8 +259,8 @@ class AsyncLLM(Delegations):
         self._client.check_alive()
         self._handler.listen()
         async with self._events.lock:
-            resize = self._events.recovery.resize
-            await self.calls["scaling"].scale(self._engines, size, drain_timeout, resize)
+            replace = self._events.recovery.replace
+            await self.calls["scaling"].scale(self._engines, size, drain_timeout, replace)
 
     async def replace_engines(self, **changes: Any) -> None:
         """Go on with engines that have other settings, such as `scheduler="my_pkg:Mine"`, or newer versions of plugins.

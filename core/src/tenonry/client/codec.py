@@ -20,12 +20,13 @@ from tenonry.transport.sockets import port_identity
 class EngineLink:
     """One engine as this front end sees it.
 
-    `requests`: those that run there, by handle. `dead`: how it ended, if it has.
+    `facts`: as it reported them. `requests`: those that run there, by handle. `dead`: how it ended, if it has.
     """
 
-    __slots__ = ("dead", "epoch", "identity", "index", "requests")
+    __slots__ = ("dead", "epoch", "facts", "identity", "index", "requests")
 
     def __init__(self, facts: EngineFacts) -> None:
+        self.facts = facts
         self.index = facts.index
         self.epoch = facts.epoch
         self.identity = port_identity(facts.index, facts.epoch)

@@ -20,7 +20,7 @@ from tenonry.client.ports import EnginePorts
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError, WireError
 from tenonry.interfaces.coordination import RequestRouter
-from tenonry.interfaces.launcher import Death
+from tenonry.interfaces.launcher import FIRST_STANDBY, Death
 from tenonry.messages import (
     ADD_HEADER,
     CoordinatorFacts,
@@ -90,41 +90,35 @@ class CoreClient:
         self.check_alive()
         return self.ports.bind(input_address, output_address)
 
-    def add_engines(
-        self, facts: Iterable[EngineFacts], coordinator: CoordinatorFacts | None = None
-    ) -> None:
-        """Add engines that are ready; requests may go to them from now on."""
+    def expect(self, facts: Iterable[EngineFacts]) -> None:
+        """These engines are ready, and are to get their indexes."""
         for engine in facts:
-            self.engines[engine.index] = EngineLink(engine)
-        if self._router is None and (coordinator or len(self.engines) > 1):
-            self._router = self._make_router()
-        if self._router and coordinator:
-            self._router.connect(coordinator.endpoints)
+            self.newcomers[engine.index] = EngineLink(engine)
 
     def drop_newcomer(self, index: int, reason: str) -> None:
-        """It takes no place. Calls that wait for it fail."""
+        """It gets no index. Calls that wait for it fail."""
         link = self.newcomers.pop(index, None)
         if link is not None:
             self._forget(link, reason)
 
-    def expect(self, facts: EngineFacts) -> None:
-        """This engine is to take the place of the one of its index."""
-        self.newcomers[facts.index] = EngineLink(facts)
-
     def take_over(
         self, indexes: Iterable[int], coordinator: CoordinatorFacts | None
     ) -> dict[int, dict[int, EngineCoreRequest]]:
-        """Newcomers get these indexes; returns the requests of those before them, by index. Calls of those fail."""
+        """Newcomers get these indexes, and requests from now on; returns the requests of those that had them, by index.
+        Calls of those fail.
+        """
         lost = {}
-        self.add_engines([], coordinator)
         for index in self.newcomers.keys() & indexes:
-            link = self.engines.pop(index, None)
-            lost[index] = link.requests if link else {}  # else it died meanwhile
-            if link:
+            if link := self.engines.pop(index, None):
+                lost[index] = link.requests
                 self._abort(link, list(link.requests))
                 self.ports.forget(link.identity)  # its listener stays until the abort has arrived
                 self.fail_calls(EngineDeadError(f"engine {index} was replaced"), link)
             self.engines[index] = self.newcomers.pop(index)
+        if self._router is None and (coordinator or len(self.engines) > 1):
+            self._router = self._make_router()
+        if self._router and coordinator:
+            self._router.connect(coordinator.endpoints)
         return lost
 
     def unconnected(self) -> set[int]:
@@ -244,8 +238,7 @@ class CoreClient:
         """
         if missing := self.awaited - self.engines.keys() - self.newcomers.keys():
             raise EngineDeadError(f"engines {sorted(missing)} died and are being started again")
-        places = self.engines.keys() | self.awaited
-        links = [link for link in self.links if link.index in places]
+        links = [link for link in self.links if link.index < FIRST_STANDBY]
         calls = [self.call_link(link, method, *args, **kwargs) for link in links]
         return await asyncio.gather(*calls)
 
@@ -327,7 +320,8 @@ class CoreClient:
             self.codec.ended(link, outputs, self._add)
         if outputs.dead:
             self.faults[outputs.blamed] += 1
-            self.on_death(link.index, Death(f"engine {link.index} stopped: {outputs.dead}"))
+            reason = f"engine {link.index} stopped: {outputs.dead}"
+            self.on_death(link.index, Death(reason, epoch=link.epoch))
         return outputs
 
     def _answer(self, result: UtilityResult) -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Literal
 
 from tenonry.client.core_client import CoreClient
 from tenonry.client.start import announce, engine_info, resolve_front_end
 from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
-from tenonry.errors import LaunchError, Unsupported
+from tenonry.errors import LaunchError
 from tenonry.info import EngineInfo, ModelInfo
-from tenonry.interfaces.launcher import Death
+from tenonry.interfaces.launcher import FIRST_STANDBY, Death
 from tenonry.interfaces.recovery import EngineEvents, EngineRecovery
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.launch.fleet import EngineFleet
@@ -66,13 +68,6 @@ class Engines(ABC):
         """Call that method of EngineEvents in the other front ends of these engines; returns the sum of the answers."""
         return 0
 
-    async def replace(self, changes: Mapping[str, Any]) -> None:
-        """Let the owner replace the engines. Raises what an EngineRecovery raises."""
-        raise Unsupported(
-            "these engines cannot be replaced while they run: they serve a group of servers (data_parallel_rank); "
-            "start another group with the changes, and move clients there"
-        )
-
     @abstractmethod
     def shutdown(self, timeout: float = 5.0) -> None:
         """Stop the engines, or leave them to their owner; report the last numbers, close the sockets. Idempotent."""
@@ -81,7 +76,9 @@ class Engines(ABC):
 class OwnedEngines(Engines):
     """Resolves plugins and model, and starts engines and stat loggers; `stat_loggers` are more of those, by name.
 
-    `coordinated`: run a coordinator even where one front end with independent engines needs none.
+    `coordinated`: run a coordinator even where one front end with independent engines needs none. `fleets`: engines are
+    started in the first one; of engines with one index, that one counts whose epoch the client knows. `lock`: held
+    while an index gets another engine.
     """
 
     _events: EngineEvents  # from `start` on
@@ -97,15 +94,16 @@ class OwnedEngines(Engines):
         if stat_loggers:  # a caller that brings a logger wants records
             config = config.replaced(log_stats=True)
         self.manager, self.plan, self.model = resolve_front_end(config, launcher=True)
+        self.lock = threading.RLock()
         self.config, self._context = config, context
         recovery: type[EngineRecovery] = load_class(self.plan.get("engine_recovery"))
         # Loggers may hold a port, and there may be no engines.
         with contextlib.ExitStack() as parts:
             self.stats = StatManager(config, self.plan, stat_loggers)
             parts.callback(self.stats.shutdown)
-            self.fleet = EngineFleet(
-                config, self.model, self.plan, self._died, coordinated=coordinated
-            )
+            self._epochs, self._coordinated = itertools.count(1), coordinated
+            self.fleets: list[EngineFleet] = []
+            self.add_fleet(config, self.plan)
             self.client = CoreClient(
                 config, self.plan, self._lost, self.fleet.curve, recovers=recovery.restarts(config)
             )
@@ -113,12 +111,30 @@ class OwnedEngines(Engines):
             self.fleet.prepare()
             parts.pop_all()
 
+    def add_fleet(self, config: EngineConfig, plan: PluginPlan) -> EngineFleet:
+        """Return one more fleet, without engines. It ends with the others. Raises ConfigError."""
+        fleet = EngineFleet(
+            config, self.model, plan, self._died, self._epochs, coordinated=self._coordinated
+        )
+        self.fleets.append(fleet)
+        return fleet
+
+    @property
+    def fleet(self) -> EngineFleet:
+        return self.fleets[0]
+
     def _died(self, index: int, death: Death) -> None:
-        self._events.on_death(index, death)
+        """Of an engine that has no index yet, or lost it, nobody needs to know: `switch` looks. From any thread."""
+        with self.lock:
+            link = self.client.engines.get(index)
+            has_index = link is not None and link.epoch == death.epoch
+            if has_index or not death.epoch or index >= FIRST_STANDBY:
+                self._events.on_death(index, death)
 
     def _lost(self, index: int, death: Death) -> None:
         """An engine reports its own end."""
-        self.fleet.owner(index).lost(index, death)
+        for fleet in self.fleets:
+            fleet.lost(index, death)
 
     def start(self, events: EngineEvents) -> None:
         self._events = events
@@ -127,10 +143,13 @@ class OwnedEngines(Engines):
         if rank is not None:
             ranks = range(rank, rank + 1)
         with contextlib.closing(self.fleet.run_directory()) as meeting:
-            self._join(self.fleet.start(ranks, self._bind(meeting)))
-            while self._is_connecting():
+            self._expect(self.fleet.start(ranks, self._bind(meeting)))
+            while self._is_connecting(self.fleet, ranks):
                 self.client.receive()  # only the engines' first frames can come yet
                 time.sleep(POLL_S)
+        with self.lock:
+            self._check(self.fleet, ranks)
+            self.client.take_over(ranks, self.fleet.coordinator)
         self.learn()
         for facts in self.fleet.engines.values():
             for kind, found in facts.resolved.items():
@@ -141,66 +160,72 @@ class OwnedEngines(Engines):
         """Engines that are started from now on get these."""
         self.config, self.plan, self.manager = config, plan, manager
 
-    async def grow(
-        self, indexes: Sequence[int], take_place: Callable[[int], Awaitable[bool]] | None = None
-    ) -> None:
-        """Start engines under these numbers, but those for which `take_place` finds one that is ready; return when they
-        can be used. Raises LaunchError.
+    async def grow(self, indexes: Sequence[int]) -> None:
+        """Start engines under these numbers; return when they can be used. Raises LaunchError."""
+        async with self.joining(self.fleet, indexes):
+            self.switch(self.fleet, indexes)
+        self.learn()
+
+    @contextlib.asynccontextmanager
+    async def joining(self, fleet: EngineFleet, indexes: Sequence[int]) -> AsyncIterator[None]:
+        """Start engines, which run no requests in the block but are called as all are: for `switch`. If it raises, they
+        are stopped. Raises LaunchError, and what an `on_join` raises.
         """
         try:
-            for index in indexes:
-                self.fleet.lent.pop(index, None)
-            missing = indexes
-            if take_place is not None:
-                missing = [index for index in indexes if not await take_place(index)]
-            self.client.leaving.update(indexes)  # until they can be used
-            if missing:
-                with contextlib.closing(self.fleet.run_directory()) as meeting:
-                    self._join(await self.start_some(self.fleet, missing, meeting))
-                    await self.wait_until_connected()
-            await self._events.on_join(self.fleet, indexes)
-            self.client.leaving.difference_update(indexes)
-            self.learn()
+            with contextlib.closing(fleet.run_directory()) as meeting:
+                self._expect(await self._start(fleet, indexes, meeting))
+                while self._is_connecting(fleet, indexes):  # noqa: ASYNC110 - sockets raise no event for it
+                    await asyncio.sleep(POLL_S)
+            await self._events.on_join(fleet, indexes)
+            yield
         except BaseException as error:
             for index in indexes:
-                self.client.remove_engine(index, str(error))
-            await asyncio.to_thread(self.fleet.stop, indexes)
+                self.client.drop_newcomer(index, str(error))
+            self._events.on_refused(indexes)
+            await asyncio.to_thread(fleet.stop, indexes)
             raise
 
-    async def start_some(
+    def switch(self, fleet: EngineFleet, indexes: Sequence[int]) -> None:
+        """Newcomers of a fleet get these indexes, and the streams of engines that had them. Raises LaunchError."""
+        self.client.check_alive()
+        with self.lock:
+            self._check(fleet, indexes)
+            self._events.on_switch(indexes, fleet.coordinator)
+
+    def _check(self, fleet: EngineFleet, indexes: Iterable[int]) -> None:
+        for index in indexes:
+            if reason := fleet.dead.get(index):
+                raise LaunchError(f"it ended before it was used: {reason}")
+
+    async def _start(
         self, fleet: EngineFleet, indexes: Sequence[int], meeting: RunDirectory
     ) -> list[EngineFacts]:
         """Start engines in a thread. It cannot be cancelled: a caller that is stops them."""
         start = asyncio.ensure_future(asyncio.to_thread(fleet.start, indexes, self._bind(meeting)))
         try:
-            facts = await asyncio.shield(start)
+            return await asyncio.shield(start)
         except asyncio.CancelledError:
             fleet.is_cancelled = True
             raise
         finally:
             await asyncio.wait([start])
-        self._connect_by = time.monotonic() + CONNECT_TIMEOUT_S
-        return facts
-
-    async def wait_until_connected(self) -> None:
-        """Until engines that were started have connected their sockets. Raises LaunchError."""
-        while self._is_connecting():  # noqa: ASYNC110 - sockets raise no event for it
-            await asyncio.sleep(POLL_S)
 
     def pids(self) -> dict[str, int]:
-        return self.fleet.pids()
+        """Those of the first fleet count."""
+        found: dict[str, int] = {}
+        for fleet in self.fleets:
+            found = fleet.pids() | found
+        return found
 
     def _bind(self, meeting: RunDirectory) -> ClientAddresses:
         return [self.client.bind(self.fleet.address(meeting), self.fleet.address(meeting))]
 
-    def _join(self, facts: Sequence[EngineFacts]) -> None:
-        self.client.add_engines(facts, self.fleet.coordinator)
+    def _expect(self, facts: Sequence[EngineFacts]) -> None:
+        self.client.expect(facts)
         self._connect_by = time.monotonic() + CONNECT_TIMEOUT_S
-        for engine in facts:
-            if engine.index in self.fleet.dead:  # it ended as soon as it was ready
-                raise LaunchError(str(self.fleet.dead[engine.index]))
 
-    def _is_connecting(self) -> bool:
+    def _is_connecting(self, fleet: EngineFleet, indexes: Iterable[int]) -> bool:
+        self._check(fleet, indexes)
         missing = self.client.unconnected()
         if missing and time.monotonic() > self._connect_by:
             raise LaunchError(
@@ -210,10 +235,9 @@ class OwnedEngines(Engines):
 
     def learn(self) -> None:
         """Renew `info`, and pass on the configuration. Raises LaunchError if there is no engine."""
+        links = self.client.engines.values()
         facts = [
-            facts
-            for index, facts in self.fleet.placed().items()
-            if index in self.client.engines.keys() - self.client.leaving
+            link.facts for link in links if not link.dead and link.index not in self.client.leaving
         ]
         if not facts:
             raise LaunchError("no engine is left: " + "; ".join(map(str, self.fleet.dead.values())))
@@ -222,6 +246,7 @@ class OwnedEngines(Engines):
         self._events.on_change(self.config)
 
     def shutdown(self, timeout: float = 5.0) -> None:
-        self.fleet.shutdown(timeout)
+        for fleet in self.fleets:
+            fleet.shutdown(timeout)
         self.client.close()
         self.stats.shutdown()

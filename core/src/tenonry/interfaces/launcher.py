@@ -24,13 +24,15 @@ def engine_name(index: int) -> str:
 
 class Death(msgspec.Struct, frozen=True):
     """End of an engine. `began_step`: False if no request can have ended it; `lost_node`: the node that is gone, and
-    its engines with it, or empty; `exit_code`: that of its process if it ended first (negative: the signal).
+    its engines with it, or empty; `exit_code`: that of its process if it ended first (negative: the signal); `epoch`:
+    that of the engine, which tells it from others of its index, or 0.
     """
 
     reason: str
     began_step: bool = True
     lost_node: str = ""
     exit_code: int | None = None
+    epoch: int = 0
 
     def __str__(self) -> str:
         return self.reason if self.began_step else f"{self.reason}, before its first step"

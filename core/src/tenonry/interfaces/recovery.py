@@ -30,7 +30,7 @@ class EngineEvents:
         """An engine, or one that stands by, ended unasked. From any thread, once for each."""
 
     async def on_join(self, fleet: Any, indexes: Sequence[int]) -> None:
-        """Engines of an `EngineFleet` were added, or one that stands by; they serve once this returns."""
+        """Engines of an `EngineFleet` are ready, and get their indexes next; or one that stands by is."""
 
     def on_switch(self, indexes: Sequence[int], coordinator: CoordinatorFacts | None) -> None:
         """Newcomers take these indexes; the streams of the engines before them move there."""
@@ -122,7 +122,10 @@ class EngineClient(Protocol):
 
 
 class RecoverableEngines(Protocol):
-    """The engines of a front end; an `OwnedEngines` where this process started them. `plan` is a PluginPlan."""
+    """The engines of a front end; an `OwnedEngines` where this process started them. `plan` is a PluginPlan.
+
+    Those of another process may have a coroutine `replace(changes)`, by which their owner replaces them.
+    """
 
     plan: Any
     model: ModelInfo
@@ -132,9 +135,6 @@ class RecoverableEngines(Protocol):
 
     @property
     def client(self) -> EngineClient: ...
-
-    async def replace(self, changes: Mapping[str, Any]) -> None:
-        """Let the owner replace them. Raises what `EngineRecovery.replace` raises."""
 
 
 class StatRecorder(Protocol):
@@ -211,21 +211,14 @@ class EngineRecovery(Plugin[RecoveryContext]):
     def on_change(self, config: EngineConfig) -> None:
         """The engines run with this configuration."""
 
-    async def replace(self, changes: Mapping[str, Any]) -> None:
+    async def replace(self, changes: Mapping[str, Any], size: int | None = None) -> None:
         """Start engines with these changes in place of the running ones, which serve on if this raises.
 
-        `lock` is held.
+        `size`: another number of engines that step together; those beyond it run no requests. `lock` is held.
         """
         raise Unsupported(
             "engines can be replaced while they run only with: pip install tenonry-recovery"
         )
-
-    async def resize(self, size: int) -> None:
-        """Start `size` engines, which step together, in place of those that do now; the last of these run no requests.
-
-        Raises as `replace` does.
-        """
-        await self.replace({"data_parallel_size": size})
 
     def shutdown(self) -> None:
         """Stop what this started. Idempotent."""

@@ -7,11 +7,9 @@ leaves no file behind.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 import msgspec
 import zmq
@@ -46,9 +44,8 @@ class EngineFleet:
     from any thread.
 
     `engines`: ready ones, of `size`; `dead`: those that ended by themselves, and why. `coordinated`: run a coordinator
-    also for independent engines, as several front ends need one. `companion`: what runs beside the engines. `before`: a
-    fleet with these keys, epochs and size, whose engines those of this one replace, one place after another: its `lent`
-    has places that it has given up, and changes under `lock`; its `successor` is this one. Raises ConfigError.
+    also for independent engines, as several front ends need one. `companion`: what runs beside the engines. `epochs`:
+    numbers of starts, which fleets with engines of the same front ends share. Raises ConfigError.
     """
 
     def __init__(
@@ -57,28 +54,23 @@ class EngineFleet:
         model: ModelInfo,
         plan: PluginPlan,
         on_death: Callable[[int, Death], None],
+        epochs: Iterator[int],
         *,
         coordinated: bool = False,
-        before: EngineFleet | None = None,
     ) -> None:
         self.config = config
         self._model = model
         self._plan = plan
         self.on_death = on_death
-        self.before = before
-        self.successor: EngineFleet | None = None
-        self.lent: dict[int, EngineFleet] = {}
-        self.size: int = before.size if before else config.data_parallel_size
+        self.size = config.data_parallel_size
         self.engines: dict[int, EngineFacts] = {}
         self.dead: dict[int, Death] = {}
         self._indexes: dict[str, int] = {}  # by name of the process
         self._places: dict[int, int] = {}  # of the GPUs of this node, by engine
-        self.epochs: Iterator[int] = before.epochs if before else itertools.count(1)
+        self._epochs = epochs
         self._closing = False
         self.is_cancelled = False  # the start that is under way ends soon, and raises LaunchError
-        self.lock: contextlib.AbstractContextManager[Any] = (
-            before.lock if before else threading.RLock()
-        )
+        self._lock = threading.RLock()
         self._starting = threading.Lock()  # held while engines are started
         self._launcher: Launcher = build_plugin(plan.get("launcher"), LauncherContext(config))
         self._launcher.on_exit(self._on_exit)
@@ -88,8 +80,9 @@ class EngineFleet:
         num_local = config.data_parallel_size_local
         has_nodes = num_local is not None and num_local < config.data_parallel_size
         self.is_local = host is None and not has_nodes
-        keys = None if self.is_local or before else _keys(config, is_launched=host is not None)
-        self.curve: CurveKeys | None = before.curve if before else keys
+        self.curve: CurveKeys | None = (
+            None if self.is_local else _keys(config, is_launched=host is not None)
+        )
         self.curve_keys = "" if self.curve is None else self.curve.encode()
         self._context: Context = zmq.Context()
         self.lockstep = model.needs_lockstep
@@ -98,43 +91,12 @@ class EngineFleet:
         if self.needs_coordinator or has_nodes:
             coordination, self._coordination = build_coordination(config, plan)
             self.companion = coordination.fleet_companion(self)
-        if before:
-            before.successor = self
-
-    def make_successor(self, config: EngineConfig, plan: PluginPlan) -> EngineFleet:
-        """A fleet without engines, which are to replace those of this one."""
-        return EngineFleet(
-            config,
-            self._model,
-            plan,
-            self.on_death,
-            coordinated=self.needs_coordinator,
-            before=self,
-        )
-
-    def owner(self, index: int) -> EngineFleet:
-        """The fleet that has the place of an engine: this one, or one that replaces some."""
-        return self.lent.get(index, self)
-
-    def placed(self) -> dict[int, EngineFacts]:
-        """Engines that are ready and have their places, by index."""
-        found = {**self.engines}
-        for index, fleet in list(self.lent.items()):
-            found.pop(index, None)
-            if index in fleet.engines:
-                found[index] = fleet.engines[index]
-        return found
 
     @property
     def coordinator(self) -> CoordinatorFacts | None:
         """The coordinator, while one runs."""
         endpoints = self.companion.endpoints
         return CoordinatorFacts(self._coordination, endpoints) if endpoints else None
-
-    @property
-    def supports_replacement(self) -> bool:
-        """True if the launcher lets engines take the names of others."""
-        return self._launcher.supports_replacement
 
     def change(self, config: EngineConfig, plan: PluginPlan) -> None:
         """Engines that are started from now on get these."""
@@ -185,7 +147,7 @@ class EngineFleet:
     def _start(
         self, socket: Socket, indexes: Sequence[int], addresses: ClientAddresses
     ) -> list[EngineFacts]:
-        epoch = next(self.epochs)
+        epoch = next(self._epochs)
         self._indexes |= {engine_name(index): index for index in indexes}
         dead = [engine_name(index) for index in indexes if self.dead.pop(index, None)]
         self._launcher.stop(dead, 0.0 if self.companion.rendezvous else STOP_TIMEOUT_S)
@@ -242,12 +204,12 @@ class EngineFleet:
     def promote(self, standby: int, index: int) -> EngineFacts:
         """An engine that stood by is this one from now on, in place of one that died. Raises LaunchError."""
         self._launcher.rename(engine_name(index), FORMER + engine_name(index))
-        with self.lock:
+        with self._lock:
             facts = self.engines.pop(standby, None)
             if facts is None:
                 raise LaunchError(f"{engine_name(standby)} has just ended")
             self._launcher.rename(engine_name(standby), engine_name(index))
-            facts = msgspec.structs.replace(facts, index=index, epoch=next(self.epochs))
+            facts = msgspec.structs.replace(facts, index=index, epoch=next(self._epochs))
             self._places[index] = self._places.pop(standby)
             self.engines[index] = facts
             self.dead.pop(index, None)
@@ -266,13 +228,8 @@ class EngineFleet:
         return self._launcher.finished()
 
     def pids(self) -> dict[str, int]:
-        """Processes that run, of engines that have their places: name → process id."""
-        found = self._launcher.pids() | self.companion.pids()
-        for index, fleet in list(self.lent.items()):
-            name = engine_name(index)
-            found.pop(name, None)
-            found |= {each: pid for each, pid in fleet.pids().items() if each == name}
-        return found
+        """Processes that run: name → process id."""
+        return self._launcher.pids() | self.companion.pids()
 
     def _on_exit(self, name: str, pid: int, code: int) -> None:
         """A process has ended. Called in a watcher's thread."""
@@ -282,7 +239,10 @@ class EngineFleet:
             self.lost(self._indexes[name], Death(reason, has_stepped, exit_code=code))
 
     def lost(self, index: int, death: Death) -> None:
-        """An engine is dead; the first death counts. From any thread. Engines that step together end together."""
+        """An engine is dead; the first death counts. From any thread. Engines that step together end together.
+
+        A death with an epoch is that of the engine which has it.
+        """
         if self._take(index, death) and self.companion.rendezvous:
             self.lost_together(death)
 
@@ -293,17 +253,16 @@ class EngineFleet:
             self._take(index, Death(reason, lost_node=death.lost_node))
 
     def _take(self, index: int, death: Death) -> bool:
-        """False for an engine that is not ready: a start looks for its end itself. `on_death` is not called for one
-        without a place.
-        """
-        with self.lock:
-            if self._closing or index not in self.engines:
+        """False for an engine that is not ready: a start looks for its end itself."""
+        with self._lock:
+            facts = self.engines.get(index)
+            if self._closing or facts is None or death.epoch not in {0, facts.epoch}:
                 return False
+            death = msgspec.structs.replace(death, epoch=facts.epoch)
             self.dead[index] = death
             del self.engines[index]
             self._places.pop(index, None)
-            if (self.before or self).owner(index) is self:
-                self.on_death(index, death)
+        self.on_death(index, death)
         return True
 
     def stop(self, indexes: Iterable[int], timeout: float = STOP_TIMEOUT_S) -> None:
@@ -320,9 +279,6 @@ class EngineFleet:
         if self._closing:
             return
         self._closing = True
-        for fleet in [self.successor, *self.lent.values()]:
-            if fleet:
-                fleet.shutdown(timeout)
         # A start that is under way sees `_closing`, stops what it started and closes its sockets.
         if self._starting.acquire(timeout=timeout):
             self._starting.release()

@@ -82,7 +82,8 @@ class OwnedRecovery:
             if self.client.faults[engines.plan.get(kind).name] >= MAX_FAULTS:
                 self._fall_back(kind, indexes[0])
                 await self.standbys.renew(engines.config.section(RecoverySettings).standby_engines)
-        await engines.grow(indexes, self.standbys.take_place)
+        if missing := [each for each in indexes if not await self.standbys.take_place(each)]:
+            await engines.grow(missing)
         self.standbys.fill()
 
     def _fall_back(self, kind: str, index: int) -> None:
@@ -108,7 +109,8 @@ class OwnedRecovery:
         serve on. `size`: another number of engines that step together; those beyond it run no requests.
         """
         engines = self.engines
-        check_layout(engines.config, engines.model, engines.fleet)
+        launcher = load_class(engines.plan.get("launcher"))
+        check_layout(engines.config, engines.model, launcher, is_local=engines.fleet.is_local)
         check_present(self.client.awaited, await self.divergence())
         parts = part_settings(engines.plan.entries, engines.config)
         config = changed(engines.config, changes, parts)
@@ -125,22 +127,18 @@ class OwnedRecovery:
             engines.config.describe(engines.plan.secrets),
             config.describe(plan.secrets),
         )
-        before = engines.fleet
-        fleet = before.make_successor(config, plan)
-        fleet.size = size or fleet.size
-        try:
-            await Replacement(self, fleet).run()
-            with before.lock:
-                engines.fleet, fleet.before = fleet, None
-                before.lent.clear()
-        finally:
-            before.successor = None
+        before = engines.fleets[:]
+        fleet = engines.add_fleet(config, plan)
+        fleet.size = size or engines.fleet.size
+        await Replacement(self, fleet).run()
+        engines.fleets = [fleet]
         engines.use(config, plan, manager)
         if size is not None:
             self.restarts.num_together = size
         self._fallbacks = others
         self.client.faults.clear()
-        await asyncio.to_thread(before.shutdown)
+        for each in before:
+            await asyncio.to_thread(each.shutdown)
         self.client.ports.unbind_unused()
         await self.standbys.renew(config.section(RecoverySettings).standby_engines)
         # One that has just died is restarted, or ends everything.

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from tenonry.config import EngineConfig
+from tenonry.errors import Unsupported
 from tenonry.interfaces.launcher import FIRST_STANDBY, Death
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.recovery import EngineRecovery, RecoveryContext
@@ -107,13 +108,15 @@ class ResumeStreams(EngineRecovery):
     def on_change(self, config: EngineConfig) -> None:
         self.streams.suspects.max_num_seqs = config.max_num_seqs
 
-    async def replace(self, changes: Mapping[str, Any]) -> None:
+    async def replace(self, changes: Mapping[str, Any], size: int | None = None) -> None:
         """Raises what the start of an engine raises, ConfigError or Unsupported."""
-        await (self.owner or self._engines).replace(changes)
-
-    async def resize(self, size: int) -> None:
-        """Raises as `replace` does."""
-        if self.owner is None:
-            await super().resize(size)
-        else:
-            await self.owner.replace({}, size)
+        if self.owner is not None:
+            await self.owner.replace(changes, size)
+            return
+        replace = getattr(self._engines, "replace", None)
+        if replace is None or size is not None:
+            raise Unsupported(
+                "these engines cannot be replaced while they run: they serve a group of servers (data_parallel_rank); "
+                "start another group with the changes, and move clients there"
+            )
+        await replace(changes)

@@ -7,7 +7,6 @@ to one that is ready.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Collection, Sequence
@@ -18,6 +17,7 @@ from tenonry.client.engines import OwnedEngines
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError, Unsupported
 from tenonry.info import ModelInfo
+from tenonry.interfaces.launcher import Launcher
 from tenonry.interfaces.recovery import EngineEvents
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import EngineFacts
@@ -64,37 +64,32 @@ class Replacement:
         except BaseException as error:
             if not isinstance(error, asyncio.CancelledError):  # else everything ends
                 await self._go_back()
-            if not owner.engines.fleet.lent:
+            if not self._fleet.engines:
+                engines = owner.engines
+                engines.fleets = [each for each in engines.fleets if each is not self._fleet]
                 await asyncio.to_thread(self._fleet.shutdown)
             raise
 
     async def _replace(self, indexes: Sequence[int], fleet: EngineFleet) -> None:
         owner = self._owner
-        before = owner.engines.fleet.owner(indexes[0])
-        known = dict(before.engines)
-        try:
-            with contextlib.closing(fleet.run_directory()) as meeting:
-                for facts in await owner.engines.start_some(fleet, indexes, meeting):
-                    if facts.index in known:
-                        check_same(known[facts.index], facts)
-                    owner.client.expect(facts)
-                await owner.engines.wait_until_connected()
-            await owner.events.on_join(fleet, indexes)
-            await self._take_over(indexes, fleet)
-        except BaseException as error:
-            for index in indexes:
-                owner.client.drop_newcomer(index, str(error))
-            owner.events.on_refused(indexes)
-            await asyncio.to_thread(fleet.stop, indexes)
-            raise
+        known = {link.index: link.facts for link in owner.client.engines.values()}
+        async with owner.engines.joining(fleet, indexes):
+            for index, facts in fleet.engines.items():
+                if index in known:
+                    check_same(known[index], facts)
+            await self._until_answered(indexes)
+            check_unchanged(await owner.events.divergence())
+            owner.engines.switch(fleet, indexes)
         for index in indexes:
             logger.info("engine %d: another one has taken its place", index)
             owner.note(index, RecoveryStats(replacements=1))
         await owner.admit(indexes)
-        await asyncio.to_thread(before.stop, indexes)
+        for each in owner.engines.fleets:
+            if each is not fleet:
+                await asyncio.to_thread(each.stop, indexes)
 
-    async def _take_over(self, indexes: Sequence[int], fleet: EngineFleet) -> None:
-        """When no call waits for these engines."""
+    async def _until_answered(self, indexes: Sequence[int]) -> None:
+        """Until no call waits for these engines."""
         give_up = time.monotonic() + CALLS_TIMEOUT_S
         while waiting := list(filter(self._owner.client.has_calls, indexes)):
             if time.monotonic() > give_up:
@@ -102,44 +97,26 @@ class Replacement:
                     f"a call of engine {waiting[0]} was not answered within {CALLS_TIMEOUT_S:g} s"
                 )
             await asyncio.sleep(POLL_S)
-        check_unchanged(await self._owner.events.divergence())
-        self._move(indexes, fleet)
-
-    def _move(self, indexes: Sequence[int], fleet: EngineFleet) -> None:
-        owner = self._owner
-        owner.client.check_alive()
-        current = owner.engines.fleet
-        with current.lock:
-            for index in indexes:
-                if reason := fleet.dead.get(index):
-                    raise LaunchError(f"it ended before it was used: {reason}")
-            owner.events.on_switch(indexes, fleet.coordinator)
-            for index in indexes:
-                current.lent[index] = fleet
-                if fleet is current:
-                    del current.lent[index]
 
     async def _go_back(self) -> None:
         """Engines that replaced others are replaced by ones like those that are left."""
-        current = self._owner.engines.fleet
-        for index in sorted(current.lent):
-            if index not in self._owner.client.engines:  # it died, and is started as the others are
-                del current.lent[index]
-                continue
+        for index in sorted(self._fleet.engines):  # one that died is started as the others are
             try:
-                await self._replace([index], current)
+                await self._replace([index], self._owner.engines.fleet)
             except Exception:
                 logger.exception("engine %d keeps the changes that others could not get", index)
 
 
-def check_layout(config: EngineConfig, model: ModelInfo, fleet: EngineFleet) -> None:
+def check_layout(
+    config: EngineConfig, model: ModelInfo, launcher: type[Launcher], *, is_local: bool
+) -> None:
     """Raises Unsupported where engines cannot be replaced yet."""
     where = ""
     if model.needs_lockstep and config.expert_rendezvous:
         where = f"expert_rendezvous={config.expert_rendezvous}, where those that run have met"
-    elif not fleet.supports_replacement:
+    elif not launcher.supports_replacement:
         where = f"launcher={config.launcher.name}"
-    elif not fleet.is_local:
+    elif not is_local:
         where = (
             f"data_parallel_size_local={config.data_parallel_size_local}, engines on other nodes"
         )

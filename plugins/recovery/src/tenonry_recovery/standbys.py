@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import time
@@ -15,6 +14,7 @@ from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, La
 from tenonry.info import ModelInfo
 from tenonry.interfaces.launcher import FIRST_STANDBY, Death, Launcher, engine_name
 from tenonry.launch.fleet import EngineFleet
+from tenonry.messages import EngineFacts
 from tenonry.stats import RecoveryStats
 from tenonry_recovery.budget import RestartBudget
 from tenonry_recovery.replacement import Owner
@@ -97,17 +97,13 @@ class Standbys:
         fleet = engines.fleet
         plan = engines.plan
         try:
-            await self._start(index, fleet)
-            if reason := fleet.dead.get(index):
-                raise LaunchError(str(reason))
+            async with engines.joining(fleet, [index]):
+                if reason := fleet.dead.get(index):
+                    raise LaunchError(str(reason))
         except Exception as error:  # noqa: BLE001 - nobody waits for it
-            await self._stop(index, fleet, str(error))
             if self._is_missing:
                 self._count_failure(f"{engine_name(index)} could not be started: {error}")
             return
-        except BaseException:
-            await self._stop(index, fleet, "its start was cancelled")
-            raise
         self._ready[index] = fleet
         self._budget.served(0)
         if plan is not engines.plan or fleet is not engines.fleet:
@@ -115,14 +111,6 @@ class Standbys:
             return
         logger.info("%s is ready to take the place of an engine", engine_name(index))
         self._tell()
-
-    async def _start(self, index: int, fleet: EngineFleet) -> None:
-        engines = self._owner.engines
-        with contextlib.closing(fleet.run_directory()) as meeting:
-            (facts,) = await engines.start_some(fleet, [index], meeting)
-            self._owner.client.expect(facts)
-            await engines.wait_until_connected()
-        await self._owner.events.on_join(fleet, [index])
 
     async def _stop(self, index: int, fleet: EngineFleet, reason: str) -> None:
         self._owner.client.drop_newcomer(index, reason)
@@ -191,21 +179,33 @@ class Standbys:
                 await self._stop(standby, fleet, str(error))
                 continue
             asyncio.get_running_loop().run_in_executor(None, fleet.stop_former, index)
-            client = self._owner.client
-            link = client.newcomers.pop(standby)  # its sockets keep their identity
-            link.index, link.epoch = facts.index, facts.epoch
-            client.engines[facts.index] = link
             try:
-                async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                    await client.call_engine(index, "take_place", index, facts.epoch)
-            except TimeoutError:  # it was stopped, or hangs
-                raise LaunchError(
-                    f"{engine_name(standby)} did not answer within {ANSWER_TIMEOUT_S:g} s"
-                ) from None
-            logger.info("%s has taken the place of engine %d", engine_name(standby), index)
-            self._owner.note(index, RecoveryStats(takeovers=1))
+                await self._use(standby, facts, fleet)
+            except BaseException as error:
+                self._owner.client.remove_engine(index, str(error))
+                await asyncio.to_thread(fleet.stop, [index])
+                raise
             return True
         return False
+
+    async def _use(self, standby: int, facts: EngineFacts, fleet: EngineFleet) -> None:
+        owner, index = self._owner, facts.index
+        link = owner.client.newcomers.pop(standby)  # its sockets keep their identity
+        link.facts, link.index, link.epoch = facts, index, facts.epoch
+        owner.client.engines[index] = link
+        if reason := fleet.dead.get(index):
+            raise LaunchError(str(reason))
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                await owner.client.call_engine(index, "take_place", index, facts.epoch)
+        except TimeoutError:  # it was stopped, or hangs
+            raise LaunchError(
+                f"{engine_name(standby)} did not answer within {ANSWER_TIMEOUT_S:g} s"
+            ) from None
+        logger.info("%s has taken the place of engine %d", engine_name(standby), index)
+        owner.note(index, RecoveryStats(takeovers=1))
+        await owner.events.on_join(fleet, [index])
+        owner.engines.learn()
 
     def _tell(self) -> None:
         self._owner.note(0, RecoveryStats(standbys=len(self._ready)))

@@ -218,13 +218,14 @@ class AttachedEngines(Engines):
         ready = self._wait_until_ready()
         self.info = ready.info
         self._pids = ready.pids
-        self.client.add_engines(ready.engines, ready.coordinator)
+        self.client.expect(ready.engines)
+        self.client.take_over([facts.index for facts in ready.engines], ready.coordinator)
         deadline = time.monotonic() + CONNECT_TIMEOUT_S
         while missing := self.client.unconnected():
             self.client.receive()  # only the engines' first frames can come yet
             message = self._link.receive(POLL_MS)
             if isinstance(message, EngineDied):
-                self._on_engine_dead(message.index, message.death, message.epoch)
+                self._on_engine_dead(message.index, message.death)
                 self.client.remove_engine(message.index, str(message.death))
             if self.client.dead is not None or not (self.client.engines or self.client.awaited):
                 raise EngineDeadError(f"the engine is gone: {self.client.dead}")
@@ -248,8 +249,8 @@ class AttachedEngines(Engines):
 
     def _on_message(self, message: SupervisorMessage) -> None:
         match message:
-            case EngineDied(index, death, epoch):
-                self._on_engine_dead(index, death, epoch)
+            case EngineDied(index, death):
+                self._on_engine_dead(index, death)
             case EnginesChanged():
                 self._change(message)
             case ChangeAnswer() | FrontEndAnswer():
@@ -285,14 +286,13 @@ class AttachedEngines(Engines):
         self._pids = message.pids
         self._events.on_change(EngineConfig.model_validate_json(message.config))
 
-    def _on_engine_dead(self, index: int, death: Death, epoch: int = 0) -> None:
-        """The supervisor reports a death, or the engine itself, which has no other epoch; the first report counts."""
+    def _on_engine_dead(self, index: int, death: Death) -> None:
+        """The supervisor reports a death, or the engine itself; the first report counts."""
         newcomer = self.client.newcomers.get(index)
-        if (
-            newcomer is not None and newcomer.epoch == epoch
-        ):  # it has its place, as the supervisor knows
+        if newcomer is not None and newcomer.epoch == death.epoch:  # the supervisor knows its place
             self._events.on_switch([index], None)
         link = self.client.engines.get(index)
+        epoch = death.epoch
         if not epoch and link is not None:
             epoch = link.epoch
         if (index, epoch) not in self._dead_engines:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
 
 from tenonry.client.engines import Engines, OwnedEngines
 from tenonry.errors import ConfigError, LaunchError, Unsupported
@@ -15,7 +16,7 @@ from tenonry.interfaces.call_set import CallSet, FrontEnd, FrontEndHalf
 logger = logging.getLogger("tenonry.scale_out")
 MAX_ENGINES = 1024
 POLL_S = 0.005
-Resize = Callable[[int], Awaitable[None]]
+Replace = Callable[[dict[str, Any], int], Awaitable[None]]
 
 
 class Scaling(CallSet):
@@ -31,11 +32,11 @@ class EngineScaling(FrontEndHalf):
     """Changes the number of engines of a front end."""
 
     async def scale(
-        self, engines: Engines, size: int, drain_timeout: float, resize: Resize
+        self, engines: Engines, size: int, drain_timeout: float, replace: Replace
     ) -> None:
-        """Ask whoever owns the engines. Raises Unsupported where their number is fixed. `resize`: see `scale_owned`."""
+        """Ask whoever owns the engines; `replace`: as of `scale_owned`. Raises Unsupported if their number is fixed."""
         if isinstance(engines, OwnedEngines):
-            await scale_owned(engines, size, drain_timeout, resize)
+            await scale_owned(engines, size, drain_timeout, replace)
         elif change := getattr(engines, "scale", None):
             await change(size, drain_timeout)
         else:
@@ -45,11 +46,11 @@ class EngineScaling(FrontEndHalf):
 
 
 async def scale_owned(
-    engines: OwnedEngines, size: int, drain_timeout: float, resize: Resize
+    engines: OwnedEngines, size: int, drain_timeout: float, replace: Replace
 ) -> None:
     """Start engines, or let some finish and stop them, until `size` run. On the event loop that uses the client.
 
-    Engines that step together cannot be joined or left by one: `resize(size)` starts others in place of all of them.
+    Engines that step together cannot be joined or left by one: `replace({}, size)` starts others in place of all.
     Raises ConfigError, LaunchError, or TimeoutError if those that leave still have requests after `drain_timeout`.
     """
     links = engines.client.engines
@@ -65,7 +66,7 @@ async def scale_owned(
     leaving = running[size:]
     if engines.model.needs_lockstep:
         async with _leaving(engines, leaving, drain_timeout):
-            await resize(size)
+            await replace({}, size)
         return
     before = fleet.size
     fleet.size = size
@@ -90,8 +91,8 @@ async def _shrink(engines: OwnedEngines, leaving: Sequence[int], drain_timeout: 
         if not any(link.index not in leaving and not link.dead for link in links.values()):
             raise LaunchError(f"the engines that were to stay died; engines {leaving} stay instead")
     engines.learn()
-    for index in leaving:
-        await asyncio.to_thread(engines.fleet.owner(index).stop, [index])
+    for fleet in engines.fleets:
+        await asyncio.to_thread(fleet.stop, leaving)
 
 
 @contextlib.asynccontextmanager

@@ -56,8 +56,7 @@ class Follower:
                 done.obstacles = sorted(await self._events.divergence())
             case "bind":
                 done.addresses = list(self._client.bind(task.input_address, task.output_address))
-                for facts in task.engines:
-                    self._client.expect(facts)
+                self._client.expect(task.engines)
             case "connect":
                 await self._connect(task.indexes)
             case "switch":

@@ -207,7 +207,8 @@ class JoinedEngines(Engines):
         return relay.facts
 
     def _connect(self, facts: EngineFacts, coordinator: CoordinatorFacts | None) -> None:
-        self.client.add_engines([facts], coordinator)
+        self.client.expect([facts])
+        self.client.take_over([facts.index], coordinator)
         deadline = time.monotonic() + CONNECT_TIMEOUT_S
         while self.client.unconnected():
             self.client.receive()  # only the engine's first frames can come yet

@@ -94,7 +94,7 @@ class Hub:
         self._starts = itertools.count(1)
         self._flush_numbers = itertools.count(1)
         self._flushes: dict[int, tuple[set[bytes], asyncio.Future[None]]] = {}
-        self._deaths: queue.SimpleQueue[tuple[int, int, Death]] = queue.SimpleQueue()
+        self._deaths: queue.SimpleQueue[tuple[int, Death]] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -167,7 +167,7 @@ class Hub:
     # ------------------------------------------------------------------ engines
     def _on_engine_dead(self, index: int, death: Death) -> None:
         """Any thread."""
-        self._deaths.put((self._epoch(index), index, death))
+        self._deaths.put((index, death))
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: everything ends anyway
@@ -179,11 +179,11 @@ class Hub:
 
     def _on_deaths(self) -> None:
         while not self._deaths.empty():
-            epoch, index, death = self._deaths.get()
+            index, death = self._deaths.get()
             if index >= FIRST_STANDBY:  # no front end knows it
                 self._recovery.plugin.on_death(index, death, {})
                 continue
-            if self._epoch(index) != epoch:  # another one has its place already
+            if self._epoch(index) != death.epoch:  # another one has its place already
                 continue
             logger.error("the engine died: %s", death)
             self._client.engine_died(index, death)
@@ -192,7 +192,7 @@ class Hub:
             self._stats.observe(
                 EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats())
             )  # no work left
-            self._broadcast(EngineDied(index, death, epoch))
+            self._broadcast(EngineDied(index, death))
             self._recovery.plugin.on_death(index, death, {})
             self._on_engine_died(str(death))
 
@@ -246,11 +246,7 @@ class Hub:
                 await self._call(
                     "attach_client", server.index, hello.input_address, hello.output_address
                 )
-            engines = [
-                facts
-                for index, facts in self._engines.fleet.placed().items()
-                if index in self._client.engines
-            ]
+            engines = [link.facts for link in self._client.engines.values() if not link.dead]
             server.info = self.info
             server.epochs = {engine.index: engine.epoch for engine in engines}
             ready = EnginesReady(

@@ -118,11 +118,10 @@ class EnginesReady(msgspec.Struct, array_like=True, tag=True):
 
 
 class EngineDied(msgspec.Struct, array_like=True, tag=True):
-    """Supervisor: an engine has died, of the start of this epoch."""
+    """Supervisor: an engine has died."""
 
     index: int
     death: Death
-    epoch: int = 0
 
 
 class FrontEndTask(msgspec.Struct, array_like=True, tag=True):

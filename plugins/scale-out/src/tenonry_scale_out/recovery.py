@@ -25,6 +25,7 @@ from tenonry.plugin.manager import build_plugin
 from tenonry_scale_out.front_ends import ANSWER_TIMEOUT_S, FrontEnds
 from tenonry_scale_out.messages import (
     ChangeAnswer,
+    EngineDied,
     EngineGivenUp,
     EnginesAdmitted,
     ReplaceRequest,
@@ -96,12 +97,17 @@ class SharedRecovery(EngineEvents):
         self.plugin.on_change(config)
 
     def on_switch(self, indexes: Sequence[int], coordinator: CoordinatorFacts | None) -> None:
-        self._client.take_over(indexes, coordinator)
         self._coordinator = coordinator
-        self._switching.update(indexes)
+        self._client.take_over(indexes, coordinator)
 
     def on_refused(self, indexes: Sequence[int]) -> None:
+        if indexes[0] >= FIRST_STANDBY:
+            return
+        self._switching.difference_update(indexes)
         self._broadcast(self._task("drop", indexes))
+        for index in indexes:
+            if index not in self._client.engines:  # front ends may use it already
+                self._broadcast(EngineDied(index, Death("it could not be started")))
 
     async def on_started(self, indexes: Sequence[int]) -> None:
         """One front end after the other tries its suspects. Engines that were replaced are there until then."""
@@ -142,7 +148,8 @@ class SharedRecovery(EngineEvents):
         if indexes[0] >= FIRST_STANDBY:  # it is connected to no front end
             return
         servers = self._front_ends.serving().items()
-        if self._client.newcomers.keys() & indexes:  # all front ends get them, or none does
+        newcomers = self._client.newcomers.keys() & indexes
+        if newcomers & self._client.engines.keys():  # all front ends get them, or none does
             connects = [self._connect(*server, fleet, indexes) for server in servers]
             try:
                 await asyncio.gather(*connects)
@@ -150,6 +157,7 @@ class SharedRecovery(EngineEvents):
                 raise LaunchError(
                     f"an API server is not connected to engines {list(indexes)}: {str(error) or 'no answer in time'}"
                 ) from None
+            self._switching.update(indexes)
             return
         await asyncio.gather(*(self._use(*server, fleet, indexes) for server in servers))
 
@@ -212,7 +220,7 @@ class SharedRecovery(EngineEvents):
         try:
             async with self.lock:
                 if isinstance(request, ScaleRequest):
-                    given = request.size, request.drain_timeout, self.plugin.resize
+                    given = request.size, request.drain_timeout, self.plugin.replace
                     await scale(self._engines, self._front_ends, *given)
                 else:
                     await self.plugin.replace(json.loads(request.changes))

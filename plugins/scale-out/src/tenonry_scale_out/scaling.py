@@ -7,14 +7,14 @@ import time
 from collections.abc import Sequence
 
 from tenonry.client.engines import OwnedEngines
-from tenonry_scale_out.engine_scaling import Resize, scale_owned
+from tenonry_scale_out.engine_scaling import Replace, scale_owned
 from tenonry_scale_out.front_ends import ANSWER_TIMEOUT_S, FrontEnds
 
 POLL_S = 0.05
 
 
 async def scale(
-    engines: OwnedEngines, front_ends: FrontEnds, size: int, drain_timeout: float, resize: Resize
+    engines: OwnedEngines, front_ends: FrontEnds, size: int, drain_timeout: float, replace: Replace
 ) -> None:
     """As `scale_owned`. Engines that leave first finish the requests of all front ends."""
     leaving: Sequence[int] = ()
@@ -23,7 +23,7 @@ async def scale(
     try:
         if leaving:
             await _drain(front_ends, leaving, drain_timeout)
-        await scale_owned(engines, size, drain_timeout, resize)
+        await scale_owned(engines, size, drain_timeout, replace)
     except BaseException:
         if leaving:
             await front_ends.ask_all("stay", ANSWER_TIMEOUT_S, indexes=leaving)
