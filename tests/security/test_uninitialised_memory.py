@@ -29,7 +29,7 @@ import worker_families
 
 from tenonry import LLM, SamplingParams
 from tenonry.sampling_params import StructuredOutput
-from tenonry_worker_torch.fuse.kernels import rows, trial
+from tenonry_worker_torch_cpu.kernels import rows, trial
 
 pytestmark = pytest.mark.timeout(120)
 # By name, kernels do not depend on how long trials took.

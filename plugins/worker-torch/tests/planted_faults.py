@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from tenonry_worker_torch import build_model
 from tenonry_worker_torch.attention import sdpa
-from tenonry_worker_torch.attention.cpu import CpuBackend
+from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch.attention.groups import GroupedBackend
 from tenonry_worker_torch.attention.layer import AttentionLayer
 from tenonry_worker_torch.attention.segments import Segment

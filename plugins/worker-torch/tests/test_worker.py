@@ -157,7 +157,7 @@ def test_a_backend_of_the_wrong_type_is_refused(folder):
 
 def test_a_backend_that_cannot_run_the_model_says_why(folder, monkeypatch):
     monkeypatch.setattr(
-        "tenonry_worker_torch.attention.cpu.CpuBackend.refusal",
+        "tenonry_worker_torch_cpu.attention.cpu.CpuBackend.refusal",
         classmethod(lambda *_: "heads are too small"),
     )
     with pytest.raises(ConfigError, match="'cpu' cannot run LlamaForCausalLM: heads are too small"):

@@ -13,8 +13,8 @@ from tenonry.config import EngineConfig
 from tenonry.info import ModelInfo
 from tenonry.interfaces.worker import WorkerContext
 from tenonry_torch_base.buffers import HostBuffers
-from tenonry_worker_torch.attention.cpu import CpuBackend
-from tenonry_worker_torch.attention.invariant import InvariantBackend
+from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
+from tenonry_worker_torch_cpu.attention.invariant import InvariantBackend
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.options import TorchOptions

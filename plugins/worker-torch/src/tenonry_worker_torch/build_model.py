@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tenonry.errors import ConfigError, ModelError
 from tenonry_torch_base.phases import Phases
 from tenonry_worker_torch.adapters.attach import Seats
-from tenonry_worker_torch.adapters.kernels import AllLowRank, LowRankKernels
+from tenonry_worker_torch_cpu.kernels.low_rank import AllLowRank, LowRankKernels
 from tenonry_worker_torch.adapters.targets import calls_of
 from tenonry_worker_torch.attention.base import refusal_of
 from tenonry_worker_torch.attention.groups import GroupedBackend, layer_groups
@@ -17,7 +17,7 @@ from tenonry_worker_torch.fuse.decoder import LeanForward
 from tenonry_worker_torch.fuse.generic import unpack_read
 from tenonry_worker_torch.fuse.quantised import refuse_others
 from tenonry_worker_torch.images.encoder import ImageEncoder
-from tenonry_worker_torch.invariance_check import require_invariance
+from tenonry_worker_torch_cpu.invariance.check import require_invariance
 from tenonry_worker_torch.loaded_model import LoadedModel
 from tenonry_worker_torch.loading.image_mask import mark_spans
 from tenonry_worker_torch.loading.packed_run import PackedRun
@@ -27,7 +27,7 @@ from tenonry_worker_torch.loading.rotary_lengths import follow_lengths
 from tenonry_worker_torch.model_checks import ModelChecks
 from tenonry_worker_torch.parallel.groups import alone
 from tenonry_worker_torch.parallel.stage import stage_of
-from tenonry_worker_torch.passes.kernels import kernel_text, may_have_kernels
+from tenonry_worker_torch_cpu.passes.kernels import kernel_text, may_have_kernels
 from tenonry_worker_torch.passes.model_pass import PassFacts
 from tenonry_worker_torch.passes.optimise import optimise
 from tenonry_worker_torch.passes.order import in_order
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.attention.groups import LayerGroup
     from tenonry_worker_torch.attention.kv_storage import KVStorage
     from tenonry_worker_torch.forward import StepLengths
-    from tenonry_worker_torch.fuse.kernels.found import FoundKernels
+    from tenonry_worker_torch.step_kernels import FoundKernels
     from tenonry_worker_torch.images.check import ImageCheck
     from tenonry_worker_torch.parallel.groups import Parallel
     from tenonry_worker_torch.passes.model_pass import ModelPass

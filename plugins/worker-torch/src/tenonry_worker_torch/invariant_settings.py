@@ -11,11 +11,11 @@ from tenonry.errors import ConfigError
 from tenonry_torch_base.points import DEFAULT_KERNELS, STEP_KERNELS
 from tenonry_torch_base.settings import torch_settings
 from tenonry_worker_torch.conflicts import Conflicts, first_conflict
-from tenonry_worker_torch.passes.invariance import Invariance
+from tenonry_worker_torch_cpu.passes.invariance import Invariance
 
 if TYPE_CHECKING:
     from tenonry_worker_torch.conflicts import Setup
-    from tenonry_worker_torch.fuse.kernels.found import FoundKernels
+    from tenonry_worker_torch.step_kernels import FoundKernels
 
 logger = logging.getLogger("tenonry.worker")
 PROMISE = "batch_invariant: what a token gets must not depend on what runs beside it"

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.attention.base import AttentionBackend
     from tenonry_worker_torch.attention.groups import LayerGroup
-    from tenonry_worker_torch.fuse.kernels.chooser import KernelChooser
-    from tenonry_worker_torch.fuse.kernels.few_bits import FewBitsKernels
-    from tenonry_worker_torch.fuse.kernels.found import FoundKernels
+    from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser
+    from tenonry_worker_torch_cpu.kernels.few_bits import FewBitsKernels
+    from tenonry_worker_torch.step_kernels import FoundKernels
     from tenonry_worker_torch.images.encoder import ImageEncoder
     from tenonry_worker_torch.loading.probe import ProbeResult
     from tenonry_worker_torch.parallel.groups import Parallel

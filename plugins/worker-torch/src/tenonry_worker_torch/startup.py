@@ -28,14 +28,14 @@ from tenonry_torch_base.sampler.grammar import GrammarMasks
 from tenonry_torch_base.settings import torch_settings
 from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.adapters.targets import LoraTargets
-from tenonry_worker_torch.attention.invariant import InvariantBackend
+from tenonry_worker_torch_cpu.attention.invariant import InvariantBackend
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.compatibility import OWN, of_packages
 from tenonry_worker_torch.conflicts import Setup, refuse_conflicts
 from tenonry_worker_torch.drafting.start import most_drafts, open_drafter
-from tenonry_worker_torch.fuse.invariant import NotInvariantError
-from tenonry_worker_torch.fuse.kernels.best_allowed import best_allowed
-from tenonry_worker_torch.fuse.kernels.found import find_kernels
+from tenonry_worker_torch_cpu.invariance.layers import NotInvariantError
+from tenonry_worker_torch_cpu.kernels.best_allowed import best_allowed
+from tenonry_worker_torch.step_kernels import find_kernels
 from tenonry_worker_torch.images.check import ImageCheck
 from tenonry_worker_torch.invariant_settings import require_kernels, serves_invariant
 from tenonry_worker_torch.kv_groups import GroupLayout, kept_text

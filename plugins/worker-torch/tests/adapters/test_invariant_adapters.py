@@ -16,10 +16,10 @@ import worker_tools
 from tenonry.sampling_params import SamplingParams
 from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_testkit.tiers import nightly_unless
-from tenonry_worker_torch.adapters.kernels import AllLowRank
+from tenonry_worker_torch_cpu.kernels.low_rank import AllLowRank
 from tenonry_worker_torch.adapters.linear import LowRank, Part
-from tenonry_worker_torch.fuse.invariant import NotInvariantError
-from tenonry_worker_torch.fuse.kernels.found import FoundKernels
+from tenonry_worker_torch_cpu.invariance.layers import NotInvariantError
+from tenonry_worker_torch.step_kernels import FoundKernels
 
 pytestmark = pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")
 RANKS = (1, 3, 4)

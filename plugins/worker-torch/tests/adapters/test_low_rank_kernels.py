@@ -15,10 +15,10 @@ import worker_tools
 from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_torch_base.step_kernels import StepKernels
 from tenonry_worker_torch.adapters.batch import AdapterBatch
-from tenonry_worker_torch.adapters.kernels import LowRankKernels
+from tenonry_worker_torch_cpu.kernels.low_rank import LowRankKernels
 from tenonry_worker_torch.adapters.linear import LowRank, Part
-from tenonry_worker_torch.fuse.kernels.attention import KernelAttention
-from tenonry_worker_torch.fuse.kernels.found import FoundKernels
+from tenonry_worker_torch_cpu.kernels.attention import KernelAttention
+from tenonry_worker_torch.step_kernels import FoundKernels
 
 needs_library = pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")
 RANKS = (1, 3, 4)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tenonry_testkit.tiers import nightly_unless
 from tenonry_worker_torch.attention.base import AttentionBatch, GroupTable, LayerSpec
-from tenonry_worker_torch.attention.cpu import CpuBackend
+from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch.attention.groups import (
     MAX_GROUPS,
     MAX_PADDING,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenonry_worker_torch.attention.base import AttentionBatch
-from tenonry_worker_torch.attention.invariant import GROUP_QUERIES, InvariantPlan
+from tenonry_worker_torch_cpu.attention.invariant import GROUP_QUERIES, InvariantPlan
 
 BLOCK = 4
 ROWS = st.lists(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tenonry_worker_torch.attention.base import LayerSpec, refusal_of
-from tenonry_worker_torch.attention.cpu import CpuBackend
+from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch.attention.kv_storage import STORAGES
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from tenonry_worker_torch.attention.base import AttentionBatch
-from tenonry_worker_torch.attention.paged_plan import PagedPlan
+from tenonry_worker_torch_cpu.attention.paged_plan import PagedPlan
 
 BLOCK = 4
 TABLE = np.arange(24, dtype=np.int32).reshape(4, 6)

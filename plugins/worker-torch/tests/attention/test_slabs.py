@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenonry_worker_torch.attention.slabs import Slabs, capacities
+from tenonry_worker_torch_cpu.attention.slabs import Slabs, capacities
 
 
 def ints(*numbers):
@@ -53,7 +53,7 @@ def test_a_slab_for_which_memory_is_short_is_empty_afterwards(monkeypatch):
     slabs.place(ints(0, 1), ints(1, 1), ints(10, 10))
     with monkeypatch.context() as patched:
         patched.setattr(
-            "tenonry_worker_torch.attention.slabs.zeros", lambda *_: torch.empty(1 << 60)
+            "tenonry_worker_torch_cpu.attention.slabs.zeros", lambda *_: torch.empty(1 << 60)
         )
         with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
             slabs.place(ints(0, 1, 2), ints(1, 1, 1), ints(11, 11, 10))

@@ -21,7 +21,7 @@ from tenonry_worker_torch.drafting import draft_model
 from tenonry_worker_torch.drafting.controller import MAX_ROWS
 from tenonry_worker_torch.drafting.draft_model import TorchDraftModel
 from tenonry_worker_torch.drafting.seats import Seats
-from tenonry_worker_torch.fuse.kernels.found import find_kernels
+from tenonry_worker_torch.step_kernels import find_kernels
 
 MAX_LEN = 60
 VOCAB_SIZE = 96

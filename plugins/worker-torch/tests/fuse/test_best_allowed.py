@@ -7,8 +7,8 @@ import torch
 
 from tenonry_torch_base.sampler.token_masks import best_on_host
 from tenonry_torch_base.step_kernels import StepKernels
-from tenonry_worker_torch.fuse.kernels.best_allowed import TRIAL_WORDS, best_allowed
-from tenonry_worker_torch.fuse.kernels.found import FoundKernels
+from tenonry_worker_torch_cpu.kernels.best_allowed import TRIAL_WORDS, best_allowed
+from tenonry_worker_torch.step_kernels import FoundKernels
 
 WIDTH = 96
 

@@ -10,9 +10,9 @@ from worker_tools import LOST, lost, serve
 
 from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_torch_base.step_kernels import StepKernels
-from tenonry_worker_torch.fuse.kernels.between import PackedNorm
-from tenonry_worker_torch.fuse.kernels.found import FoundKernels
-from tenonry_worker_torch.fuse.kernels.rows import Budget
+from tenonry_worker_torch_cpu.kernels.between import PackedNorm
+from tenonry_worker_torch.step_kernels import FoundKernels
+from tenonry_worker_torch_cpu.kernels.rows import Budget
 
 pytestmark = pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")
 PLACES = ("before_attention", "after_attention", "before_mlp", "after_mlp")

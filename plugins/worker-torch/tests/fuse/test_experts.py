@@ -11,7 +11,7 @@ from torch import nn
 from transformers.activations import ACT2FN
 
 from tenonry_worker_torch.changes import Changes
-from tenonry_worker_torch.fuse.experts import MAX_WASTE, DenseExperts, use_dense_experts
+from tenonry_worker_torch_cpu.dense_experts import MAX_WASTE, DenseExperts, use_dense_experts
 
 
 def experts_of(family, dtype=torch.float32):

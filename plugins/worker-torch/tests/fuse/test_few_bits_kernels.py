@@ -13,9 +13,9 @@ from tenonry_kernels_cpu.library import instruction_sets
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_torch_base.quantisations import Quantisation, QuantisedLinear, QuantisedWeight
 from tenonry_worker_torch.build_model import build
-from tenonry_worker_torch.fuse.kernels.few_bits import FewBitsLayer
-from tenonry_worker_torch.fuse.kernels.found import FoundKernels
-from tenonry_worker_torch.fuse.kernels.rows import Budget
+from tenonry_worker_torch_cpu.kernels.few_bits import FewBitsLayer
+from tenonry_worker_torch.step_kernels import FoundKernels
+from tenonry_worker_torch_cpu.kernels.rows import Budget
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 
 CPU = torch.device("cpu")
@@ -135,7 +135,7 @@ def test_matrices_of_few_bits_have_kernels_and_answer_as_the_models_own_code(dty
 @pytest.mark.skipif(not HAS_AVX2, reason="the processor has no AVX2")
 def test_matrices_of_few_bits_have_kernels_where_torch_packs_no_weights(monkeypatch, caplog):
     """In bfloat16 on a processor with AVX2 alone; other matrices lie in blocks."""
-    monkeypatch.setattr("tenonry_worker_torch.fuse.widened.can_pack", lambda *_: False)
+    monkeypatch.setattr("tenonry_worker_torch_cpu.packing.widened.can_pack", lambda *_: False)
     caplog.set_level("INFO")
     model = model_of(torch.bfloat16, FoundKernels(CpuKernels("avx2"), True))
     assert all(isinstance(place, FewBitsLayer) for place in places(model))

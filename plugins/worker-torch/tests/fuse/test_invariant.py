@@ -22,8 +22,8 @@ from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_testkit.tiers import nightly_unless
 from tenonry_torch_base.step_kernels import StepKernels
 from tenonry_worker_torch.fuse.block import is_silu
-from tenonry_worker_torch.fuse.invariant import InvariantLayer
-from tenonry_worker_torch.fuse.kernels.found import FoundKernels
+from tenonry_worker_torch_cpu.invariance.layers import InvariantLayer
+from tenonry_worker_torch.step_kernels import FoundKernels
 from tenonry_worker_torch.invariant_settings import require_kernels
 from tenonry_worker_torch.residency.plain import plain_weights
 

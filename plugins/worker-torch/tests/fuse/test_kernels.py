@@ -19,19 +19,19 @@ from tenonry_kernels_cpu.library import library
 from tenonry_torch_base.step_kernels import StepKernels
 from tenonry_worker_torch.attention.base import AttentionBatch
 from tenonry_worker_torch.changes import Changes
-from tenonry_worker_torch.fuse.kernels.attention import (
+from tenonry_worker_torch_cpu.kernels.attention import (
     KernelAttention,
     attention_layer,
     attention_parts,
     candidates,
 )
-from tenonry_worker_torch.fuse.kernels.chooser import KernelChooser
-from tenonry_worker_torch.fuse.kernels.float32 import Float32Kernels
-from tenonry_worker_torch.fuse.kernels.found import FoundKernels, find_kernels
-from tenonry_worker_torch.fuse.kernels.half import MixerHalf
-from tenonry_worker_torch.fuse.kernels.mixer import KernelDeltaRule
-from tenonry_worker_torch.fuse.kernels.norm import KernelNorm
-from tenonry_worker_torch.fuse.kernels.trial import Candidates, prefers_kernel
+from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser
+from tenonry_worker_torch_cpu.kernels.float32 import Float32Kernels
+from tenonry_worker_torch.step_kernels import FoundKernels, find_kernels
+from tenonry_worker_torch_cpu.kernels.half import MixerHalf
+from tenonry_worker_torch_cpu.kernels.mixer import KernelDeltaRule
+from tenonry_worker_torch_cpu.kernels.norm import KernelNorm
+from tenonry_worker_torch_cpu.kernels.trial import Candidates, prefers_kernel
 from tenonry_worker_torch.fuse.rope import RopeTable
 from tenonry_worker_torch.kv_groups import GroupLayout
 
@@ -193,7 +193,7 @@ def test_attention_of_short_rows_alone_is_left_to_the_kernel(monkeypatch):
     steps = len(longest)
     bound = sorted(longest)[steps // 2]
     assert bound < max(longest)
-    monkeypatch.setattr("tenonry_worker_torch.fuse.kernels.attention.MAX_ELEMENTS", bound)
+    monkeypatch.setattr("tenonry_worker_torch_cpu.kernels.attention.MAX_ELEMENTS", bound)
     longest.clear()
     assert serve(model) == wanted
     assert 0 < len(longest) < steps
@@ -239,7 +239,7 @@ def test_kernel_that_computes_otherwise_is_not_used(caplog):
 def test_kernels_are_taken_back_where_the_whole_model_differs(monkeypatch, caplog):
     """The parts agree and the model does not: as if a part were compared with inputs that hide something."""
     monkeypatch.setattr(
-        "tenonry_worker_torch.fuse.kernels.chooser.prefers_kernel", lambda *_, **__: True
+        "tenonry_worker_torch_cpu.kernels.chooser.prefers_kernel", lambda *_, **__: True
     )
     model = model_of.__wrapped__("qwen3_next", "wrong")
     assert kernels_of(model) == (0, 0, 0, 0)
@@ -328,7 +328,7 @@ class TestFinding:
         def missing(*_):
             raise PluginNotFound("no step kernels")
 
-        monkeypatch.setattr("tenonry_worker_torch.fuse.kernels.found.resolve_class", missing)
+        monkeypatch.setattr("tenonry_worker_torch.step_kernels.resolve_class", missing)
         with caplog.at_level(logging.INFO, "tenonry.worker"):
             assert find_kernels(None, CPU, {}) is None
         assert "pip install tenonry-kernels-cpu" in caplog.text

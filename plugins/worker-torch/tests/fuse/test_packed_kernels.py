@@ -16,17 +16,17 @@ from worker_tools import LOST, lost, serve
 
 from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_torch_base.buffers import HostBuffers
-from tenonry_worker_torch.attention.cpu import CpuBackend
+from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch.attention.groups import GroupedBackend
 from tenonry_worker_torch.build_model import build
-from tenonry_worker_torch.fuse.kernels.found import FoundKernels
-from tenonry_worker_torch.fuse.kernels.linear import KernelLinear
-from tenonry_worker_torch.fuse.kernels.paged import cpu_backends
-from tenonry_worker_torch.fuse.kernels.rows import COUNTS, Budget
-from tenonry_worker_torch.fuse.kernels.trial import Candidates
+from tenonry_worker_torch.step_kernels import FoundKernels
+from tenonry_worker_torch_cpu.kernels.linear import KernelLinear
+from tenonry_worker_torch_cpu.kernels.paged import cpu_backends
+from tenonry_worker_torch_cpu.kernels.rows import COUNTS, Budget
+from tenonry_worker_torch_cpu.kernels.trial import Candidates
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 from tenonry_worker_torch.fuse.linear import PackedLinear, can_pack
-from tenonry_worker_torch.fuse.widened import BlockedLinear
+from tenonry_worker_torch_cpu.packing.widened import BlockedLinear
 
 CPU = torch.device("cpu")
 WAYS = {
@@ -99,7 +99,7 @@ def model_of(family, kept="auto", layout=""):
     kernels = FoundKernels(CpuKernels(), True)
     with pytest.MonkeyPatch.context() as patch:
         if layout == "blocks":
-            patch.setattr("tenonry_worker_torch.fuse.widened.can_pack", lambda *_: False)
+            patch.setattr("tenonry_worker_torch_cpu.packing.widened.can_pack", lambda *_: False)
         return worker_tools.loaded(module_of(family), kernels=kernels, kv_cache_dtype=kept)
 
 
@@ -351,7 +351,7 @@ def test_head_in_blocks_has_its_kernel_for_any_rows_however_slow_the_machine_is(
     monkeypatch, limit_s
 ):
     """Trials of other parts may have used up the time."""
-    monkeypatch.setattr("tenonry_worker_torch.fuse.widened.can_pack", lambda *_: False)
+    monkeypatch.setattr("tenonry_worker_torch_cpu.packing.widened.can_pack", lambda *_: False)
     monkeypatch.setattr(Budget.__init__, "__defaults__", (limit_s,))
     model = worker_tools.loaded(module_of("llama"), kernels=FoundKernels(CpuKernels(), False))
     assert re.search(r" 96×64 (any|to \d+)", model.chosen_kernels)[1] == "any"

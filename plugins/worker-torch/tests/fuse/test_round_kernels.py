@@ -14,7 +14,7 @@ from tenonry.sampling_params import SamplingParams
 from tenonry.step import KNOWN_TO_WORKER, NewRow, RowFailure, SchedulerOutput
 from tenonry_drafters.base import Drafter
 from tenonry_kernels_cpu.kernels import CpuKernels
-from tenonry_worker_torch.fuse.kernels.found import FoundKernels
+from tenonry_worker_torch.step_kernels import FoundKernels
 
 pytestmark = pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")
 

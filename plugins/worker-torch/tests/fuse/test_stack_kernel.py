@@ -9,8 +9,8 @@ import worker_tools
 from worker_tools import LOST, lost, serve
 
 from tenonry_kernels_cpu.kernels import CpuKernels
-from tenonry_worker_torch.fuse.kernels.found import FoundKernels
-from tenonry_worker_torch.fuse.kernels.rows import Budget
+from tenonry_worker_torch.step_kernels import FoundKernels
+from tenonry_worker_torch_cpu.kernels.rows import Budget
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 
 pytestmark = pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")

@@ -13,9 +13,9 @@ from torch import nn
 from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_torch_base.step_kernels import StepKernels
 from tenonry_worker_torch.fuse.generic import WidenedModule, pack_linears
-from tenonry_worker_torch.fuse.kernels.found import FoundKernels
+from tenonry_worker_torch.step_kernels import FoundKernels
 from tenonry_worker_torch.fuse.linear import DenseLinear, merge, packed_rows
-from tenonry_worker_torch.fuse.widened import (
+from tenonry_worker_torch_cpu.packing.widened import (
     FEW_ROWS,
     BlockedLinear,
     BlockedPacking,
@@ -76,7 +76,7 @@ def test_weight_comes_back_from_its_blocks(outputs, inputs):
 
 @pytest.mark.parametrize("count", [1, FEW_ROWS + 1])
 def test_weights_are_widened_a_piece_at_a_time(monkeypatch, count):
-    monkeypatch.setattr("tenonry_worker_torch.fuse.widened.PIECE", 64 * 32)
+    monkeypatch.setattr("tenonry_worker_torch_cpu.packing.widened.PIECE", 64 * 32)
     weight, bias, x = drawn(200, 32, count, has_bias=True)
     assert is_product(BlockedLinear(weight, bias)(x), weight, bias, x)
     assert is_product(widened_linear(x, weight, bias), weight, bias, x)
@@ -105,7 +105,7 @@ def test_layout_follows_the_processor_and_the_kernels(monkeypatch, without_onedn
     assert isinstance(packing_for(HALF, CPU, None), WidenedPacking)
     assert packing_for(torch.float32, CPU, kernels) is None
     assert packing_for(HALF, torch.device("cuda"), kernels) is None
-    monkeypatch.setattr("tenonry_worker_torch.fuse.widened.can_pack", lambda *_: True)
+    monkeypatch.setattr("tenonry_worker_torch_cpu.packing.widened.can_pack", lambda *_: True)
     assert type(packing_for(HALF, CPU, kernels)).__name__ == "OneDnnPacking"
 
 

@@ -16,15 +16,15 @@ from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_torch_base.buffers import HostBuffers
-from tenonry_worker_torch.attention.cpu import CpuBackend
+from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.forward import ModuleForward
 from tenonry_worker_torch.fuse.block import FusedAttention
 from tenonry_worker_torch.fuse.decoder import LeanForward
-from tenonry_worker_torch.fuse.kernels.found import FoundKernels
+from tenonry_worker_torch.step_kernels import FoundKernels
 from tenonry_worker_torch.pass_report import Outcome
 from tenonry_worker_torch.passes.fusion import Fusion
-from tenonry_worker_torch.passes.kernels import ChosenKernels
+from tenonry_worker_torch_cpu.passes.kernels import ChosenKernels
 from tenonry_worker_torch.passes.model_pass import ModelPass, NotUsed
 
 RECORD = PluginRecord(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from tenonry_worker_torch.adapters.kernels import AllLowRank, LowRankKernels
+    from tenonry_worker_torch_cpu.kernels.low_rank import AllLowRank, LowRankKernels
     from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.fuse.layer import LeanLayer
 

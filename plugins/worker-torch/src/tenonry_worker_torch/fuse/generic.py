@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from tenonry_worker_torch.fuse.linear import can_pack, detached_bias, is_half_on_host, pack
-from tenonry_worker_torch.fuse.widened import widened_linear
+from tenonry_worker_torch_cpu.packing.widened import widened_linear
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,7 @@ from tenonry.errors import ModelError
 from tenonry_torch_base.quantisations import QuantisedLinear, QuantisedWeight
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
 from tenonry_worker_torch.fuse.linear import DenseLinear, merge, merged_bias, take_weight
-from tenonry_worker_torch.fuse.widened import packing_for
+from tenonry_worker_torch_cpu.packing.widened import packing_for
 from tenonry_worker_torch.loading.quantised import STORED_WEIGHT
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tenonry_torch_base.quantisations import Quantisation
     from tenonry_worker_torch.fuse.decoder import LeanForward
-    from tenonry_worker_torch.fuse.kernels.few_bits import FewBitsKernels
+    from tenonry_worker_torch_cpu.kernels.few_bits import FewBitsKernels
     from tenonry_worker_torch.fuse.linear import Linear, Packing, PartedLinear
 
 

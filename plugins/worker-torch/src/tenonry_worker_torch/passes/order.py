@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tenonry_worker_torch.conflicts import Conflicts
-from tenonry_worker_torch.passes.experts import DenseExperts
+from tenonry_worker_torch_cpu.passes.experts import DenseExperts
 from tenonry_worker_torch.passes.fusion import Fusion, MixerPaths
-from tenonry_worker_torch.passes.invariance import Invariance
-from tenonry_worker_torch.passes.kernels import ChosenKernels
+from tenonry_worker_torch_cpu.passes.invariance import Invariance
+from tenonry_worker_torch_cpu.passes.kernels import ChosenKernels
 from tenonry_worker_torch.passes.weights import AdapterSeats, Pack, Quantise
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tenonry_worker_torch.fuse.decoder import LeanForward
 from tenonry_worker_torch.fuse.generic import pack_linears
-from tenonry_worker_torch.fuse.kernels.few_bits import FewBitsKernels
+from tenonry_worker_torch_cpu.kernels.few_bits import FewBitsKernels
 from tenonry_worker_torch.fuse.mixers import renew_paths
 from tenonry_worker_torch.fuse.quantised import QuantisedPacking, refuse_others
-from tenonry_worker_torch.fuse.widened import packing_for
-from tenonry_worker_torch.passes.kernels import may_have_kernels
+from tenonry_worker_torch_cpu.packing.widened import packing_for
+from tenonry_worker_torch_cpu.passes.kernels import may_have_kernels
 from tenonry_worker_torch.passes.model_pass import ModelPass, NotUsed
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import torch
 from tenonry_worker_torch.fuse.block import is_linear, is_output
 from tenonry_worker_torch.fuse.generic import PackedModule, WidenedModule
 from tenonry_worker_torch.fuse.linear import merge, output_of
-from tenonry_worker_torch.fuse.widened import WidenedPacking
+from tenonry_worker_torch_cpu.packing.widened import WidenedPacking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

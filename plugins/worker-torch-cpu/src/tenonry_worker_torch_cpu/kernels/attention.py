@@ -10,9 +10,9 @@ import torch
 
 from tenonry_torch_base.step_kernels import AttentionParts
 from tenonry_worker_torch.attention.base import AttentionBatch
-from tenonry_worker_torch.attention.cpu import CpuBackend
+from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
-from tenonry_worker_torch.fuse.kernels.trial import ROWS, Candidates
+from tenonry_worker_torch_cpu.kernels.trial import ROWS, Candidates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,15 +9,15 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tenonry_worker_torch.fuse.kernels.rows import LIMIT_S, Budget
-from tenonry_worker_torch.fuse.kernels.trial import prefers_kernel, tried
+from tenonry_worker_torch_cpu.kernels.rows import LIMIT_S, Budget
+from tenonry_worker_torch_cpu.kernels.trial import prefers_kernel, tried
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tenonry_torch_base.step_kernels import StepKernels
-    from tenonry_worker_torch.fuse.kernels.found import FoundKernels
-    from tenonry_worker_torch.fuse.kernels.trial import Candidates
+    from tenonry_worker_torch.step_kernels import FoundKernels
+    from tenonry_worker_torch_cpu.kernels.trial import Candidates
 
 ANY_ROWS = sys.maxsize
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tenonry_worker_torch.attention.base import AttentionBatch, LayerSpec
-    from tenonry_worker_torch.attention.slabs import Placement, Slabs
+    from tenonry_worker_torch_cpu.attention.slabs import Placement, Slabs
 
 HIDDEN = float("-inf")
 

@@ -13,7 +13,7 @@ from tenonry.errors import ModelError
 from tenonry_torch_base.invariant import InvariantLayerParts
 from tenonry_worker_torch.attention.layer import AttentionLayer
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP, is_silu
-from tenonry_worker_torch.fuse.kernels.attention import attention_parts
+from tenonry_worker_torch_cpu.kernels.attention import attention_parts
 from tenonry_worker_torch.fuse.linear import mark_packed, merge
 from tenonry_worker_torch.fuse.norm import RMSNorm
 

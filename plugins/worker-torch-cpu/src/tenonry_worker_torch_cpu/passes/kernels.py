@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry_worker_torch.fuse.decoder import LeanForward
-from tenonry_worker_torch.fuse.kernels.bfloat16 import Bfloat16Kernels
-from tenonry_worker_torch.fuse.kernels.chooser import KernelChooser, listed
-from tenonry_worker_torch.fuse.kernels.float32 import Float32Kernels
+from tenonry_worker_torch_cpu.kernels.bfloat16 import Bfloat16Kernels
+from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser, listed
+from tenonry_worker_torch_cpu.kernels.float32 import Float32Kernels
 from tenonry_worker_torch.fuse.linear import is_half_on_host
 from tenonry_worker_torch.passes.model_pass import ModelPass
 
 if TYPE_CHECKING:
     from tenonry_worker_torch.changes import Changes
-    from tenonry_worker_torch.fuse.kernels.found import FoundKernels
+    from tenonry_worker_torch.step_kernels import FoundKernels
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.passes.model_pass import PassFacts
 

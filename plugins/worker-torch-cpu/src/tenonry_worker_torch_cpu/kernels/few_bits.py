@@ -15,15 +15,15 @@ import torch
 from tenonry.errors import ModelError
 from tenonry_torch_base.few_bits import few_bits_weight
 from tenonry_torch_base.quantisations import QuantisedLinear
-from tenonry_worker_torch.fuse.kernels.chooser import KernelChooser, listed
-from tenonry_worker_torch.fuse.kernels.trial import Candidates
+from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser, listed
+from tenonry_worker_torch_cpu.kernels.trial import Candidates
 
 if TYPE_CHECKING:
     from tenonry_torch_base.few_bits import FewBitsWeight
     from tenonry_torch_base.quantisations import Quantisation, QuantisedWeight
     from tenonry_torch_base.step_kernels import FewBitsKernel
     from tenonry_worker_torch.fuse.decoder import LeanForward
-    from tenonry_worker_torch.fuse.kernels.found import FoundKernels
+    from tenonry_worker_torch.step_kernels import FoundKernels
     from tenonry_worker_torch.fuse.linear import DenseLinear, Linear, PartedLinear
 
 SAMPLE = 4096  # outputs of a trial

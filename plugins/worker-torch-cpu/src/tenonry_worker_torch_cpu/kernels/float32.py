@@ -10,7 +10,7 @@ import torch
 
 from tenonry_worker_torch.fuse.block import FusedAttention
 from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
-from tenonry_worker_torch.fuse.kernels import attention, experts, half, mixer, norm
+from tenonry_worker_torch_cpu.kernels import attention, experts, half, mixer, norm
 from tenonry_worker_torch.fuse.mixers.delta_rule import DeltaRule
 from tenonry_worker_torch.fuse.mixers.part import FusedMixer
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.step_kernels import AttentionParts, DeltaRuleParts
     from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.forward import Forward
-    from tenonry_worker_torch.fuse.kernels.chooser import KernelChooser
+    from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser
     from tenonry_worker_torch.fuse.layer import LeanLayer
     from tenonry_worker_torch.fuse.norm import RMSNorm
     from tenonry_worker_torch.fuse.rope import RopeTable

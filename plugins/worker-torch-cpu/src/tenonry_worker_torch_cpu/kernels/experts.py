@@ -9,7 +9,7 @@ import torch
 
 from tenonry_torch_base.step_kernels import ExpertParts
 from tenonry_worker_torch.fuse.block import is_linear
-from tenonry_worker_torch.fuse.kernels.trial import Candidates
+from tenonry_worker_torch_cpu.kernels.trial import Candidates
 
 if TYPE_CHECKING:
     from torch import nn

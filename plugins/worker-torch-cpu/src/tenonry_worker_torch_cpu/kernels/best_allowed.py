@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry_torch_base.sampler.token_masks import best_on_host
-from tenonry_worker_torch.fuse.kernels.chooser import KernelChooser
-from tenonry_worker_torch.fuse.kernels.trial import Candidates
+from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser
+from tenonry_worker_torch_cpu.kernels.trial import Candidates
 
 if TYPE_CHECKING:
     from tenonry_torch_base.step_kernels import BestAllowedKernel
-    from tenonry_worker_torch.fuse.kernels.found import FoundKernels
+    from tenonry_worker_torch.step_kernels import FoundKernels
 
 PART = "the best allowed token"
 TYPES = {torch.float32, torch.bfloat16}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from tenonry_worker_torch.fuse.decoder import LeanForward
-from tenonry_worker_torch.fuse.invariant import make_invariant, refused
+from tenonry_worker_torch_cpu.invariance.layers import make_invariant, refused
 from tenonry_worker_torch.passes.model_pass import ModelPass
 
 if TYPE_CHECKING:

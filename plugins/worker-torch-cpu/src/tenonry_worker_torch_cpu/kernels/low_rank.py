@@ -11,13 +11,13 @@ import torch
 from tenonry_torch_base.buffers import put_on_host
 from tenonry_worker_torch.adapters.batch import AdapterBatch
 from tenonry_worker_torch.adapters.linear import LowRank
-from tenonry_worker_torch.fuse.invariant import refused
-from tenonry_worker_torch.fuse.kernels.chooser import KernelChooser
-from tenonry_worker_torch.fuse.kernels.trial import Candidates, prefers_kernel
+from tenonry_worker_torch_cpu.invariance.layers import refused
+from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser
+from tenonry_worker_torch_cpu.kernels.trial import Candidates, prefers_kernel
 
 if TYPE_CHECKING:
     from tenonry_torch_base.low_rank import LowRankKernel, LowRankParts
-    from tenonry_worker_torch.fuse.kernels.found import FoundKernels
+    from tenonry_worker_torch.step_kernels import FoundKernels
 
 ADDED = "what adapters add"
 MOST_SLOTS = 8  # of a trial

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from tenonry_worker_torch.attention.base import AttentionBatch
-from tenonry_worker_torch.attention.cpu import CpuBackend
+from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
-from tenonry_worker_torch.fuse.kernels.paged import TOLERANCE
-from tenonry_worker_torch.fuse.kernels.trial import Candidates
+from tenonry_worker_torch_cpu.kernels.paged import TOLERANCE
+from tenonry_worker_torch_cpu.kernels.trial import Candidates
 
 if TYPE_CHECKING:
     from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tenonry_worker_torch.fuse.experts import use_dense_experts
+from tenonry_worker_torch_cpu.dense_experts import use_dense_experts
 from tenonry_worker_torch.passes.model_pass import ModelPass, NotUsed
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry_torch_base.seeded import seeded
-from tenonry_worker_torch.fuse.kernels.trial import PAR
+from tenonry_worker_torch_cpu.kernels.trial import PAR
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 from tenonry_worker_torch.fuse.trial import is_same
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenonry_worker_torch.fuse.kernels.trial import Candidates, Run
+    from tenonry_worker_torch_cpu.kernels.trial import Candidates, Run
 
 COUNTS = (1, 8, 64)
 LIMIT_S = 0.4  # for all trials of a model together

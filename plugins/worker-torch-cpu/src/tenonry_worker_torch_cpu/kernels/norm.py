@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tenonry_worker_torch.fuse.kernels.trial import Candidates
+from tenonry_worker_torch_cpu.kernels.trial import Candidates
 from tenonry_worker_torch.fuse.norm import RMSNorm
 
 if TYPE_CHECKING:
