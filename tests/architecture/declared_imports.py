@@ -1,7 +1,8 @@
 """Check that every distribution imports only what it declares; `dev.py check declared` runs this as a script.
 
 A distribution's `src/` may import the standard library, itself, and what its dependencies or extras name. Its `tests/`
-may also import the kernel, the testkit and what those two declare, because that is what an isolated environment holds.
+may also import the kernel, the testkit and what those two declare, because that is what an isolated environment holds,
+and helpers beside the tests of a distribution that it declares.
 An import counts at any place: inside a function, and under TYPE_CHECKING too.
 """
 
@@ -71,6 +72,9 @@ def undeclared(dists: list[Distribution], root: Path = ROOT) -> list[str]:
         src_allowed = declared_names(dist, with_test_extra=False)
         test_allowed = shared | {dist.name} | declared_names(dist, with_test_extra=True)
         test_own = own | {path.stem for path in (dist.folder / "tests").rglob("*")}
+        for other in dists:
+            if canonical(other.name) in test_allowed:
+                test_own |= {path.stem for path in (other.folder / "tests").glob("*.py")}
         parts = [(dist.sources, own, src_allowed), (dist.tests, test_own, test_allowed)]
         for files, local, allowed in parts:
             for file in files:

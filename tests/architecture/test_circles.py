@@ -120,20 +120,20 @@ def test_a_circle_of_folders_is_refused_by_name(tree: Path):
 @pytest.mark.parametrize("for_types", [False, True], ids=["at run time", "for type checking"])
 @pytest.mark.integration
 def test_an_import_of_an_inner_module_of_the_kernel_is_refused_by_name(tree: Path, for_types: bool):
-    plant(tree, "tenonry_batch.new", "tenonry.client.admission", for_types=for_types)
-    plant(tree, "tenonry_batch.fine", "tenonry.interfaces.scheduler", for_types=for_types)
+    plant(tree, "tenonry_models.new", "tenonry.client.admission", for_types=for_types)
+    plant(tree, "tenonry_models.fine", "tenonry.interfaces.scheduler", for_types=for_types)
     done = lint(tree)
     assert done.returncode == 1
     assert "which the testkit lists BROKEN" in done.stdout
-    assert "tenonry_batch.new -> tenonry.client.admission is not public" in done.stdout
-    assert "tenonry_batch.fine" not in done.stdout
+    assert "tenonry_models.new -> tenonry.client.admission is not public" in done.stdout
+    assert "tenonry_models.fine" not in done.stdout
 
 
 @pytest.mark.integration
 def test_a_new_module_of_the_kernel_is_not_public(tree: Path):
     plant(tree, "tenonry.engine.new", "json")
-    plant(tree, "tenonry_batch.new", "tenonry.engine.new")
-    assert "tenonry_batch.new -> tenonry.engine.new is not public" in lint(tree).stdout
+    plant(tree, "tenonry_models.new", "tenonry.engine.new")
+    assert "tenonry_models.new -> tenonry.engine.new is not public" in lint(tree).stdout
 
 
 def test_every_public_module_exists():

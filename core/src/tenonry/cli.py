@@ -21,7 +21,7 @@ COMMANDS = Point(
     "tenonry.commands",
     "tenonry.interfaces.command:Command",
     {
-        "batch": "tenonry-batch",
+        "batch": "tenonry-openai-server",
         "bench": "tenonry-bench",
         "chat": "tenonry-commands",
         "completion": "tenonry-commands",

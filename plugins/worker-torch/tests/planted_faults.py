@@ -9,7 +9,6 @@ from torch.nn import functional
 
 from tenonry_worker_torch import build_model
 from tenonry_worker_torch.attention import sdpa
-from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch.attention.groups import GroupedBackend
 from tenonry_worker_torch.attention.layer import AttentionLayer
 from tenonry_worker_torch.attention.segments import Segment
@@ -17,6 +16,7 @@ from tenonry_worker_torch.fuse import decoder
 from tenonry_worker_torch.fuse.linear import DenseLinear
 from tenonry_worker_torch.loading import packed_run
 from tenonry_worker_torch.passes import fusion
+from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 
 DEEP = worker_families.SMALL | {"num_hidden_layers": 8, "hidden_size": 32, "head_dim": 8}
 GEMMA = DEEP | {

@@ -13,12 +13,12 @@ from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, ModelError
 from tenonry_kernels_cpu.invariant import Invariant
 from tenonry_kernels_cpu.kernels import CpuKernels
-from tenonry_worker_torch_cpu.attention.invariant import InvariantBackend
 from tenonry_worker_torch.conflicts import Setup, refuse_conflicts
 from tenonry_worker_torch.invariant_settings import CONFLICTS, require_kernels
 from tenonry_worker_torch.options import TorchOptions
 from tenonry_worker_torch.startup import backend_class, looked
 from tenonry_worker_torch.worker import TorchWorker
+from tenonry_worker_torch_cpu.attention.invariant import InvariantBackend
 
 CPU = torch.device("cpu")
 

@@ -11,7 +11,7 @@ from tenonry.errors import ModelError
 from tenonry_worker_torch.fuse import decoder
 from tenonry_worker_torch.fuse.decoder import LeanForward
 from tenonry_worker_torch.fuse.short_stack import Passed, short_stack
-from tenonry_worker_torch.passes import weights
+from tenonry_worker_torch_cpu.passes import packing as packing_pass
 
 DEEP = worker_families.SMALL | {"num_hidden_layers": 9, "hidden_size": 32}
 GEMMA = DEEP | {"head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 8}
@@ -128,13 +128,13 @@ def test_what_is_left_out_gives_as_its_neighbours_do():
 
 def test_a_model_that_keeps_its_own_code_is_compared_whole_before_weights_are_packed(monkeypatch):
     order = []
-    original = weights.pack_linears
+    original = packing_pass.pack_linears
 
     def packed(*arguments):
         order.append("pack")
         return original(*arguments)
 
-    monkeypatch.setattr("tenonry_worker_torch.passes.weights.pack_linears", packed)
+    monkeypatch.setattr("tenonry_worker_torch_cpu.passes.packing.pack_linears", packed)
     monkeypatch.setattr(decoder, "lean_head", lambda _: None)
     model = build("llama", dtype=torch.bfloat16)
     for layer in model.model.layers:

@@ -9,9 +9,9 @@ import worker_families
 
 from tenonry.errors import ModelError
 from tenonry_torch_base.buffers import HostBuffers
-from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.fuse.decoder import LeanForward
+from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 
 SERVED = "served by lean layers"
 OWN_CODE = "served by the model's own code"

@@ -132,7 +132,7 @@ def test_an_unknown_backend_lists_what_is_installed(folder):
 
 def test_missing_cuda_buffers_come_with_the_pip_command(monkeypatch):
     monkeypatch.setattr("tenonry.plugin.discovery.installed", lambda group: [])
-    with pytest.raises(PluginNotFound, match="pip install tenonry-cuda-buffers"):
+    with pytest.raises(PluginNotFound, match="pip install tenonry-worker-torch-cuda"):
         resolve_class(BUFFERS, "cuda", {})
 
 

@@ -13,12 +13,12 @@ from tenonry.config import EngineConfig
 from tenonry.info import ModelInfo
 from tenonry.interfaces.worker import WorkerContext
 from tenonry_torch_base.buffers import HostBuffers
-from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
-from tenonry_worker_torch_cpu.attention.invariant import InvariantBackend
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.options import TorchOptions
 from tenonry_worker_torch.runner.assemble import assemble_runner
+from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
+from tenonry_worker_torch_cpu.attention.invariant import InvariantBackend
 
 BACKENDS = {"sdpa": SdpaBackend, "cpu": CpuBackend, "invariant": InvariantBackend}
 PROMPT_LENGTHS = (5, 17, 1, 33, 9, 26)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BUFFERS = Point(
     "tenonry.buffers",
     "tenonry_torch_base.buffers:StepBuffers",
-    {"host": "tenonry-torch-base", "cuda": "tenonry-cuda-buffers"},
+    {"host": "tenonry-torch-base", "cuda": "tenonry-worker-torch-cuda"},
     kind="buffers",
 )
 LOGITS_PROCESSORS = Point(

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING
 from tenonry.errors import ConfigError, ModelError
 from tenonry_torch_base.phases import Phases
 from tenonry_worker_torch.adapters.attach import Seats
-from tenonry_worker_torch_cpu.kernels.low_rank import AllLowRank, LowRankKernels
 from tenonry_worker_torch.adapters.targets import calls_of
 from tenonry_worker_torch.attention.base import refusal_of
 from tenonry_worker_torch.attention.groups import GroupedBackend, layer_groups
 from tenonry_worker_torch.attention.kv_storage import AUTO, STORAGES
-from tenonry_worker_torch.fuse.decoder import LeanForward
 from tenonry_worker_torch.fuse.generic import unpack_read
 from tenonry_worker_torch.fuse.quantised import refuse_others
 from tenonry_worker_torch.images.encoder import ImageEncoder
-from tenonry_worker_torch_cpu.invariance.check import require_invariance
 from tenonry_worker_torch.loaded_model import LoadedModel
 from tenonry_worker_torch.loading.image_mask import mark_spans
 from tenonry_worker_torch.loading.packed_run import PackedRun
@@ -27,7 +24,6 @@ from tenonry_worker_torch.loading.rotary_lengths import follow_lengths
 from tenonry_worker_torch.model_checks import ModelChecks
 from tenonry_worker_torch.parallel.groups import alone
 from tenonry_worker_torch.parallel.stage import stage_of
-from tenonry_worker_torch_cpu.passes.kernels import kernel_text, may_have_kernels
 from tenonry_worker_torch.passes.model_pass import PassFacts
 from tenonry_worker_torch.passes.optimise import optimise
 from tenonry_worker_torch.passes.order import in_order
@@ -48,10 +44,10 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.attention.groups import LayerGroup
     from tenonry_worker_torch.attention.kv_storage import KVStorage
     from tenonry_worker_torch.forward import StepLengths
-    from tenonry_worker_torch.step_kernels import FoundKernels
     from tenonry_worker_torch.images.check import ImageCheck
     from tenonry_worker_torch.parallel.groups import Parallel
     from tenonry_worker_torch.passes.model_pass import ModelPass
+    from tenonry_worker_torch.step_kernels import FoundKernels
 
 logger = logging.getLogger("tenonry.worker")
 
@@ -108,7 +104,7 @@ def build(  # noqa: PLR0913 - by name, from one caller
     seats = None
     if adapters is not None:
         calls.check(adapters.targets, [len(found.given)])
-        seats = _seats(model, adapters, kernels)
+        seats = _seats(model, adapters)
     if image_check is not None:
         images = _open_images(model, image_check, skip_check=skip_check)
         fuse = fuse and not images.needs_own_layers
@@ -133,8 +129,6 @@ def build(  # noqa: PLR0913 - by name, from one caller
             refuse_others(None, type(module).__name__, quantisation.name)
         if not skip_check:
             _check(model, checks, run, image_check)
-        if invariant and isinstance(model.forward, LeanForward):
-            require_invariance(model.forward, run, vocab_size, type(module).__name__)
         if not storage.is_exact:
             _round(model, storage, compared)
     if seats is not None:
@@ -148,9 +142,7 @@ def _make_fast(
     model: LoadedModel, facts: PassFacts, passes: Sequence[tuple[type[ModelPass], PluginRecord]]
 ) -> None:
     """Apply all passes, and log which are used."""
-    report = model.passes = optimise(model, in_order(passes), facts)
-    if not model.is_invariant and facts.kernels is not None and may_have_kernels(model):
-        model.chosen_kernels = kernel_text(model, facts.kernels)
+    report = model.passes = optimise(model, in_order(model.device.type, passes), facts)
     architecture = type(model.module).__name__
     logger.debug("Model passes of %s:\n%s", architecture, report.table)
     if model.parallel.tensor.rank == 0:
@@ -186,15 +178,11 @@ def _open_images(model: LoadedModel, image_check: ImageCheck, *, skip_check: boo
     return model.images
 
 
-def _seats(model: LoadedModel, adapters: Adapters, found: FoundKernels | None) -> Seats:
+def _seats(model: LoadedModel, adapters: Adapters) -> Seats:
     """The places of the model where adapters may add to a layer."""
     model.adapters = adapters
     adapters.is_on_host = model.device.type == "cpu"
-    kernels: LowRankKernels | AllLowRank | None = None
-    if found is not None:
-        giver = AllLowRank if model.is_invariant else LowRankKernels
-        kernels = giver(found, adapters.max_rank)
-    seats = Seats(adapters, model.module, kernels)
+    seats = Seats(adapters, model.module)
     seats.refuse_inside([mixer.module for mixer in model.mixers])
     return seats
 

@@ -8,19 +8,41 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry.errors import ConfigError
+from tenonry.plugin.discovery import find_entry_point
 from tenonry_torch_base.points import DEFAULT_KERNELS, STEP_KERNELS
 from tenonry_torch_base.settings import torch_settings
 from tenonry_worker_torch.conflicts import Conflicts, first_conflict
-from tenonry_worker_torch_cpu.passes.invariance import Invariance
+from tenonry_worker_torch.invariance import SETTING
+from tenonry_worker_torch.points import ATTENTION_BACKENDS
 
 if TYPE_CHECKING:
     from tenonry_worker_torch.conflicts import Setup
     from tenonry_worker_torch.step_kernels import FoundKernels
 
 logger = logging.getLogger("tenonry.worker")
+BACKEND = "invariant"
 PROMISE = "batch_invariant: what a token gets must not depend on what runs beside it"
 
-CONFLICTS = Conflicts("batch_invariant", Invariance.conflicts)
+CONFLICTS = Conflicts(
+    SETTING,
+    {
+        "device": "batch-invariant kernels run on the CPU; use --device cpu",
+        "dtype": "batch-invariant kernels compute in float32 and bfloat16; use --dtype bfloat16",
+        "quantization": "batch-invariant kernels compute with floats; leave it out",
+        "quantised checkpoint": "batch-invariant kernels compute with floats; use a model with weights in floats",
+        "tensor_parallel_size": "sums of several ranks are added in no fixed order; use one",
+        "pipeline_parallel_size": "sums of several ranks are added in no fixed order; use one",
+        "enable_expert_parallel": "sums of several ranks are added in no fixed order; leave it out",
+        "max_images": "images are encoded together; use 0",
+        "kv_connector": "K/V of another engine may have other bits; use none",
+        "kv_cache_dtype": "batch-invariant kernels read K and V as floats; use auto",
+        "attention_backend": "attention has kernels of its own there; leave that one out",
+        "enforce_eager": "the model would run its own code; leave out --enforce-eager",
+        "fuse": "the model would run its own code; leave out fuse=false",
+        "model_passes": "batch-invariant kernels compute whole layers; leave that one out",
+        "step_kernels": "only step kernels are batch invariant; leave that one out",
+    },
+)
 
 # Unless a user asks, these alone: their layers have such kernels in most shapes, and in bfloat16 a single stream is
 # quicker with others.
@@ -35,7 +57,7 @@ def serves_invariant(setup: Setup, family: str) -> bool:
     configured = torch_settings(setup.config).batch_invariant
     if configured is not None:
         return configured
-    if family not in FAMILIES or setup.dtype != DTYPE:
+    if family not in FAMILIES or setup.dtype != DTYPE or not _is_installed():
         return False
     conflict = first_conflict(CONFLICTS, setup)
     if conflict is not None:
@@ -43,8 +65,16 @@ def serves_invariant(setup: Setup, family: str) -> bool:
     return conflict is None
 
 
+def _is_installed() -> bool:
+    return find_entry_point(ATTENTION_BACKENDS, BACKEND) is not None
+
+
 def require_kernels(found: FoundKernels | None) -> None:
-    """Raise ConfigError if there are no step kernels."""
+    """Raise ConfigError if there are no step kernels, or nothing that uses them."""
+    if not _is_installed():
+        raise ConfigError(
+            f"{PROMISE}; pip install {ATTENTION_BACKENDS.provider[BACKEND]}, or leave --batch-invariant out"
+        )
     if found is None:
         raise ConfigError(
             f"{PROMISE}, and only step kernels keep that: pip install "

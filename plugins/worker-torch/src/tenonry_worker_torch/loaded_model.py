@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from tenonry.kv_cache import LengthClasses
     from tenonry_torch_base.buffers import StepBuffers
     from tenonry_torch_base.quantisations import Quantisation
+    from tenonry_torch_base.step_kernels import BestAllowedKernel
     from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.attention.base import AttentionBackend
     from tenonry_worker_torch.attention.groups import LayerGroup
-    from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser
-    from tenonry_worker_torch_cpu.kernels.few_bits import FewBitsKernels
-    from tenonry_worker_torch.step_kernels import FoundKernels
+    from tenonry_worker_torch.fuse.quantised import MatrixKernels
     from tenonry_worker_torch.images.encoder import ImageEncoder
     from tenonry_worker_torch.loading.probe import ProbeResult
     from tenonry_worker_torch.parallel.groups import Parallel
     from tenonry_worker_torch.pooling.pooler import Pooler
     from tenonry_worker_torch.state.mixer import PackedMixer
+    from tenonry_worker_torch.step_kernels import FoundKernels
 
 
 class LoadedModel:
@@ -79,10 +79,10 @@ class LoadedModel:
         self.pooler: Pooler | None = None  # of a model that gives vectors instead of logits
         self.kernels: FoundKernels | None = None
         self.chosen_kernels = "Step kernels: none, torch alone computes"
-        self.chooser: KernelChooser | None = None  # of step kernels
         self.passes = PassReport()
         self.quantisation: Quantisation | None = None
-        self.few_bits: FewBitsKernels | None = None  # of its quantised matrices
+        self.best_allowed: BestAllowedKernel | None = None  # search for tokens of grammars
+        self.matrix_kernels: MatrixKernels | None = None  # of its quantised matrices
         self.is_invariant = False  # whether what a row gets depends on no other row
 
     @property

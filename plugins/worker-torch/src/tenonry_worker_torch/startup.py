@@ -28,25 +28,28 @@ from tenonry_torch_base.sampler.grammar import GrammarMasks
 from tenonry_torch_base.settings import torch_settings
 from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.adapters.targets import LoraTargets
-from tenonry_worker_torch_cpu.attention.invariant import InvariantBackend
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.compatibility import OWN, of_packages
 from tenonry_worker_torch.conflicts import Setup, refuse_conflicts
 from tenonry_worker_torch.drafting.start import most_drafts, open_drafter
-from tenonry_worker_torch_cpu.invariance.layers import NotInvariantError
-from tenonry_worker_torch_cpu.kernels.best_allowed import best_allowed
-from tenonry_worker_torch.step_kernels import find_kernels
 from tenonry_worker_torch.images.check import ImageCheck
-from tenonry_worker_torch.invariant_settings import require_kernels, serves_invariant
+from tenonry_worker_torch.invariance import NotInvariantError
+from tenonry_worker_torch.invariant_settings import BACKEND, require_kernels, serves_invariant
 from tenonry_worker_torch.kv_groups import GroupLayout, kept_text
 from tenonry_worker_torch.loading.examine import examine, known_facts
 from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.loading.quantised import computes
 from tenonry_worker_torch.parallel.experts import check_experts, check_settings
 from tenonry_worker_torch.parallel.groups import alone
-from tenonry_worker_torch.points import ATTENTION_BACKENDS, MODEL_PASSES, RUNNER_FEATURES
+from tenonry_worker_torch.points import (
+    ATTENTION_BACKENDS,
+    MODEL_PASSES,
+    RUNNER_FEATURES,
+    default_backend,
+)
 from tenonry_worker_torch.runner.assemble import assemble_runner
 from tenonry_worker_torch.setting_checks import check_adapters, check_quantisation
+from tenonry_worker_torch.step_kernels import find_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +70,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tenonry.worker")
 
-DEFAULT_BACKEND = {"cpu": "cpu", "cuda": "sdpa"}
 WARM_UP_TOKENS = 8
 MIB = 1 << 20
 
@@ -76,10 +78,10 @@ def backend_class(
     config: EngineConfig, device: torch.device, resolved: dict[str, str], *, is_invariant: bool
 ) -> type[AttentionBackend]:
     """The configured attention backend, or the device's default. Raises PluginError with the installed names."""
-    if is_invariant:
-        return InvariantBackend
-    name = torch_settings(config).attention_backend or DEFAULT_BACKEND[device.type]
-    found: type[AttentionBackend] = resolve_class(ATTENTION_BACKENDS, name, resolved)
+    name = BACKEND if is_invariant else torch_settings(config).attention_backend
+    found: type[AttentionBackend] = resolve_class(
+        ATTENTION_BACKENDS, name or default_backend(device.type), resolved
+    )
     return found
 
 
@@ -193,6 +195,7 @@ class Loader:
 
     def _serve_invariant(self, is_invariant: bool) -> None:
         self._is_invariant = is_invariant
+        self.resolved.pop(ATTENTION_BACKENDS.kind, None)
         self._backend = backend_class(
             self._context.config, self.device, self.resolved, is_invariant=is_invariant
         )
@@ -320,8 +323,7 @@ def make_runner(
     ]
     if model.parallel.link.is_last and model.parallel.tensor.rank == 0:  # the rank that samples
         store = open_grammars(context, model.vocab_size, resolved)
-        kernel = best_allowed(model.kernels, model.dtype, model.vocab_size)
-        processors.append(partial(GrammarMasks, store=store, kernel=kernel))
+        processors.append(partial(GrammarMasks, store=store, kernel=model.best_allowed))
     runner = assemble_runner(
         model,
         max_num_seqs=context.config.max_num_seqs,

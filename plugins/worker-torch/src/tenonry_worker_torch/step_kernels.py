@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tenonry.errors import ConfigError, PluginNotFound
 from tenonry_torch_base.points import DEFAULT_KERNELS, STEP_KERNELS, resolve_class
+from tenonry_worker_torch.points import missing_passes
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +46,14 @@ def find_kernels(
     """
     if name == NONE or (name is None and device.type != "cpu"):
         return None
+    missing = missing_passes(device.type)
+    if missing:
+        if name is None:
+            return None
+        raise ConfigError(
+            f"step_kernels={name}: no model pass uses step kernels; pip install {' '.join(set(missing.values()))}, or "
+            "leave step_kernels out"
+        )
     try:
         found = resolve_class(STEP_KERNELS, name or DEFAULT_KERNELS, resolved)
     except PluginNotFound:

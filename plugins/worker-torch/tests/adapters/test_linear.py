@@ -8,13 +8,8 @@ import torch
 
 from tenonry_worker_torch.adapters.batch import AdapterBatch, StepAdapters
 from tenonry_worker_torch.adapters.linear import LowRank, Part, adapted
-from tenonry_worker_torch.fuse.linear import (
-    DenseLinear,
-    OneDnnPacking,
-    PackedLinear,
-    can_pack,
-    merge,
-)
+from tenonry_worker_torch.fuse.linear import DenseLinear, merge
+from tenonry_worker_torch_cpu.packing.onednn import OneDnnPacking, PackedLinear, can_pack
 
 CPU = torch.device("cpu")
 IN, SIZES, SLOTS = 24, (16, 8, 8), 4

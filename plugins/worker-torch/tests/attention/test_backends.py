@@ -423,8 +423,8 @@ def test_nan_that_a_row_left_behind_does_not_count(backend, kept, dtype):
 @pytest.mark.parametrize("softcap", [0.0, 30.0])
 def test_scores_beyond_the_range_of_16_bits_are_scaled_in_time(dtype, softcap):
     """Qwen 2 has such keys; the fused kernel adds up in 32 bits, so a row would fail only in large batches."""
-    from tenonry_worker_torch_cpu.attention.cpu import _products
     from tenonry_worker_torch.attention.math import scored_attention
+    from tenonry_worker_torch_cpu.attention.cpu import _products
 
     spec = LayerSpec(
         name="a",

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tenonry_testkit.tiers import nightly_unless
 from tenonry_worker_torch.attention.base import AttentionBatch, GroupTable, LayerSpec
-from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch.attention.groups import (
     MAX_GROUPS,
     MAX_PADDING,
@@ -23,6 +22,7 @@ from tenonry_worker_torch.attention.groups import (
 from tenonry_worker_torch.attention.kv_storage import STORAGES
 from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
+from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 
 SIZE = 4
 

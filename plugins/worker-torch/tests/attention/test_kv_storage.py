@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tenonry_worker_torch.attention.base import LayerSpec, refusal_of
-from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch.attention.kv_storage import STORAGES
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
+from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 
 FEW = ["int8", "fp8"]
 LARGEST = float(np.finfo(np.float32).max)

@@ -7,17 +7,10 @@ import torch
 from torch import nn
 
 from tenonry_torch_base.quantisations import Quantisation, QuantisedLinear, QuantisedWeight
-from tenonry_worker_torch.fuse.linear import (
-    DenseLinear,
-    PackedLinear,
-    PartedLinear,
-    can_pack,
-    merge,
-)
+from tenonry_worker_torch.fuse.linear import DenseLinear, PartedLinear, merge
 from tenonry_worker_torch.fuse.quantised import QuantisedPacking, SideBySide
 from tenonry_worker_torch.loading.quantised import STORED_WEIGHT
 
-CPU = torch.device("cpu")
 SIZES = (6, 4, 4)
 IN = 8
 
@@ -83,7 +76,7 @@ def test_layers_that_read_the_same_input_become_one_at_load(layer, biases):
     parts = modules(*biases)
     x = torch.randn(5, IN)
     wanted = expected(parts, x)
-    packing = QuantisedPacking(Halves(), torch.float32, CPU)
+    packing = QuantisedPacking(Halves(), torch.float32)
     made = layer(parts).packed(packing)
     assert isinstance(made, FloatProduct)
     torch.testing.assert_close(made(x), wanted)
@@ -99,7 +92,7 @@ def test_what_a_checkpoint_holds_is_taken_from_the_modules(layer):
     wanted = expected(parts, x)
     for part in parts:
         setattr(part, STORED_WEIGHT, stored(part.weight))
-    made = layer(parts).packed(QuantisedPacking(Halves({}), torch.float32, CPU))
+    made = layer(parts).packed(QuantisedPacking(Halves({}), torch.float32))
     assert isinstance(made, FloatProduct)
     torch.testing.assert_close(made(x), wanted)
     assert not any(hasattr(part, STORED_WEIGHT) for part in parts)
@@ -111,7 +104,7 @@ def test_matrices_that_are_too_different_stay_apart():
     wanted = expected(parts, x)
     for part, groups in zip(parts, (1, 2, 4), strict=True):
         setattr(part, STORED_WEIGHT, stored(part.weight, groups))
-    made = PartedLinear(parts).packed(QuantisedPacking(Halves({}), torch.float32, CPU))
+    made = PartedLinear(parts).packed(QuantisedPacking(Halves({}), torch.float32))
     assert isinstance(made, SideBySide)
     torch.testing.assert_close(made(x), wanted)
     torch.testing.assert_close(made.add(x, wanted), 2 * wanted)
@@ -122,25 +115,23 @@ def test_one_matrix_of_floats_leaves_all_of_them_floats():
     x = torch.randn(5, IN)
     wanted = expected(parts, x)
     setattr(parts[0], STORED_WEIGHT, stored(parts[0].weight))
-    packing = QuantisedPacking(Halves({}), torch.float32, CPU)
+    packing = QuantisedPacking(Halves({}), torch.float32)
     made = PartedLinear(parts).packed(packing)
-    assert isinstance(made, DenseLinear)
+    assert isinstance(made, PartedLinear)
     torch.testing.assert_close(made(x), wanted)
     assert packing.text == "0 matrices in 0 GB, 1 others as floats"
     assert not any(hasattr(part, STORED_WEIGHT) for part in parts)
 
 
-@pytest.mark.skipif(not can_pack(torch.bfloat16, CPU), reason="oneDNN has no bfloat16 here")
-def test_what_is_left_is_laid_out_as_ever():
-    parts = modules(dtype=torch.bfloat16)
-    made = PartedLinear(parts).packed(QuantisedPacking(LeavesAll(), torch.bfloat16, CPU))
-    assert isinstance(made, PackedLinear)
+def test_what_is_left_is_left_as_it_is():
+    parts = PartedLinear(modules(dtype=torch.bfloat16))
+    assert parts.packed(QuantisedPacking(LeavesAll(), torch.bfloat16)) is parts
 
 
 def test_a_head_that_shares_the_embedding_leaves_it_its_weight():
     (part, *_) = modules()
     head = DenseLinear(part.weight, None, sources=())
-    made = head.packed(QuantisedPacking(Halves(), torch.float32, CPU))
+    made = head.packed(QuantisedPacking(Halves(), torch.float32))
     assert isinstance(made, FloatProduct)
     assert part.weight.numel() == SIZES[0] * IN
 

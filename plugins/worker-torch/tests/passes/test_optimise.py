@@ -16,16 +16,16 @@ from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_torch_base.buffers import HostBuffers
-from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.forward import ModuleForward
 from tenonry_worker_torch.fuse.block import FusedAttention
 from tenonry_worker_torch.fuse.decoder import LeanForward
-from tenonry_worker_torch.step_kernels import FoundKernels
 from tenonry_worker_torch.pass_report import Outcome
 from tenonry_worker_torch.passes.fusion import Fusion
-from tenonry_worker_torch_cpu.passes.kernels import ChosenKernels
 from tenonry_worker_torch.passes.model_pass import ModelPass, NotUsed
+from tenonry_worker_torch.step_kernels import FoundKernels
+from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
+from tenonry_worker_torch_cpu.passes.kernels import ChosenKernels
 
 RECORD = PluginRecord(
     kind="model_pass", name="odd", target="tests:Odd", distribution="odd-passes", version="1.0"
@@ -135,7 +135,8 @@ def test_a_pass_of_another_package_is_used_and_reported(caplog):
     ]
     rows = [row.split()[:2] for row in table.splitlines()[1:]]
     assert [row[0] for row in rows] == [
-        "mixers", "fusion", "invariance", "experts", "same", "adapters", "quantisation", "packing", "kernels",
+        "mixers", "fusion", "adapter-kernels", "invariance", "experts", "same", "adapters", "matrix-kernels",
+        "quantisation", "packing", "kernels", "token-search",
     ]  # fmt: skip
 
 

@@ -25,6 +25,7 @@ DEPTH = 6
 KEPT = (
     "torch",
     "tenonry_worker_torch.attention",
+    "tenonry_worker_torch_cpu.attention",
 )  # modules are compared apart; caches change with each run
 
 

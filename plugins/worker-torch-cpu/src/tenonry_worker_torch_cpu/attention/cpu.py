@@ -16,9 +16,9 @@ from torch.nn import functional
 
 from tenonry_torch_base.step_kernels import HeldKeys
 from tenonry_worker_torch.attention.math import softmax_with_sinks
-from tenonry_worker_torch_cpu.attention.paged_plan import PagedPlan
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan, block_index
+from tenonry_worker_torch_cpu.attention.paged_plan import PagedPlan
 from tenonry_worker_torch_cpu.attention.slab_plan import CpuPlan, SlabGroup, SlabPlanner
 from tenonry_worker_torch_cpu.attention.slabs import Slabs
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
-from tenonry_worker_torch_cpu.invariance.layers import NotInvariantError
+from tenonry_worker_torch.invariance import NotInvariantError
 from tenonry_worker_torch.loading.prompts import numbered_tokens
 from tenonry_worker_torch.loading.self_check import ends_of
 

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tenonry.errors import ModelError
 from tenonry_torch_base.invariant import InvariantLayerParts
 from tenonry_worker_torch.attention.layer import AttentionLayer
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP, is_silu
-from tenonry_worker_torch_cpu.kernels.attention import attention_parts
 from tenonry_worker_torch.fuse.linear import mark_packed, merge
 from tenonry_worker_torch.fuse.norm import RMSNorm
+from tenonry_worker_torch.invariance import refused
+from tenonry_worker_torch_cpu.kernels.attention import attention_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from torch import nn
 
     from tenonry_torch_base import invariant
     from tenonry_torch_base.invariant import InvariantKernels, LayerAdapters
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
 
     # The tokens of the running step that continue, or None for all → adapters, None without any.
     Added = Callable[[torch.Tensor | None], LayerAdapters | None]
-
-SETTING = "batch_invariant"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,9 @@ class InvariantPacking:
 
     def parted(self, linear: PartedLinear) -> InvariantDense:
         return self.dense(merge(linear.sources))
+
+    def module(self, _linear: nn.Linear) -> None:
+        return None
 
 
 class KernelNorm(RMSNorm):
@@ -143,18 +146,6 @@ def make_invariant(
     lean.layers = made  # type: ignore[assignment] - called like fused layers
     lean.ropes = {kind: table.in_float() for kind, table in lean.ropes.items()}
     end.norm = KernelNorm(end.norm, kernels.norm(end.norm.weight, end.norm.eps))
-
-
-class NotInvariantError(ModelError):
-    """A model that cannot be served with batch invariance."""
-
-
-def refused(what: str) -> NotInvariantError:
-    """Error for a model with a structure that cannot be served so."""
-    return NotInvariantError(
-        f"{SETTING}: {what}, which worker 'torch' cannot compute so that no token depends on what runs beside it; it "
-        f"can do layers of the Llama kind (Llama, Mistral, Qwen 2 and 3), and else leave --batch-invariant out"
-    )
 
 
 def _reasons(layer: LeanLayer) -> Iterator[str]:

@@ -10,8 +10,8 @@ import torch
 
 from tenonry_torch_base.step_kernels import AttentionParts
 from tenonry_worker_torch.attention.base import AttentionBatch
-from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
+from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch_cpu.kernels.trial import ROWS, Candidates
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import torch
 
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP, is_silu
 from tenonry_worker_torch.fuse.decoder import LeanHead
+from tenonry_worker_torch.fuse.norm import RMSNorm
 from tenonry_worker_torch_cpu.kernels.attention import attention_parts
 from tenonry_worker_torch_cpu.kernels.trial import Candidates
-from tenonry_worker_torch.fuse.norm import RMSNorm
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tenonry_torch_base.attention_parts import TurnKernel
     from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.fuse.decoder import LeanForward
-    from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser
     from tenonry_worker_torch.fuse.rope import RopeTable
+    from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser
 
 NORM = "norm"
 TURN = "rotation"

@@ -11,16 +11,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
 from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
+from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
+from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch_cpu.kernels import linear, paged
 from tenonry_worker_torch_cpu.kernels.between import BetweenKernels
 from tenonry_worker_torch_cpu.kernels.chooser import ANY_ROWS
 from tenonry_worker_torch_cpu.kernels.chunks import chunk_candidates
 from tenonry_worker_torch_cpu.kernels.stacks import StackKernels
-from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
-from tenonry_worker_torch.fuse.linear import PackedLinear
+from tenonry_worker_torch_cpu.packing.onednn import PackedLinear
 from tenonry_worker_torch_cpu.packing.widened import BlockedLinear
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.attention.layer import AttentionLayer
     from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.forward import Forward
-    from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser
     from tenonry_worker_torch.fuse.layer import LeanLayer
+    from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser
 
 LAYER = "layer"
 ATTENTION = "attention"

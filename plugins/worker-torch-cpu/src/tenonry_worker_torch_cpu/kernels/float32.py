@@ -10,9 +10,9 @@ import torch
 
 from tenonry_worker_torch.fuse.block import FusedAttention
 from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
-from tenonry_worker_torch_cpu.kernels import attention, experts, half, mixer, norm
 from tenonry_worker_torch.fuse.mixers.delta_rule import DeltaRule
 from tenonry_worker_torch.fuse.mixers.part import FusedMixer
+from tenonry_worker_torch_cpu.kernels import attention, experts, half, mixer, norm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from tenonry_torch_base.step_kernels import AttentionParts, DeltaRuleParts
     from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.forward import Forward
-    from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser
     from tenonry_worker_torch.fuse.layer import LeanLayer
     from tenonry_worker_torch.fuse.norm import RMSNorm
     from tenonry_worker_torch.fuse.rope import RopeTable
     from tenonry_worker_torch.state.mixer import PackedMixer
+    from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser
 
 
 DELTA_RULE = "delta rule"

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from tenonry_torch_base.step_kernels import HalfParts
+from tenonry_worker_torch.fuse.linear import DenseLinear
+from tenonry_worker_torch.fuse.mixers.delta_rule import MATRIX, WINDOW
 from tenonry_worker_torch_cpu.kernels.attention import KernelAttention, held_for, trial_steps
 from tenonry_worker_torch_cpu.kernels.mixer import KernelDeltaRule, random_states
 from tenonry_worker_torch_cpu.kernels.trial import Candidates
-from tenonry_worker_torch.fuse.linear import DenseLinear
-from tenonry_worker_torch.fuse.mixers.delta_rule import MATRIX, WINDOW
 
 if TYPE_CHECKING:
     from tenonry_torch_base.step_kernels import AttentionKernel, DeltaRuleKernel

@@ -10,7 +10,8 @@ from tenonry_worker_torch_cpu.kernels.trial import Candidates
 
 if TYPE_CHECKING:
     from tenonry_torch_base.step_kernels import LinearKernel
-    from tenonry_worker_torch.fuse.linear import PackedLinear, Packing
+    from tenonry_worker_torch.fuse.linear import Packing
+    from tenonry_worker_torch_cpu.packing.onednn import PackedLinear
     from tenonry_worker_torch_cpu.packing.widened import BlockedLinear
 
 TOLERANCE = 1e-2  # relative error (L2): results are rounded to 16 bits

@@ -11,7 +11,7 @@ import torch
 from tenonry_torch_base.buffers import put_on_host
 from tenonry_worker_torch.adapters.batch import AdapterBatch
 from tenonry_worker_torch.adapters.linear import LowRank
-from tenonry_worker_torch_cpu.invariance.layers import refused
+from tenonry_worker_torch.invariance import refused
 from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser
 from tenonry_worker_torch_cpu.kernels.trial import Candidates, prefers_kernel
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry_torch_base.step_kernels import DeltaRuleParts
-from tenonry_worker_torch_cpu.kernels.trial import Candidates
 from tenonry_worker_torch.fuse.mixers.delta_rule import MATRIX, UNIT_EPS, WINDOW, DeltaRule
 from tenonry_worker_torch.state.mixer import RowPath
+from tenonry_worker_torch_cpu.kernels.trial import Candidates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

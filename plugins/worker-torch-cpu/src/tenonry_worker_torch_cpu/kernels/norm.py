@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tenonry_worker_torch_cpu.kernels.trial import Candidates
 from tenonry_worker_torch.fuse.norm import RMSNorm
+from tenonry_worker_torch_cpu.kernels.trial import Candidates
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,21 +8,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from tenonry_torch_base.step_kernels import AttentionParts, LayerParts
-from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch.attention.groups import GroupedBackend
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
-from tenonry_worker_torch_cpu.kernels.attention import (
-    LONGEST,
-    SHORTEST,
-    TrialStep,
-    attention_parts,
-)
+from tenonry_worker_torch.state.backend import StatefulBackend
+from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
+from tenonry_worker_torch_cpu.kernels.attention import LONGEST, SHORTEST, TrialStep, attention_parts
 from tenonry_worker_torch_cpu.kernels.few_bits import FewBitsLayer
 from tenonry_worker_torch_cpu.kernels.linear import KernelLinear
 from tenonry_worker_torch_cpu.kernels.trial import PAR, Candidates
-from tenonry_worker_torch.fuse.linear import PackedLinear
+from tenonry_worker_torch_cpu.packing.onednn import PackedLinear
 from tenonry_worker_torch_cpu.packing.widened import BlockedLinear
-from tenonry_worker_torch.state.backend import StatefulBackend
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

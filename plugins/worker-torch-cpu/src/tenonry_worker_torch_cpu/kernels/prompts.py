@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from tenonry_worker_torch.attention.base import AttentionBatch
-from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
 from tenonry_worker_torch.fuse.block import FusedAttention
+from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch_cpu.kernels.paged import TOLERANCE
 from tenonry_worker_torch_cpu.kernels.trial import Candidates
 

@@ -10,10 +10,10 @@ from torch import nn
 from tenonry_torch_base.round_kernel import RoundEnds
 from tenonry_torch_base.step_kernels import RoundParts
 from tenonry_worker_torch.fuse.decoder import LeanHead
+from tenonry_worker_torch.fuse.rope import RopeTable
 from tenonry_worker_torch_cpu.kernels.linear import KernelLinear
 from tenonry_worker_torch_cpu.kernels.paged import TOLERANCE, paged_keys, trial_step
 from tenonry_worker_torch_cpu.kernels.trial import PAR, Candidates
-from tenonry_worker_torch.fuse.rope import RopeTable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

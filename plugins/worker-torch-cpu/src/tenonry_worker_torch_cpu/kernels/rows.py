@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry_torch_base.seeded import seeded
-from tenonry_worker_torch_cpu.kernels.trial import PAR
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 from tenonry_worker_torch.fuse.trial import is_same
+from tenonry_worker_torch_cpu.kernels.trial import PAR
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,10 +8,10 @@ import dataclasses
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 from tenonry_worker_torch_cpu.kernels.paged import WholeLayer, WholeStack, stack_candidates
 from tenonry_worker_torch_cpu.kernels.prompts import WholePrompts, prompt_candidates
 from tenonry_worker_torch_cpu.kernels.rounds import WholeRounds, round_candidates, round_parts
-from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel
     from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.fuse.decoder import LeanForward
-    from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser
     from tenonry_worker_torch.fuse.rope import RopeTable
+    from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser
 
 STACK = "stack"
 PROMPTS = "prompts"

@@ -7,19 +7,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from tenonry_torch_base.step_kernels import BlockedWeight
-from tenonry_worker_torch.fuse.linear import (
-    DenseLinear,
-    OneDnnPacking,
-    can_pack,
-    is_half_on_host,
-    mark_packed,
-    merge,
-)
+from tenonry_worker_torch.fuse.linear import DenseLinear, is_half_on_host, mark_packed, merge
+from tenonry_worker_torch_cpu.packing.onednn import OneDnnPacking, can_pack
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tenonry_torch_base.step_kernels import StepKernels
     from tenonry_worker_torch.fuse.linear import Linear, Packing, PartedLinear
 
@@ -107,6 +104,23 @@ class WidenedLinear(DenseLinear):
         return self(x).add_(other)
 
 
+class WidenedModule(nn.Linear):
+    """A linear layer of which many rows are multiplied in float32."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__(linear.in_features, linear.out_features, bias=False, device="meta")
+        self.weight = linear.weight
+        self.bias = linear.bias
+
+    @staticmethod
+    def side_by_side(modules: Sequence[WidenedModule]) -> WidenedLinear:
+        """Modules that read the same input as one layer."""
+        return WidenedPacking().dense(merge(modules))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return widened_linear(x, self.weight, self.bias)
+
+
 class BlockedPacking:
     """Packing in the blocks that kernels read. The source modules of a weight lose theirs, so that nothing is stored
     twice.
@@ -127,6 +141,9 @@ class BlockedPacking:
     def parted(self, linear: PartedLinear) -> Linear:
         return self.dense(merge(linear.sources))
 
+    def module(self, linear: nn.Linear) -> WidenedModule | None:
+        return WidenedPacking().module(linear)
+
 
 class WidenedPacking:
     """Packing in unmodified rows."""
@@ -136,6 +153,10 @@ class WidenedPacking:
 
     def parted(self, linear: PartedLinear) -> WidenedLinear:
         return self.dense(merge(linear.sources))
+
+    def module(self, linear: nn.Linear) -> WidenedModule | None:
+        is_half = is_half_on_host(linear.weight.dtype, linear.weight.device)
+        return WidenedModule(linear) if is_half else None
 
 
 def packing_for(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tenonry_worker_torch_cpu.dense_experts import use_dense_experts
 from tenonry_worker_torch.passes.model_pass import ModelPass, NotUsed
+from tenonry_worker_torch_cpu.dense_experts import use_dense_experts
 
 if TYPE_CHECKING:
     from tenonry_worker_torch.changes import Changes

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from tenonry_worker_torch.fuse.decoder import LeanForward
-from tenonry_worker_torch_cpu.invariance.layers import make_invariant, refused
+from tenonry_worker_torch.invariance import refused
 from tenonry_worker_torch.passes.model_pass import ModelPass
+from tenonry_worker_torch_cpu.invariance.check import require_invariance
+from tenonry_worker_torch_cpu.invariance.layers import make_invariant
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.passes.model_pass import PassFacts
@@ -23,23 +23,6 @@ class Invariance(ModelPass):
     """
 
     name = "invariance"
-    conflicts: ClassVar[Mapping[str, str]] = {
-        "device": "batch-invariant kernels run on the CPU; use --device cpu",
-        "dtype": "batch-invariant kernels compute in float32 and bfloat16; use --dtype bfloat16",
-        "quantization": "batch-invariant kernels compute with floats; leave it out",
-        "quantised checkpoint": "batch-invariant kernels compute with floats; use a model with weights in floats",
-        "tensor_parallel_size": "sums of several ranks are added in no fixed order; use one",
-        "pipeline_parallel_size": "sums of several ranks are added in no fixed order; use one",
-        "enable_expert_parallel": "sums of several ranks are added in no fixed order; leave it out",
-        "max_images": "images are encoded together; use 0",
-        "kv_connector": "K/V of another engine may have other bits; use none",
-        "kv_cache_dtype": "batch-invariant kernels read K and V as floats; use auto",
-        "attention_backend": "attention has kernels of its own there; leave that one out",
-        "enforce_eager": "the model would run its own code; leave out --enforce-eager",
-        "fuse": "the model would run its own code; leave out fuse=false",
-        "model_passes": "batch-invariant kernels compute whole layers; leave that one out",
-        "step_kernels": "only step kernels are batch invariant; leave that one out",
-    }
     is_optional = False
     keeps_invariance = True
 
@@ -63,5 +46,12 @@ class Invariance(ModelPass):
         return f"{len(lean.layers)} layers"
 
     def is_right(self, model: LoadedModel, facts: PassFacts) -> bool:
-        """The end of loading compares the model, and its bits in several batches; a difference ends the start."""
+        """Compare the bits of tokens in several batches. Raises NotInvariantError where they differ.
+
+        The end of loading compares the model; a difference ends the start.
+        """
+        architecture = type(model.module).__name__
+        if isinstance(model.forward, LeanForward):
+            vocab_size = int(model.module.config.get_text_config().vocab_size)
+            require_invariance(model.forward, facts.checks.run, vocab_size, architecture)
         return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from torch import nn
 
@@ -26,30 +26,45 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from tenonry_worker_torch_cpu.kernels.low_rank import AllLowRank, LowRankKernels
     from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.fuse.layer import LeanLayer
 
 logger = logging.getLogger("tenonry.worker")
 
 
-class Seats:
-    """Wraps fused layers before they are packed, and hooks modules after that: running code receives adapters."""
+class AdapterKernels(Protocol):
+    """Assigns kernels to layers of adapters."""
 
-    def __init__(
-        self,
-        adapters: Adapters,
-        model: PreTrainedModel,
-        kernels: LowRankKernels | AllLowRank | None = None,
-    ) -> None:
+    def give(self, layer: LowRank, in_features: int) -> None:
+        """Assign a kernel to a layer, or none."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """Summary for the log."""
+        ...
+
+
+class Seats:
+    """Wraps fused layers before they are packed, and hooks modules after that: running code receives adapters.
+
+    `kernels`: set by a pass before layers are wrapped; None: torch computes.
+    """
+
+    def __init__(self, adapters: Adapters, model: PreTrainedModel) -> None:
+        self.kernels: AdapterKernels | None = None
         self._adapters = adapters
-        self._kernels = kernels
         self._model = model
         self._dtype = model.dtype
         self._device = model.device
         self._names = {module: name for name, module in model.named_modules()}
         self._open = set(adapters.targets.by_name)
         self._own_code: list[nn.Module] = [model]  # modules whose own forward pass runs
+
+    @property
+    def max_rank(self) -> int:
+        """Largest rank of an adapter."""
+        return self._adapters.max_rank
 
     def refuse_inside(self, modules: Sequence[nn.Module]) -> None:
         """Reject adapters of layers with state: their decoding path reads weights without calling the layer."""
@@ -126,15 +141,15 @@ class Seats:
 
     def log(self) -> None:
         """Log the adapter kernels, if any."""
-        if self._kernels is not None:
-            logger.info("%s", self._kernels.text)
+        if self.kernels is not None:
+            logger.info("%s", self.kernels.text)
 
     def _slots_of(
         self, parts: Sequence[Part], in_features: int, *, is_summed: bool = False
     ) -> LowRank:
         """`is_summed`: the result of A is summed over ranks before B is applied, so it takes two steps."""
         made = LowRank(parts, self._adapters.max_loras, self._dtype, self._device)
-        if self._kernels is not None and not is_summed:
-            self._kernels.give(made, in_features)
+        if self.kernels is not None and not is_summed:
+            self.kernels.give(made, in_features)
         self._adapters.layers.append(made)
         return made

@@ -23,7 +23,7 @@ from tenonry_worker_torch.drafting.seats import Seats
 from tenonry_worker_torch.drafting.vocabulary import vocabulary_difference
 from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.loading.quantised import computes
-from tenonry_worker_torch.points import ATTENTION_BACKENDS
+from tenonry_worker_torch.points import ATTENTION_BACKENDS, default_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +112,9 @@ class TorchDraftModels:
         return build(
             module,
             resolve_class(
-                ATTENTION_BACKENDS, torch_settings(config).attention_backend or DEVICE.type, {}
+                ATTENTION_BACKENDS,
+                torch_settings(config).attention_backend or default_backend(DEVICE.type),
+                {},
             ),
             type(self._served.buffers)(DEVICE, 1),
             max_model_len=longest,

@@ -1,34 +1,62 @@
-"""Optimisations inside a model that runs its own code: linear layers in bfloat16. Worker process."""
+"""Packed linear layers inside modules that run their own code. Worker process."""
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+import torch
 from torch import nn
 
-from tenonry_worker_torch.fuse.linear import can_pack, detached_bias, is_half_on_host, pack
-from tenonry_worker_torch_cpu.packing.widened import widened_linear
-
 if TYPE_CHECKING:
-    import torch
+    from collections.abc import Callable, Sequence
 
-    from tenonry_worker_torch.fuse.linear import PackedLinear
+    from tenonry_worker_torch.fuse.linear import Packing
+
+    Projection = Callable[[torch.Tensor], torch.Tensor]
+
+
+class PackedLayer(Protocol):
+    """A linear layer whose weight is laid out anew, and can be had in rows again."""
+
+    bias: torch.Tensor | None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    def in_rows(self) -> torch.Tensor: ...
+
+
+class SideBySide:
+    """Layers that read the same `x` [N, in]: their outputs [N, sum of outs]."""
+
+    __slots__ = ("layers",)
+
+    def __init__(self, layers: Sequence[Projection]) -> None:
+        self.layers = layers
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([layer(x) for layer in self.layers], 1)
 
 
 class PackedModule(nn.Module):
-    """A PackedLinear instead of an `nn.Linear` of a model that runs its own code."""
+    """A packed layer instead of an `nn.Linear` of a model that runs its own code."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, packed: PackedLayer) -> None:
         super().__init__()
         self.in_features = linear.in_features
         self.out_features = linear.out_features
-        self._packed = pack(linear.weight.detach(), detached_bias(linear))
+        self._packed = packed
 
     @property
-    def packed(self) -> PackedLinear:
+    def packed(self) -> PackedLayer:
         """The layer itself, without the module around it."""
         return self._packed
+
+    @staticmethod
+    def side_by_side(modules: Sequence[PackedModule]) -> Projection:
+        """Modules that read the same input as one layer, without the modules around."""
+        layers: list[Projection] = [module.packed for module in modules]
+        return layers[0] if len(layers) == 1 else SideBySide(layers)
 
     @cached_property
     def weight(self) -> torch.Tensor:
@@ -63,30 +91,21 @@ class PackedModule(nn.Module):
         return self._packed(x)
 
 
-class WidenedModule(nn.Linear):
-    """A linear layer of which many rows are multiplied in float32."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__(linear.in_features, linear.out_features, bias=False, device="meta")
-        self.weight = linear.weight
-        self.bias = linear.bias
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return widened_linear(x, self.weight, self.bias)
-
-
-def pack_linears(model: nn.Module) -> int:
-    """Replace every plain `nn.Linear` inside by a packed one, or one that widens; how many were replaced."""
+def pack_linears(model: nn.Module, packing: Packing) -> int:
+    """Replace plain `nn.Linear` modules inside by those of a packing; returns how many were replaced."""
     found = [
         (parent, name, child)
         for parent in model.modules()
         for name, child in parent.named_children()
-        if type(child) is nn.Linear and is_half_on_host(child.weight.dtype, child.weight.device)
+        if type(child) is nn.Linear
     ]
+    count = 0
     for parent, name, child in found:
-        kind = PackedModule if can_pack(child.weight.dtype, child.weight.device) else WidenedModule
-        setattr(parent, name, kind(child))
-    return len(found)
+        made = packing.module(child)
+        if made is not None:
+            setattr(parent, name, made)
+            count += 1
+    return count
 
 
 def unpack_read(model: nn.Module) -> int:

@@ -130,12 +130,12 @@ class LeanLayer:
         return out + hidden
 
     def pack(self, packing: Packing) -> None:
-        """Lay the weights out anew; a feed-forward part of another shape has its own linear layers given to oneDNN."""
+        """Lay the weights out anew, those inside a feed-forward part of another shape as well."""
         self.attention.pack(packing)
         if isinstance(self.mlp, FusedMLP):
             self.mlp.pack(packing)
         else:
-            pack_linears(self.mlp)
+            pack_linears(self.mlp, packing)
 
 
 def lean_layer(

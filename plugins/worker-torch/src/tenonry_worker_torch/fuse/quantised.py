@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from tenonry.errors import ModelError
 from tenonry_torch_base.quantisations import QuantisedLinear, QuantisedWeight
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
-from tenonry_worker_torch.fuse.linear import DenseLinear, merge, merged_bias, take_weight
-from tenonry_worker_torch_cpu.packing.widened import packing_for
+from tenonry_worker_torch.fuse.linear import merged_bias, take_weight
 from tenonry_worker_torch.loading.quantised import STORED_WEIGHT
 
 if TYPE_CHECKING:
@@ -20,37 +19,31 @@ if TYPE_CHECKING:
 
     from tenonry_torch_base.quantisations import Quantisation
     from tenonry_worker_torch.fuse.decoder import LeanForward
-    from tenonry_worker_torch_cpu.kernels.few_bits import FewBitsKernels
-    from tenonry_worker_torch.fuse.linear import Linear, Packing, PartedLinear
+    from tenonry_worker_torch.fuse.linear import DenseLinear, Linear, PartedLinear
 
 
-class PlainPacking:
-    """As the model has them, those that read the same input as one."""
+class MatrixKernels(Protocol):
+    """Kernels of quantised matrices, used instead of a quantisation's own layers."""
 
-    def dense(self, linear: DenseLinear) -> DenseLinear:
-        return linear
-
-    def parted(self, linear: PartedLinear) -> DenseLinear:
-        return merge(linear.sources)
+    def layer(self, weight: QuantisedWeight, bias: torch.Tensor | None) -> QuantisedLinear | None:
+        """Layer of a matrix; None to leave it to the quantisation."""
+        ...
 
 
 class QuantisedPacking:
-    """Packing of one model. `num_layers` and `num_bytes`: number and size of the quantised matrices."""
+    """Packing of one model; what stays as floats is left as it is.
+
+    `num_layers` and `num_bytes`: number and size of the quantised matrices.
+    """
 
     def __init__(
-        self,
-        quantisation: Quantisation,
-        dtype: torch.dtype,
-        device: torch.device,
-        kernels: FewBitsKernels | None = None,
+        self, quantisation: Quantisation, dtype: torch.dtype, kernels: MatrixKernels | None = None
     ) -> None:
         """`kernels`: for layers that are faster with one."""
         self.kernels = kernels
         self.quantisation = quantisation
         self.dtype = dtype
         self.is_at_load = quantisation.config is None
-        step_kernels = None if kernels is None else kernels.found.kernels
-        self.floats: Packing = packing_for(dtype, device, step_kernels) or PlainPacking()
         self.num_layers = 0
         self.num_bytes = 0
         self.num_left = 0
@@ -59,14 +52,17 @@ class QuantisedPacking:
         weights = self._stored(linear.sources)
         if self.is_at_load:
             weights = [self.quantisation.quantise(linear.weight)]
-        return self._linear(weights, linear.bias, linear.sources) or self.floats.dense(linear)
+        return self._linear(weights, linear.bias, linear.sources) or linear
 
     def parted(self, linear: PartedLinear) -> Linear:
         sources = linear.sources
         weights = self._stored(sources)
         if self.is_at_load:
             weights = [self.quantisation.quantise(part.weight.detach()) for part in sources]
-        return self._linear(weights, merged_bias(sources), sources) or self.floats.parted(linear)
+        return self._linear(weights, merged_bias(sources), sources) or linear
+
+    def module(self, _linear: nn.Linear) -> None:
+        return None
 
     def _stored(self, sources: Sequence[nn.Linear]) -> list[QuantisedWeight]:
         """Stored matrices of all sources; none if one has floats."""
@@ -103,7 +99,7 @@ class QuantisedPacking:
     def _layers(
         self, weights: Sequence[QuantisedWeight | None], biases: Sequence[torch.Tensor | None]
     ) -> list[QuantisedLinear]:
-        """One each; none if one is left to floats. Inference tensors cannot be kept in oneDNN's layout."""
+        """One each; none if one is left to floats. Layouts cannot hold inference tensors."""
         with torch.inference_mode(False), torch.no_grad():
             found = [
                 None if weight is None else self._layer(weight, bias)

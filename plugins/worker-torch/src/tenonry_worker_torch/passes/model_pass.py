@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.adapters.attach import Seats
     from tenonry_worker_torch.attention.kv_storage import KVStorage
     from tenonry_worker_torch.changes import Changes
-    from tenonry_worker_torch.step_kernels import FoundKernels
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.model_checks import ModelChecks
+    from tenonry_worker_torch.step_kernels import FoundKernels
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,22 @@
-"""The worker's own passes, and their order. Worker process.
+"""Order of all passes: the worker's own, those of the distribution for the device, and named ones. Worker process.
 
-`MixerPaths` come before `Fusion`, whose comparison of the whole model covers them. Both, and `Invariance`, read the
-modules as loaded; all others may change what the model's own code computes. Passes of other packages follow: they see
-fused layers with plain weights. `AdapterSeats` wrap layers before their weights are laid out. `Quantise` comes before
-`Pack`, which lays out what is left as floats. `ChosenKernels` come last, since they read packed weights.
+`mixers` come before `fusion`, whose comparison of the whole model covers them. Both, and `invariance`, read the modules
+as loaded; all others may change what the model's own code computes. Named passes of other packages follow: they see
+fused layers with plain weights. Kernels of adapters and of quantised matrices are chosen before the layers that use
+them are made. `adapters` wrap layers before their weights are laid out. `quantisation` comes before `packing`, which
+lays out what is left as floats. `kernels` come late, since they read packed weights.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
+from tenonry_torch_base.points import resolve_class
 from tenonry_worker_torch.conflicts import Conflicts
-from tenonry_worker_torch_cpu.passes.experts import DenseExperts
 from tenonry_worker_torch.passes.fusion import Fusion, MixerPaths
-from tenonry_worker_torch_cpu.passes.invariance import Invariance
-from tenonry_worker_torch_cpu.passes.kernels import ChosenKernels
-from tenonry_worker_torch.passes.weights import AdapterSeats, Pack, Quantise
+from tenonry_worker_torch.passes.weights import AdapterSeats, Quantise
+from tenonry_worker_torch.points import DEVICE_PASSES, MODEL_PASSES, missing_passes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +26,24 @@ if TYPE_CHECKING:
 
     Kind = tuple[type[ModelPass], PluginRecord | None]
 
-STRUCTURE = (MixerPaths, Fusion, Invariance, DenseExperts)
+logger = logging.getLogger("tenonry.worker")
+
+OWN: tuple[type[ModelPass], ...] = (MixerPaths, Fusion, AdapterSeats, Quantise)
+NAMED = ""  # the place of all passes that are not listed
+ORDER = (
+    "mixers",
+    "fusion",
+    "adapter-kernels",
+    "invariance",
+    "experts",
+    NAMED,
+    "adapters",
+    "matrix-kernels",
+    "quantisation",
+    "packing",
+    "kernels",
+    "token-search",
+)
 INSTALLED_CONFLICTS = Conflicts(
     "model_passes",
     {
@@ -35,10 +53,27 @@ INSTALLED_CONFLICTS = Conflicts(
         "fuse": "no pass is applied then; leave one of them out",
     },
 )  # of passes of other packages
-WEIGHTS = (AdapterSeats, Quantise, Pack, ChosenKernels)
 
 
-def in_order(installed: Sequence[Kind] = ()) -> list[Kind]:
-    """The worker's own passes, with those of other packages between structure and weights."""
-    first: list[Kind] = [(each, None) for each in STRUCTURE]
-    return [*first, *installed, *((each, None) for each in WEIGHTS)]
+def device_passes(device: str) -> list[type[ModelPass]]:
+    """Passes for this type of device, used without being named. Without their distribution torch alone computes."""
+    missing = missing_passes(device)
+    if missing:
+        logger.info(
+            "No model passes for device %s are installed, so torch's own operations compute; pip install %s",
+            device,
+            " ".join(sorted(set(missing.values()))),
+        )
+    wanted = DEVICE_PASSES.get(device, {})
+    return [resolve_class(MODEL_PASSES, name, {}) for name in wanted if name not in missing]
+
+
+def in_order(device: str, named: Sequence[Kind] = ()) -> list[Kind]:
+    """All passes for a type of device, with the named ones of other packages."""
+    found: list[Kind] = [(each, None) for each in (*OWN, *device_passes(device))]
+    return sorted([*found, *named], key=_place)
+
+
+def _place(kind: Kind) -> int:
+    name = kind[0].name if kind[1] is None else NAMED
+    return ORDER.index(name)

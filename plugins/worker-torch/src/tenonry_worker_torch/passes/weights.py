@@ -1,4 +1,4 @@
-"""Passes over the weights of a model: adapters beside them, quantisation, packing. Worker process.
+"""Passes over the weights of a model: adapters beside them, and quantisation. Worker process.
 
 None of them is undone: what they replace is freed, layer by layer, so that nothing is held twice.
 """
@@ -9,12 +9,7 @@ import logging
 from typing import TYPE_CHECKING, ClassVar
 
 from tenonry_worker_torch.fuse.decoder import LeanForward
-from tenonry_worker_torch.fuse.generic import pack_linears
-from tenonry_worker_torch_cpu.kernels.few_bits import FewBitsKernels
-from tenonry_worker_torch.fuse.mixers import renew_paths
 from tenonry_worker_torch.fuse.quantised import QuantisedPacking, refuse_others
-from tenonry_worker_torch_cpu.packing.widened import packing_for
-from tenonry_worker_torch_cpu.passes.kernels import may_have_kernels
 from tenonry_worker_torch.passes.model_pass import ModelPass, NotUsed
 
 if TYPE_CHECKING:
@@ -81,47 +76,10 @@ class Quantise(WeightPass):
             )
         if quantisation.config is None:
             refuse_others(lean, architecture, quantisation.name)
-        kernels = None
-        if facts.kernels is not None and may_have_kernels(model):
-            kernels = FewBitsKernels(facts.kernels, quantisation, model.dtype)
-        packing = QuantisedPacking(quantisation, model.dtype, model.device, kernels)
+        packing = QuantisedPacking(quantisation, model.dtype, model.matrix_kernels)
         with facts.phases.of("packing"):
             lean.pack(packing)
         facts.checks.allow(quantisation.tolerance)
         model.quantisation = quantisation
-        model.few_bits = kernels
         logger.info("Quantisation %s: %s", quantisation.name, packing.text)
         return f"{quantisation.name}: {packing.text}"
-
-
-class Pack(WeightPass):
-    """Weights laid out for the processor, where that is faster: those of fused layers, or of the model's own code."""
-
-    name = "packing"
-
-    def why_not(self, model: LoadedModel, facts: PassFacts) -> str | None:
-        return "the weights are quantised" if model.quantisation is not None else None
-
-    def apply(self, model: LoadedModel, facts: PassFacts, changes: Changes) -> str:
-        with facts.phases.of("packing"):
-            return self._packed(model, facts)
-
-    def _packed(self, model: LoadedModel, facts: PassFacts) -> str:
-        lean = model.forward
-        if not isinstance(lean, LeanForward):
-            count = pack_linears(model.module)
-            if not count:
-                raise NotUsed(
-                    f"it is for bfloat16 on the CPU, not {str(model.dtype)[6:]} on {model.device}"
-                )
-            renew_paths(model.mixers)
-            return f"{count} linear layers"
-        has_kernels = facts.kernels is not None and may_have_kernels(model)
-        kernels = facts.kernels.kernels if facts.kernels is not None and has_kernels else None
-        packing = packing_for(model.dtype, model.device, kernels)
-        if packing is None:
-            raise NotUsed(
-                f"it is for bfloat16 on the CPU, not {str(model.dtype)[6:]} on {model.device}"
-            )
-        lean.pack(packing)
-        return f"{len(lean.layers)} layers, {type(packing).__name__}"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def plain_weights(
     model: LoadedModel, without: Container[str] = frozenset()
 ) -> dict[str, torch.Tensor]:
-    """Name → tensor, of all that this rank holds except for some; oneDNN's layouts are converted back to rows.
+    """Name → tensor, of all that this rank holds except for some; packed layouts are converted back to rows.
 
     Tensors that are in rows already are those of the model, not copies of them.
     """

@@ -14,7 +14,7 @@ import torch
 from tenonry.step import KNOWN_TO_WORKER, NO_ROWS, ModelRunnerOutput, RowFailure
 from tenonry_torch_base.paged_attention import PagedKeys
 from tenonry_torch_base.round_kernel import RoundEnds
-from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
+from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.fuse.decoder import LeanForward
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class KernelPasses:
         forward = model.forward
         backend = model.backend
         rounds = forward.rounds if isinstance(forward, LeanForward) else None
-        if rounds is None or len(row) > rounds.most or type(backend) is not CpuBackend:
+        if rounds is None or len(row) > rounds.most or not isinstance(backend, SdpaBackend):
             return None
         if self._sees_decodes or not self._sampler.columns.is_plain[row].all():
             return None
@@ -61,7 +61,7 @@ class KernelPasses:
         return self._answer(step_id, row, start, made)
 
     def _keys(
-        self, rows: NDArray[np.intp], start: I32, most: int, backend: CpuBackend
+        self, rows: NDArray[np.intp], start: I32, most: int, backend: SdpaBackend
     ) -> PagedKeys:
         """Keys of rows whose last token is at `start`, with blocks for `most` tokens; blocks that they begin are
         cleared.

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from tenonry_worker_torch.fuse.linear import Packing
+
 
 class Made:
     """The output projection of a part that has made its outputs already."""
@@ -49,9 +51,9 @@ class FusedMixer:
         made = self.over_step(x)
         return made if keep is None else made.index_select(0, keep)
 
-    def pack(self, _packing: object) -> None:
-        """Pack the module's weights with oneDNN; its path reads them from there."""
-        if pack_linears(self.mixer.module) and self.mixer.path is not None:
+    def pack(self, packing: Packing) -> None:
+        """Lay the module's weights out anew; its path reads them from there."""
+        if pack_linears(self.mixer.module, packing) and self.mixer.path is not None:
             set_path(self.mixer)
 
 

@@ -1,0 +1,1 @@
+"""The CPU part of the worker `torch`: attention, packing and step kernels. Worker process; imports torch."""

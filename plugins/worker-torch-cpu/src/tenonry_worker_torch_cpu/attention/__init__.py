@@ -1,0 +1,1 @@
+"""Attention backends for the CPU. Worker process."""

@@ -1,0 +1,1 @@
+"""Batch-invariant layers, and the check of their bits. Worker process."""

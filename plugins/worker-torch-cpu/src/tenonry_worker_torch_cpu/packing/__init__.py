@@ -1,0 +1,1 @@
+"""Layouts of weights for CPUs. Worker process."""

@@ -1,0 +1,1 @@
+"""Model passes for the CPU, joined through `tenonry.model_passes`. Worker process."""

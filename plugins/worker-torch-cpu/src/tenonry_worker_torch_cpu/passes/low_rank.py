@@ -1,0 +1,39 @@
+"""Pass that chooses step kernels of adapters. Worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenonry_worker_torch.passes.model_pass import ModelPass
+from tenonry_worker_torch_cpu.kernels.low_rank import AllLowRank, LowRankKernels
+
+if TYPE_CHECKING:
+    from tenonry_worker_torch.changes import Changes
+    from tenonry_worker_torch.loaded_model import LoadedModel
+    from tenonry_worker_torch.passes.model_pass import PassFacts
+
+
+class AdapterKernels(ModelPass):
+    """Kernels of adapters, each compared and timed when an adapter's layer is made.
+
+    Ranks need not agree: each adds to outputs of its own.
+    """
+
+    name = "adapter-kernels"
+    keeps_invariance = True
+    changes_module = False
+
+    def why_not(self, model: LoadedModel, facts: PassFacts) -> str | None:
+        if facts.seats is None:
+            return "no adapters are served"
+        return "there are no step kernels" if facts.kernels is None else None
+
+    def apply(self, model: LoadedModel, facts: PassFacts, changes: Changes) -> str:
+        assert facts.kernels is not None and facts.seats is not None  # noqa: S101, PT018 - `why_not` looked
+        giver = AllLowRank if model.is_invariant else LowRankKernels
+        changes.set(facts.seats, "kernels", giver(facts.kernels, facts.seats.max_rank))
+        return f"up to rank {facts.seats.max_rank}"
+
+    def is_right(self, model: LoadedModel, facts: PassFacts) -> bool:
+        """No layer has one yet."""
+        return True

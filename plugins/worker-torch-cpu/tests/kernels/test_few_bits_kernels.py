@@ -1,0 +1,169 @@
+"""Models with quantised matrices and step kernels: layers with kernels, their results, and their removal."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import worker_families
+import worker_tools
+from worker_driver import Driver, Request
+
+from tenonry_kernels_cpu.kernels import CpuKernels
+from tenonry_kernels_cpu.library import instruction_sets
+from tenonry_torch_base.buffers import HostBuffers
+from tenonry_torch_base.quantisations import Quantisation, QuantisedLinear, QuantisedWeight
+from tenonry_worker_torch.build_model import build
+from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
+from tenonry_worker_torch.step_kernels import FoundKernels
+from tenonry_worker_torch_cpu.kernels.few_bits import FewBitsLayer
+from tenonry_worker_torch_cpu.kernels.rows import Budget
+
+CPU = torch.device("cpu")
+DTYPES = [torch.float32, torch.bfloat16]
+NUM_BLOCKS = 512
+HAS_AVX2 = CpuKernels.refusal() is None and "avx2" in instruction_sets()
+LOST = 0.5  # a wrong token is 2 or more below the best, in shares of the spread of logits
+pytestmark = [pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")]
+
+
+class FloatProduct(QuantisedLinear):
+    def __init__(self, weight, bias, dtype):
+        self.weight = weight.dequantised(dtype)
+        self.bias = bias
+
+    def __call__(self, x):
+        return torch.nn.functional.linear(x, self.weight, self.bias)
+
+
+class Bytes(Quantisation):
+    """A scale per output, and products of floats."""
+
+    name = "bytes"
+    tolerance = 0.1
+
+    @classmethod
+    def refusal(cls, device, dtype):
+        return None
+
+    def quantise(self, weight):
+        floats = weight.float()
+        scales = floats.abs().amax(1, keepdim=True) / 127
+        values = (floats / scales).round().to(torch.int8)
+        return QuantisedWeight(bits=8, values=values, scales=scales)
+
+    def linear(self, weight, bias, dtype):
+        return FloatProduct(weight, bias, dtype)
+
+
+class Wrong(CpuKernels):
+    name = "wrong"
+
+    def few_bits_linear(self, weight):
+        kernel = super().few_bits_linear(weight)
+        return lambda *given: kernel(*given).flip(-1)
+
+
+class Fails(CpuKernels):
+    name = "fails"
+
+    def few_bits_linear(self, weight):
+        raise RuntimeError("out of order")
+
+
+def module_of(dtype):
+    name, values = worker_families.FAMILIES["qwen3"]
+    worker_families.OTHERS["few-bits"] = (name, values | {"intermediate_size": 128})
+    return worker_families.build("few-bits", seed=worker_families.SEEDS["qwen3"], dtype=dtype)
+
+
+def model_of(dtype, kernels):
+    return build(
+        module_of(dtype),
+        worker_tools.BACKENDS["cpu"],
+        HostBuffers(CPU, 1),
+        max_model_len=64,
+        fuse=True,
+        skip_check=False,
+        kernels=kernels,
+        quantisation=Bytes(),
+    )
+
+
+def places(model):
+    found = [model.forward.end.head]
+    for layer in model.forward.layers:
+        attention = getattr(layer.attention, "own", layer.attention)
+        found += [attention.qkv, attention.out, layer.mlp.gate_up, layer.mlp.down]
+    return found
+
+
+def all_near(model):
+    """Return True if greedy tokens are the best ones of the model's own code, except for rounding."""
+    runner = worker_tools.runner(model, num_blocks=NUM_BLOCKS)
+    driver = Driver(runner.answer, max_num_seqs=6, num_blocks=NUM_BLOCKS, block_size=4)
+    requests = [
+        Request(number + 1, prompt, max_tokens=worker_tools.OUTPUT_LENGTH)
+        for number, prompt in enumerate(worker_tools.prompts())
+    ]
+    reference = module_of(torch.float32)
+    return all(lost(reference, request) < LOST for request in driver.run(requests))
+
+
+def lost(reference, request):
+    tokens = request.prompt + request.output
+    with torch.inference_mode():
+        logits = reference(torch.tensor([tokens])).logits[0]
+    of_tokens = logits[len(request.prompt) - 1 : -1]
+    chosen = of_tokens.gather(1, torch.tensor(request.output)[:, None])[:, 0]
+    return float(((of_tokens.amax(1) - chosen) / of_tokens.std(1)).max())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_matrices_of_few_bits_have_kernels_and_answer_as_the_models_own_code(dtype, caplog):
+    caplog.set_level("INFO")
+    model = model_of(dtype, FoundKernels(CpuKernels(), True))
+    assert all(isinstance(place, FewBitsLayer) for place in places(model))
+    whole = [layer.kernel is not None for layer in model.forward.layers]
+    assert whole == [dtype == torch.bfloat16] * len(whole)
+    assert "of 8 bits" in caplog.text
+    (line,) = [each for each in caplog.messages if each.startswith("Model passes of")]
+    assert line.endswith(model.chosen_kernels)
+    assert "; linear, any rows: 3 × 128×64 of 8 bits" in line
+    assert all_near(model)
+
+
+@pytest.mark.skipif(not HAS_AVX2, reason="the processor has no AVX2")
+def test_matrices_of_few_bits_have_kernels_where_torch_packs_no_weights(monkeypatch, caplog):
+    """In bfloat16 on a processor with AVX2 alone; other matrices lie in blocks."""
+    monkeypatch.setattr("tenonry_worker_torch_cpu.packing.widened.can_pack", lambda *_: False)
+    caplog.set_level("INFO")
+    model = model_of(torch.bfloat16, FoundKernels(CpuKernels("avx2"), True))
+    assert all(isinstance(place, FewBitsLayer) for place in places(model))
+    assert all(layer.kernel is not None for layer in model.forward.layers)
+    assert "Step kernels 'cpu' (avx2): " in model.chosen_kernels
+    assert "; linear, any rows: 3 × " in model.chosen_kernels
+    assert model.chosen_kernels in caplog.text
+    assert all_near(model)
+
+
+@pytest.mark.parametrize("kernels", [Wrong, Fails])
+def test_kernels_that_are_wrong_or_fail_leave_matrices_to_the_quantisation(kernels):
+    model = model_of(torch.float32, FoundKernels(kernels(), True))
+    assert all(isinstance(place, FloatProduct) for place in places(model))
+    assert all_near(model)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_kernels_are_taken_back_where_the_whole_model_differs(dtype, monkeypatch, caplog):
+    """For errors that a comparison of parts misses."""
+    monkeypatch.setattr(Budget, "most_rows", lambda *_, **__: KERNEL_TOKENS)
+    model = model_of(dtype, FoundKernels(Wrong(), True))
+    assert all(isinstance(place, FloatProduct) for place in places(model))
+    assert "model pass 'kernels' changes results and is left out" in caplog.text
+    assert all_near(model)
+
+
+def test_kernels_that_are_slower_are_not_used(monkeypatch):
+    monkeypatch.setattr(Budget, "most_rows", lambda *_, **__: 0)
+    model = model_of(torch.float32, FoundKernels(CpuKernels(), False))
+    assert all(isinstance(place, FloatProduct) for place in places(model))

@@ -1,0 +1,1 @@
+"""Step inputs in pinned memory. Worker process."""
