@@ -102,6 +102,7 @@ def test_beside_a_server_each_line_gets_what_a_client_gets(serve, tmp_path):
     }
 
 
+@pytest.mark.nightly
 def test_a_killed_run_with_a_server_of_its_own_is_continued(text_model, tmp_path):
     source = write(tmp_path / "in.jsonl", [request(number, max_tokens=20) for number in range(200)])
     out = tmp_path / "out.jsonl"

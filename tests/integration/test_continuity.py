@@ -276,6 +276,7 @@ def test_a_killed_rank_takes_no_stream_with_it(start, tmp_path):
     assert engine.is_serving
 
 
+@pytest.mark.nightly
 def test_replaced_there_and_back_in_a_mixed_run(start, tmp_path, caplog, monkeypatch):
     """The scheduler changes, and changes back, while streams of every kind run (AF-27)."""
     engine = start(worker="torch")

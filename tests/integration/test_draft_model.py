@@ -87,6 +87,7 @@ def drafted(llm):
 
 
 class TestEveryGuessIsRight:
+    @pytest.mark.nightly
     def test_over_long_outputs_of_several_rows(self, plain, same):
         drafted(same)
         for count in (1, 4):

@@ -146,6 +146,7 @@ def engine_of(pids: dict[str, int], number: int) -> int:
     return pid
 
 
+@pytest.mark.nightly
 def test_streams_of_both_nodes_go_on_when_an_engine_is_killed(folder, tmp_path):
     """Both engines restart and rendezvous at the same port; every stream continues, token for token (AF-24)."""
     with two_nodes(folder, tmp_path / "keys.txt") as server:

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tenonry import LLM, SamplingParams
 from tenonry_hf_hub.gguf import folder, tokenizer
 from tenonry_testkit import gguf_files
+from tenonry_testkit.tiers import nightly_unless
 
 PROMPT = "the hand in a café\n and then <|user|>42"
 NUM_TOKENS = 12
@@ -65,7 +66,10 @@ def expected(path):
 
 
 @pytest.mark.usefixtures("tokenizer_here")
-@pytest.mark.parametrize(("name", "kind", "tied"), MODELS)
+@pytest.mark.parametrize(
+    ("name", "kind", "tied"),
+    nightly_unless(lambda _, kind, tied: kind in {"Q4_K", "Q8_0", "Q6_K"}, MODELS),
+)
 def test_a_file_answers_as_transformers_reads_it(name, kind, tied, tmp_path):
     path = gguf_files.write(tmp_path / f"{name}.gguf", name, Kind[kind], tied=tied)
     prompt, logprobs, tokens, tokenizer = expected(path)

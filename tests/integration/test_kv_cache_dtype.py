@@ -109,6 +109,7 @@ def test_drafts_are_verified_and_a_cache_comes_back_after_sleep():
 
 
 @pytest.mark.usefixtures("forked_children")
+@pytest.mark.nightly
 def test_two_ranks_keep_their_own_heads():
     settings = {**SETTINGS, "executor": "mp", "tensor_parallel_size": 2}
     with LLM(**settings, kv_cache_dtype="int8") as llm:

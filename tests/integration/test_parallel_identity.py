@@ -155,7 +155,13 @@ def test_preempted_requests_come_back_the_same(pool, folder):
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"tensor_parallel_size": 2}, {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}]
+    "sizes",
+    [
+        {"tensor_parallel_size": 2},
+        pytest.param(
+            {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, marks=pytest.mark.nightly
+        ),
+    ],
 )
 def test_the_mp_executor_gives_the_same_tokens(folder, sizes, request):
     """As users run it: a process per rank, started for this engine. Two are fresh interpreters, four are forks."""

@@ -111,6 +111,7 @@ def test_what_is_refused_changes_nothing_for_any_server(operated, monkeypatch, t
     assert schedulers(server) == ["static"]
 
 
+@pytest.mark.nightly
 def test_a_server_that_is_killed_meanwhile_stops_nothing(operated):
     server = operated("--worker-option", "step_ms=5")
     streams = on_each_server(server, 2, max_tokens=400, **HEADERS)
@@ -123,6 +124,7 @@ def test_a_server_that_is_killed_meanwhile_stops_nothing(operated):
     assert schedulers(server) == ["static"]
 
 
+@pytest.mark.nightly
 def test_several_engines_are_replaced_one_after_the_other(operated):
     server = operated("--data-parallel-size", "2", "--worker-option", "step_ms=5")
     streams = on_each_server(server, 4, max_tokens=400, **HEADERS)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import copy
 import functools
-import itertools
 
 import pytest
 import torch
 from test_token_identity import DEEP, families
 
 from tenonry import LLM, SamplingParams
-from tenonry_testkit.tiers import nightly_unless
+from tenonry_testkit.tiers import diagonal
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ORIGINAL = 32
@@ -114,14 +113,7 @@ def model(request, tmp_path_factory):
     return Model(request.param, tmp_path_factory.mktemp("rope"))
 
 
-@pytest.mark.parametrize(
-    ("model", "way"),
-    nightly_unless(
-        lambda name, way: name in {"dynamic", "phi3"} or way in {"small chunks", "preemption"},
-        itertools.product(MODELS, WAYS),
-    ),
-    indirect=["model"],
-)
+@pytest.mark.parametrize(("model", "way"), diagonal(MODELS, WAYS), indirect=["model"])
 def test_tokens_equal_generate_for_each_row_alone(model, way):
     changes = {
         key: value.format(deep=model.deep) if key == "worker" and isinstance(value, str) else value

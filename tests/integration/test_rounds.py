@@ -127,7 +127,11 @@ def test_rounds_take_place(llm, spec):
 
 @pytest.mark.usefixtures("forked_children")
 class TestServed:
-    @pytest.mark.parametrize("layout", [{}, {"tensor_parallel_size": 2}], ids=["one rank", "TP 2"])
+    @pytest.mark.parametrize(
+        "layout",
+        [{}, pytest.param({"tensor_parallel_size": 2}, marks=pytest.mark.nightly)],
+        ids=["one rank", "TP 2"],
+    )
     def test_newcomers_and_aborts_in_the_middle(self, plain, layout):
         """Streams contain every token once, in order, whatever other requests do."""
         asked = [{**DRAWN, "max_tokens": count} for count in (40, 23, 31, 12)]

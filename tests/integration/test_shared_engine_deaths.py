@@ -50,6 +50,7 @@ def num_files(server: Server) -> dict[str, int]:
     return {name: one.num_fds() - len(one.net_connections("tcp")) for name, one in found.items()}
 
 
+@pytest.mark.nightly
 def test_restarts_leave_no_file_open(start):
     """Neither in the supervisor, nor in the servers that it connects to the engine."""
     server = start("--worker-option", "step_ms=5").ready()
@@ -99,6 +100,7 @@ def test_killed_engine_of_two_moves_its_streams_to_the_other(start):
     assert {stream.end() for stream in pinned} == {"length"}
 
 
+@pytest.mark.nightly
 def test_suspects_of_all_servers_are_tried_one_after_the_other(start):
     """Two deaths in a row make them all suspects; none of them kills, so that all continue."""
     server = start("--worker-option", "step_ms=100").ready()

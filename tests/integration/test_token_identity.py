@@ -17,7 +17,7 @@ import torch
 
 from tenonry import LLM, SamplingParams
 from tenonry.kv_cache import sequence_pages
-from tenonry_testkit.tiers import nightly_unless
+from tenonry_testkit.tiers import diagonal, nightly_unless
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ROOT = Path(__file__).parents[2]
@@ -162,8 +162,11 @@ def test_tokens_equal_generate_in_ways_that_combine_several(family, way):
     serve_in(family, way)
 
 
-@pytest.mark.parametrize("family", FAMILIES[: len(EVERY_WAY)], indirect=True)
-@pytest.mark.parametrize("way", [way for way in WAYS if way not in COMBINED])
+@pytest.mark.parametrize(
+    ("family", "way"),
+    diagonal(FAMILIES[: len(EVERY_WAY)], [way for way in WAYS if way not in COMBINED]),
+    indirect=["family"],
+)
 def test_tokens_equal_generate_in_each_other_way(family, way):
     serve_in(family, way)
 

@@ -23,7 +23,7 @@ from tenonry.sampling_params import SamplingParams
 from tenonry_demo_model import model_path
 from tenonry_io_text.processor import TextIOProcessor
 from tenonry_output_parsers.base import OutputParser, ParserContext, Tool
-from tenonry_testkit.tiers import nightly_unless
+from tenonry_testkit.tiers import diagonal, nightly_unless
 
 NUM_TOKENS = 32_000
 FEWER = 8_000  # what grows with each token has grown sixteenfold
@@ -89,8 +89,7 @@ def test_a_detokenizer(processor, stops):
 @pytest.mark.parametrize(
     "num_tokens", nightly_unless(lambda count: count == FEWER, [FEWER, NUM_TOKENS])
 )
-@pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("parser", [one.name for one in PARSERS])
+@pytest.mark.parametrize(("parser", "text"), diagonal([one.name for one in PARSERS], TEXTS))
 def test_an_output_parser(parser, text, num_tokens):
     made = make(parser)
     first, others = TEXTS[text]

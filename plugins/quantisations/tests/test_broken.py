@@ -13,6 +13,7 @@ from tenonry_quantisations.int8 import Int8
 from tenonry_quantisations.linear8 import Linear8
 from tenonry_testkit.outcomes import failing_tests
 from tenonry_testkit.quantisation import QuantisationContract, StoredExample
+from tenonry_testkit.tiers import nightly_unless
 
 PRODUCT = "test_a_layer_is_the_product_with_its_matrix"
 
@@ -186,7 +187,11 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+@pytest.mark.parametrize(
+    "broken",
+    nightly_unless(lambda broken: BROKEN.index(broken) % 4 == 0, BROKEN),
+    ids=lambda broken: broken.__name__,
+)
 @pytest.mark.slow
 def test_the_suite_finds_it(broken):
     assert broken.caught_by in failing_tests(suite_of(broken), [broken.caught_by])

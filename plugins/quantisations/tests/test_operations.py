@@ -23,6 +23,7 @@ def test_ranks_quantise_their_pieces_at_load(tmp_path):
 
 
 @pytest.mark.usefixtures("forked_children")
+@pytest.mark.nightly
 def test_ranks_dequantise_checkpoints(tmp_path):
     model_folder(tmp_path)
     write_plainly(tmp_path, "gptq", GPTQ)

@@ -150,6 +150,7 @@ UNDER_LOAD = [tokens([i + 1], params(max_tokens=40)) for i in range(16)]
 
 
 @pytest.mark.parametrize("nodes", [SLOW], indirect=True)
+@pytest.mark.nightly
 def test_an_engine_that_dies_on_the_other_node_is_started_again_there(nodes):
     """Its streams go on, token for token, several times (AF-24)."""
     served = nodes.start()

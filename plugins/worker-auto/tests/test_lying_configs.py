@@ -14,6 +14,7 @@ from tenonry.config import EngineConfig
 from tenonry.errors import ModelError
 from tenonry.info import ModelInfo
 from tenonry.interfaces.worker import WorkerContext
+from tenonry_testkit.tiers import diagonal
 from tenonry_worker_torch.worker import TorchWorker
 from tenonry_worker_transformers.worker import TransformersWorker
 
@@ -118,10 +119,10 @@ def test_the_truth_is_accepted(saved, tmp_path, family, name):
     assert examined(WORKERS[name], folder).num_parameters > 0
 
 
-@pytest.mark.parametrize("name", WORKERS)
-@pytest.mark.parametrize(("family", "lie"), CASES)
+@pytest.mark.parametrize(("case", "name"), diagonal(CASES, WORKERS))
 @pytest.mark.slow
-def test_a_lie_is_named(saved, tmp_path, family, lie, name):
+def test_a_lie_is_named(saved, tmp_path, case, name):
+    family, lie = case
     folder = lying(saved[family], tmp_path, family, LIES[lie])
     with pytest.raises(ModelError) as caught:
         examined(WORKERS[name], folder)

@@ -14,7 +14,7 @@ import worker_tools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenonry_testkit.tiers import nightly_unless
+from tenonry_testkit.tiers import diagonal, nightly_unless
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.attention import pieces
 from tenonry_worker_torch.attention.base import (
@@ -273,8 +273,7 @@ def schedule(driver, steps):
                 driver.leave(row)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("backend", worker_tools.BACKENDS)
+@pytest.mark.parametrize(("shape", "backend"), diagonal(SHAPES, worker_tools.BACKENDS))
 @settings(deadline=None, max_examples=1)
 @given(seed=st.integers(0, 2**31))
 @pytest.mark.slow
