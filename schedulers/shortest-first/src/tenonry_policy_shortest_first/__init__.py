@@ -1,0 +1,38 @@
+"""The scheduling policy `shortest-first`: short requests pass long ones, by a bounded time. Engine process."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from tenonry.interfaces.plugin import PluginOptions
+from tenonry.request import Request
+
+
+class ShortestFirstOptions(PluginOptions):
+    """Options of the policy `shortest-first`."""
+
+    tokens_per_second: float = Field(
+        100.0,
+        gt=0,
+        description="Tokens, of prompt and output, that put a request back by a second.",
+    )
+    max_delay: float = Field(
+        10.0, ge=0, description="Seconds by which a later request passes an earlier one at most."
+    )
+
+
+class ShortestFirst:
+    """Orders requests by arrival time plus a delay that grows with the tokens that they may take.
+
+    The delay is bounded (ageing): a request that arrives `max_delay` seconds or more after another never passes it.
+    """
+
+    Options = ShortestFirstOptions
+    starvation_free = False  # requests that arrive within `max_delay` pass
+
+    def __init__(self, options: ShortestFirstOptions) -> None:
+        self._options = options
+
+    def order(self, request: Request) -> float:
+        delay = request.max_total_tokens / self._options.tokens_per_second
+        return request.arrival_time + min(delay, self._options.max_delay)
