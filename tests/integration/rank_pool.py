@@ -28,7 +28,8 @@ class Pool:
     def __init__(self, size: int) -> None:
         import transformers.modeling_utils  # noqa: F401
 
-        import tenonry_worker_torch.startup  # noqa: F401
+        import tenonry_worker_torch.loader
+        import tenonry_worker_torch.start_runner  # noqa: F401
 
         ends = [Pipe() for _ in range(size)]
         self.pipes = [ours for ours, _ in ends]

@@ -164,7 +164,8 @@ def import_worker() -> None:
     """Import the modules that forks of this process need to compute."""
     import transformers.modeling_utils  # noqa: F401
 
-    import tenonry_worker_torch.startup  # noqa: F401
+    import tenonry_worker_torch.loader
+    import tenonry_worker_torch.start_runner  # noqa: F401
 
 
 class Stream(threading.Thread):

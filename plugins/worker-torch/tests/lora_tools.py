@@ -13,6 +13,7 @@ from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.adapters.targets import LoraTargets
 from tenonry_worker_torch.build_model import build
+from tenonry_worker_torch.build_plan import BuildPlan
 
 NUM_TOKENS = 8
 RANKS = (1, 2, 3, 4, 5, 8, 11, 16)
@@ -87,14 +88,16 @@ def runner(
     adapters = Adapters(LoraTargets(copy.deepcopy(module), module), max_loras, max_rank, max_kept)
     model = build(
         module,
-        worker_tools.BACKENDS["invariant" if invariant else backend],
-        HostBuffers(torch.device("cpu"), 1),
-        max_model_len=64,
-        fuse=fuse,
-        skip_check=False,
-        adapters=adapters,
-        kernels=kernels,
-        invariant=invariant,
+        BuildPlan(
+            worker_tools.BACKENDS["invariant" if invariant else backend],
+            HostBuffers(torch.device("cpu"), 1),
+            max_model_len=64,
+            fuse=fuse,
+            skip_check=False,
+            adapters=adapters,
+            kernels=kernels,
+            invariant=invariant,
+        ),
     )
     return worker_tools.runner(model, **({"max_num_seqs": 12, "num_blocks": 160} | sizes))
 

@@ -14,6 +14,7 @@ from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.adapters.targets import LoraTargets
 from tenonry_worker_torch.build_model import build
+from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.images.check import ImageCheck
 from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.parallel.groups import Link, Parallel, TensorGroup
@@ -121,13 +122,21 @@ class Ranks:
             Adapters(LoraTargets(found.whole, module), max_loras, 16) if max_loras else None
             for module in modules
         ]
-        self.models = self.all(
-            lambda rank: build(
-                modules[rank], worker_tools.BACKENDS[backend], HostBuffers(cpu, 1), max_model_len=64, fuse=fuse,
-                skip_check=False, parallel=everyone[rank], adapters=adapters[rank],
-                image_check=ImageCheck(str(folder)) if sees else None, kv_cache_dtype=kv_cache_dtype,
+        plans = [
+            BuildPlan(
+                worker_tools.BACKENDS[backend],
+                HostBuffers(cpu, 1),
+                max_model_len=64,
+                fuse=fuse,
+                skip_check=False,
+                parallel=parallel,
+                adapters=held,
+                image_check=ImageCheck(str(folder)) if sees else None,
+                kv_cache_dtype=kv_cache_dtype,
             )
-        )  # fmt: skip
+            for parallel, held in zip(everyone, adapters, strict=True)
+        ]
+        self.models = self.all(lambda rank: build(modules[rank], plans[rank]))
         sizes = {"max_num_seqs": 6, "max_model_len": 64, "num_blocks": 96, "block_size": 4} | runner
         self.runners = [assemble_runner(model, **sizes) for model in self.models]
 

@@ -16,6 +16,7 @@ from tenonry.errors import ConfigError, ModelError
 from tenonry.step import Media, RowFailure
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.build_model import build
+from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.images.cache import EncodedImages
 from tenonry_worker_torch.images.request import RequestImages
 
@@ -79,12 +80,14 @@ def loaded(seen):
     def model_of(family):
         return build(
             seen(family).module,
-            worker_tools.BACKENDS["cpu"],
-            HostBuffers(torch.device("cpu"), 1),
-            max_model_len=64,
-            fuse=True,
-            skip_check=False,
-            image_check=seen(family).check,
+            BuildPlan(
+                worker_tools.BACKENDS["cpu"],
+                HostBuffers(torch.device("cpu"), 1),
+                max_model_len=64,
+                fuse=True,
+                skip_check=False,
+                image_check=seen(family).check,
+            ),
         )
 
     return model_of
@@ -163,12 +166,14 @@ def test_a_family_that_does_more_with_images_than_is_known_fails_the_self_check(
     with pytest.raises(ModelError, match=r"Gemma3.* self check .* with images.*max_images=0"):
         build(
             worker_images.build("gemma3"),
-            worker_tools.BACKENDS["cpu"],
-            HostBuffers(torch.device("cpu"), 1),
-            max_model_len=64,
-            fuse=True,
-            skip_check=False,
-            image_check=seen("gemma3").check,
+            BuildPlan(
+                worker_tools.BACKENDS["cpu"],
+                HostBuffers(torch.device("cpu"), 1),
+                max_model_len=64,
+                fuse=True,
+                skip_check=False,
+                image_check=seen("gemma3").check,
+            ),
         )
 
 
@@ -194,12 +199,14 @@ def test_a_backend_that_shows_no_later_keys_is_refused(seen):
     with pytest.raises(ConfigError, match=r"older.*Gemma3.*queries that see later keys"):
         build(
             worker_images.build("gemma3"),
-            Older,
-            HostBuffers(torch.device("cpu"), 1),
-            max_model_len=64,
-            fuse=True,
-            skip_check=True,
-            image_check=seen("gemma3").check,
+            BuildPlan(
+                Older,
+                HostBuffers(torch.device("cpu"), 1),
+                max_model_len=64,
+                fuse=True,
+                skip_check=True,
+                image_check=seen("gemma3").check,
+            ),
         )
 
 
@@ -211,12 +218,14 @@ def test_a_family_that_adds_images_to_layers_in_an_unknown_way_is_refused_by_nam
     with pytest.raises(ModelError, match=r"Qwen3VL.*several of its layers.*max_images=0"):
         build(
             model,
-            worker_tools.BACKENDS["cpu"],
-            HostBuffers(torch.device("cpu"), 1),
-            max_model_len=64,
-            fuse=True,
-            skip_check=False,
-            image_check=check,
+            BuildPlan(
+                worker_tools.BACKENDS["cpu"],
+                HostBuffers(torch.device("cpu"), 1),
+                max_model_len=64,
+                fuse=True,
+                skip_check=False,
+                image_check=check,
+            ),
         )
 
 

@@ -10,6 +10,7 @@ import worker_families
 from tenonry.errors import ModelError
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.build_model import build
+from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.fuse.decoder import LeanForward
 from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 
@@ -28,12 +29,14 @@ def verdict(family, dtype):
     try:
         loaded = build(
             worker_families.build(family, seed=0, dtype=dtype),
-            CpuBackend,
-            HostBuffers(torch.device("cpu"), 1),
-            max_model_len=64,
-            fuse=True,
-            skip_check=False,
-            window_groups=True,
+            BuildPlan(
+                CpuBackend,
+                HostBuffers(torch.device("cpu"), 1),
+                max_model_len=64,
+                fuse=True,
+                skip_check=False,
+                window_groups=True,
+            ),
         )
     except ModelError as error:
         return str(error)

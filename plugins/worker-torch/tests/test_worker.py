@@ -14,7 +14,7 @@ from tenonry.engine.kv_plan import plan_kv_cache
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginNotFound
 from tenonry.step import DoneFuture
 from tenonry_torch_base.points import BUFFERS, resolve_class
-from tenonry_worker_torch import startup
+from tenonry_worker_torch import loader, startup
 from tenonry_worker_torch.options import TorchOptions
 from tenonry_worker_torch.points import ATTENTION_BACKENDS
 from tenonry_worker_torch.worker import TorchWorker
@@ -50,8 +50,8 @@ def test_the_collector_rests_while_the_model_is_looked_at_and_not_while_weights_
 ):
     seen = {}
 
-    def noted(name):
-        real = getattr(startup, name)
+    def noted(module, name):
+        real = getattr(module, name)
 
         def run(*args, **options):
             seen[name] = gc.isenabled()
@@ -59,8 +59,8 @@ def test_the_collector_rests_while_the_model_is_looked_at_and_not_while_weights_
 
         return run
 
-    for name in ("look", "load_model"):
-        monkeypatch.setattr(startup, name, noted(name))
+    for module, name in ((startup, "look"), (loader, "load_model")):
+        monkeypatch.setattr(module, name, noted(module, name))
     TorchWorker(worker_tools.context(folder)).load()
     assert seen == {"look": False, "load_model": True}
 

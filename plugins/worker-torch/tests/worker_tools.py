@@ -15,6 +15,7 @@ from tenonry.interfaces.worker import WorkerContext
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.build_model import build
+from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.options import TorchOptions
 from tenonry_worker_torch.runner.assemble import assemble_runner
 from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
@@ -63,14 +64,16 @@ def loaded(
     buffers = HostBuffers(torch.device("cpu"), 1)
     return build(
         module,
-        BACKENDS[backend],
-        buffers,
-        max_model_len=max_model_len,
-        fuse=fuse,
-        skip_check=skip_check,
-        kernels=kernels,
-        invariant=invariant,
-        kv_cache_dtype=kv_cache_dtype,
+        BuildPlan(
+            BACKENDS[backend],
+            buffers,
+            max_model_len=max_model_len,
+            fuse=fuse,
+            skip_check=skip_check,
+            kernels=kernels,
+            invariant=invariant,
+            kv_cache_dtype=kv_cache_dtype,
+        ),
     )
 
 

@@ -13,6 +13,7 @@ from tenonry_kernels_cpu.library import instruction_sets
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_torch_base.quantisations import Quantisation, QuantisedLinear, QuantisedWeight
 from tenonry_worker_torch.build_model import build
+from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 from tenonry_worker_torch.step_kernels import FoundKernels
 from tenonry_worker_torch_cpu.kernels.few_bits import FewBitsLayer
@@ -79,13 +80,15 @@ def module_of(dtype):
 def model_of(dtype, kernels):
     return build(
         module_of(dtype),
-        worker_tools.BACKENDS["cpu"],
-        HostBuffers(CPU, 1),
-        max_model_len=64,
-        fuse=True,
-        skip_check=False,
-        kernels=kernels,
-        quantisation=Bytes(),
+        BuildPlan(
+            worker_tools.BACKENDS["cpu"],
+            HostBuffers(CPU, 1),
+            max_model_len=64,
+            fuse=True,
+            skip_check=False,
+            kernels=kernels,
+            quantisation=Bytes(),
+        ),
     )
 
 

@@ -18,6 +18,7 @@ from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.attention.groups import GroupedBackend
 from tenonry_worker_torch.build_model import build
+from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 from tenonry_worker_torch.step_kernels import FoundKernels
 from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
@@ -200,13 +201,15 @@ def test_layers_with_block_tables_of_their_own_have_kernels():
     module = worker_families.build("packed-groups", seed=0, dtype=torch.bfloat16)
     model = build(
         module,
-        CpuBackend,
-        HostBuffers(CPU, 1),
-        max_model_len=64,
-        fuse=True,
-        skip_check=False,
-        window_groups=True,
-        kernels=FoundKernels(CpuKernels(), True),
+        BuildPlan(
+            CpuBackend,
+            HostBuffers(CPU, 1),
+            max_model_len=64,
+            fuse=True,
+            skip_check=False,
+            window_groups=True,
+            kernels=FoundKernels(CpuKernels(), True),
+        ),
     )
     assert isinstance(model.backend, GroupedBackend)
     assert used(model)[1:3] == (3, 3)

@@ -15,6 +15,7 @@ from tenonry.step import NewRow, SchedulerOutput
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.build_model import build
+from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.runner.assemble import assemble_runner
 from tenonry_worker_torch_cuda import CudaBuffers
 
@@ -30,7 +31,9 @@ def runner(device, buffers):
         num_key_value_heads=2, max_position_embeddings=128, initializer_range=0.2,
     )  # fmt: skip
     module = LlamaForCausalLM(config).eval().requires_grad_(False).to(device)
-    model = build(module, SdpaBackend, buffers, max_model_len=64, fuse=True, skip_check=False)
+    model = build(
+        module, BuildPlan(SdpaBackend, buffers, max_model_len=64, fuse=True, skip_check=False)
+    )
     return assemble_runner(
         model, max_num_seqs=4, max_model_len=64, num_blocks=4 * BLOCKS, block_size=BLOCK_SIZE
     )

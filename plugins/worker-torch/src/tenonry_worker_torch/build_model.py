@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tenonry.errors import ConfigError, ModelError
-from tenonry_torch_base.phases import Phases
 from tenonry_worker_torch.adapters.attach import Seats
 from tenonry_worker_torch.adapters.targets import calls_of
 from tenonry_worker_torch.attention.base import refusal_of
 from tenonry_worker_torch.attention.groups import GroupedBackend, layer_groups
-from tenonry_worker_torch.attention.kv_storage import AUTO, STORAGES
+from tenonry_worker_torch.attention.kv_storage import STORAGES
 from tenonry_worker_torch.fuse.generic import unpack_read
 from tenonry_worker_torch.fuse.quantised import refuse_others
 from tenonry_worker_torch.images.encoder import ImageEncoder
@@ -22,7 +22,6 @@ from tenonry_worker_torch.loading.probe import ProbeResult, blaming, named_failu
 from tenonry_worker_torch.loading.prompts import prompt_lengths
 from tenonry_worker_torch.loading.rotary_lengths import follow_lengths
 from tenonry_worker_torch.model_checks import ModelChecks
-from tenonry_worker_torch.parallel.groups import alone
 from tenonry_worker_torch.parallel.stage import stage_of
 from tenonry_worker_torch.passes.model_pass import PassFacts
 from tenonry_worker_torch.passes.optimise import optimise
@@ -35,102 +34,49 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from tenonry.info import PluginRecord
     from tenonry.kv_cache import LengthClasses
-    from tenonry_torch_base.buffers import StepBuffers
-    from tenonry_torch_base.quantisations import Quantisation
+    from tenonry_torch_base.finite import NotFiniteError
     from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.attention.base import AttentionBackend
     from tenonry_worker_torch.attention.groups import LayerGroup
     from tenonry_worker_torch.attention.kv_storage import KVStorage
+    from tenonry_worker_torch.build_plan import BuildPlan
     from tenonry_worker_torch.forward import StepLengths
     from tenonry_worker_torch.images.check import ImageCheck
     from tenonry_worker_torch.parallel.groups import Parallel
-    from tenonry_worker_torch.passes.model_pass import ModelPass
-    from tenonry_worker_torch.step_kernels import FoundKernels
 
 logger = logging.getLogger("tenonry.worker")
 
 
-def build(  # noqa: PLR0913 - by name, from one caller
-    module: PreTrainedModel,
-    backend_class: type[AttentionBackend],
-    buffers: StepBuffers,
-    *,
-    max_model_len: int,
-    fuse: bool,
-    skip_check: bool,
-    window_groups: bool = False,
-    parallel: Parallel | None = None,
-    phases: Phases | None = None,
-    adapters: Adapters | None = None,
-    image_check: ImageCheck | None = None,
-    kernels: FoundKernels | None = None,
-    quantisation: Quantisation | None = None,
-    invariant: bool = False,
-    kv_cache_dtype: str = AUTO,
-    passes: Sequence[tuple[type[ModelPass], PluginRecord]] = (),
-) -> LoadedModel:
-    """Probe the module, bind it to a backend, make it fast, and check it. Raises ModelError or ConfigError.
-
-    `window_groups`: layers with a window are in KV groups of their own. `adapters`: if there may be any. `image_check`:
-    enables the vision encoder, and verifies it. `kernels`: for parts of a step. `quantisation`: its layers replace
-    linear ones. `invariant`: a row's results may depend on no other row; it needs `kernels` and `fuse`.
-    `kv_cache_dtype`: storage of K and V; all else is compared with floats in the cache before. `passes`: additional
-    model passes.
-    """
-    parallel = parallel or alone()
-    lengths = _prepare(module, parallel, max_model_len)
-    vocab_size = int(module.config.get_text_config().vocab_size)
-    watched = module if adapters is not None else None
-    with named_failure(module, parallel.tensor.size), calls_of(watched) as calls:
-        found = probe(module, vocab_size, parallel, max_model_len)
-        damage = found.damage(module, only_warns=skip_check)
-    if damage is not None and parallel.link.num_stages == 1:
-        raise damage
-    if image_check is not None:
+def build(module: PreTrainedModel, plan: BuildPlan) -> LoadedModel:
+    """Probe the module, bind it to a backend, make it fast, and check it. Raises ModelError or ConfigError."""
+    lengths = _prepare(module, plan.parallel, plan.max_model_len)
+    found, damage = _probed(module, plan)
+    if plan.image_check is not None:
         mark_spans(module, found.specs)
         _refuse_sections(module, lengths)
-    groups = layer_groups(found.specs, backend_class, by_window=window_groups)
-    storage = STORAGES[kv_cache_dtype](module.dtype)
-    backend = _backend(backend_class, module, found, groups, type(storage))
-    model = LoadedModel(module, backend, buffers, found, max_model_len, parallel, groups, lengths)
-    model.kernels = kernels
-    model.is_invariant = invariant
+    model = _bound(module, found, lengths, plan)
     run = PackedRun(
-        model.backend, model.layers, buffers, is_last=parallel.link.is_last, lengths=model.lengths
+        model.backend,
+        model.layers,
+        model.buffers,
+        is_last=plan.parallel.link.is_last,
+        lengths=model.lengths,
     )
-    checks = ModelChecks(module, run, found, parallel, max_model_len)
-    seats = None
-    if adapters is not None:
-        calls.check(adapters.targets, [len(found.given)])
-        seats = _seats(model, adapters)
-    if image_check is not None:
-        images = _open_images(model, image_check, skip_check=skip_check)
-        fuse = fuse and not images.needs_own_layers
-    compared = None if skip_check else checks
+    checks = ModelChecks(module, run, found, plan.parallel, plan.max_model_len)
+    seats = None if plan.adapters is None else _seats(model, plan.adapters)
+    if plan.image_check is not None:
+        images = _open_images(model, plan.image_check, skip_check=plan.skip_check)
+        plan = replace(plan, fuse=plan.fuse and not images.needs_own_layers)
     # Other stages do not know about the damage, and compute with this one until the checks end.
-    with named_failure(module, parallel.tensor.size), blaming(damage):
-        if fuse or not skip_check:
-            checks.prepare(may_be_lean=fuse)
-        if fuse:
-            facts = PassFacts(
-                checks,
-                max_model_len,
-                storage,
-                is_checked=not skip_check,
-                kernels=kernels,
-                quantisation=quantisation,
-                seats=seats,
-                phases=phases or Phases(),
-            )
-            _make_fast(model, facts, passes)
-        elif quantisation is not None and quantisation.config is None:
-            refuse_others(None, type(module).__name__, quantisation.name)
-        if not skip_check:
-            _check(model, checks, run, image_check)
-        if not storage.is_exact:
-            _round(model, storage, compared)
+    with named_failure(module, plan.parallel.tensor.size), blaming(damage):
+        if plan.fuse or not plan.skip_check:
+            checks.prepare(may_be_lean=plan.fuse)
+        if plan.fuse:
+            _make_fast(model, checks, plan, seats)
+        elif plan.quantisation is not None and plan.quantisation.config is None:
+            refuse_others(None, type(module).__name__, plan.quantisation.name)
+        _check(model, checks, run, plan)
     if seats is not None:
         seats.hook()
         seats.log()
@@ -138,11 +84,54 @@ def build(  # noqa: PLR0913 - by name, from one caller
     return model
 
 
+def _probed(module: PreTrainedModel, plan: BuildPlan) -> tuple[ProbeResult, NotFiniteError | None]:
+    """The first run, and the damage of weights that another stage has to learn of in a check."""
+    parallel = plan.parallel
+    vocab_size = int(module.config.get_text_config().vocab_size)
+    watched = None if plan.adapters is None else module
+    with named_failure(module, parallel.tensor.size), calls_of(watched) as calls:
+        found = probe(module, vocab_size, parallel, plan.max_model_len)
+        damage = found.damage(module, only_warns=plan.skip_check)
+    if damage is not None and parallel.link.num_stages == 1:
+        raise damage
+    if plan.adapters is not None:
+        calls.check(plan.adapters.targets, [len(found.given)])
+    return found, damage
+
+
+def _bound(
+    module: PreTrainedModel,
+    found: ProbeResult,
+    lengths: tuple[StepLengths, LengthClasses] | None,
+    plan: BuildPlan,
+) -> LoadedModel:
+    """The model over attention layers of its backend."""
+    groups = layer_groups(found.specs, plan.backend, by_window=plan.window_groups)
+    storage = STORAGES[plan.kv_cache_dtype]
+    backend = _backend(plan.backend, module, found, groups, storage)
+    model = LoadedModel(
+        module, backend, plan.buffers, found, plan.max_model_len, plan.parallel, groups, lengths
+    )
+    model.kernels = plan.kernels
+    model.is_invariant = plan.invariant
+    return model
+
+
 def _make_fast(
-    model: LoadedModel, facts: PassFacts, passes: Sequence[tuple[type[ModelPass], PluginRecord]]
+    model: LoadedModel, checks: ModelChecks, plan: BuildPlan, seats: Seats | None
 ) -> None:
     """Apply all passes, and log which are used."""
-    report = model.passes = optimise(model, in_order(model.device.type, passes), facts)
+    facts = PassFacts(
+        checks,
+        plan.max_model_len,
+        STORAGES[plan.kv_cache_dtype](model.dtype),
+        is_checked=not plan.skip_check,
+        kernels=plan.kernels,
+        quantisation=plan.quantisation,
+        seats=seats,
+        phases=plan.phases,
+    )
+    report = model.passes = optimise(model, in_order(model.device.type, plan.passes), facts)
     architecture = type(model.module).__name__
     logger.debug("Model passes of %s:\n%s", architecture, report.table)
     if model.parallel.tensor.rank == 0:
@@ -187,19 +176,19 @@ def _seats(model: LoadedModel, adapters: Adapters) -> Seats:
     return seats
 
 
-def _check(
-    model: LoadedModel, checks: ModelChecks, run: PackedRun, image_check: ImageCheck | None
-) -> None:
-    checks.require(model.forward)
-    unpack_read(model.module)
-    if image_check is not None:
-        image_check.require(model.forward, run, type(model.module).__name__, model.max_model_len)
-
-
-def _round(model: LoadedModel, storage: KVStorage, checks: ModelChecks | None) -> None:
-    """Keep K and V in this storage, which rounds them."""
+def _check(model: LoadedModel, checks: ModelChecks, run: PackedRun, plan: BuildPlan) -> None:
+    """Compare the model as it will serve with its own code; then with K and V in a storage that rounds them."""
+    if not plan.skip_check:
+        checks.require(model.forward)
+        unpack_read(model.module)
+        if plan.image_check is not None:
+            architecture = type(model.module).__name__
+            plan.image_check.require(model.forward, run, architecture, model.max_model_len)
+    storage = STORAGES[plan.kv_cache_dtype](model.dtype)
+    if storage.is_exact:
+        return
     model.backend.keep_in(storage)
-    if checks is not None:
+    if not plan.skip_check:
         checks.require_rounded(model.forward, storage.tolerance)
 
 

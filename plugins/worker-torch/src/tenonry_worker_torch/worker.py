@@ -109,9 +109,10 @@ class TorchWorker(Worker):
     def preload(cls, model: ModelInfo, options: BaseModel) -> None:
         wait_briefly(model.path)
         with importing():
+            import tenonry_worker_torch.loader
             import tenonry_worker_torch.parallel.groups
             import tenonry_worker_torch.residency.residency
-            import tenonry_worker_torch.startup  # noqa: F401
+            import tenonry_worker_torch.start_runner  # noqa: F401
             from tenonry_torch_base.weights import import_class
 
             import_class(model.path, model.architecture)
@@ -201,9 +202,9 @@ class TorchWorker(Worker):
     def load(self) -> None:
         with importing():
             from tenonry_torch_base.memory import return_freed_memory
+            from tenonry_worker_torch.loader import Loader
             from tenonry_worker_torch.parallel.groups import Rendezvous
             from tenonry_worker_torch.residency.residency import Residency
-            from tenonry_worker_torch.startup import Loader
 
             found = self._look_or_name_another()
         config = self.context.config
@@ -249,7 +250,7 @@ class TorchWorker(Worker):
         )
 
     def initialize_cache(self, kv_cache: KVCacheConfig) -> None:
-        from tenonry_worker_torch.startup import make_runner
+        from tenonry_worker_torch.start_runner import make_runner
 
         runner = make_runner(self.model, self.context, self.options, kv_cache, self._resolved)
         self._runner = self._steps = runner
@@ -260,7 +261,7 @@ class TorchWorker(Worker):
         self.residency.serve(runner)
 
     def warm_up(self) -> None:
-        from tenonry_worker_torch.startup import warm_up
+        from tenonry_worker_torch.start_runner import warm_up
 
         warm_up(self.runner)
         if self.model.device.type == "cpu":

@@ -18,6 +18,7 @@ from tenonry.errors import ConfigError
 from tenonry.step import DoneFuture
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.build_model import build
+from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.loading.load import load_model
 from tenonry_worker_torch.parallel import experts
 from tenonry_worker_torch.parallel.groups import ExpertGroups, Parallel, TensorGroup
@@ -77,11 +78,18 @@ class Engines:
         ]  # fmt: skip
         models = self.all(
             lambda rank: build(
-                self.modules[rank], worker_tools.BACKENDS["cpu"], HostBuffers(CPU, 1), max_model_len=64, fuse=fuse,
-                skip_check=False, parallel=self.places[rank],
+                self.modules[rank],
+                BuildPlan(
+                    worker_tools.BACKENDS["cpu"],
+                    HostBuffers(CPU, 1),
+                    max_model_len=64,
+                    fuse=fuse,
+                    skip_check=False,
+                    parallel=self.places[rank],
+                ),
             ),
             range(engines * tp),
-        )  # fmt: skip
+        )
         self.runners = [
             assemble_runner(model, max_num_seqs=6, max_model_len=64, num_blocks=96, block_size=4)
             for model in models

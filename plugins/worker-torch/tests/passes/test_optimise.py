@@ -17,6 +17,7 @@ from tenonry.interfaces.plugin import PluginOptions
 from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.build_model import build
+from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.forward import ModuleForward
 from tenonry_worker_torch.fuse.block import FusedAttention
 from tenonry_worker_torch.fuse.decoder import LeanForward
@@ -106,10 +107,12 @@ class CannotUndo(Louder):
 def loaded(*passes, family="llama", **options):
     return build(
         worker_families.build(family),
-        CpuBackend,
-        HostBuffers(torch.device("cpu"), 1),
-        **({"max_model_len": 64, "fuse": True, "skip_check": False} | options),
-        passes=[(each, RECORD) for each in passes],
+        BuildPlan(
+            CpuBackend,
+            HostBuffers(torch.device("cpu"), 1),
+            **({"max_model_len": 64, "fuse": True, "skip_check": False} | options),
+            passes=[(each, RECORD) for each in passes],
+        ),
     )
 
 
@@ -176,9 +179,9 @@ class Configured(Same):
 def test_a_pass_has_the_options_of_its_user():
     record = msgspec.structs.replace(RECORD, options={"layers": 2})
     model = build(
-        worker_families.build("llama"), CpuBackend, HostBuffers(torch.device("cpu"), 1),
+        worker_families.build("llama"), BuildPlan(CpuBackend, HostBuffers(torch.device("cpu"), 1),
         max_model_len=64, fuse=True, skip_check=False, passes=[(Configured, record)],
-    )  # fmt: skip
+    ))  # fmt: skip
     assert model.passes["configured of odd-passes"].text == "2 layers"
 
 

@@ -17,6 +17,7 @@ from worker_driver import Driver, Request
 from tenonry.errors import ConfigError, ModelError
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.build_model import build
+from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.loading.load import look
 from tenonry_worker_torch.loading.sharded import read_index
 from tenonry_worker_torch.residency.plain import plain_weights
@@ -98,12 +99,14 @@ def test_new_weights_are_cut_as_those_of_the_start(tmp_path, tp, pp):
     ranks.models = ranks.all(
         lambda rank: build(
             modules[rank],
-            worker_tools.BACKENDS["cpu"],
-            HostBuffers(cpu, 1),
-            max_model_len=64,
-            fuse=True,
-            skip_check=False,
-            parallel=before[rank].parallel,
+            BuildPlan(
+                worker_tools.BACKENDS["cpu"],
+                HostBuffers(cpu, 1),
+                max_model_len=64,
+                fuse=True,
+                skip_check=False,
+                parallel=before[rank].parallel,
+            ),
         )
     )
     for runner, model in zip(ranks.runners, ranks.models, strict=True):

@@ -8,7 +8,7 @@ import torch
 import worker_families
 import worker_tools
 
-from tenonry_worker_torch.startup import state_memory
+from tenonry_worker_torch.start_runner import state_memory
 from tenonry_worker_torch.state.layer_cache import CONVOLUTION, RECURRENT, StateKey, StateShape
 from tenonry_worker_torch.state.pools import room_for
 

@@ -17,6 +17,7 @@ from tenonry_hf_hub.locate import locate
 from tenonry_torch_base.points import resolve_class
 from tenonry_torch_base.settings import torch_settings
 from tenonry_worker_torch.build_model import build
+from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.drafting.controller import MAX_ROWS
 from tenonry_worker_torch.drafting.draft_model import TorchDraftModel
 from tenonry_worker_torch.drafting.seats import Seats
@@ -111,18 +112,20 @@ class TorchDraftModels:
         )
         return build(
             module,
-            resolve_class(
-                ATTENTION_BACKENDS,
-                torch_settings(config).attention_backend or default_backend(DEVICE.type),
-                {},
+            BuildPlan(
+                resolve_class(
+                    ATTENTION_BACKENDS,
+                    torch_settings(config).attention_backend or default_backend(DEVICE.type),
+                    {},
+                ),
+                type(self._served.buffers)(DEVICE, 1),
+                max_model_len=longest,
+                fuse=getattr(self._context.options, "fuse", True)
+                and not torch_settings(config).enforce_eager,
+                skip_check=torch_settings(config).skip_model_check,
+                kernels=self._served.kernels,
+                quantisation=computes(found.quantised, DEVICE, module.dtype),
             ),
-            type(self._served.buffers)(DEVICE, 1),
-            max_model_len=longest,
-            fuse=getattr(self._context.options, "fuse", True)
-            and not torch_settings(config).enforce_eager,
-            skip_check=torch_settings(config).skip_model_check,
-            kernels=self._served.kernels,
-            quantisation=computes(found.quantised, DEVICE, module.dtype),
         )
 
     def _seats(self, name: str, model: LoadedModel, longest: int, kv_cache_bytes: int) -> Seats:

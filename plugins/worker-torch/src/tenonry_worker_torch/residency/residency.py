@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.loaded_model import LoadedModel
+    from tenonry_worker_torch.loader import Loader
     from tenonry_worker_torch.loading.load import CheckpointInfo
     from tenonry_worker_torch.runner.runner import ModelRunner
-    from tenonry_worker_torch.startup import Loader
 
 WEIGHTS = "weights"
 KV_CACHE = "kv_cache"
