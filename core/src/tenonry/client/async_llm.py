@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tenonry.info import EngineInfo
     from tenonry.interfaces.stat_logger import StatLogger
 
-_OTHERS_POLL_S = 0.02
-
 
 class AsyncLLM(Delegations):
     """Serves requests concurrently, and passes calls on to its engines: caches, sleep, adapters, profiles.
@@ -221,13 +219,14 @@ class AsyncLLM(Delegations):
         EngineDeadError.
         """
         deadline = time.monotonic() + drain_timeout
-        await self._admission.wait_until_empty(drain_timeout)
-        self._client.check_alive()
-        while left := len(self._outputs) + await self._engines.ask_others("num_requests"):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{left} requests still run after {drain_timeout:g} s")
-            await asyncio.sleep(_OTHERS_POLL_S)
+        left = 1
+        while left:
+            patience_s = max(0.0, deadline - time.monotonic())
+            left = await self._events.drained(patience_s)
             self._client.check_alive()
+            left += await self._engines.ask_others("drained", patience_s)
+            if left and time.monotonic() > deadline:
+                raise TimeoutError(f"{left} requests still run after {drain_timeout:g} s")
 
     async def reset_mm_cache(self) -> None:
         """Forget processed images and other files: in all front ends first, then in the engines."""

@@ -45,8 +45,8 @@ class CoreClient:
 
     `frames_dropped` counts what could not be decoded or was of another epoch; `faults` engines that a plugin ended, by
     its name. `dead`: why no request can be served. `leaving`: engines that get no new requests. `newcomers`: ones that
-    are ready to take the place of another; calls of all engines reach them, too. `recovers`: dead engines are started
-    again; until then they are `awaited`, and so are they by requests that no other engine can serve.
+    are ready and get their indexes next; calls of all engines reach them, too, except those that stand by. `recovers`:
+    dead engines are started again; until then they are `awaited`, also by requests that no other engine can serve.
     """
 
     def __init__(

@@ -134,7 +134,8 @@ class EngineListener(EngineEvents):
         self._admission.config = config
         self.recovery.on_change(config)
 
-    def num_requests(self) -> int:
+    async def drained(self, patience_s: float) -> int:
+        await self._admission.wait_until_empty(patience_s)
         return len(self._outputs)
 
     def forget_media(self) -> None:

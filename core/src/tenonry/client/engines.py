@@ -64,7 +64,9 @@ class Engines(ABC):
     def pids(self) -> dict[str, int]:
         """Processes that run: name → process id."""
 
-    async def ask_others(self, question: Literal["num_requests", "forget_media"]) -> int:
+    async def ask_others(
+        self, question: Literal["drained", "forget_media"], patience_s: float = 0.0
+    ) -> int:
         """Call that method of EngineEvents in the other front ends of these engines; returns the sum of the answers."""
         return 0
 

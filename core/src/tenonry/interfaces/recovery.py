@@ -50,8 +50,8 @@ class EngineEvents:
     def on_change(self, config: EngineConfig) -> None:
         """The engines run with this configuration."""
 
-    def num_requests(self) -> int:
-        """Requests of this front end that have not ended."""
+    async def drained(self, patience_s: float) -> int:
+        """Wait until no request of this front end runs; returns how many do, 0 unless the time is over first."""
         return 0
 
     def forget_media(self) -> None:

@@ -326,9 +326,12 @@ class AttachedEngines(Engines):
                 kind = errors.PluginError
             raise kind(answer.error)
 
-    async def ask_others(self, question: Literal["num_requests", "forget_media"]) -> int:
+    async def ask_others(
+        self, question: Literal["drained", "forget_media"], patience_s: float = 0.0
+    ) -> int:
         """The supervisor asks them. Raises TenonryError that names those which do not answer."""
-        answer: FrontEndAnswer = await self._ask(FrontEndQuestion(next(self._call_ids), question))
+        message = FrontEndQuestion(next(self._call_ids), question, patience_s)
+        answer: FrontEndAnswer = await self._ask(message)
         if answer.error:
             raise TenonryError(answer.error)
         return answer.num_requests

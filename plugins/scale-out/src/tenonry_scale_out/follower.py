@@ -44,7 +44,7 @@ class Follower:
         try:
             await self._recover(task, done)
             self._scale(task, done)
-            self._count(task, done)
+            await self._answer_others(task, done)
         except TenonryError as error:  # the engine died again, or this front end ends
             logger.warning("engines %s: %s failed: %s", task.indexes, task.step, error)
             done.error = str(error)
@@ -80,10 +80,10 @@ class Follower:
                 for index in task.indexes:
                     self._client.remove_engine(index, "it was scaled away")
 
-    def _count(self, task: FrontEndTask, done: TaskDone) -> None:
+    async def _answer_others(self, task: FrontEndTask, done: TaskDone) -> None:
         match task.step:
-            case "num_requests":
-                done.num_requests = self._events.num_requests()
+            case "drained":
+                done.num_requests = await self._events.drained(task.patience_s)
             case "forget_media":
                 self._events.forget_media()
 

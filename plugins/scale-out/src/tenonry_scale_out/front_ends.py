@@ -95,16 +95,20 @@ class FrontEnds:
         """Ask the other front ends for one of them."""
         answer = FrontEndAnswer(question.call_id)
         try:
-            answer.num_requests = await self.total(question.step, but=asker)
+            patience_s = question.patience_s
+            answer.num_requests = await self.total(question.step, patience_s, but=asker)
         except TenonryError as error:
             answer.error = str(error)
         self.send(asker, answer)
 
-    async def total(self, step: str, *, indexes: Sequence[int] = (), but: bytes = b"") -> int:
+    async def total(
+        self, step: str, patience_s: float = 0.0, *, indexes: Sequence[int] = (), but: bytes = b""
+    ) -> int:
         """Ask all but one; returns the requests that they count. Raises TenonryError that names those which do not
-        answer, unless they ended.
+        answer, unless they ended. `patience_s`: seconds that they may wait for an event before they answer.
         """
-        answers = await self.ask_all(step, ANSWER_TIMEOUT_S, indexes=indexes, but=but)
+        limit_s = ANSWER_TIMEOUT_S + patience_s
+        answers = await self.ask_all(step, limit_s, indexes=indexes, but=but, patience_s=patience_s)
         silent = [
             str(index)
             for identity, index in self.serving().items()
@@ -112,6 +116,6 @@ class FrontEnds:
         ]
         if silent:
             raise TenonryError(
-                f"API server {', '.join(silent)} did not answer within {ANSWER_TIMEOUT_S:g} s"
+                f"API server {', '.join(silent)} did not answer within {limit_s:g} s"
             )
         return sum(answer.num_requests for answer in answers.values())

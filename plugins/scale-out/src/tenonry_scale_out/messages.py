@@ -90,7 +90,8 @@ class FrontEndQuestion(msgspec.Struct, array_like=True, tag=True):
     """Server: asks the other front ends, by a step of FrontEndTask."""
 
     call_id: int
-    step: Literal["num_requests", "forget_media"]
+    step: Literal["drained", "forget_media"]
+    patience_s: float = 0.0
 
 
 class ReplaceRequest(msgspec.Struct, array_like=True, tag=True):
@@ -129,7 +130,8 @@ class FrontEndTask(msgspec.Struct, array_like=True, tag=True):
     "bind": at these addresses, for these engines; "connect": return when they are connected; "switch": they take their
     places, with this coordinator; "drop": they do not; "try": the suspects. Of scaling: "leave": send these engines no
     new requests, and count theirs; "stay": they get requests again; "remove": they are gone. And for other front ends:
-    "num_requests": count those that have not ended; "forget_media": forget processed images and other files.
+    "drained": return once no request runs, or after `patience_s`, and count those that do; "forget_media": forget
+    processed images and other files.
     """
 
     number: int
@@ -143,7 +145,7 @@ class FrontEndTask(msgspec.Struct, array_like=True, tag=True):
         "leave",
         "stay",
         "remove",
-        "num_requests",
+        "drained",
         "forget_media",
     ]
     indexes: list[int] = []
@@ -151,6 +153,7 @@ class FrontEndTask(msgspec.Struct, array_like=True, tag=True):
     input_address: str = ""
     output_address: str = ""
     coordinator: CoordinatorFacts | None = None
+    patience_s: float = 0.0
 
 
 class EnginesAdmitted(msgspec.Struct, array_like=True, tag=True):
