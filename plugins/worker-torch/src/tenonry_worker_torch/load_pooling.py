@@ -16,8 +16,8 @@ from tenonry_worker_torch.loading.probe import ProbeResult
 from tenonry_worker_torch.parallel.groups import alone
 from tenonry_worker_torch.passes.model_pass import PassFacts
 from tenonry_worker_torch.passes.optimise import optimise
-from tenonry_worker_torch.passes.prompt_linears import PromptLinears
-from tenonry_worker_torch.points import MODEL_PASSES
+from tenonry_worker_torch.passes.order import device_passes
+from tenonry_worker_torch.points import MODEL_PASSES, POOLING_PASSES
 from tenonry_worker_torch.pooling.comparison import PromptComparison
 from tenonry_worker_torch.pooling.dense import load_dense
 from tenonry_worker_torch.pooling.pooler import Pooler, load_module
@@ -59,7 +59,8 @@ def load_pooling(
     )
     facts = PassFacts(comparison, context.max_model_len, backend.storage)
     installed = [resolve(MODEL_PASSES, name, resolved) for name in options.model_passes]
-    model.passes = optimise(model, [*installed, (PromptLinears, None)], facts)
+    found_passes = [(each, None) for each in device_passes(device.type, POOLING_PASSES)]
+    model.passes = optimise(model, [*installed, *found_passes], facts)
     logger.info("Model passes of %s: %s", found.architecture, model.passes.line)
     logger.debug("Model passes of %s:\n%s", found.architecture, model.passes.table)
     return model

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tenonry.plugin import Point
 from tenonry.plugin.discovery import find_entry_point
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 CPU = "tenonry-worker-torch-cpu"
 ATTENTION_BACKENDS = Point(
@@ -27,10 +32,11 @@ DEVICE_PASSES: dict[str, dict[str, str]] = {
         CPU,
     )
 }
+POOLING_PASSES = {"cpu": {"prompt-packing": CPU}}  # those of the worker `pooling`
 MODEL_PASSES = Point(
     "tenonry.model_passes",
     "tenonry_worker_torch.passes.model_pass:ModelPass",
-    {name: provider for passes in DEVICE_PASSES.values() for name, provider in passes.items()},
+    DEVICE_PASSES["cpu"] | POOLING_PASSES["cpu"],
     kind="model_pass",
 )
 RUNNER_FEATURES = Point(
@@ -38,9 +44,8 @@ RUNNER_FEATURES = Point(
 )
 
 
-def missing_passes(device: str) -> dict[str, str]:
-    """Name → distribution of the passes for a type of device that are not installed."""
-    wanted = DEVICE_PASSES.get(device, {})
+def missing_passes(wanted: Mapping[str, str]) -> dict[str, str]:
+    """Name → distribution of the passes that are not installed."""
     return {name: each for name, each in wanted.items() if not find_entry_point(MODEL_PASSES, name)}
 
 

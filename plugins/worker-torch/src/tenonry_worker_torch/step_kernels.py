@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tenonry.errors import ConfigError, PluginNotFound
 from tenonry_torch_base.points import DEFAULT_KERNELS, STEP_KERNELS, resolve_class
-from tenonry_worker_torch.points import missing_passes
+from tenonry_worker_torch.points import DEVICE_PASSES, missing_passes
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +46,7 @@ def find_kernels(
     """
     if name == NONE or (name is None and device.type != "cpu"):
         return None
-    missing = missing_passes(device.type)
+    missing = missing_passes(DEVICE_PASSES.get(device.type, {}))
     if missing:
         if name is None:
             return None

@@ -19,7 +19,7 @@ from tenonry_worker_torch.passes.weights import AdapterSeats, Quantise
 from tenonry_worker_torch.points import DEVICE_PASSES, MODEL_PASSES, missing_passes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tenonry.info import PluginRecord
     from tenonry_worker_torch.passes.model_pass import ModelPass
@@ -55,16 +55,21 @@ INSTALLED_CONFLICTS = Conflicts(
 )  # of passes of other packages
 
 
-def device_passes(device: str) -> list[type[ModelPass]]:
-    """Passes for this type of device, used without being named. Without their distribution torch alone computes."""
-    missing = missing_passes(device)
+def device_passes(
+    device: str, known: Mapping[str, Mapping[str, str]] = DEVICE_PASSES
+) -> list[type[ModelPass]]:
+    """Passes for this type of device, used without being named. Without their distribution torch alone computes.
+
+    `known`: names by type of device, and their distribution.
+    """
+    wanted = known.get(device, {})
+    missing = missing_passes(wanted)
     if missing:
         logger.info(
             "No model passes for device %s are installed, so torch's own operations compute; pip install %s",
             device,
             " ".join(sorted(set(missing.values()))),
         )
-    wanted = DEVICE_PASSES.get(device, {})
     return [resolve_class(MODEL_PASSES, name, {}) for name in wanted if name not in missing]
 
 

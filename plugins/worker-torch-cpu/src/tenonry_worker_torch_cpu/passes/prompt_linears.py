@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tenonry_worker_torch.passes.model_pass import ModelPass, NotUsed
-from tenonry_worker_torch.pooling.packed import can_pack, pack_linears
+from tenonry_worker_torch_cpu.packing.prompts import can_pack, pack_linears
 
 if TYPE_CHECKING:
     from tenonry_worker_torch.changes import Changes

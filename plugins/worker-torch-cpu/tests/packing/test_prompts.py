@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tenonry_worker_torch.changes import Changes
-from tenonry_worker_torch.pooling.packed import PackedLinear, can_pack, pack_linears
+from tenonry_worker_torch_cpu.packing.prompts import PackedLinear, can_pack, pack_linears
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.skipif(not can_pack(torch.float32, CPU), reason="torch lacks oneDNN")
