@@ -22,6 +22,7 @@ hypothesis.settings.register_profile(
     "tenonry",
     deadline=None,
     derandomize=not os.environ.get("TENONRY_EXPLORE"),
+    max_examples=100 if os.environ.get("TENONRY_EXPLORE") else 50,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("tenonry")

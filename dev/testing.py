@@ -26,6 +26,7 @@ TRIED_AGAIN = 2  # tests, at most; more failures are no race
 # The tier `unit` as an expression of pytest's `-m`, and the share of the contract suites' examples that it looks at.
 UNIT = "not integration and not nightly and not slow"
 UNIT_EFFORT = "--testkit-effort=0.2"
+USUAL_EFFORT = "--testkit-effort=0.5"  # of the run for every change; `--all` looks at all examples
 # In a process of their own: Ray may end a process whose cluster is lost.
 ALONE = ("executors/ray/tests", "tests/integration/test_ray.py")
 
@@ -60,7 +61,9 @@ def test_changed(words: list[str]) -> int:
         say(f"the change since {commit[:8]} touches no test")
         return 0
     say(f"tests that the change since {commit[:8]} touches: {' '.join(chosen)}")
-    tier = ["-q", "-x", "-m", "nightly"] if is_nightly else ["-q", "-m", "not nightly"]
+    tier = (
+        ["-q", "-x", "-m", "nightly"] if is_nightly else ["-q", "-m", "not nightly", USUAL_EFFORT]
+    )
     results = {}
     alone = [path for path in chosen if path.startswith(ALONE)]
     for name, files, testers in (
@@ -92,7 +95,7 @@ def test_everything(*, is_all: bool) -> int:
     if not list(paths.ROOT.glob(LAST_COMPILED)):
         env["TESTERS_HEAD_START_S"] = str(HEAD_START_S)
     with tempfile.TemporaryFile() as output_of_ray, tempfile.TemporaryDirectory() as caches:
-        chosen = [] if is_all else ["-m", "not nightly"]
+        chosen = [] if is_all else ["-m", "not nightly", USUAL_EFFORT]
         command = [str(paths.PYTHON), "-m", "pytest", "-q", *chosen, "-o"]
         ray_command = [*command, f"cache_dir={caches}/ray", *ALONE]
         # Ray's tests wait more than they compute, so they share the time of the others.

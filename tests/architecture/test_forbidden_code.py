@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import pytest
-from house import ROOT, distributions
+from house import distributions
 
 MODULES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
 CALLS = {"eval", "exec"}
@@ -58,10 +57,11 @@ def is_true(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is True
 
 
-@pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
 @pytest.mark.slow
-def test_source_is_free_of_it(file: Path):
-    assert forbidden(file.read_text(encoding="utf-8")) == []
+def test_sources_are_free_of_it():
+    found = {str(file): forbidden(file.read_text(encoding="utf-8")) for file in SOURCES}
+    assert len(found) > 100
+    assert {file: names for file, names in found.items() if names} == {}
 
 
 @pytest.mark.parametrize(

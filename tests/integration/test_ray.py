@@ -169,6 +169,7 @@ def test_two_engines_on_two_nodes_answer_as_one(serve, expected):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_ranks_on_two_nodes_answer_as_one(cluster, expected):
     """Tensor parallel over TCP: each node has room for one rank, and the ranks meet at a port of the first."""
     executor = {"name": "ray", "options": {"address": cluster.address, "num_cpus": 2}}
@@ -236,6 +237,7 @@ def test_an_engine_of_a_lost_node_comes_back_on_another(third_node, serve, clust
     assert [list(answer.token_ids) for answer in answers] == expected_long
 
 
+@pytest.mark.nightly
 def test_with_engine_death_stop_its_own_streams_end(serve):
     """Its streams end with an error that names the engine; the other engine's are complete."""
     engine = serve(
