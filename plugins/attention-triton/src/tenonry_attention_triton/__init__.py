@@ -1,0 +1,3 @@
+"""Paged attention in Triton: the attention backend `triton` for the worker `torch` on CUDA."""
+
+from __future__ import annotations

@@ -1,0 +1,123 @@
+"""The attention backend `triton`: one kernel writes K/V, one or two attend over the blocks where they lie. Worker
+process, CUDA.
+
+Nothing is gathered, padded or masked beforehand, and the grid of a decode depends on the number of rows alone. Layers
+that the kernels do not know (keys that a model chooses, queries that see later keys) are computed by the operations of
+the reference backend, over the same blocks.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from tenonry_attention_triton.plan import TritonPlan
+from tenonry_worker_torch.attention.base import STORAGE
+from tenonry_worker_torch.attention.sdpa import SdpaBackend
+from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenonry_attention_triton.launch import Shape
+    from tenonry_worker_torch.attention.base import AttentionBatch, CachedLayer, LayerSpec
+
+OLDEST_CARD = (8, 0)
+PROGRAMS_PER_PROCESSOR = 4  # programs of a decode that run on a multiprocessor together
+FEW_PROGRAMS = 16  # where there is none
+
+
+def is_interpreted() -> bool:
+    """Return True if Triton's interpreter runs the kernels, on the CPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+class TritonBackend(SdpaBackend):
+    """See the module."""
+
+    name: ClassVar[str] = "triton"
+    features: ClassVar[frozenset[str]] = SdpaBackend.features - {STORAGE}
+
+    @classmethod
+    def refusal(
+        cls, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device
+    ) -> str | None:
+        if importlib.util.find_spec("triton") is None:
+            return "there is no Triton, which torch for CUDA brings; use sdpa, or pip install triton"
+        if is_interpreted():
+            return None
+        if device.type != "cuda":
+            return f"its kernels run on CUDA, and the device is '{device.type}'; use sdpa"
+        card = torch.cuda.get_device_capability(device)
+        if card < OLDEST_CARD:
+            return f"its kernels need a GPU of compute capability 8.0, and this one has {card[0]}.{card[1]}; use sdpa"
+        return None
+
+    def __init__(
+        self, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        super().__init__(layers, dtype, device)
+        self._shapes: dict[str, Shape] = {}
+        self._needs_whole_blocks = any(not has_kernels(layer) for layer in layers)
+        self._programs = FEW_PROGRAMS
+        if device.type == "cuda":
+            properties = torch.cuda.get_device_properties(device)
+            self._programs = properties.multi_processor_count * PROGRAMS_PER_PROCESSOR
+
+    def plan(self, batch: AttentionBatch) -> TritonPlan:  # type: ignore[override] - its own
+        if self._needs_whole_blocks:
+            self.clear_entered(batch)
+        return TritonPlan(batch, self.block_size, self._programs)
+
+    def forward(
+        self,
+        layer: CachedLayer,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        plan: TritonPlan,  # type: ignore[override] - its own
+        both: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        spec = layer.spec
+        if not has_kernels(spec):
+            return self._by_reference(layer, query, key, value, plan, both)
+        from tenonry_attention_triton import launch
+
+        shape = self._shapes.get(spec.name)
+        if shape is None:
+            shape = self._shapes[spec.name] = launch.Shape(spec, self.dtype.itemsize)
+        cache = layer.kv_cache[0]
+        launch.write(shape, cache, by_token(key), by_token(value), plan)
+        query = query.contiguous()
+        out = query.new_empty(plan.num_queries, spec.num_heads, spec.value_size)
+        for attend in launch.launches(plan):
+            attend(shape, cache, query, layer.sinks if spec.sinks else None, plan, out)
+        return out
+
+    def _by_reference(
+        self,
+        layer: CachedLayer,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        plan: TritonPlan,
+        both: torch.Tensor | None,
+    ) -> torch.Tensor:
+        if plan.reference is None:
+            plan.reference = SdpaPlan(plan.batch, self.block_size)
+        return super().forward(layer, query, key, value, plan.reference, both)
+
+
+def has_kernels(spec: LayerSpec) -> bool:
+    """Return True if the kernels compute such a layer."""
+    return not (spec.indexed or spec.spans or not spec.value_size)
+
+
+def by_token(tensor: torch.Tensor) -> torch.Tensor:
+    """[T, heads, size] with each token's heads one after another; tokens may be apart."""
+    size = tensor.shape[-1]
+    is_whole = tensor.stride(2) == 1 and tensor.stride(1) == size
+    return tensor if is_whole else tensor.contiguous()

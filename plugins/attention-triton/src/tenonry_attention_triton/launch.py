@@ -1,0 +1,133 @@
+"""Launches of the kernels: shapes of tiles, and the arguments in order. Worker process; imports Triton."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import triton
+
+from tenonry_attention_triton.decode import MAX_SPLITS, decode_join, decode_split
+from tenonry_attention_triton.prefill import chunk_attention, write_slots
+
+if TYPE_CHECKING:
+    from tenonry_attention_triton.plan import TritonPlan
+    from tenonry_worker_torch.attention.base import LayerCache, LayerSpec
+
+TILE_BYTES = 32 << 10  # keys and values of a tile
+SHARED_BYTES = 96 << 10  # of every card from sm_80 on
+DECODE_LINES = 16  # at least: the smallest side of a matrix product
+NARROW = 128  # sizes up to it leave registers for more queries
+
+
+class Shape:
+    """Sizes of a layer as the kernels take them; powers of two where they need them."""
+
+    def __init__(self, spec: LayerSpec, itemsize: int) -> None:
+        self.spec = spec
+        key_size, value_size = padded(spec.key_size), padded(spec.value_size)
+        row_bytes = (key_size + value_size) * itemsize
+        self.tile = min(64, max(16, 1 << (TILE_BYTES // row_bytes).bit_length() - 1))
+        self.num_stages = min(3, max(1, SHARED_BYTES // (self.tile * row_bytes)))
+        group = spec.num_heads // spec.num_kv_heads
+        self.decode_lines = max(DECODE_LINES, triton.next_power_of_2(group))
+        lines = 128 if max(key_size, value_size) <= NARROW and itemsize <= 2 else 64
+        self.chunk_lines = max(lines, triton.next_power_of_2(group))
+        self.sizes = {
+            "D": spec.key_size, "DP": key_size, "V": spec.value_size, "VP": value_size,
+        }  # fmt: skip
+        self.common = {
+            "HEADS": spec.num_heads, "KV": spec.num_kv_heads, "GROUP": group, "TILE": self.tile,
+            "CAPPED": spec.softcap > 0, **self.sizes,
+        }  # fmt: skip
+
+        self.write_options = {"num_warps": 1}
+        self.join_options = {"num_warps": 4}
+        self.decode_options = {"num_warps": 4, "num_stages": self.num_stages}
+        chunk_warps = 8 if self.chunk_lines > 64 else 4
+        self.chunk_options = {"num_warps": chunk_warps, "num_stages": min(2, self.num_stages)}
+
+    @property
+    def queries_per_tile(self) -> int:
+        """Neighbouring queries of a row that a program of prefill has."""
+        return self.chunk_lines // self.spec.group_size
+
+
+def padded(size: int) -> int:
+    """The next power of two of a head's size, 16 at least."""
+    return max(16, triton.next_power_of_2(size))
+
+
+def num_splits(rows: int, kv_heads: int, programs: int) -> int:
+    """Splits of each row's keys: by the number of rows rounded up to a power of two, whatever their lengths are."""
+    bucket = triton.next_power_of_2(max(1, rows))
+    wanted = max(1, programs // (bucket * kv_heads))
+    return min(MAX_SPLITS, 1 << wanted.bit_length() - 1)
+
+
+def write(
+    shape: Shape, cache: LayerCache, key: torch.Tensor, value: torch.Tensor, plan: TritonPlan
+) -> None:
+    """`key` and `value` [T, heads, size], contiguous for each token, into their slots."""
+    spec = shape.spec
+    write_slots[len(key), spec.num_kv_heads](
+        key, value, plan.slots, cache.key, cache.value, cache.key.stride(0), cache.value.stride(0),
+        key.stride(0), value.stride(0), KV=spec.num_kv_heads, BS=plan.block_size, **shape.write_options,
+        **shape.sizes,
+    )  # fmt: skip
+
+
+def decode(
+    shape: Shape,
+    cache: LayerCache,
+    query: torch.Tensor,
+    sinks: torch.Tensor | None,
+    plan: TritonPlan,
+    out: torch.Tensor,
+) -> None:
+    """The decoding rows of a step, into their places in `out` [Q, heads, size]."""
+    spec = shape.spec
+    rows = plan.decode
+    splits = num_splits(rows.count, spec.num_kv_heads, plan.programs)
+    lines = rows.count * spec.num_heads * splits
+    part = torch.empty(lines, spec.value_size, dtype=torch.float32, device=query.device)
+    stats = torch.empty(lines, 2, dtype=torch.float32, device=query.device)
+    decode_split[rows.count, spec.num_kv_heads, splits](
+        query, cache.key, cache.value, rows.table, rows.lengths, rows.tokens, part, stats, spec.scaling, spec.softcap,
+        rows.table.shape[1], spec.window, spec.chunk, cache.key.stride(0), cache.value.stride(0),
+        LINES=shape.decode_lines, BS=plan.block_size, **shape.decode_options, **shape.common,
+    )  # fmt: skip
+    decode_join[rows.count, spec.num_heads](
+        part, stats, rows.tokens, stats if sinks is None else sinks, out, splits, HEADS=spec.num_heads,
+        V=spec.value_size, VP=shape.sizes["VP"], MOST=MAX_SPLITS, HAS_SINKS=sinks is not None,
+        **shape.join_options,
+    )  # fmt: skip
+
+
+def prefill(
+    shape: Shape,
+    cache: LayerCache,
+    query: torch.Tensor,
+    sinks: torch.Tensor | None,
+    plan: TritonPlan,
+    out: torch.Tensor,
+) -> None:
+    """Rows with several queries, into their places in `out` [Q, heads, size]."""
+    spec = shape.spec
+    rows = plan.prefill
+    tile_row, tile_at = plan.tiles(shape.queries_per_tile)
+    chunk_attention[len(tile_row), spec.num_kv_heads](
+        query, cache.key, cache.value, rows.table, rows.lengths, rows.tokens, rows.counts, tile_row, tile_at,
+        query if sinks is None else sinks, out, spec.scaling, spec.softcap, rows.table.shape[1], spec.window,
+        spec.chunk, cache.key.stride(0), cache.value.stride(0), LINES=shape.chunk_lines, BS=plan.block_size,
+        HAS_SINKS=sinks is not None, **shape.chunk_options, **shape.common,
+    )  # fmt: skip
+
+
+def launches(plan: TritonPlan) -> list[Any]:
+    """The attention kernels that a step needs."""
+    return [
+        launch
+        for launch, rows in ((decode, plan.decode), (prefill, plan.prefill))
+        if rows.count
+    ]

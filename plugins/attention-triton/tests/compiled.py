@@ -1,0 +1,116 @@
+"""The kernels compiled for GPUs that are not here: prints a JSON object, "sm_90 kernel shape" → registers, spills, shared.
+
+A program of its own, since the interpreter's process has no compiler. `compiled.py 90 100`: for these cards.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from tenonry_attention_triton import launch
+from tenonry_attention_triton.decode import MAX_SPLITS, decode_join, decode_split
+from tenonry_attention_triton.prefill import chunk_attention, write_slots
+from tenonry_worker_torch.attention.base import LayerSpec
+
+TOOL = next(Path(triton.__file__).parent.rglob("bin/cuobjdump"), None)
+BLOCK_SIZE = 16
+# Name → data type, query heads, KV heads, key size, value size, more of the spec.
+SHAPES = {
+    "llama": ("bf16", 32, 8, 128, 128, {}),
+    "gpt-oss": ("bf16", 64, 8, 64, 64, {"sinks": True, "window": 128}),
+    "gemma": ("bf16", 8, 4, 256, 256, {"softcap": 50.0}),
+    "mla": ("bf16", 16, 16, 192, 128, {}),
+    "float32": ("fp32", 32, 8, 128, 128, {}),
+}
+ITEMSIZE = {"bf16": 2, "fp32": 4}
+INTEGERS = {"window", "chunk", "width", "splits", "key_stride", "value_stride", "key_token", "value_token"}
+POINTERS_TO = {
+    "table": "i32", "lengths": "i32", "tokens": "i32", "counts": "i32", "tile_row": "i32", "tile_at": "i32",
+    "slots": "i64", "part": "fp32", "stats": "fp32",
+}  # fmt: skip
+FREE = {"window", "chunk", "width", "splits"}  # not specialised by the launcher
+
+
+def kernels(name):
+    """Kernel → its function, constants and options, as `launch` chooses them for a shape."""
+    dtype, heads, kv, key_size, value_size, more = SHAPES[name]
+    spec = LayerSpec(
+        name=name, index=0, num_heads=heads, num_kv_heads=kv, key_size=key_size, value_size=value_size, scaling=0.1, **more
+    )  # fmt: skip
+    shape = launch.Shape(spec, ITEMSIZE[dtype])
+    blocks = {"BS": BLOCK_SIZE}
+    sinks = {"HAS_SINKS": spec.sinks}
+    yield "write", write_slots, {"KV": kv, **blocks, **shape.sizes}, shape.write_options
+    yield "split", decode_split, {"LINES": shape.decode_lines, **blocks, **shape.common}, shape.decode_options
+    join = {"HEADS": heads, "V": value_size, "VP": shape.sizes["VP"], "MOST": MAX_SPLITS, **sinks}
+    yield "join", decode_join, join, shape.join_options
+    chunk = {"LINES": shape.chunk_lines, **blocks, **sinks, **shape.common}
+    yield "chunk", chunk_attention, chunk, shape.chunk_options
+
+
+def signature(function, constants, dtype):
+    types = {}
+    for name in function.arg_names:
+        if name in constants:
+            types[name] = "constexpr"
+        elif name in INTEGERS:
+            types[name] = "i32"
+        elif name in {"scale", "softcap"}:
+            types[name] = "fp32"
+        else:
+            types[name] = f"*{POINTERS_TO.get(name, dtype)}"
+    return types
+
+
+def compiled(arch, function, constants, options, dtype):
+    names = function.arg_names
+    types = signature(function, constants, dtype)
+    # Pointers and strides are divisible by 16, as the launcher finds them.
+    aligned = {
+        (place,): [["tt.divisibility", 16]]
+        for place, name in enumerate(names)
+        if types[name].startswith("*") or (types[name] == "i32" and name not in FREE)
+    }
+    values = {(names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(function, types, values, aligned)
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+
+
+def used(made):
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(made.asm["cubin"])
+        file.flush()
+        usage = run(["-res-usage", file.name])
+        code = run(["-sass", file.name])
+    found = {name: int(re.search(rf"{name}:(\d+)", usage)[1]) for name in ("REG", "STACK", "LOCAL")}
+    return {
+        "registers": found["REG"],
+        "spills": found["STACK"] + found["LOCAL"] + len(re.findall(r"\b(?:LDL|STL)\b", code)),
+        "shared": made.metadata.shared,
+        "wide loads": len(re.findall(r"\bLDG\.E[.\w]*\.128|\bLDGSTS\.E[.\w]*\.128", code)),
+        "products": len(re.findall(r"\b(?:HGMMA|HMMA|UTCHMMA|UTCQMMA|\w*MMA)\b", code)),
+    }
+
+
+def run(arguments):
+    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    found = {}
+    for arch in map(int, sys.argv[1:]):
+        for shape, (dtype, *_) in SHAPES.items():
+            for name, *kernel in kernels(shape):
+                found[f"sm_{arch} {name} {shape}"] = used(compiled(arch, *kernel, dtype))
+    print(json.dumps(found))
