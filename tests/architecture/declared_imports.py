@@ -79,7 +79,9 @@ def undeclared(dists: list[Distribution], root: Path = ROOT) -> list[str]:
         for files, local, allowed in parts:
             for file in files:
                 for name, line in imported_names(file).items():
-                    if name in sys.stdlib_module_names or name in local or provided[name] & allowed:
+                    # An extra that is not installed provides the module of its name.
+                    owned = provided[name] or {canonical(name)}
+                    if name in sys.stdlib_module_names or name in local or owned & allowed:
                         continue
                     owners = " or ".join(sorted(provided[name])) or "nothing that is installed"
                     where = f"{file.relative_to(root)}:{line}"

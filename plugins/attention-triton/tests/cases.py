@@ -1,4 +1,4 @@
-"""Steps that are run in Triton's interpreter. `shape`: query heads, KV heads, size; `counts`: new tokens of each row."""
+"""Steps for Triton's interpreter. `shape`: query heads, KV heads, size; `counts`: new tokens of each row."""
 
 from __future__ import annotations
 
@@ -7,22 +7,66 @@ CASES = {
     "decode of one row in splits": {"shape": [4, 4, 32], "lengths": [200]},
     "decode by a group of 7": {"shape": [14, 2, 64], "lengths": [5, 70]},
     "decode of heads of 80": {"shape": [4, 4, 80], "lengths": [40, 3]},
-    "decode of keys of 48 and values of 32": {"shape": [4, 4, 48], "value_size": 32, "lengths": [20, 65]},
+    "decode of keys of 48 and values of 32": {
+        "shape": [4, 4, 48],
+        "value_size": 32,
+        "lengths": [20, 65],
+    },
     "decode in a window": {"shape": [8, 2, 64], "lengths": [200, 7], "window": 40},
     "decode in chunks": {"shape": [4, 2, 32], "lengths": [64, 65, 130], "chunk": 64},
     "decode with sinks": {"shape": [8, 2, 32], "lengths": [70, 1], "sinks": True, "window": 32},
     "decode with a soft cap": {"shape": [4, 2, 32], "lengths": [50, 9], "softcap": 20.0},
-    "decode with small scores and a soft cap": {"shape": [4, 2, 32], "lengths": [50], "softcap": 50.0, "scaling": 0.01},
+    "decode with small scores and a soft cap": {
+        "shape": [4, 2, 32],
+        "lengths": [50],
+        "softcap": 50.0,
+        "scaling": 0.01,
+    },
     "prompt": {"shape": [4, 2, 32], "lengths": [40, 9], "counts": [40, 9]},
     "chunk of a prompt": {"shape": [4, 1, 32], "lengths": [70], "counts": [33]},
-    "prompts among decoding rows": {"shape": [8, 2, 64], "lengths": [90, 30, 1, 45], "counts": [1, 30, 1, 20]},
+    "prompts among decoding rows": {
+        "shape": [8, 2, 64],
+        "lengths": [90, 30, 1, 45],
+        "counts": [1, 30, 1, 20],
+    },
     "prompt by a group of 6": {"shape": [12, 2, 32], "lengths": [50], "counts": [41]},
-    "prompt of keys of 48 and values of 32": {"shape": [2, 2, 48], "value_size": 32, "lengths": [30], "counts": [30]},
-    "prompt in a window": {"shape": [4, 2, 32], "lengths": [150, 20], "counts": [90, 20], "window": 24},
+    "prompt of keys of 48 and values of 32": {
+        "shape": [2, 2, 48],
+        "value_size": 32,
+        "lengths": [30],
+        "counts": [30],
+    },
+    "prompt in a window": {
+        "shape": [4, 2, 32],
+        "lengths": [150, 20],
+        "counts": [90, 20],
+        "window": 24,
+    },
     "prompt in chunks": {"shape": [4, 2, 32], "lengths": [150], "counts": [100], "chunk": 32},
-    "prompt with sinks": {"shape": [4, 2, 32], "lengths": [60], "counts": [50], "sinks": True, "window": 16},
-    "prompt with a soft cap": {"shape": [2, 2, 32], "lengths": [50], "counts": [50], "softcap": 5.0},
-    "blocks of 32": {"shape": [4, 2, 64], "lengths": [100, 40], "counts": [1, 40], "block_size": 32},
+    "prompt with sinks": {
+        "shape": [4, 2, 32],
+        "lengths": [60],
+        "counts": [50],
+        "sinks": True,
+        "window": 16,
+    },
+    "prompt with a soft cap": {
+        "shape": [2, 2, 32],
+        "lengths": [50],
+        "counts": [50],
+        "softcap": 5.0,
+    },
+    "blocks of 32": {
+        "shape": [4, 2, 64],
+        "lengths": [100, 40],
+        "counts": [1, 40],
+        "block_size": 32,
+    },
     "blocks of 1": {"shape": [2, 1, 32], "lengths": [20, 7], "counts": [1, 7], "block_size": 1},
-    "half precision": {"shape": [8, 2, 64], "lengths": [90, 33, 20], "counts": [1, 1, 20], "dtype": "float16"},
+    "half precision": {
+        "shape": [8, 2, 64],
+        "lengths": [90, 33, 20],
+        "counts": [1, 1, 20],
+        "dtype": "float16",
+    },
 }

@@ -1,6 +1,6 @@
-"""The kernels compiled for GPUs that are not here: prints a JSON object, "sm_90 kernel shape" → registers, spills, shared.
+"""The kernels compiled for GPUs that are not here: prints a JSON object, "kernel shape" → registers and so on.
 
-A program of its own, since the interpreter's process has no compiler. `compiled.py 90 100`: for these cards.
+A program of its own, since the interpreter's process has no compiler. `compiled.py 90 llama gemma`: for a card, some shapes.
 """
 
 from __future__ import annotations
@@ -31,9 +31,19 @@ SHAPES = {
     "gemma": ("bf16", 8, 4, 256, 256, {"softcap": 50.0}),
     "mla": ("bf16", 16, 16, 192, 128, {}),
     "float32": ("fp32", 32, 8, 128, 128, {}),
+    "wide float32": ("fp32", 8, 4, 256, 256, {"softcap": 50.0}),
 }
 ITEMSIZE = {"bf16": 2, "fp32": 4}
-INTEGERS = {"window", "chunk", "width", "splits", "key_stride", "value_stride", "key_token", "value_token"}
+INTEGERS = {
+    "window",
+    "chunk",
+    "width",
+    "splits",
+    "key_stride",
+    "value_stride",
+    "key_token",
+    "value_token",
+}
 POINTERS_TO = {
     "table": "i32", "lengths": "i32", "tokens": "i32", "counts": "i32", "tile_row": "i32", "tile_at": "i32",
     "slots": "i64", "part": "fp32", "stats": "fp32",
@@ -45,16 +55,28 @@ def kernels(name):
     """Kernel → its function, constants and options, as `launch` chooses them for a shape."""
     dtype, heads, kv, key_size, value_size, more = SHAPES[name]
     spec = LayerSpec(
-        name=name, index=0, num_heads=heads, num_kv_heads=kv, key_size=key_size, value_size=value_size, scaling=0.1, **more
+        name=name, index=0, num_heads=heads, num_kv_heads=kv, key_size=key_size, value_size=value_size,
+        scaling=0.1, **more,
     )  # fmt: skip
     shape = launch.Shape(spec, ITEMSIZE[dtype])
     blocks = {"BS": BLOCK_SIZE}
     sinks = {"HAS_SINKS": spec.sinks}
-    yield "write", write_slots, {"KV": kv, **blocks, **shape.sizes}, shape.write_options
-    yield "split", decode_split, {"LINES": shape.decode_lines, **blocks, **shape.common}, shape.decode_options
+    yield "write", write_slots, {**blocks, **shape.sizes}, shape.write_options
+    yield (
+        "split",
+        decode_split,
+        {"LINES": shape.decode_lines, "TILE": shape.tile, **blocks, **shape.common},
+        shape.decode_options,
+    )
     join = {"HEADS": heads, "V": value_size, "VP": shape.sizes["VP"], "MOST": MAX_SPLITS, **sinks}
     yield "join", decode_join, join, shape.join_options
-    chunk = {"LINES": shape.chunk_lines, **blocks, **sinks, **shape.common}
+    chunk = {
+        "LINES": shape.chunk_lines,
+        "TILE": shape.chunk_tile,
+        **blocks,
+        **sinks,
+        **shape.common,
+    }
     yield "chunk", chunk_attention, chunk, shape.chunk_options
 
 
@@ -98,7 +120,7 @@ def used(made):
         "spills": found["STACK"] + found["LOCAL"] + len(re.findall(r"\b(?:LDL|STL)\b", code)),
         "shared": made.metadata.shared,
         "wide loads": len(re.findall(r"\bLDG\.E[.\w]*\.128|\bLDGSTS\.E[.\w]*\.128", code)),
-        "products": len(re.findall(r"\b(?:HGMMA|HMMA|UTCHMMA|UTCQMMA|\w*MMA)\b", code)),
+        "products": len(re.findall(r"\b(?:HGMMA|HMMA|UTCHMMA)\b", code)),
     }
 
 
@@ -109,8 +131,8 @@ def run(arguments):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     found = {}
-    for arch in map(int, sys.argv[1:]):
-        for shape, (dtype, *_) in SHAPES.items():
-            for name, *kernel in kernels(shape):
-                found[f"sm_{arch} {name} {shape}"] = used(compiled(arch, *kernel, dtype))
+    arch, *wanted = sys.argv[1:]
+    for shape in wanted or SHAPES:
+        for name, *kernel in kernels(shape):
+            found[f"{name} {shape}"] = used(compiled(int(arch), *kernel, SHAPES[shape][0]))
     print(json.dumps(found))

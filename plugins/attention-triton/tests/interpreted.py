@@ -29,7 +29,7 @@ class Layer:
 
 
 def attended(query, key, value, count, spec, sinks):
-    """`query` [count, heads, D] of the last tokens of a row with `key` and `value` [length, heads, size], in float64."""
+    """`query` [count, heads, D]: last tokens of a row with `key` and `value` [length, heads, size]; in float64."""
     length = len(key)
     group = spec.num_heads // spec.num_kv_heads
     key = key.double().repeat_interleave(group, 1)
@@ -109,12 +109,15 @@ def error_of(case):
         old = length - count
         # What no query sees any more may be another's.
         begin = 0 if not reach else int(spec.first_seen(np.array([old + 1]))[0])
-        for tensors, end, news in (((cache.key, cache.value), old, False), (wanted_cache, length, True)):
+        for tensors, end in (((cache.key, cache.value), old), (wanted_cache, length)):
             slots = step.slots(place, begin, end)
             for tensor, vectors in zip(tensors, (keys[place], values[place]), strict=True):
                 tensor[slots // step.size, :, slots % step.size] = vectors[begin:end]
     query = torch.randn(sum(counts), heads, size).to(dtype)
-    new = [torch.cat([each[len(each) - count :] for each, count in zip(many, counts, strict=True)]) for many in (keys, values)]
+    new = [
+        torch.cat([each[len(each) - count :] for each, count in zip(many, counts, strict=True)])
+        for many in (keys, values)
+    ]
     sinks = torch.randn(heads) if spec.sinks else None
     out = backend.forward(Layer(spec, cache, sinks), query, *new, backend.plan(step.batch()))
     wanted = torch.cat([
@@ -128,4 +131,12 @@ def error_of(case):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(json.dumps({name: error_of(case) for name, case in CASES.items() if not sys.argv[1:] or name in sys.argv[1:]}))
+    print(
+        json.dumps(
+            {
+                name: error_of(case)
+                for name, case in CASES.items()
+                if not sys.argv[1:] or name in sys.argv[1:]
+            }
+        )
+    )

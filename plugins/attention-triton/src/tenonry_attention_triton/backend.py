@@ -46,11 +46,17 @@ class TritonBackend(SdpaBackend):
         cls, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device
     ) -> str | None:
         if importlib.util.find_spec("triton") is None:
-            return "there is no Triton, which torch for CUDA brings; use sdpa, or pip install triton"
+            return (
+                "there is no Triton, which torch for CUDA brings; use sdpa, or pip install triton"
+            )
         if is_interpreted():
             return None
         if device.type != "cuda":
             return f"its kernels run on CUDA, and the device is '{device.type}'; use sdpa"
+        if (
+            not torch.cuda.is_initialized()
+        ):  # a process that only describes the model leaves the card alone
+            return None
         card = torch.cuda.get_device_capability(device)
         if card < OLDEST_CARD:
             return f"its kernels need a GPU of compute capability 8.0, and this one has {card[0]}.{card[1]}; use sdpa"

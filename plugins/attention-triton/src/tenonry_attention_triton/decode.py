@@ -15,8 +15,9 @@ MAX_SPLITS = 64
 
 @triton.jit(do_not_specialize=["width", "window", "chunk"])
 def decode_split(
-    q, keys, values, table, lengths, tokens, part, stats, scale, softcap, width, window, chunk, key_stride, value_stride,
-    HEADS: tl.constexpr, KV: tl.constexpr, GROUP: tl.constexpr, LINES: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+    q, keys, values, table, lengths, tokens, part, stats,
+    scale, softcap, width, window, chunk, key_stride, value_stride,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, LINES: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     V: tl.constexpr, VP: tl.constexpr, BS: tl.constexpr, TILE: tl.constexpr, CAPPED: tl.constexpr,
 ):  # fmt: skip
     """A program per row, KV head and split: the unscaled sum of its values, f32, with its maximum and its total.
@@ -41,7 +42,9 @@ def decode_split(
     is_head = group < GROUP
     token = tl.load(tokens + row).to(tl.int64)
     lines = (token * HEADS + kv * GROUP + group) * D
-    query = tl.load(q + lines[:, None] + d[None, :], mask=is_head[:, None] & (d < D)[None, :], other=0.0)
+    query = tl.load(
+        q + lines[:, None] + d[None, :], mask=is_head[:, None] & (d < D)[None, :], other=0.0
+    )
     best = tl.full([LINES], float("-inf"), tl.float32)
     total = tl.zeros([LINES], tl.float32)
     acc = tl.zeros([LINES, VP], tl.float32)
@@ -51,7 +54,9 @@ def decode_split(
         block = tl.load(table + row * width + place // BS, mask=seen, other=0).to(tl.int64)
         slot = kv * BS + place % BS
         key_lines = block * key_stride + slot * D
-        key = tl.load(keys + key_lines[:, None] + d[None, :], mask=seen[:, None] & (d < D)[None, :], other=0.0)
+        key = tl.load(
+            keys + key_lines[:, None] + d[None, :], mask=seen[:, None] & (d < D)[None, :], other=0.0
+        )
         scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
         scores = bounded(scores, softcap, CAPPED)
         scores = tl.where(seen[None, :], scores, float("-inf"))
@@ -61,7 +66,11 @@ def decode_split(
         weights = tl.exp(scores - safe[:, None])
         old = tl.exp(best - safe)
         value_lines = block * value_stride + slot * V
-        value = tl.load(values + value_lines[:, None] + v[None, :], mask=seen[:, None] & (v < V)[None, :], other=0.0)
+        value = tl.load(
+            values + value_lines[:, None] + v[None, :],
+            mask=seen[:, None] & (v < V)[None, :],
+            other=0.0,
+        )
         total = total * old + tl.sum(weights, 1)
         acc = acc * old[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
         best = now
@@ -93,7 +102,9 @@ def decode_join(
     whole = tl.sum(total * weight, 0)
     if HAS_SINKS:
         whole += tl.exp(sink - most)
-    acc = tl.load(part + line[:, None] * V + v[None, :], mask=inside[:, None] & (v < V)[None, :], other=0.0)
+    acc = tl.load(
+        part + line[:, None] * V + v[None, :], mask=inside[:, None] & (v < V)[None, :], other=0.0
+    )
     made = tl.sum(acc * weight[:, None], 0) / whole
     token = tl.load(tokens + row).to(tl.int64)
     tl.store(out + (token * HEADS + head) * V + v, made.to(out.dtype.element_ty), mask=v < V)

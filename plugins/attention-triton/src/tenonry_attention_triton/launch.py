@@ -31,21 +31,26 @@ class Shape:
         self.num_stages = min(3, max(1, SHARED_BYTES // (self.tile * row_bytes)))
         group = spec.num_heads // spec.num_kv_heads
         self.decode_lines = max(DECODE_LINES, triton.next_power_of_2(group))
-        lines = 128 if max(key_size, value_size) <= NARROW and itemsize <= 2 else 64
-        self.chunk_lines = max(lines, triton.next_power_of_2(group))
+        is_half = itemsize <= 2
+        is_narrow = max(key_size, value_size) <= NARROW
+        self.chunk_lines = max(128 if is_half and is_narrow else 64, triton.next_power_of_2(group))
         self.sizes = {
             "D": spec.key_size, "DP": key_size, "V": spec.value_size, "VP": value_size,
         }  # fmt: skip
         self.common = {
-            "HEADS": spec.num_heads, "KV": spec.num_kv_heads, "GROUP": group, "TILE": self.tile,
+            "HEADS": spec.num_heads, "GROUP": group,
             "CAPPED": spec.softcap > 0, **self.sizes,
         }  # fmt: skip
 
         self.write_options = {"num_warps": 1}
         self.join_options = {"num_warps": 4}
         self.decode_options = {"num_warps": 4, "num_stages": self.num_stages}
-        chunk_warps = 8 if self.chunk_lines > 64 else 4
-        self.chunk_options = {"num_warps": chunk_warps, "num_stages": min(2, self.num_stages)}
+        # Products of float32 hold their operands in registers: more warps and narrower tiles, or they spill.
+        self.chunk_tile = self.tile if is_half else 16
+        self.chunk_options = {
+            "num_warps": 8 if self.chunk_lines > 64 or not is_half else 4,
+            "num_stages": min(2, self.num_stages) if is_half else 1,
+        }
 
     @property
     def queries_per_tile(self) -> int:
@@ -72,7 +77,7 @@ def write(
     spec = shape.spec
     write_slots[len(key), spec.num_kv_heads](
         key, value, plan.slots, cache.key, cache.value, cache.key.stride(0), cache.value.stride(0),
-        key.stride(0), value.stride(0), KV=spec.num_kv_heads, BS=plan.block_size, **shape.write_options,
+        key.stride(0), value.stride(0), BS=plan.block_size, **shape.write_options,
         **shape.sizes,
     )  # fmt: skip
 
@@ -95,7 +100,7 @@ def decode(
     decode_split[rows.count, spec.num_kv_heads, splits](
         query, cache.key, cache.value, rows.table, rows.lengths, rows.tokens, part, stats, spec.scaling, spec.softcap,
         rows.table.shape[1], spec.window, spec.chunk, cache.key.stride(0), cache.value.stride(0),
-        LINES=shape.decode_lines, BS=plan.block_size, **shape.decode_options, **shape.common,
+        LINES=shape.decode_lines, TILE=shape.tile, BS=plan.block_size, **shape.decode_options, **shape.common,
     )  # fmt: skip
     decode_join[rows.count, spec.num_heads](
         part, stats, rows.tokens, stats if sinks is None else sinks, out, splits, HEADS=spec.num_heads,
@@ -119,15 +124,13 @@ def prefill(
     chunk_attention[len(tile_row), spec.num_kv_heads](
         query, cache.key, cache.value, rows.table, rows.lengths, rows.tokens, rows.counts, tile_row, tile_at,
         query if sinks is None else sinks, out, spec.scaling, spec.softcap, rows.table.shape[1], spec.window,
-        spec.chunk, cache.key.stride(0), cache.value.stride(0), LINES=shape.chunk_lines, BS=plan.block_size,
-        HAS_SINKS=sinks is not None, **shape.chunk_options, **shape.common,
+        spec.chunk, cache.key.stride(0), cache.value.stride(0), LINES=shape.chunk_lines, TILE=shape.chunk_tile,
+        BS=plan.block_size, HAS_SINKS=sinks is not None, **shape.chunk_options, **shape.common,
     )  # fmt: skip
 
 
 def launches(plan: TritonPlan) -> list[Any]:
     """The attention kernels that a step needs."""
     return [
-        launch
-        for launch, rows in ((decode, plan.decode), (prefill, plan.prefill))
-        if rows.count
+        launch for launch, rows in ((decode, plan.decode), (prefill, plan.prefill)) if rows.count
     ]

@@ -11,7 +11,7 @@ from tenonry_attention_triton.scores import bounded, first_seen
 @triton.jit
 def write_slots(
     key, value, slots, keys, values, key_stride, value_stride, key_token, value_token,
-    KV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, V: tl.constexpr, VP: tl.constexpr, BS: tl.constexpr,
+    D: tl.constexpr, DP: tl.constexpr, V: tl.constexpr, VP: tl.constexpr, BS: tl.constexpr,
 ):  # fmt: skip
     """A program per token and KV head. `key_token`, `value_token`: elements from one token of the input to the next."""
     token = tl.program_id(0).to(tl.int64)
@@ -30,7 +30,7 @@ def write_slots(
 def chunk_attention(
     q, keys, values, table, lengths, tokens, counts, tile_row, tile_at, sinks, out,
     scale, softcap, width, window, chunk, key_stride, value_stride,
-    HEADS: tl.constexpr, KV: tl.constexpr, GROUP: tl.constexpr, LINES: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, LINES: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     V: tl.constexpr, VP: tl.constexpr, BS: tl.constexpr, TILE: tl.constexpr, CAPPED: tl.constexpr,
     HAS_SINKS: tl.constexpr,
 ):  # fmt: skip
@@ -52,7 +52,9 @@ def chunk_attention(
     position = length - count + query
     head = kv * GROUP + line % GROUP
     heads = (tl.load(tokens + row).to(tl.int64) + query) * HEADS + head
-    asked = tl.load(q + heads[:, None] * D + d[None, :], mask=is_query[:, None] & (d < D)[None, :], other=0.0)
+    asked = tl.load(
+        q + heads[:, None] * D + d[None, :], mask=is_query[:, None] & (d < D)[None, :], other=0.0
+    )
     acc = tl.zeros([LINES, VP], tl.float32)
     if HAS_SINKS:
         best = tl.load(sinks + head).to(tl.float32)
@@ -70,20 +72,36 @@ def chunk_attention(
         block = tl.load(table + row * width + place // BS, mask=inside, other=0).to(tl.int64)
         slot = kv * BS + place % BS
         key_lines = block * key_stride + slot * D
-        key = tl.load(keys + key_lines[:, None] + d[None, :], mask=inside[:, None] & (d < D)[None, :], other=0.0)
+        key = tl.load(
+            keys + key_lines[:, None] + d[None, :],
+            mask=inside[:, None] & (d < D)[None, :],
+            other=0.0,
+        )
         scores = tl.dot(asked, tl.trans(key), input_precision="ieee") * scale
         scores = bounded(scores, softcap, CAPPED)
-        seen = (place[None, :] <= position[:, None]) & (place[None, :] >= first[:, None]) & inside[None, :]
+        seen = (
+            (place[None, :] <= position[:, None])
+            & (place[None, :] >= first[:, None])
+            & inside[None, :]
+        )
         scores = tl.where(seen, scores, float("-inf"))
         now = tl.maximum(best, tl.max(scores, 1))
         safe = tl.where(now == float("-inf"), 0.0, now)
         weights = tl.exp(scores - safe[:, None])
         old = tl.exp(best - safe)
         value_lines = block * value_stride + slot * V
-        value = tl.load(values + value_lines[:, None] + v[None, :], mask=inside[:, None] & (v < V)[None, :], other=0.0)
+        value = tl.load(
+            values + value_lines[:, None] + v[None, :],
+            mask=inside[:, None] & (v < V)[None, :],
+            other=0.0,
+        )
         total = total * old + tl.sum(weights, 1)
         acc = acc * old[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
         best = now
     # Lines of no query have no keys.
     made = acc / tl.where(total > 0, total, 1.0)[:, None]
-    tl.store(out + heads[:, None] * V + v[None, :], made.to(out.dtype.element_ty), mask=is_query[:, None] & (v < V)[None, :])
+    tl.store(
+        out + heads[:, None] * V + v[None, :],
+        made.to(out.dtype.element_ty),
+        mask=is_query[:, None] & (v < V)[None, :],
+    )

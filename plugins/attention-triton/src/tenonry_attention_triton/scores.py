@@ -19,7 +19,7 @@ def first_seen(position, window, chunk):
 
 @triton.jit
 def bounded(scores, softcap, CAPPED: tl.constexpr):
-    """softcap · tanh(scores / softcap). Below 0.15 by the series of tanh: the quotient of exponentials loses digits
+    """Softcap · tanh(scores / softcap). Below 0.15 by the series of tanh: the quotient of exponentials loses digits
     there.
     """
     if CAPPED:

@@ -47,7 +47,7 @@ def choose_device(wanted: str, local_rank: int = 0, world_size: int = 1) -> torc
 
 def choose_dtype(wanted: str, config: Any, device: torch.device) -> torch.dtype:
     """`auto` is the checkpoint's own type, with two exceptions: half precision becomes bfloat16 on CPUs that cannot
-    compute with it, and float32 becomes bfloat16 on GPUs that can.
+    compute with it, and float32 becomes bfloat16 on GPUs.
     """
     if wanted != "auto":
         return DTYPES[wanted]
@@ -59,7 +59,7 @@ def choose_dtype(wanted: str, config: Any, device: torch.device) -> torch.dtype:
         and not torch.ops.mkldnn._is_mkldnn_fp16_supported()  # noqa: SLF001
     ):
         return torch.bfloat16
-    if dtype == torch.float32 and device.type == "cuda" and torch.cuda.is_bf16_supported(False):
+    if dtype == torch.float32 and device.type == "cuda":
         _report_narrowed()
         return torch.bfloat16
     return dtype

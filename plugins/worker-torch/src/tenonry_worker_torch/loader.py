@@ -13,6 +13,7 @@ from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, resolve, resolve
 from tenonry_torch_base.settings import torch_settings
 from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.adapters.targets import LoraTargets
+from tenonry_worker_torch.attention.default import slower_backend
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.images.check import ImageCheck
@@ -74,11 +75,11 @@ class Loader:
         if torch_settings(config).batch_invariant:
             require_kernels(self._kernels)
         has_kernels = self._kernels is not None and self._kernels.kernels.invariant() is not None
+        prepare_device(self.device, options)
         self._serve_invariant(is_invariant and has_kernels)
         self._passes = tuple(
             resolve(MODEL_PASSES, name, self.resolved) for name in options.model_passes
         )
-        prepare_device(self.device, options)
         self.parallel = alone()
         if rendezvous is not None:
             self.parallel = rendezvous.join(context, self.device)
@@ -119,8 +120,10 @@ class Loader:
             if torch_settings(config).batch_invariant:
                 raise
             logger.info("Served without the promise of batch invariance: %s", error)
+            self._serve_invariant(False)
+        except Exception as error:  # noqa: BLE001 - kernels that cannot be compiled fail in many ways
+            self._backend = slower_backend(self._backend, error, self._context, self.resolved)
         del module  # before the weights are read once more
-        self._serve_invariant(False)
         with self._phases.of("weights"):
             module = make()
         return self._built(found, module)

@@ -14,7 +14,12 @@ CPU = "tenonry-worker-torch-cpu"
 ATTENTION_BACKENDS = Point(
     "tenonry.attention_backends",
     "tenonry_worker_torch.attention.base:AttentionBackend",
-    {"sdpa": "tenonry-worker-torch", "cpu": CPU, "invariant": CPU},
+    {
+        "sdpa": "tenonry-worker-torch",
+        "cpu": CPU,
+        "invariant": CPU,
+        "triton": "tenonry-attention-triton",
+    },
 )
 DEFAULT_BACKENDS = {"cpu": ("cpu", "sdpa"), "cuda": ("sdpa",)}  # the first one that is installed
 # Passes used without being named, by type of device.

@@ -9,13 +9,14 @@ from tenonry_hf_hub import holds_weights
 from tenonry_torch_base.device import choose_device, choose_dtype
 from tenonry_torch_base.points import resolve_class
 from tenonry_torch_base.settings import torch_settings
+from tenonry_worker_torch.attention.default import backend_of
 from tenonry_worker_torch.compatibility import OWN, of_packages
 from tenonry_worker_torch.conflicts import Setup, refuse_conflicts
 from tenonry_worker_torch.invariant_settings import BACKEND, serves_invariant
 from tenonry_worker_torch.loading.examine import examine, known_facts
 from tenonry_worker_torch.loading.load import look
 from tenonry_worker_torch.parallel.experts import check_experts, check_settings
-from tenonry_worker_torch.points import ATTENTION_BACKENDS, default_backend
+from tenonry_worker_torch.points import ATTENTION_BACKENDS
 from tenonry_worker_torch.setting_checks import check_adapters, check_quantisation
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ def backend_class(
 ) -> type[AttentionBackend]:
     """The configured attention backend, or the device's default. Raises PluginError with the installed names."""
     name = BACKEND if is_invariant else torch_settings(config).attention_backend
-    found: type[AttentionBackend] = resolve_class(
-        ATTENTION_BACKENDS, name or default_backend(device.type), resolved
-    )
+    if name is None:
+        return backend_of(device, resolved)
+    found: type[AttentionBackend] = resolve_class(ATTENTION_BACKENDS, name, resolved)
     return found
 
 

@@ -1,0 +1,67 @@
+"""The kernels without a GPU: in Triton's interpreter against float64, and compiled for four generations of cards."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+from cases import CASES
+from programs import run
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("triton") is None,
+        reason="no Triton: pip install 'tenonry-attention-triton[interpreter]'",
+    ),
+]
+LIMITS = {"float32": 1e-6, "float16": 1e-3}
+SMALLEST_SHARED = 99 << 10  # bytes that a program may have on every card from sm_80 on
+# Registers of each kernel for heads of 128 in 16 bits; the most that leave room for the wanted programs at a time.
+MOST_REGISTERS = {"write": 32, "split": 128, "join": 64, "chunk": 255}
+
+
+@pytest.fixture(scope="module")
+def errors():
+    return run("interpreted.py", interpreted=True)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_step_equals_float64(errors, case):
+    """Every slot that no row has written holds NaN, the ends of its last block and what its window left included."""
+    assert errors[case] <= LIMITS[CASES[case].get("dtype", "float32")]
+
+
+def test_a_model_generates_the_tokens_of_the_reference_backend():
+    """Through the worker's own check of a model, then prompts and decoding steps."""
+    found = run("interpreted_model.py", interpreted=True)
+    assert found["triton"] == found["sdpa"]
+    assert len({tuple(step) for step in found["triton"]}) > 1
+
+
+COMPILED = [("90", "llama"), ("90", "float32")]
+AT_NIGHT = [
+    (arch, shape)
+    for arch in ("80", "90", "100", "120")
+    for shape in ("llama", "gpt-oss", "gemma", "mla", "float32", "wide float32")
+    if (arch, shape) not in COMPILED
+]
+
+
+@pytest.mark.parametrize(
+    ("arch", "shape"),
+    [*COMPILED, *(pytest.param(*case, marks=pytest.mark.nightly) for case in AT_NIGHT)],
+)
+def test_kernels_compile_without_spills(arch, shape):
+    found = run("compiled.py", arch, shape, interpreted=False)
+    assert len(found) == 4
+    for name, used in found.items():
+        kernel = name.partition(" ")[0]
+        assert used["spills"] == 0, name
+        assert used["shared"] <= SMALLEST_SHARED, name
+        if shape == "llama":
+            assert used["registers"] <= MOST_REGISTERS[kernel], name
+        if kernel in {"split", "chunk"}:
+            assert used["wide loads"], name
+            assert used["products"] or "float32" in shape, name
