@@ -1,6 +1,6 @@
 """The kernels compiled for GPUs that are not here: prints a JSON object, "kernel shape" → registers and so on.
 
-A program of its own, since the interpreter's process has no compiler. `compiled.py 90 llama gemma`: for a card, some shapes.
+A program of its own, since the interpreter's process has no compiler. `compiled.py 90 llama`: one card, some shapes.
 """
 
 from __future__ import annotations
