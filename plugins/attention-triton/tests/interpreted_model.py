@@ -14,6 +14,7 @@ from tenonry_attention_triton.backend import TritonBackend
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.build_model import build
+from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.runner.assemble import assemble_runner
 
 CPU = torch.device("cpu")
@@ -37,7 +38,8 @@ def tokens(backend):
     )  # fmt: skip
     module = LlamaForCausalLM(config).eval().requires_grad_(False)
     model = build(
-        module, backend, HostBuffers(CPU, 1), max_model_len=48, fuse=True, skip_check=False
+        module,
+        BuildPlan(backend, HostBuffers(CPU, 1), max_model_len=48, fuse=True, skip_check=False),
     )
     runner = assemble_runner(
         model, max_num_seqs=4, max_model_len=48, num_blocks=4 * BLOCKS, block_size=16

@@ -28,12 +28,14 @@ class Shape:
         key_size, value_size = padded(spec.key_size), padded(spec.value_size)
         row_bytes = (key_size + value_size) * itemsize
         self.tile = min(64, max(16, 1 << (TILE_BYTES // row_bytes).bit_length() - 1))
-        self.num_stages = min(3, max(1, SHARED_BYTES // (self.tile * row_bytes)))
+        is_half = itemsize <= 2
+        most_stages = 3 if is_half else 2  # a third one of float32 spills on sm_80
+        self.num_stages = min(most_stages, max(1, SHARED_BYTES // (self.tile * row_bytes)))
         group = spec.num_heads // spec.num_kv_heads
         self.decode_lines = max(DECODE_LINES, triton.next_power_of_2(group))
-        is_half = itemsize <= 2
         is_narrow = max(key_size, value_size) <= NARROW
-        self.chunk_lines = max(128 if is_half and is_narrow else 64, triton.next_power_of_2(group))
+        lines = (128 if is_half else 64) // (1 if is_narrow else 2)
+        self.chunk_lines = max(lines, triton.next_power_of_2(group))
         self.sizes = {
             "D": spec.key_size, "DP": key_size, "V": spec.value_size, "VP": value_size,
         }  # fmt: skip
@@ -48,7 +50,7 @@ class Shape:
         # Products of float32 hold their operands in registers: more warps and narrower tiles, or they spill.
         self.chunk_tile = self.tile if is_half else 16
         self.chunk_options = {
-            "num_warps": 8 if self.chunk_lines > 64 or not is_half else 4,
+            "num_warps": 8,
             "num_stages": min(2, self.num_stages) if is_half else 1,
         }
 
