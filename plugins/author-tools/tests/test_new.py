@@ -12,6 +12,7 @@ from author_tools_packages import NewPackages, name_of
 
 from tenonry.cli import main
 from tenonry_author_tools.scaffold import kinds
+from tenonry_testkit.tiers import nightly_unless
 
 # Their tests load torch and take from ten seconds to minutes.
 SLOW = {
@@ -59,7 +60,7 @@ class TestInstalled:
     def test_every_plugin_is_listed(self, new_packages: NewPackages):
         command = [sys.executable, "-m", "tenonry", "plugins", "list", "--json"]
         done = subprocess.run(
-            command, env=new_packages.environment, capture_output=True, text=True, check=True
+            command, env=new_packages.environment, capture_output=True, encoding="utf-8", check=True
         )
         states = {(row["kind"], row["name"]): row["state"] for row in json.loads(done.stdout)}
         for kind in kinds():
@@ -69,11 +70,26 @@ class TestInstalled:
     def test_their_tests_pass(self, new_packages: NewPackages):
         self.run_tests(new_packages, set(kinds()) - SLOW - LONG)
 
+    @pytest.mark.parametrize("kind", nightly_unless(lambda kind: kind not in SLOW, kinds()))
+    def test_nothing_is_found(self, new_packages: NewPackages, kind: str, monkeypatch, capsys):
+        """Metadata, import and interface."""
+        monkeypatch.setenv("PYTHONPATH", new_packages.environment["PYTHONPATH"])
+        assert main(["plugins", "check", str(new_packages.sources[kind]), "--no-suite"]) == 0
+        assert "\ngrade C: no errors; tests were not run\n" in capsys.readouterr().out
+
     @pytest.mark.nightly
     @pytest.mark.timeout(900)
-    @pytest.mark.parametrize("kind", sorted(SLOW | LONG))
-    def test_slow_tests_pass(self, new_packages: NewPackages, kind: str):
-        self.run_tests(new_packages, {kind})
+    @pytest.mark.parametrize("kind", kinds())
+    def test_the_grade_is_a(self, new_packages: NewPackages, kind: str):
+        words = ["plugins", "check", str(new_packages.sources[kind])]
+        done = subprocess.run(
+            [sys.executable, "-m", "tenonry", *words],
+            env=new_packages.environment,
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+        assert done.stdout.endswith("grade A: no findings, tests included\n"), done.stdout
 
     def run_tests(self, new_packages: NewPackages, chosen: set[str]) -> None:
         folders = [new_packages.sources[kind] / "tests" for kind in sorted(chosen)]
@@ -83,7 +99,7 @@ class TestInstalled:
             [*command, "--import-mode=importlib", *folders],
             env=new_packages.environment,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             check=False,
         )
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]

@@ -38,7 +38,9 @@ BROKEN = "broken"
 MISSPELT = "never found"
 HEAVY = ("torch", "transformers", "ray", "fastapi", "uvicorn", "jax", "tensorflow", "pandas")
 PLUGIN_COMMANDS = Point(
-    "tenonry.plugin_commands", "tenonry.interfaces.command:Command", {"new": "tenonry-author-tools"}
+    "tenonry.plugin_commands",
+    "tenonry.interfaces.command:Command",
+    dict.fromkeys(("check", "new"), "tenonry-author-tools"),
 )
 NO_POINT = Point("object")  # unknown interface: only its owner knows the purpose of a class
 
@@ -54,7 +56,7 @@ class Listed(NamedTuple):
 class PluginsCommand(Command):
     """Lists and shows plugins, and has the verbs of other packages."""
 
-    summary = "List installed plugins, show one, or write a new one."
+    summary = "List, show, write and check plugins."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)

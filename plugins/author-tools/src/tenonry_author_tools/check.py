@@ -1,0 +1,80 @@
+"""`tenonry plugins check NAME|PATH`: all that can be known of a plugin without a model. Command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from tenonry.interfaces.command import Command
+
+
+class CheckCommand(Command):
+    """Checks the plugins of one distribution, and grades it."""
+
+    summary = "Check a plugin: metadata, import, interface and tests; ends in a grade."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "target",
+            help="Folder with pyproject.toml, or name of an installed distribution or plugin.",
+        )
+        parser.add_argument(
+            "--no-suite", action="store_true", help="Skip the tests; the grade is C at best."
+        )
+        parser.add_argument("--json", action="store_true", help="Print one JSON object.")
+        parser.add_argument(
+            "--import-timeout",
+            type=float,
+            default=20.0,
+            metavar="S",
+            help="Seconds within which a module must be imported.",
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        from tenonry_author_tools.declared import check_metadata
+        from tenonry_author_tools.imported import check_import
+        from tenonry_author_tools.subject import find_subject
+        from tenonry_author_tools.suite import check_suite
+        from tenonry_commands.plugins import points
+
+        known = points()
+        subject = find_subject(args.target, known)
+        findings = [*check_metadata(subject, known)]
+        for record, point in subject.records:
+            findings += check_import(subject, record, point, args.import_timeout)
+        has_errors = any(finding.is_error for finding in findings)
+        if not args.no_suite and not has_errors:
+            findings += check_suite(subject)
+        grade = _grade([finding.is_error for finding in findings], has_suite=not args.no_suite)
+        names = [f"{record.kind}/{record.name}" for record, _ in subject.records]
+        if args.json:
+            rows = [finding.record() for finding in findings]
+            answer = {
+                "distribution": subject.label,
+                "plugins": names,
+                "grade": grade,
+                "findings": rows,
+            }
+            sys.stdout.write(json.dumps(answer, indent=1) + "\n")
+        else:
+            lines = [f"{subject.label}: {', '.join(names) or 'no plugins'}", *map(str, findings)]
+            sys.stdout.write("\n".join([*lines, f"grade {grade}: {GRADES[grade]}"]) + "\n")
+        return 1 if grade == "F" else 0
+
+
+GRADES = {
+    "A": "no findings, tests included",
+    "B": "warnings only, tests included",
+    "C": "no errors; tests were not run",
+    "F": "errors",
+}
+
+
+def _grade(are_errors: list[bool], *, has_suite: bool) -> str:
+    """Grade of a distribution by its findings, one flag each."""
+    if any(are_errors):
+        return "F"
+    if not has_suite:
+        return "C"
+    return "B" if are_errors else "A"

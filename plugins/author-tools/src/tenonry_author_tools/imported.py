@@ -1,0 +1,140 @@
+"""Rules about the import of a plugin, from what a process of its own reports. Command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tenonry.config import EngineConfig
+from tenonry.info import PluginRecord
+from tenonry.plugin import Point
+from tenonry.plugin.kinds import KINDS
+from tenonry_author_tools.findings import Finding, Rule
+from tenonry_author_tools.subject import Subject
+
+TIMEOUT_S = 20.0
+START_S = 60.0  # for the start of an interpreter on a busy machine
+# Kinds whose modules are imported by front ends and command lines, besides those of the kernel.
+LIGHT = {"command", "plugin_command", "hook_module", "point", "request_check", "load_balancer"}
+EVENTS = {
+    "import": Rule.IMPORT,
+    "exit": Rule.EXIT,
+    "heavy": Rule.HEAVY,
+    "stdout": Rule.STDOUT,
+    "thread": Rule.THREAD,
+}
+TEXTS = {
+    "heavy": "{kind} '{name}' imports {text} with its module",
+    "stdout": "{kind} '{name}' writes to standard output when it is imported: {text}",
+    "thread": "{kind} '{name}' leaves the thread '{text}' when it is imported",
+    "exit": "{kind} '{name}' ends the process when it is imported: {text}",
+    "import": "{text}",
+}
+FRAME = re.compile(r'File "(.+)", line (\d+) in ')
+
+
+def check_import(
+    subject: Subject, record: PluginRecord, point: Point, timeout_s: float = TIMEOUT_S
+) -> Iterator[Finding]:
+    """Breaches of rules by the import of one plugin, and of its interface."""
+    answer = probe(subject, record, point, timeout_s)
+    words = {"kind": record.kind.replace("_", " "), "name": record.name}
+    label = subject.label
+    if "hang" in answer:
+        text = f"{words['kind']} '{record.name}' did not finish its import within {timeout_s:g} s"
+        yield Finding(Rule.HANG, label, text, *answer["hang"])
+    if "died" in answer:
+        text = (
+            f"{words['kind']} '{record.name}' ended the process that imported it: {answer['died']}"
+        )
+        yield Finding(Rule.EXIT, label, text, str(subject.metadata), subject.line_of(record.target))
+    for event in answer.get("events", ()):
+        is_light = record.kind in KINDS or record.kind in LIGHT
+        if event["event"] == "heavy" and (answer["is_base_heavy"] or not is_light):
+            continue
+        text = TEXTS[event["event"]].format(**words, text=event["text"])
+        file = event["file"] or str(subject.metadata)
+        line = event["line"] or subject.line_of(record.target)
+        yield Finding(EVENTS[event["event"]], label, text, file, line)
+    file, line = answer.get("place") or (str(subject.metadata), subject.line_of(record.target))
+    if problem := answer.get("problem"):
+        yield Finding(Rule.INTERFACE, label, problem, file, line)
+    version, current = answer.get("version"), answer.get("current")
+    if version is not None and current is not None and version == current - 1:
+        text = f"{words['kind']} '{record.name}' is of version {version} of its interface, the oldest supported"
+        yield Finding(Rule.OLD_INTERFACE, label, text, file, line, f"port it to version {current}")
+    yield from _check_settings(label, record, answer.get("settings", {}), (file, line))
+
+
+def _check_settings(
+    label: str, record: PluginRecord, settings: dict[str, str], place: tuple[str, int]
+) -> Iterator[Finding]:
+    """Settings, and with them flags, that the kernel has already."""
+    for name in settings:
+        if name in EngineConfig.model_fields:
+            flag = f"--{name.replace('_', '-')}"
+            text = f"setting '{name}' ({flag}) of {record.kind} '{record.name}' is one of tenonry itself"
+            yield Finding(Rule.SETTING_TAKEN, label, text, *place)
+
+
+def probe(subject: Subject, record: PluginRecord, point: Point, timeout_s: float) -> dict[str, Any]:
+    """Import a plugin in a process; `hang` or `died` stand in the answer where there is no other."""
+    base = point.base
+    if isinstance(base, type):
+        base = f"{base.__module__}:{base.__qualname__}"
+    with tempfile.TemporaryDirectory() as folder:
+        traces, answer = Path(folder, "traces"), Path(folder, "answer")
+        task = {
+            "group": point.group,
+            "base": base,
+            "kind": point.kind,
+            "record": msgspec.to_builtins(record),
+            "timeout_s": timeout_s,
+            "traces": str(traces),
+            "answer": str(answer),
+        }
+        paths = [*map(str, subject.path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        command = [sys.executable, "-m", "tenonry_author_tools.probe", json.dumps(task)]
+        try:
+            done = subprocess.run(
+                command,
+                env=environment,
+                capture_output=True,
+                timeout=timeout_s + START_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return {"hang": _innermost(_text(traces), subject)}
+        if not answer.exists() and _text(traces):  # it ends by itself, once it has written where
+            return {"hang": _innermost(_text(traces), subject)}
+        if not answer.exists():
+            lines = done.stderr.decode(errors="replace").strip().splitlines()
+            return {
+                "died": f"exit status {done.returncode}, {lines[-1] if lines else 'nothing said'}"
+            }
+        found: dict[str, Any] = json.loads(answer.read_text("utf-8"))
+        return found
+
+
+def _text(file: Path) -> str:
+    return file.read_text("utf-8") if file.exists() else ""
+
+
+def _innermost(traces: str, subject: Subject) -> tuple[str, int]:
+    """File and line of the plugin in which its import hangs."""
+    ours = (str(Path(os.__file__).parent), "<", str(Path(__file__).parent))
+    for file, line in FRAME.findall(traces):
+        is_own = "site-packages" in file or not file.startswith(ours)
+        if is_own and "/tenonry/" not in file:
+            return file, int(line)
+    return str(subject.metadata), 1

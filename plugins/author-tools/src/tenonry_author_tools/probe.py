@@ -1,0 +1,152 @@
+"""Imports one plugin and reports what its module did. A process of its own: the module may hang, exit or start threads.
+
+Run by `tenonry_author_tools.imported`, with a JSON object as its argument; the answer is a JSON object in the file that
+this names.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+HEAVY = ("torch", "transformers", "ray", "jax", "tensorflow", "pandas")
+
+
+class Exited(BaseException):
+    """Raised instead of ending the process."""
+
+
+class Watch:
+    """Notes side effects of the import, each with the file and line of the plugin that caused it."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._known = set(sys.modules)
+
+    def note(self, event: str, text: str) -> None:
+        """Add an event at the nearest line outside of the standard library and of this module."""
+        file, line = place_of(traceback.extract_stack())
+        self.events.append({"event": event, "text": text, "file": file, "line": line})
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """Import hook: notes heavy modules, and finds nothing."""
+        if name in HEAVY and name not in self._known:
+            self._known.add(name)
+            self.note("heavy", name)
+
+    def write(self, text: str) -> int:
+        """Standard output."""
+        if text.strip():
+            self.note("stdout", text.strip()[:60])
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is buffered."""
+
+    def start(self) -> None:
+        """Watch from now on."""
+        sys.meta_path.insert(0, self)
+        sys.stdout = self
+        begin = threading.Thread.start
+
+        def noted(thread: threading.Thread) -> None:
+            begin(thread)
+            self.note("thread", thread.name)
+
+        threading.Thread.start = noted  # type: ignore[method-assign, assignment]
+
+        def leave(code: int) -> NoReturn:
+            self.note("exit", f"os._exit({code})")
+            raise Exited
+
+        os._exit = leave  # type: ignore[assignment]
+
+
+def place_of(frames: traceback.StackSummary) -> tuple[str, int]:
+    """File and line of the innermost frame that belongs to a plugin."""
+    library = str(Path(os.__file__).parent)
+    for frame in reversed(frames):
+        own = frame.filename == __file__ or frame.filename.startswith("<")
+        is_library = frame.filename.startswith(library) and "site-packages" not in frame.filename
+        if not own and not is_library and "/tenonry/" not in frame.filename:
+            return frame.filename, frame.lineno or 0
+    return "", 0
+
+
+def examine(task: dict[str, Any]) -> dict[str, Any]:
+    """Import the plugin, and check it against its point."""
+    from tenonry.errors import PluginError
+    from tenonry.info import PluginRecord
+    from tenonry.plugin.checks import check_plugin
+    from tenonry.plugin.plan import import_target
+    from tenonry.point import Point
+
+    point = Point(task["group"], task["base"], kind=task["kind"])
+    base: Any = point.load_base()
+    is_base_heavy = any(name in sys.modules for name in HEAVY)
+    record = PluginRecord(**task["record"])
+    watch = Watch()
+    watch.start()
+    traces = Path(task["traces"]).open("w", encoding="utf-8")  # noqa: SIM115 - written to until the end of the process
+    faulthandler.dump_traceback_later(task["timeout_s"], file=traces, exit=True)
+    answer: dict[str, Any] = {
+        "events": watch.events,
+        "settings": {},
+        "is_base_heavy": is_base_heavy,
+    }
+    threads = {thread.ident for thread in threading.enumerate()}
+    try:
+        found = import_target(record)
+    except Exited:
+        return answer
+    except PluginError as error:
+        cause = error.__cause__ or error
+        file, line = place_of(traceback.extract_tb(cause.__traceback__))
+        if isinstance(cause, SyntaxError) and cause.filename:
+            file, line = cause.filename, cause.lineno or 0
+        event = "exit" if isinstance(cause, SystemExit) else "import"
+        answer["events"].append({"event": event, "text": str(error), "file": file, "line": line})
+        return answer
+    alive = [each.name for each in threading.enumerate() if each.ident not in threads]
+    watch.events[:] = [
+        each for each in watch.events if each["event"] != "thread" or each["text"] in alive
+    ]
+    try:
+        check_plugin(found, record, point)
+    except PluginError as error:
+        answer["problem"] = str(error)
+    answer["version"] = getattr(found, "interface_version", None)
+    answer["current"] = getattr(base, "interface_version", None)
+    answer["place"] = _source(found)
+    fields = getattr(getattr(found, "Settings", None), "model_fields", {})
+    answer["settings"] = {name: repr(field) for name, field in fields.items()}
+    return answer
+
+
+def _source(found: Any) -> tuple[str, int]:
+    import inspect
+
+    try:
+        return inspect.getsourcefile(found) or "", inspect.getsourcelines(found)[1]
+    except (OSError, TypeError):
+        return "", 0
+
+
+def main() -> None:
+    """Answer one task."""
+    task = json.loads(sys.argv[1])
+    end = os._exit
+    answer = examine(task)
+    faulthandler.cancel_dump_traceback_later()
+    Path(task["answer"]).write_text(json.dumps(answer), "utf-8")
+    end(0)  # a thread that was left would keep the process
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""The tests of a plugin: its author's, or the conformance suite of its kind alone. Command line."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from tenonry_author_tools.findings import Finding, Rule
+from tenonry_author_tools.subject import Subject
+
+TIMEOUT_S = 1800.0
+MOST_FAILURES = 5
+# Suites that need nothing but the name of the plugin: kind → module, class, attribute.
+SUITES = {
+    "coordination": ("coordination", "CoordinationContract", "coordination"),
+    "drafter": ("drafter", "DrafterContract", "drafter"),
+    "engine_recovery": ("engine_recovery", "EngineRecoveryContract", "recovery"),
+    "executor": ("executor", "ExecutorContract", "executor"),
+    "load_balancer": ("load_balancer", "LoadBalancerContract", "load_balancer"),
+    "model_pass": ("model_pass", "ModelPassContract", "model_pass"),
+    "quantisation": ("quantisation", "QuantisationContract", "quantisation"),
+    "request_codec": ("request_codec", "RequestCodecContract", "request_codec"),
+    "runner_feature": ("runner_feature", "RunnerFeatureContract", "feature"),
+    "scheduler": ("scheduler", "SchedulerContract", "scheduler"),
+    "scheduling_policy": ("scheduler", "SchedulerContract", "policy"),
+    "stat_logger": ("stat_logger", "StatLoggerContract", "stat_logger"),
+    "step_kernels": ("step_kernels", "StepKernelsContract", "kernels"),
+    "worker": ("worker", "WorkerContract", "worker"),
+}
+
+
+def check_suite(subject: Subject) -> Iterator[Finding]:
+    """Run the tests; yields failures, and a warning where there are none to run."""
+    if importlib.util.find_spec("tenonry_testkit") is None:
+        text = "no conformance suite is installed"
+        yield Finding(Rule.NO_SUITE, subject.label, text, advice="pip install tenonry-testkit")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        tests = subject.tests or written_suites(subject, Path(folder))
+        if tests is None:
+            text = "it has no tests here; a suite of its kind needs more than its name"
+            advice = "give the folder of its source"
+            yield Finding(Rule.NO_SUITE, subject.label, text, str(subject.metadata), 1, advice)
+            return
+        yield from run_suite(subject, tests, Path(folder))
+
+
+def written_suites(subject: Subject, folder: Path) -> Path | None:
+    """Write a test module with the suites of all plugins that have one; None if none has."""
+    lines = []
+    for number, (record, _) in enumerate(subject.records):
+        if record.kind in SUITES:
+            module, name, attribute = SUITES[record.kind]
+            lines += [f"from tenonry_testkit.{module} import {name} as Suite{number}", ""]
+            lines += [
+                f"class TestPlugin{number}(Suite{number}):",
+                f"    {attribute} = {record.target!r}",
+            ]
+            lines += ['    scheduler = "batching"', ""] if attribute == "policy" else [""]
+            lines += [f"del Suite{number}"]
+    if not lines:
+        return None
+    file = folder / "test_suites.py"
+    file.write_text("\n".join(lines) + "\n", "utf-8")
+    return file
+
+
+def run_suite(subject: Subject, tests: Path, folder: Path) -> Iterator[Finding]:
+    """Run tests with pytest; yields the first failures."""
+    report = folder / "report.xml"
+    done = run_pytest(subject, tests, f"--junitxml={report}")
+    if done is None:
+        yield Finding(
+            Rule.SUITE, subject.label, f"tests did not end within {TIMEOUT_S:g} s", str(tests)
+        )
+        return
+    if done.returncode == 0:
+        return
+    failures = _failures(report) if report.exists() else []
+    for name, text in failures[:MOST_FAILURES]:
+        yield Finding(Rule.SUITE, subject.label, f"{name} fails: {text}", str(tests))
+    if len(failures) > MOST_FAILURES:
+        text = f"{len(failures) - MOST_FAILURES} more tests fail"
+        yield Finding(Rule.SUITE, subject.label, text, str(tests))
+    if not failures:
+        last = (done.stdout + done.stderr).strip().splitlines()[-1:]
+        text = f"pytest ended with status {done.returncode}: {' '.join(last)}"
+        yield Finding(Rule.SUITE, subject.label, text, str(tests))
+
+
+def run_pytest(
+    subject: Subject, tests: Path, *options: str, path: Path | None = None
+) -> subprocess.CompletedProcess[str] | None:
+    """Run pytest; None if it does not end in time. `path`: folder that comes before those of the plugin."""
+    paths = [path, *subject.path] if path else subject.path
+    text = os.pathsep.join([*map(str, paths), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *options,
+        str(tests.resolve()),
+    ]
+    try:
+        return subprocess.run(
+            command,
+            env={**os.environ, "PYTHONPATH": text, "PYTHONDONTWRITEBYTECODE": "1"},
+            cwd=tests if tests.is_dir() else tests.parent,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _failures(report: Path) -> list[tuple[str, str]]:
+    """Names of failed tests with the first line of their messages."""
+    found = []
+    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it just now
+        for problem in (*case.findall("failure"), *case.findall("error")):
+            lines = (problem.get("message") or "").splitlines() or [""]
+            found.append((f"{case.get('classname')}::{case.get('name')}", lines[0][:200]))
+    return found
