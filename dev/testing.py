@@ -21,6 +21,7 @@ HEAD_START_S = 7
 LAST_COMPILED = "tests/architecture/__pycache__/test_size.*"
 # Helper processes start with this priority, which gives them little of the time beside testers with a higher one.
 NICENESS = 10
+LONGEST = ("--durations=80", "--durations-min=2")  # what to make cheaper, at the end of each run
 NONE_COLLECTED = 5  # exit status of pytest if no test is left
 TRIED_AGAIN = 2  # tests, at most; more failures are no race
 # The tier `unit` as an expression of pytest's `-m`, and the share of the contract suites' examples that it looks at.
@@ -96,7 +97,7 @@ def test_everything(*, is_all: bool) -> int:
         env["TESTERS_HEAD_START_S"] = str(HEAD_START_S)
     with tempfile.TemporaryFile() as output_of_ray, tempfile.TemporaryDirectory() as caches:
         chosen = [] if is_all else ["-m", "not nightly", USUAL_EFFORT]
-        command = [str(paths.PYTHON), "-m", "pytest", "-q", *chosen, "-o"]
+        command = [str(paths.PYTHON), "-m", "pytest", "-q", *chosen, *LONGEST, "-o"]
         ray_command = [*command, f"cache_dir={caches}/ray", *ALONE]
         # Ray's tests wait more than they compute, so they share the time of the others.
         ray = subprocess.Popen(

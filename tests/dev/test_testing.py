@@ -53,7 +53,7 @@ def test_what_takes_minutes_runs_too_with_all(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(ROOT)
     assert testing.test(["--all"]) == 0
     printed = capfd.readouterr().out
-    assert printed.count("pytest -q -o") == 2
+    assert printed.count("-m pytest -q --durations") == 2
     assert "nightly" not in printed
 
 
