@@ -10,3 +10,4 @@
 #include "norm.h"
 #include "prompts.h"
 #include "rounds.h"
+#include "stored.h"

@@ -28,6 +28,7 @@ from tenonry_kernels_cpu.library import LibraryError, function, instruction_sets
 from tenonry_kernels_cpu.low_rank import LowRank
 from tenonry_kernels_cpu.prompts import Prompts
 from tenonry_kernels_cpu.rounds import Rounds
+from tenonry_kernels_cpu.stored import FewBitsRows, laid_out
 from tenonry_torch_base.step_kernels import StepKernels
 
 if TYPE_CHECKING:
@@ -127,6 +128,14 @@ class CpuKernels(StepKernels):
 
     def few_bits_linear(self, weight: FewBitsWeight) -> FewBitsLinear:
         return FewBitsLinear(weight, self.instruction_set, self.threads)
+
+    def laid_out(self, kind: str, octets: torch.Tensor) -> FewBitsWeight | None:
+        return laid_out(kind, octets, self.instruction_set, self.threads)
+
+    def few_bits_rows(self, weight: FewBitsWeight, dtype: torch.dtype) -> FewBitsRows | None:
+        if dtype not in (torch.bfloat16, torch.float32) or weight.order is not None:
+            return None
+        return FewBitsRows(weight, dtype, self.instruction_set, self.threads)
 
     def paged_attention(self, parts: AttentionParts) -> PagedAttention | None:
         if not can_attend(parts):

@@ -9,7 +9,7 @@ from pathlib import Path
 from tenonry_torch_base.openmp import team
 
 PATH = Path(__file__).with_name("libkernels.so")
-VERSION = 16  # of the structs and parameters in native/; the library reports its own
+VERSION = 17  # of the structs and parameters in native/; the library reports its own
 ADDRESS = ctypes.c_void_p
 COUNT = ctypes.c_int64
 REAL = ctypes.c_float
@@ -30,6 +30,8 @@ PARAMETERS: dict[str, tuple[type, ...]] = {
     "blocked_linear": (*(ADDRESS, COUNT, COUNT), *(ADDRESS, COUNT, ADDRESS, ADDRESS, ADDRESS)),
     "prepared_bytes": (ADDRESS,),
     "few_bits_linear": (*(ADDRESS, COUNT, COUNT), *(ADDRESS, COUNT, ADDRESS, ADDRESS, ADDRESS)),
+    "few_bits_rows": (*(ADDRESS, COUNT, COUNT), *(ADDRESS, COUNT, ADDRESS)),
+    "lay_out": (ADDRESS, COUNT, COUNT, ADDRESS),
     "paged_attention": (*(ADDRESS, COUNT, COUNT), *(ADDRESS, COUNT, ADDRESS, ADDRESS)),
     "chunk_attention": (*(ADDRESS, COUNT, COUNT, ADDRESS, ADDRESS), *(ADDRESS, ADDRESS, ADDRESS)),
     "gate": (COUNT, COUNT, COUNT, ADDRESS, ADDRESS),
@@ -77,7 +79,9 @@ PARAMETERS: dict[str, tuple[type, ...]] = {
     "low_rank": (*(ADDRESS, ADDRESS, ADDRESS, COUNT), *(ADDRESS, COUNT, ADDRESS, COUNT, ADDRESS)),
 }
 # Of the others there is none.
-RESULTS: dict[str, type] = dict.fromkeys(("prepared_bytes", "prompts_room", "rounds_room"), COUNT)
+RESULTS: dict[str, type] = dict.fromkeys(
+    ("lay_out", "prepared_bytes", "prompts_room", "rounds_room"), COUNT
+)
 
 
 class LibraryError(Exception):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional
 
 from tenonry_torch_base.quantisations import QuantisedWeight
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 BLOCK = 64  # outputs of a block
 QUAD = 4  # inputs whose bytes lie side by side
@@ -43,6 +47,49 @@ class FewBitsWeight:
     def num_groups(self) -> int:
         return self.scales.shape[1]
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.outputs, self.inputs
+
+    @property
+    def num_bytes(self) -> int:
+        """Size in memory."""
+        tensors = (self.blocks, self.scales, self.zeros)
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+    def rows(self, begin: int, end: int) -> FewBitsWeight:
+        """Outputs `begin` to `end`, which are multiples of 64, or the end, as views of the same memory."""
+        first, last = begin // BLOCK, -(-end // BLOCK)
+        return replace(
+            self,
+            outputs=end - begin,
+            blocks=self.blocks[first:last],
+            scales=self.scales[first:last],
+            zeros=None if self.zeros is None else self.zeros[first:last],
+            bias=None if self.bias is None else self.bias[begin:end],
+        )
+
+    @classmethod
+    def side_by_side(cls, weights: Sequence[FewBitsWeight]) -> FewBitsWeight | None:
+        """Concatenated outputs of layers that read the same input, without biases; None if they are too different."""
+        first = weights[0]
+        if len(weights) == 1:
+            return first
+        kinds = {(each.bits, each.num_groups, each.zeros is None) for each in weights}
+        is_cut = any(each.outputs % BLOCK for each in weights[:-1])
+        has_order = any(each.order is not None for each in weights)
+        if len(kinds) > 1 or is_cut or has_order or len({w.scales.dtype for w in weights}) > 1:
+            return None
+        zeros = [each.zeros for each in weights if each.zeros is not None]
+        return replace(
+            first,
+            outputs=sum(each.outputs for each in weights),
+            blocks=torch.cat([each.blocks for each in weights]),
+            scales=torch.cat([each.scales for each in weights]),
+            zeros=torch.cat(zeros) if zeros else None,
+            bias=None,
+        )
+
     def matrix(self) -> QuantisedWeight:
         """Convert back to a quantised matrix; the columns of a group are adjacent."""
         middle = 1 << (self.bits - 1)
@@ -65,15 +112,40 @@ class FewBitsWeight:
         )
 
 
+def empty_weight(
+    bits: int, outputs: int, inputs: int, groups: int, *, has_zeros: bool
+) -> FewBitsWeight | None:
+    """A weight to be filled in, with scales in float32; None if kernels do not support its groups or sizes."""
+    if not _is_known(bits, inputs, groups):
+        return None
+    count = -(-outputs // BLOCK)
+    lines = -(-inputs * bits // (8 * QUAD))
+    make = torch.zeros if outputs % BLOCK else torch.empty
+    return FewBitsWeight(
+        bits=bits,
+        outputs=outputs,
+        inputs=inputs,
+        blocks=make(count, lines, BLOCK, QUAD, dtype=torch.uint8),
+        scales=make(count, groups, BLOCK),
+        zeros=make(count, groups, BLOCK) if has_zeros else None,
+        bias=None,
+        order=None,
+    )
+
+
+def _is_known(bits: int, inputs: int, groups: int) -> bool:
+    if not (0 < bits <= 8 and 0 < inputs <= LARGEST_INPUTS and inputs % groups == 0):
+        return False
+    return groups == 1 or inputs // groups % GROUP_MULTIPLE == 0
+
+
 def few_bits_weight(weight: QuantisedWeight, bias: torch.Tensor | None) -> FewBitsWeight | None:
     """Convert a quantised matrix; None if kernels do not support its groups or sizes."""
     if weight.values.dtype != torch.int8:  # floats of 8 bits
         return None
     outputs, inputs = weight.shape
     groups = weight.num_groups
-    width = inputs // groups
-    is_known = 0 < weight.bits <= 8 and 0 < inputs <= LARGEST_INPUTS and inputs % groups == 0
-    if not is_known or (groups > 1 and width % GROUP_MULTIPLE):
+    if not _is_known(weight.bits, inputs, groups):
         return None
     bits = 4 if weight.bits <= 4 else 8
     order = None

@@ -352,6 +352,23 @@ class StepKernels(ABC):
         """See `FewBitsKernel`."""
         return None
 
+    def laid_out(self, kind: str, octets: torch.Tensor) -> FewBitsWeight | None:
+        """A matrix of a GGUF file in the layout of `few_bits_linear`; None if the kind, such as "Q4_K", is not known.
+
+        `octets` uint8[outputs, bytes], contiguous: the rows as the file holds them. Raises ValueError for scales that
+        are not finite.
+        """
+        return None
+
+    def few_bits_rows(
+        self, weight: FewBitsWeight, dtype: torch.dtype
+    ) -> Callable[[torch.Tensor | None], torch.Tensor] | None:
+        """Function that dequantises rows i64[N] of a weight, or all for None, into [N, inputs] of a data type.
+
+        A row that the weight does not have is NaN.
+        """
+        return None
+
     def paged_attention(self, parts: AttentionParts) -> PagedKernel | None:
         """See `PagedKernel`. Parts that apply before the keys are written are ignored."""
         return None

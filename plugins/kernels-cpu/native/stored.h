@@ -1,0 +1,246 @@
+/* Matrices in the blocks of GGUF files, laid out for the products of few_bits.h; and rows of such a layout as numbers.
+ *
+ * https://github.com/ggml-org/ggml has the blocks. A number is value * scale + minimum, in the layout (value - zero) *
+ * scale. */
+#ifndef TENONRY_STORED_H
+#define TENONRY_STORED_H
+
+#include "few_bits.h"
+
+#define OF_BLOCK 256 /* inputs of the largest blocks */
+#define MOST_GROUPS 16
+#define LEAST 1.1920929e-07f /* a scale beside its minimum: below it does not count */
+
+/* Kinds, in the order of `KINDS` in tenonry_kernels_cpu.stored. */
+enum { Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, NUM_KINDS };
+
+/* `middle`: of the range of values without sign. */
+static const struct {
+    int inputs, bytes, groups, middle, has_minimum;
+} kinds[NUM_KINDS] = {
+    [Q4_0] = {32, 18, 1, 8, 0},    [Q4_1] = {32, 20, 1, 8, 1},    [Q5_0] = {32, 22, 1, 16, 0},
+    [Q5_1] = {32, 24, 1, 16, 1},   [Q8_0] = {32, 34, 1, 128, 0},  [Q4_K] = {256, 144, 8, 8, 1},
+    [Q5_K] = {256, 176, 8, 16, 1}, [Q6_K] = {256, 210, 16, 32, 0},
+};
+
+/* A block taken apart: values without sign, and per group a scale and a minimum. */
+typedef struct {
+    uint8_t values[OF_BLOCK];
+    float scales[MOST_GROUPS], minimums[MOST_GROUPS];
+} parts_of_block;
+
+INLINE float half_at(const uint8_t *place) {
+    uint32_t half = place[0] | (uint32_t)place[1] << 8;
+    uint32_t sign = (half & 0x8000u) << 16, exponent = half >> 10 & 31, rest = half & 0x3ff;
+    union {
+        uint32_t bits;
+        float value;
+    } both;
+    if (exponent == 0) {
+        both.value = (float)rest * 0x1p-24f;
+        both.bits |= sign;
+    } else
+        both.bits = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | rest << 13;
+    return both.value;
+}
+
+/* `count` bytes to twice as many values: the low halves first. */
+INLINE void nibbles(const uint8_t *octets, int count, uint8_t *values) {
+    for (int i = 0; i < count; i++) {
+        values[i] = octets[i] & 15;
+        values[count + i] = octets[i] >> 4;
+    }
+}
+
+INLINE void add_fifths(const uint8_t *octets, uint8_t *values) {
+    for (int i = 0; i < 32; i++) values[i] |= (octets[i / 8] >> (i % 8) & 1) << 4;
+}
+
+/* Scales and minimums of 6 bits, in 12 bytes. */
+INLINE void six_bits(const uint8_t *block, parts_of_block *to) {
+    float scale = half_at(block), minimum = -half_at(block + 2);
+    const uint8_t *packed = block + 4;
+    for (int g = 0; g < 4; g++) {
+        to->scales[g] = (float)(packed[g] & 63) * scale;
+        to->minimums[g] = (float)(packed[4 + g] & 63) * minimum;
+        to->scales[4 + g] = (float)((packed[8 + g] & 15) | packed[g] >> 6 << 4) * scale;
+        to->minimums[4 + g] = (float)(packed[8 + g] >> 4 | packed[4 + g] >> 6 << 4) * minimum;
+    }
+}
+
+INLINE void take_apart(int kind, const uint8_t *block, parts_of_block *to) {
+    uint8_t *values = to->values;
+    if (kind < Q4_K) to->scales[0] = half_at(block);
+    if (kind == Q4_1 || kind == Q5_1) to->minimums[0] = half_at(block + 2);
+    if (kind == Q4_0 || kind == Q4_1) nibbles(block + (kind == Q4_0 ? 2 : 4), 16, values);
+    if (kind == Q5_0 || kind == Q5_1) {
+        int begin = kind == Q5_0 ? 2 : 4;
+        nibbles(block + begin + 4, 16, values);
+        add_fifths(block + begin, values);
+    }
+    if (kind == Q8_0)
+        for (int i = 0; i < 32; i++) values[i] = block[2 + i] ^ 128;
+    if (kind == Q4_K || kind == Q5_K) {
+        six_bits(block, to);
+        const uint8_t *low = block + (kind == Q4_K ? 16 : 48);
+        for (int part = 0; part < 4; part++) nibbles(low + 32 * part, 32, values + 64 * part);
+    }
+    if (kind == Q5_K)
+        for (int i = 0; i < OF_BLOCK; i++) values[i] |= (block[16 + i % 32] >> (i / 32) & 1) << 4;
+    if (kind == Q6_K) {
+        for (int part = 0; part < 2; part++) nibbles(block + 64 * part, 64, values + 128 * part);
+        for (int i = 0; i < OF_BLOCK; i++)
+            values[i] |= (block[128 + i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3) << 4;
+        for (int g = 0; g < 16; g++) to->scales[g] = (float)(int8_t)block[192 + g] * half_at(block + 208);
+    }
+}
+
+/* A group whose scale is too small to count beside its minimum gets one that keeps the zero point finite. */
+INLINE float zero_point(float *scale, float minimum) {
+    float least = fabsf(minimum) * LEAST;
+    if (fabsf(*scale) <= least) *scale = least;
+    return *scale == 0.0f ? 0.0f : -minimum / *scale;
+}
+
+typedef struct {
+    const blocked *weight;
+    int64_t kind;
+    const uint8_t *octets;
+    int64_t is_odd; /* of all chunks: whether a scale or a zero point is not finite */
+} stored_job;
+
+/* One row of the file into its place in a block of the layout. */
+INLINE int put_row(const stored_job *job, int kind, int64_t row) {
+    const blocked *w = job->weight;
+    int64_t count = w->inputs / kinds[kind].inputs, place = row % BLOCK, block = row / BLOCK;
+    int groups = kinds[kind].groups, inputs = kinds[kind].inputs;
+    int above = (w->bits == 4 ? 8 : 128) - kinds[kind].middle;
+    const uint8_t *from = job->octets + row * count * kinds[kind].bytes;
+    uint8_t *lines = (uint8_t *)w->weight + block * lines_of(w) * LINE + 4 * place;
+    float *scales = (float *)w->scales + block * w->groups * BLOCK + place;
+    float *zeros = (float *)w->zeros + block * w->groups * BLOCK + place;
+    int is_odd = 0;
+    for (int64_t b = 0; b < count; b++, from += kinds[kind].bytes) {
+        parts_of_block parts;
+        take_apart(kind, from, &parts);
+        for (int g = 0; g < groups; g++) {
+            int64_t at_group = (b * groups + g) * BLOCK;
+            float odd = 0.0f;
+            if (kinds[kind].has_minimum) {
+                float zero = zero_point(parts.scales + g, parts.minimums[g]) - (float)kinds[kind].middle;
+                zeros[at_group] = zero + (w->bits == 4 ? 8.0f : 128.0f);
+                odd = zero * 0.0f;
+            }
+            scales[at_group] = parts.scales[g];
+            odd += parts.scales[g] * 0.0f;
+            is_odd |= odd != 0.0f;
+        }
+        for (int i = 0; i < inputs; i++) parts.values[i] += above;
+        if (w->bits == 8)
+            for (int i = 0; i < inputs; i += 4, lines += LINE) __builtin_memcpy(lines, parts.values + i, 4);
+        else
+            for (int i = 0; i < inputs; i += 8, lines += LINE)
+                for (int e = 0; e < 4; e++) lines[e] = parts.values[i + e] | parts.values[i + 4 + e] << 4;
+    }
+    return is_odd;
+}
+
+INLINE int put_rows(const stored_job *job, int kind, int64_t begin, int64_t end) {
+    int is_odd = 0;
+    for (int64_t row = begin; row < end; row++) is_odd |= put_row(job, kind, row);
+    return is_odd;
+}
+
+static void put_block(const void *context, int64_t block) {
+    stored_job *job = (stored_job *)context;
+    int64_t begin = block * BLOCK, end = begin + BLOCK < job->weight->outputs ? begin + BLOCK : job->weight->outputs;
+    int is_odd = 0;
+    switch (job->kind) {
+#define OF_KIND(kind) \
+    case kind: \
+        is_odd = put_rows(job, kind, begin, end); \
+        break;
+        OF_KIND(Q4_0) OF_KIND(Q4_1) OF_KIND(Q5_0) OF_KIND(Q5_1) OF_KIND(Q8_0) OF_KIND(Q4_K) OF_KIND(Q5_K) OF_KIND(Q6_K)
+#undef OF_KIND
+    }
+    if (is_odd) __atomic_store_n(&job->is_odd, 1, __ATOMIC_RELAXED);
+}
+
+static void stored_body(const void *context) {
+    tenonry_share(put_block, context, blocks_of(((const stored_job *)context)->weight));
+}
+
+/* Fill in `w`, whose scales and zeros are floats, from `octets` [outputs, bytes] of a kind. Returns 1 where a scale or a
+ * zero point is not finite. */
+int64_t KERNEL(lay_out)(const blocked *w, int64_t threads, int64_t kind, const uint8_t *octets) {
+    stored_job job = {.weight = w, .kind = kind, .octets = octets};
+    tenonry_together(threads, stored_body, &job);
+    return job.is_odd;
+}
+
+typedef struct {
+    const blocked *weight;
+    const int64_t *rows;
+    int64_t count;
+    int64_t is_half;
+    void *out;
+} rows_job;
+
+#define ROWS_OF_CHUNK 16
+
+/* One row of the layout as numbers; a row that it does not have is NaN. */
+INLINE void numbers_of(const blocked *w, int64_t row, float *out) {
+    if (row < 0 || row >= w->outputs) {
+        for (int64_t i = 0; i < w->inputs; i++) out[i] = NAN;
+        return;
+    }
+    int64_t place = row % BLOCK, block = row / BLOCK, width = w->inputs / w->groups;
+    const uint8_t *lines = (const uint8_t *)w->weight + block * lines_of(w) * LINE + 4 * place;
+    int is_half = (int)w->has_halves, parts = 8 / (int)w->bits;
+    for (int64_t g = 0; g < w->groups; g++) {
+        int64_t at_group = (block * w->groups + g) * BLOCK + place;
+        float scale = is_half ? widened(((const uint16_t *)w->scales)[at_group]) : ((const float *)w->scales)[at_group];
+        float zero = (float)(1 << (w->bits - 1));
+        if (w->zeros) zero = is_half ? widened(((const uint16_t *)w->zeros)[at_group]) : ((const float *)w->zeros)[at_group];
+        int64_t end = (g + 1) * width;
+        for (int64_t i = g * width; i < end; i += 4) {
+            const uint8_t *octets = lines + i / (4 * parts) * LINE;
+            int shift = parts == 2 && i / 4 % 2 ? 4 : 0, mask = parts == 2 ? 15 : 255;
+            for (int e = 0; e < 4 && i + e < end; e++)
+                out[i + e] = ((float)(octets[e] >> shift & mask) - zero) * scale;
+        }
+    }
+}
+
+static void rows_chunk(const void *context, int64_t chunk) {
+    const rows_job *job = context;
+    const blocked *w = job->weight;
+    int64_t end = (chunk + 1) * ROWS_OF_CHUNK < job->count ? (chunk + 1) * ROWS_OF_CHUNK : job->count;
+    for (int64_t r = chunk * ROWS_OF_CHUNK; r < end; r++) {
+        int64_t row = job->rows ? job->rows[r] : r;
+        if (!job->is_half) {
+            numbers_of(w, row, (float *)job->out + r * w->inputs);
+            continue;
+        }
+        float numbers[w->inputs];
+        numbers_of(w, row, numbers);
+        uint16_t *out = (uint16_t *)job->out + r * w->inputs;
+        for (int64_t i = 0; i < w->inputs; i += LANES) {
+            int64_t left = w->inputs - i;
+            put_half(out + i, load(numbers + i, left, 0), left);
+        }
+    }
+}
+
+static void rows_body(const void *context) {
+    tenonry_share(rows_chunk, context, (((const rows_job *)context)->count + ROWS_OF_CHUNK - 1) / ROWS_OF_CHUNK);
+}
+
+/* out [count, inputs], bfloat16 where `is_half`, else floats = rows `rows` [count] of the matrix, or where that is NULL
+ * all of them. */
+void KERNEL(few_bits_rows)(const blocked *w, int64_t threads, int64_t count, const int64_t *rows, int64_t is_half, void *out) {
+    rows_job job = {.weight = w, .rows = rows, .count = count, .is_half = is_half, .out = out};
+    tenonry_together(tenonry_threads_for(threads, count * w->inputs), rows_body, &job);
+}
+
+#endif
