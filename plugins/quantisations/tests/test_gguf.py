@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 
 from tenonry.errors import ModelError
 from tenonry_hf_hub import StoredTensor, find_weights, read_headers
+from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_quantisations.blocks import KINDS
 from tenonry_quantisations.gguf import Gguf
 from tenonry_testkit import gguf_files
 from tenonry_torch_base.few_bits import few_bits_weight
+from tenonry_torch_base.quantisations import StoredBlocks
+from tenonry_torch_base.step_kernels import StepKernels
 from tenonry_torch_base.stored_matrices import StoredMatrices
 from tenonry_worker_torch.loading.quantised import find_quantisation
 
@@ -59,6 +62,47 @@ def test_any_bytes_are_the_numbers_that_the_library_reads(kind, data):
     scale = wanted.abs().view(3, -1, per_block).amax(-1, keepdim=True)
     error = (made.dequantised() - wanted).abs().view(3, -1, per_block)
     assert (error <= 1e-5 * scale).all()
+
+
+@pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")
+@pytest.mark.parametrize("kind", KINDS)
+@EXAMPLES
+@given(st.integers(0, 2**31), st.integers(1, 70), st.sampled_from([0, 1, 60, None]))
+def test_kernels_lay_out_the_numbers_that_the_library_reads(kind, seed, rows, octet):
+    """Any bytes, and the same values, scales and zero points as by way of a matrix."""
+    per_block, size = gguf.GGML_QUANT_SIZES[Kind[kind]]
+    octets = np.random.default_rng(seed).integers(0, 256, (rows, 2 * size), np.uint8)
+    if octet is not None:
+        octets[0] = octet
+    with np.errstate(all="ignore"):
+        wanted = torch.from_numpy(gguf.dequantize(octets, Kind[kind]))
+    blocks = StoredBlocks(kind, torch.from_numpy(octets))
+    if not wanted.isfinite().all():
+        with pytest.raises(ValueError, match=f"matrix of {kind} has scales that are not finite"):
+            CpuKernels().laid_out(blocks)
+        return
+    made = CpuKernels().laid_out(blocks)
+    assert (made.shape, made.num_groups) == ((rows, 2 * per_block), made.scales.shape[1])
+    quantised = Gguf({"quant_method": "gguf"})
+    quantised.shape("up", {"weight": entry(kind, octets, 2 * per_block)})
+    matrix = quantised.weight("up", {"weight": blocks.octets})
+    again = few_bits_weight(matrix, None).matrix()
+    assert torch.equal(made.matrix().values, again.values)
+    assert torch.equal(made.matrix().scales, again.scales)
+    assert (made.zeros is None) == (again.zeros is None)
+    assert again.zeros is None or torch.equal(made.matrix().zeros, again.zeros)
+    dequantise = CpuKernels().few_bits_rows(made, torch.float32)
+    scale = wanted.abs().view(rows, -1, per_block).amax(-1, keepdim=True)
+    error = (dequantise(None) - wanted).abs().view(rows, -1, per_block)
+    assert (error <= 2e-5 * scale).all()
+
+
+def test_kernels_leave_other_kinds():
+    octets = torch.zeros(2, 84, dtype=torch.uint8)
+    assert StepKernels.laid_out(None, StoredBlocks("Q2_K", octets)) is None
+    if CpuKernels.refusal() is None:
+        assert CpuKernels().laid_out(StoredBlocks("Q2_K", octets)) is None
+        assert CpuKernels().laid_out(StoredBlocks("Q8_0", octets)) is None
 
 
 def entry(kind, octets, columns):

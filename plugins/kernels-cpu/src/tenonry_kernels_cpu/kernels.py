@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from tenonry_torch_base.few_bits import FewBitsWeight
     from tenonry_torch_base.low_rank import LowRankParts
+    from tenonry_torch_base.quantisations import StoredBlocks
     from tenonry_torch_base.step_kernels import (
         AttentionParts,
         BlockedWeight,
@@ -129,8 +130,8 @@ class CpuKernels(StepKernels):
     def few_bits_linear(self, weight: FewBitsWeight) -> FewBitsLinear:
         return FewBitsLinear(weight, self.instruction_set, self.threads)
 
-    def laid_out(self, kind: str, octets: torch.Tensor) -> FewBitsWeight | None:
-        return laid_out(kind, octets, self.instruction_set, self.threads)
+    def laid_out(self, matrix: StoredBlocks) -> FewBitsWeight | None:
+        return laid_out(matrix, self.instruction_set, self.threads)
 
     def few_bits_rows(self, weight: FewBitsWeight, dtype: torch.dtype) -> FewBitsRows | None:
         if dtype not in (torch.bfloat16, torch.float32) or weight.order is not None:

@@ -14,6 +14,7 @@ from tenonry_torch_base.few_bits import empty_weight
 
 if TYPE_CHECKING:
     from tenonry_torch_base.few_bits import FewBitsWeight
+    from tenonry_torch_base.quantisations import StoredBlocks
 
 
 class Kind(NamedTuple):
@@ -39,10 +40,9 @@ KINDS = {
 }
 
 
-def laid_out(
-    kind: str, octets: torch.Tensor, instruction_set: str, threads: int
-) -> FewBitsWeight | None:
+def laid_out(matrix: StoredBlocks, instruction_set: str, threads: int) -> FewBitsWeight | None:
     """See `StepKernels.laid_out`."""
+    kind, octets = matrix
     known = KINDS.get(kind)
     outputs, row_bytes = octets.shape
     if known is None or row_bytes % known.num_bytes or not octets.is_contiguous():
@@ -56,7 +56,7 @@ def laid_out(
     fill = function("lay_out", instruction_set)
     struct = blocked_struct(weight)
     if fill(ctypes.addressof(struct), threads, list(KINDS).index(kind), octets.data_ptr()):
-        raise ValueError("scales are not finite")
+        raise ValueError(f"a matrix of {kind} has scales that are not finite")
     return weight
 
 
@@ -80,7 +80,5 @@ class FewBitsRows:
         count = weight.outputs if rows is None else len(rows)
         out = torch.empty(count, weight.inputs, dtype=self.dtype)
         is_half = int(self.dtype == torch.bfloat16)
-        self._function(
-            self._address, self._threads, count, address(rows), is_half, out.data_ptr()
-        )
+        self._function(self._address, self._threads, count, address(rows), is_half, out.data_ptr())
         return out

@@ -10,6 +10,7 @@ from tenonry.errors import ModelError
 from tenonry_quantisations.blocks import KINDS, matrix
 from tenonry_quantisations.checkpoint import CheckpointQuantisation
 from tenonry_quantisations.headers import Parts
+from tenonry_torch_base.quantisations import StoredBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,3 +61,6 @@ class Gguf(CheckpointQuantisation):
                     "file again"
                 )
         return made
+
+    def blocks(self, name: str, tensors: Mapping[str, torch.Tensor]) -> StoredBlocks:
+        return StoredBlocks(self._stored[name].dtype, tensors[WEIGHT].contiguous())

@@ -173,6 +173,11 @@ def few_bits_weight(weight: QuantisedWeight, bias: torch.Tensor | None) -> FewBi
     )
 
 
+def matrix_of(weight: QuantisedWeight | FewBitsWeight) -> QuantisedWeight:
+    """The matrix in the form that quantisations compute with."""
+    return weight.matrix() if isinstance(weight, FewBitsWeight) else weight
+
+
 def _in_halves(
     scales: torch.Tensor, zeros: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:

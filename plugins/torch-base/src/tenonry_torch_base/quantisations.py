@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import torch
 
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tenonry_hf_hub import StoredTensor
+
+
+class StoredBlocks(NamedTuple):
+    """A matrix in blocks of a GGUF file, of a `kind` such as "Q4_K": `octets` uint8[out, bytes], contiguous."""
+
+    kind: str
+    octets: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +165,10 @@ class Quantisation(ABC):
     def weight(self, name: str, tensors: Mapping[str, torch.Tensor]) -> QuantisedWeight:
         """The matrix itself, of tensors that `shape` took. Raises ModelError that names a tensor with bad values."""
         raise NotImplementedError
+
+    def blocks(self, name: str, tensors: Mapping[str, torch.Tensor]) -> StoredBlocks | None:
+        """The matrix as a GGUF file has it, for kernels; None where it is stored otherwise."""
+        return None
 
     @abstractmethod
     def linear(

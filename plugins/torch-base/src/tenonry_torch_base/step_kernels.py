@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.invariant import InvariantKernels
     from tenonry_torch_base.low_rank import LowRankKernel, LowRankParts
     from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel, PagedKeys, PromptKernel
+    from tenonry_torch_base.quantisations import StoredBlocks
     from tenonry_torch_base.round_kernel import RoundKernel
 
 
@@ -352,11 +353,10 @@ class StepKernels(ABC):
         """See `FewBitsKernel`."""
         return None
 
-    def laid_out(self, kind: str, octets: torch.Tensor) -> FewBitsWeight | None:
-        """A matrix of a GGUF file in the layout of `few_bits_linear`; None if the kind, such as "Q4_K", is not known.
+    def laid_out(self, matrix: StoredBlocks) -> FewBitsWeight | None:
+        """A matrix of a GGUF file in the layout of `few_bits_linear`; None if its kind is not known.
 
-        `octets` uint8[outputs, bytes], contiguous: the rows as the file holds them. Raises ValueError for scales that
-        are not finite.
+        Raises ValueError for scales that are not finite.
         """
         return None
 

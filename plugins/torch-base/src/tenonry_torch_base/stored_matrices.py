@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from tenonry_torch_base.quantisations import Quantisation, QuantisedWeight
+    from tenonry_torch_base.quantisations import Quantisation, QuantisedWeight, StoredBlocks
 
 GGUF = ".gguf"  # whose tensors of any kind can be dequantised
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
@@ -26,12 +26,18 @@ PLAIN = "weight"
 class StoredMatrices:
     """Quantised matrices of one checkpoint. `parts`: checkpoint name "X.weight" → ending → location. `read`: those read
     so far.
+
+    `postponed`: names of matrices that are not read as numbers, but later, from `unread`; their slices are tensors of
+    one element that is repeated, in `dtype`.
     """
 
     def __init__(self, quantisation: Quantisation) -> None:
         self.quantisation = quantisation
         self.parts: dict[str, dict[str, StoredTensor]] = {}
         self.read: dict[str, QuantisedWeight] = {}
+        self.postponed: frozenset[str] = frozenset()
+        self.dtype: torch.dtype | None = None
+        self.unread: dict[str, MatrixSlice] = {}
 
     def name_of(self, key: str) -> str:
         """The matrix that the tensor `key` may be a part of; `key` itself for all else."""
@@ -93,8 +99,26 @@ class MatrixSlice:
         return list(self._shape)
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        tensors = {ending: part[...] for ending, part in self._slices.items()}
-        name = self._key.rpartition(".")[0]
-        weight = self._matrices.quantisation.weight(name, tensors)
+        if self._key in self._matrices.postponed:
+            import torch
+
+            self._matrices.unread[self._key] = self
+            return torch.zeros((), dtype=self._matrices.dtype).expand(self._shape)[index]
+        weight = self.weight()
         self._matrices.read[self._key] = weight
         return weight.dequantised()[index]
+
+    def weight(self) -> QuantisedWeight:
+        """The whole matrix. Raises ModelError for bad values."""
+        return self._matrices.quantisation.weight(self._name, self._tensors())
+
+    def blocks(self) -> StoredBlocks | None:
+        """The same as its file has it; None if it is in no blocks."""
+        return self._matrices.quantisation.blocks(self._name, self._tensors())
+
+    @property
+    def _name(self) -> str:
+        return self._key.rpartition(".")[0]
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        return {ending: part[...] for ending, part in self._slices.items()}

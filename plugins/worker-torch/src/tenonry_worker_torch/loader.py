@@ -21,6 +21,7 @@ from tenonry_worker_torch.invariance import NotInvariantError
 from tenonry_worker_torch.invariant_settings import require_kernels
 from tenonry_worker_torch.loading.load import load_model
 from tenonry_worker_torch.loading.quantised import computes
+from tenonry_worker_torch.loading.stored import kernels_for
 from tenonry_worker_torch.parallel.groups import alone
 from tenonry_worker_torch.points import ATTENTION_BACKENDS, MODEL_PASSES
 from tenonry_worker_torch.startup import backend_class, window_groups
@@ -105,6 +106,7 @@ class Loader:
             seed=config.seed,
             parallel=self.parallel,
             found=found,
+            kernels=None if self._passes else kernels_for(self._kernels, config),
         )
         if self._num_loads:
             return self._again(found, make)

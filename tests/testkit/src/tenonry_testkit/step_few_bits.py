@@ -110,6 +110,39 @@ class FewBitsSuite(KernelSuite):
         assert ((got.double() - wanted).abs() <= rounding + 1e-6).all()
         assert torch.equal(x, kept)
 
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("bits", [4, 8])
+    @EXAMPLES
+    @given(SEEDS, st.integers(1, 5), st.integers(1, 200), st.booleans(), st.booleans())
+    def test_rows_of_few_bits_are_those_of_the_matrix(
+        self,
+        bits: int,
+        dtype: torch.dtype,
+        seed: int,
+        groups: int,
+        outputs: int,
+        has_zeros: bool,
+        has_half_scales: bool,
+    ):
+        torch.manual_seed(seed)
+        weight = random_matrix(
+            bits,
+            outputs,
+            groups * WIDTH,
+            groups,
+            has_zeros=has_zeros,
+            has_half_scales=has_half_scales,
+        )
+        rows = self.offered("few_bits_rows", known(weight), dtype)
+        wanted = weight.dequantised()
+        size = wanted.abs().amax() + weight.scales.max() * (1 << bits)
+        allowed = size * (2**-8 if dtype == torch.bfloat16 else 1e-6)
+        ids = torch.randint(0, outputs, (seed % 40,))
+        assert rows(None).dtype == dtype
+        assert ((rows(None).float() - wanted).abs() <= allowed).all()
+        assert torch.equal(rows(ids), rows(None)[ids])
+        assert rows(torch.tensor([outputs, -1, 1 << 40])).isnan().all()
+
     @pytest.mark.parametrize("bits", [4, 8])
     @pytest.mark.parametrize("count", [1, 3, 40])
     def test_linear_of_few_bits_rounds_its_inputs(self, bits: int, count: int):

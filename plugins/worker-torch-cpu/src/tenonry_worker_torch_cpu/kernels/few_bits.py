@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry.errors import ModelError
-from tenonry_torch_base.few_bits import few_bits_weight
+from tenonry_torch_base.few_bits import FewBitsWeight, few_bits_weight, matrix_of
 from tenonry_torch_base.quantisations import QuantisedLinear
 from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser, listed
 from tenonry_worker_torch_cpu.kernels.trial import Candidates
@@ -21,12 +21,13 @@ from tenonry_worker_torch_cpu.kernels.trial import Candidates
 if TYPE_CHECKING:
     from torch import nn
 
-    from tenonry_torch_base.few_bits import FewBitsWeight
     from tenonry_torch_base.quantisations import Quantisation, QuantisedWeight
     from tenonry_torch_base.step_kernels import FewBitsKernel
     from tenonry_worker_torch.fuse.decoder import LeanForward
     from tenonry_worker_torch.fuse.linear import DenseLinear, Linear, PartedLinear
     from tenonry_worker_torch.step_kernels import FoundKernels
+
+    Stored = QuantisedWeight | FewBitsWeight
 
 SAMPLE = 4096  # outputs of a trial
 TRIES = 3  # other processes slow either side down; without its kernel a matrix takes up to twice as long
@@ -62,7 +63,7 @@ class FewBitsKernels:
         self.counts = self._chooser.counts
         self.left = self._chooser.left  # matrices that stay with the quantisation
 
-    def layer(self, weight: QuantisedWeight, bias: torch.Tensor | None) -> FewBitsLayer | None:
+    def layer(self, weight: Stored, bias: torch.Tensor | None) -> FewBitsLayer | None:
         """Kernel of a layer; None if there is none, or it is wrong or slower."""
         rows, columns = weight.shape
         shape = (weight.bits, rows, columns, weight.num_groups, bias is None, weight.zeros is None)
@@ -87,24 +88,23 @@ class FewBitsKernels:
             return text
         return f"{text}; by quantisation {self.quantisation.name}: {listed(self.left)}"
 
-    def _made(self, weight: QuantisedWeight, bias: torch.Tensor | None) -> FewBitsLayer | None:
-        blocks = few_bits_weight(weight, bias)
+    def _made(self, weight: Stored, bias: torch.Tensor | None) -> FewBitsLayer | None:
+        blocks: FewBitsWeight | None
+        if isinstance(weight, FewBitsWeight):
+            blocks = replace(weight, bias=None if bias is None else bias.detach().float())
+        else:
+            blocks = few_bits_weight(weight, bias)
         kernel = None if blocks is None else self.found.kernels.few_bits_linear(blocks)
         if kernel is None or blocks is None:
             return None
         return FewBitsLayer(blocks, kernel)
 
-    def _is_better(self, weight: QuantisedWeight, bias: torch.Tensor | None) -> bool:
+    def _is_better(self, weight: Stored, bias: torch.Tensor | None) -> bool:
         """Return True if the kernel is correct, and faster for one row than the quantisation's own layer."""
-        sample = replace(
-            weight,
-            values=weight.values[:SAMPLE],
-            scales=weight.scales[:SAMPLE],
-            zeros=None if weight.zeros is None else weight.zeros[:SAMPLE],
-        )
+        sample = _sample(weight)
         start = None if bias is None else bias[:SAMPLE]
         made = self._made(sample, start)
-        own = self.quantisation.linear(sample, start, self.dtype)
+        own = self.quantisation.linear(matrix_of(sample), start, self.dtype)
         if made is None or own is None:
             return False
         trial = self._chooser.rows_trial(partial(self._candidates, own, made))
@@ -113,6 +113,16 @@ class FewBitsKernels:
     def _candidates(self, own: QuantisedLinear, made: FewBitsLayer, count: int) -> Candidates:
         x = torch.randn(count, made.weight.inputs).to(self.dtype)
         return Candidates(lambda: (own(x),), lambda: (made(x),), self.quantisation.tolerance)
+
+
+def _sample(weight: Stored) -> Stored:
+    """The first outputs of a matrix."""
+    if isinstance(weight, FewBitsWeight):
+        return weight.rows(0, min(SAMPLE, weight.outputs))
+    zeros = None if weight.zeros is None else weight.zeros[:SAMPLE]
+    return replace(
+        weight, values=weight.values[:SAMPLE], scales=weight.scales[:SAMPLE], zeros=zeros
+    )
 
 
 class WithoutKernels:

@@ -15,6 +15,7 @@ from torch.nn import functional
 from tenonry_worker_torch.fuse.linear import Linear, output_of, side_by_side
 from tenonry_worker_torch.fuse.norm import RMSNorm, rms_norm_of
 from tenonry_worker_torch.fuse.rope import rotate
+from tenonry_worker_torch.loading.stored import StoredLinear
 from tenonry_worker_torch.parallel.layers import RowLinear
 
 if TYPE_CHECKING:
@@ -165,8 +166,8 @@ def is_silu(activation: object) -> bool:
 
 
 def is_linear(module: object) -> bool:
-    """An `nn.Linear` itself, no subclass that may compute something else."""
-    return type(module) is nn.Linear
+    """An `nn.Linear` itself, or a stored one, no other subclass that may compute something else."""
+    return type(module) in (nn.Linear, StoredLinear)
 
 
 def is_output(module: object) -> bool:

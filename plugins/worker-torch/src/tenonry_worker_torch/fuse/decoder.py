@@ -14,11 +14,18 @@ from tenonry_torch_base.text_part import text_stack
 from tenonry_worker_torch.fuse.block import FusedAttention, is_linear
 from tenonry_worker_torch.fuse.embedding import embeds_plainly
 from tenonry_worker_torch.fuse.layer import LeanLayer, lean_layer, lean_mixer_layer
-from tenonry_worker_torch.fuse.linear import DenseLinear, GatheredLinear, Linear, detached_bias
+from tenonry_worker_torch.fuse.linear import (
+    DenseLinear,
+    GatheredLinear,
+    Linear,
+    PartedLinear,
+    detached_bias,
+)
 from tenonry_worker_torch.fuse.norm import RMSNorm, rms_norm_of
 from tenonry_worker_torch.fuse.rope import RopeTable, rope_table
 from tenonry_worker_torch.fuse.stack import Block, blocks_of
 from tenonry_worker_torch.loading.quantised import STORED_WEIGHT
+from tenonry_worker_torch.loading.stored import StoredLinear
 from tenonry_worker_torch.parallel.layers import GatherLinear
 from tenonry_worker_torch.parallel.stage import stage_of
 
@@ -251,9 +258,13 @@ def lean_head(model: PreTrainedModel) -> LeanHead | None:
     softcap = getattr(config, "final_logit_softcapping", None) or 0.0
     is_tied = head.weight is getattr(model.get_input_embeddings(), "weight", None)
     has_own = not is_tied or hasattr(head, STORED_WEIGHT)
-    projection: Linear = DenseLinear(
-        head.weight.detach(), detached_bias(head), sources=(head,) if has_own else ()
-    )
+    projection: Linear
+    if isinstance(head, StoredLinear):
+        projection = PartedLinear([head])
+    else:
+        projection = DenseLinear(
+            head.weight.detach(), detached_bias(head), sources=(head,) if has_own else ()
+        )
     if isinstance(head, GatherLinear):
         projection = GatheredLinear(projection, head.group, head.out_features)
     return LeanHead(norm, projection, float(softcap))

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tenonry_worker_torch.loading.stored import StoredLinear
 from tenonry_worker_torch.parallel.layers import RowLinear
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ class PartedLinear:
         self.sources = sources
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([functional.linear(x, part.weight, part.bias) for part in self.sources], 1)
+        made = [functional.linear(x, numbers_of(part), part.bias) for part in self.sources]
+        return torch.cat(made, 1) if len(made) > 1 else made[0]
 
     def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return self(x).add_(other)
@@ -148,6 +150,8 @@ def mark_packed(made: Unpackable, sources: Sequence[nn.Linear]) -> None:
 
 def take_weight(module: nn.Linear) -> None:
     """Empty the module's weight, which is stored elsewhere."""
+    if isinstance(module, StoredLinear):
+        module.stored = None
     module.weight = nn.Parameter(module.weight.new_empty(0), requires_grad=False)
 
 
@@ -175,12 +179,19 @@ def output_of(module: nn.Linear) -> Linear:
     if isinstance(module, RowLinear):
         piece = DenseLinear(module.weight.detach(), None, (module,))
         return SummedLinear(piece, detached_bias(module), module.group)
-    return merge([module])
+    return PartedLinear([module]) if isinstance(module, StoredLinear) else merge([module])
+
+
+def numbers_of(module: nn.Linear) -> torch.Tensor:
+    """The module's weight as floats."""
+    return module.numbers() if isinstance(module, StoredLinear) else module.weight
 
 
 def side_by_side(modules: Sequence[nn.Linear]) -> Linear:
     """Linear layers that read the same input as one: merged now, or when they are packed."""
     weight = modules[0].weight
+    if isinstance(modules[0], StoredLinear):
+        return PartedLinear(modules)
     if len(modules) > 1 and is_half_on_host(weight.dtype, weight.device):
         return PartedLinear(modules)
     return merge(modules)
@@ -191,6 +202,9 @@ def merge(modules: Sequence[nn.Linear]) -> DenseLinear:
 
     The modules keep working, on views of the merged weight.
     """
+    for module in modules:
+        if isinstance(module, StoredLinear):
+            module.to_floats()
     if len(modules) == 1:
         module = modules[0]
         return DenseLinear(module.weight.detach(), detached_bias(module), modules)

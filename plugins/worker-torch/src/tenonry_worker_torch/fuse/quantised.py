@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.few_bits import FewBitsWeight, matrix_of
 from tenonry_torch_base.quantisations import QuantisedLinear, QuantisedWeight
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
 from tenonry_worker_torch.fuse.linear import merged_bias, take_weight
 from tenonry_worker_torch.loading.quantised import STORED_WEIGHT
+from tenonry_worker_torch.loading.stored import StoredLinear
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,11 +23,13 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.fuse.decoder import LeanForward
     from tenonry_worker_torch.fuse.linear import DenseLinear, Linear, PartedLinear
 
+    Stored = QuantisedWeight | FewBitsWeight
+
 
 class MatrixKernels(Protocol):
     """Kernels of quantised matrices, used instead of a quantisation's own layers."""
 
-    def layer(self, weight: QuantisedWeight, bias: torch.Tensor | None) -> QuantisedLinear | None:
+    def layer(self, weight: Stored, bias: torch.Tensor | None) -> QuantisedLinear | None:
         """Layer of a matrix; None to leave it to the quantisation."""
         ...
 
@@ -64,23 +68,20 @@ class QuantisedPacking:
     def module(self, _linear: nn.Linear) -> None:
         return None
 
-    def _stored(self, sources: Sequence[nn.Linear]) -> list[QuantisedWeight]:
+    def _stored(self, sources: Sequence[nn.Linear]) -> list[Stored]:
         """Stored matrices of all sources; none if one has floats."""
+        laid_out = [each.stored for each in sources if isinstance(each, StoredLinear)]
         found = [vars(module).pop(STORED_WEIGHT, None) for module in sources]
-        weights = [weight for weight in found if weight is not None]
+        weights = [weight for weight in (*laid_out, *found) if weight is not None]
         return weights if len(weights) == len(found) else []
 
     def _linear(
-        self,
-        weights: list[QuantisedWeight],
-        bias: torch.Tensor | None,
-        sources: Sequence[nn.Linear],
+        self, weights: list[Stored], bias: torch.Tensor | None, sources: Sequence[nn.Linear]
     ) -> Linear | None:
         """Linear layer over all matrices, concatenated; None to leave them to floats."""
         if not weights:
-            self.num_left += 1
-            return None
-        whole = QuantisedWeight.side_by_side(weights)
+            return self._left(sources)
+        whole = _side_by_side(weights)
         layers = self._layers([whole], [bias])
         if whole is None:
             sizes = [weight.shape[0] for weight in weights]
@@ -88,16 +89,22 @@ class QuantisedPacking:
                 weights, [None] * len(sizes) if bias is None else bias.split(sizes)
             )
         if not layers:
-            self.num_left += 1
-            return None
+            return self._left(sources)
         for module in sources:
             take_weight(module)
         self.num_layers += 1
         self.num_bytes += sum(weight.num_bytes for weight in weights)
         return layers[0] if len(layers) == 1 else SideBySide(layers)
 
+    def _left(self, sources: Sequence[nn.Linear]) -> None:
+        """Leave layers as floats."""
+        self.num_left += 1
+        for module in sources:
+            if isinstance(module, StoredLinear):
+                module.to_floats()
+
     def _layers(
-        self, weights: Sequence[QuantisedWeight | None], biases: Sequence[torch.Tensor | None]
+        self, weights: Sequence[Stored | None], biases: Sequence[torch.Tensor | None]
     ) -> list[QuantisedLinear]:
         """One each; none if one is left to floats. Layouts cannot hold inference tensors."""
         with torch.inference_mode(False), torch.no_grad():
@@ -108,15 +115,22 @@ class QuantisedPacking:
         layers = [layer for layer in found if layer is not None]
         return layers if len(layers) == len(found) else []
 
-    def _layer(self, weight: QuantisedWeight, bias: torch.Tensor | None) -> QuantisedLinear | None:
+    def _layer(self, weight: Stored, bias: torch.Tensor | None) -> QuantisedLinear | None:
         made = None if self.kernels is None else self.kernels.layer(weight, bias)
-        return made or self.quantisation.linear(weight, bias, self.dtype)
+        return made or self.quantisation.linear(matrix_of(weight), bias, self.dtype)
 
     @property
     def text(self) -> str:
         """Summary for the log."""
         left = f", {self.num_left} others as floats" if self.num_left else ""
         return f"{self.num_layers} matrices in {self.num_bytes / 1e9:.3g} GB{left}"
+
+
+def _side_by_side(weights: Sequence[Stored]) -> Stored | None:
+    """Concatenated outputs; None if the matrices are too different."""
+    laid_out = [weight for weight in weights if isinstance(weight, FewBitsWeight)]
+    whole = FewBitsWeight.side_by_side(laid_out) if len(laid_out) == len(weights) else None
+    return whole or QuantisedWeight.side_by_side([matrix_of(weight) for weight in weights])
 
 
 class SideBySide(QuantisedLinear):

@@ -19,19 +19,21 @@ from tenonry_torch_base.weights import (
     stored_model,
     weights_of,
 )
-from tenonry_worker_torch.loading.quantised import attach, find_quantisation, forget
+from tenonry_worker_torch.loading.quantised import attach, find_quantisation, forget, stays_stored
 from tenonry_worker_torch.loading.refusals import (
     refuse_blind,
     refuse_encoder_decoder,
     refuse_unsupported,
 )
 from tenonry_worker_torch.loading.sharded import read_index, stored_pieces
+from tenonry_worker_torch.loading.stored import attach_stored, postpone
 from tenonry_worker_torch.parallel.groups import alone
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
+    from tenonry_torch_base.step_kernels import StepKernels
     from tenonry_worker_torch.loading.quantised import FoundQuantisation
     from tenonry_worker_torch.parallel.groups import Parallel
 
@@ -108,8 +110,10 @@ def load_model(
     seed: int,
     parallel: Parallel | None = None,
     found: CheckpointInfo | None = None,
+    kernels: StepKernels | None = None,
 ) -> PreTrainedModel:
     """This rank's part of the model on `device`, in evaluation mode. `found`: result of `look`, if available.
+    `kernels`: for quantised matrices that may stay in the layout of kernels.
 
     Raises ModelError, before any weight is read where possible.
     """
@@ -124,7 +128,14 @@ def load_model(
     with progress_only_on_a_terminal():
         chosen = choose_dtype(dtype, found.whole.config, device)
         if parallel.is_alone and found.checkpoint is not None:
+            if not stays_stored(found.quantised, device, chosen):
+                kernels = None
+            if kernels is not None:
+                postpone(found.whole, found.checkpoint, chosen)
             model = stored_model(path, found.whole, chosen, found.architecture, found.checkpoint)
+            if kernels is not None:
+                with weights_of(found.architecture, path):
+                    attach_stored(model, found.checkpoint, kernels)
             attach(model, found.checkpoint)
         else:
             model = _part(path, found, chosen, parallel, seed)

@@ -135,6 +135,13 @@ def computes(
     return None
 
 
+def stays_stored(found: FoundQuantisation | None, device: torch.device, dtype: torch.dtype) -> bool:
+    """Return True if a checkpoint's matrices can be computed with as they are."""
+    if found is None or found.is_at_load or device.type != "cpu":
+        return False
+    return found.quantisation.refusal(device, dtype) is None
+
+
 def attach(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
     """Attach quantised matrices to the linear layers that hold their dequantised weights."""
     matrices = checkpoint.matrices

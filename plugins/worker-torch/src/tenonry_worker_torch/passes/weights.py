@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tenonry_worker_torch.fuse.decoder import LeanForward
 from tenonry_worker_torch.fuse.quantised import QuantisedPacking, refuse_others
+from tenonry_worker_torch.loading.stored import all_to_floats
 from tenonry_worker_torch.passes.model_pass import ModelPass, NotUsed
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Quantise(WeightPass):
         if not isinstance(lean, LeanForward):
             if quantisation.config is None:
                 refuse_others(None, architecture, quantisation.name)
+            all_to_floats(model.module)
             raise NotUsed(
                 f"{architecture} runs its own code, so what is stored as {quantisation.name} is dequantised"
             )

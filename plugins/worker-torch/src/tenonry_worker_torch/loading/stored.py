@@ -1,0 +1,149 @@
+"""Layers whose weights are only in the layout of step kernels, while a model is loaded and compared. Worker process.
+
+Their parameter `weight` has the shape and data type of the weight and no memory: one zero, repeated. The model's own
+code computes with numbers that are dequantised for each call, so the floats of one layer exist at a time.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tenonry.errors import ModelError
+from tenonry_torch_base.settings import torch_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transformers import PreTrainedModel
+
+    from tenonry.config import EngineConfig
+    from tenonry_torch_base.checkpoint import Checkpoint
+    from tenonry_torch_base.few_bits import FewBitsWeight
+    from tenonry_torch_base.quantisations import StoredBlocks
+    from tenonry_torch_base.step_kernels import StepKernels
+    from tenonry_worker_torch.step_kernels import FoundKernels
+
+    Rows = Callable[[torch.Tensor | None], torch.Tensor]
+
+
+class StoredLinear(nn.Linear):
+    """`stored`: None once the layer has lost its weight, or got it as floats."""
+
+    stored: FewBitsWeight | None
+    rows: Rows
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(x, self.numbers(), self.bias)
+
+    def numbers(self) -> torch.Tensor:
+        """The weight [out, in]."""
+        return self.weight if self.stored is None else self.rows(None)
+
+    def to_floats(self) -> None:
+        """Keep the weight as floats from now on."""
+        if self.stored is not None:
+            self.weight = nn.Parameter(self.numbers(), requires_grad=False)
+            self.stored = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Linear:
+        """A plain layer with copies of the parameters: whoever copies a layer gives it other weights."""
+        with torch.device("meta"):
+            made = nn.Linear(self.in_features, self.out_features, self.bias is not None)
+        made.weight = copy.deepcopy(self.weight, memo)
+        made.bias = copy.deepcopy(self.bias, memo)
+        return made.train(self.training)
+
+
+class StoredEmbedding(nn.Embedding):
+    """Embedding whose rows are dequantised as they are looked up."""
+
+    rows: Rows
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        made = self.rows(ids.reshape(-1).long().contiguous())
+        return made.view(*ids.shape, self.embedding_dim)
+
+
+def kernels_for(found: FoundKernels | None, config: EngineConfig) -> StepKernels | None:
+    """Kernels that may hold the matrices of a file from the start: where no adapter or vision encoder reads weights."""
+    has_adapters = bool(config.max_loras or torch_settings(config).lora_modules)
+    return None if found is None or has_adapters or config.max_images else found.kernels
+
+
+def postpone(whole: PreTrainedModel, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+    """Leave the quantised matrices of plain layers of `whole` to `attach_stored`."""
+    matrices = checkpoint.matrices
+    if matrices is None:
+        return
+    kinds = (nn.Linear, nn.Embedding)
+    owners = {f"{name}.weight" for name, part in whole.named_modules() if type(part) in kinds}
+    matrices.postponed = frozenset(
+        key
+        for key in matrices.parts
+        if key not in checkpoint.converters and checkpoint.targets.get(key) in owners
+    )
+    matrices.dtype = dtype
+
+
+def attach_stored(model: PreTrainedModel, checkpoint: Checkpoint, kernels: StepKernels) -> None:
+    """Read the matrices that were postponed into the layout of kernels, and replace their layers."""
+    matrices = checkpoint.matrices
+    if matrices is None:
+        return
+    sharing: dict[int, list[str]] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            sharing.setdefault(id(module.weight), []).append(name)
+    for key, matrix in matrices.unread.items():
+        owner = checkpoint.targets[key].rpartition(".")[0]
+        names = sharing[id(model.get_submodule(owner).weight)]
+        blocks = matrix.blocks()
+        stored = None if blocks is None else _laid_out(key, blocks, checkpoint, kernels)
+        rows = None if stored is None else kernels.few_bits_rows(stored, model.dtype)
+        if stored is None or rows is None:
+            weight = nn.Parameter(matrix.weight().dequantised(model.dtype), requires_grad=False)
+            for name in names:
+                model.get_submodule(name).weight = weight
+        else:
+            for name in names:
+                model.set_submodule(name, _stored(model.get_submodule(name), stored, rows))
+    matrices.unread.clear()
+
+
+def _laid_out(
+    key: str, blocks: StoredBlocks, checkpoint: Checkpoint, kernels: StepKernels
+) -> FewBitsWeight | None:
+    try:
+        return kernels.laid_out(blocks)
+    except ValueError as error:
+        raise ModelError(
+            f"{checkpoint.tensors[key].file.resolve()}: tensor {key}: {error}; download the file again"
+        ) from None
+
+
+def _stored(module: nn.Module, weight: FewBitsWeight, rows: Rows) -> nn.Module:
+    made: StoredLinear | StoredEmbedding
+    with torch.device("meta"):
+        if isinstance(module, nn.Linear):
+            made = StoredLinear(module.in_features, module.out_features, module.bias is not None)
+            made.bias = module.bias
+            made.stored = weight
+        elif isinstance(module, nn.Embedding):
+            made = StoredEmbedding(
+                module.num_embeddings, module.embedding_dim, padding_idx=module.padding_idx
+            )
+    made.weight = module.weight
+    made.rows = rows
+    return made.train(module.training)
+
+
+def all_to_floats(module: nn.Module) -> None:
+    """Keep the weights of all linear layers as floats from now on."""
+    for part in module.modules():
+        if isinstance(part, StoredLinear):
+            part.to_floats()
