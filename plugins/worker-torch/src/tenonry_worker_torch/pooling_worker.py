@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from tenonry.errors import ConfigError
-from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import KVCacheGroup, MemoryReport
 from tenonry_torch_base.imports import importing
 from tenonry_torch_base.settings import WorkerSettings
 from tenonry_torch_base.waiting import wait_briefly
 from tenonry_worker_torch.pooling.options import PoolingOptions
+from tenonry_worker_torch.runner_worker import RunnerWorker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,29 +23,24 @@ if TYPE_CHECKING:
     from tenonry.info import ModelInfo, WorkerFacts
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
-    from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.pooling.outline import Outline
-    from tenonry_worker_torch.runner.runner import ModelRunner
 
 
-class PoolingWorker(Worker):
+class PoolingWorker(RunnerWorker):
     """Vectors and scores of whole prompts, by models of transformers. It stores no K/V: its one group is opaque."""
 
     Options = PoolingOptions
     Settings = WorkerSettings
-    capabilities: ClassVar[frozenset[str]] = frozenset({"pooling", "tasks"})
-    rpc_methods: ClassVar[frozenset[str]] = frozenset({"tasks"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"pooling", "profile", "tasks"})
+    rpc_methods: ClassVar[frozenset[str]] = frozenset({"profile", "tasks"})
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
-        wait_briefly(context.model.path)
         given = context.options
         self.options = given if isinstance(given, PoolingOptions) else PoolingOptions()
         self._found: Outline | None = None
         self._model: LoadedModel | None = None
-        self._runner: ModelRunner | None = None
-        self._resolved: dict[str, str] = {}
 
     @classmethod
     def preload(cls, model: ModelInfo, options: BaseModel) -> None:
@@ -106,7 +101,7 @@ class PoolingWorker(Worker):
             from tenonry_worker_torch.load_pooling import load_pooling
 
             found = self._found = self._look(needs_weights=True)
-        self._model = load_pooling(found, self.context, self.options, self._resolved)
+        self._model = load_pooling(found, self.context, self.options, self.resolved)
 
     def tasks(self) -> dict[str, int]:
         """As `EngineInfo.tasks`, for the loaded model."""
@@ -127,29 +122,20 @@ class PoolingWorker(Worker):
 
         if self._model is None:
             raise RuntimeError("worker 'pooling' has no model: load() comes first")
-        self._runner = assemble_runner(
+        runner = assemble_runner(
             self._model,
             max_num_seqs=self.context.config.max_num_seqs,
             max_model_len=kv_cache.max_model_len,
             num_blocks=kv_cache.num_blocks,
             block_size=kv_cache.block_size,
             features=[
-                resolve(RUNNER_FEATURES, name, self._resolved)
+                resolve(RUNNER_FEATURES, name, self.resolved)
                 for name in self.options.runner_features
             ],
         )
-
-    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
-        if self._runner is None:
-            raise RuntimeError("worker 'pooling' has no runner: initialize_cache() comes first")
-        return self._runner.execute(output)
-
-    def resolved_plugins(self) -> dict[str, str]:
-        return dict(self._resolved)
+        self.run_steps(runner)
 
     def shutdown(self) -> None:
-        if self._runner is not None:
-            self._runner.shutdown()
-        self._runner = None
+        super().shutdown()
         self._model = None
         self._found = None

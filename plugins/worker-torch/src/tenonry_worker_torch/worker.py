@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from tenonry.errors import ConfigError
-from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import MemoryReport
 from tenonry_torch_base.imports import importing
 from tenonry_torch_base.phases import Phases
 from tenonry_torch_base.settings import TorchSettings
 from tenonry_torch_base.waiting import wait_briefly
 from tenonry_worker_torch.options import TorchOptions
+from tenonry_worker_torch.runner_worker import RunnerWorker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,18 +27,14 @@ if TYPE_CHECKING:
     from tenonry.info import ModelInfo, WorkerFacts
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
-    from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
-    from tenonry_torch_base.traces import RankProfile
     from tenonry_worker_torch.adapters.registry import Adapters
-    from tenonry_worker_torch.connector import ConnectedSteps
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.loading.load import CheckpointInfo
     from tenonry_worker_torch.parallel.groups import Rendezvous
     from tenonry_worker_torch.residency.residency import Residency
-    from tenonry_worker_torch.runner.runner import ModelRunner
 
 
-class TorchWorker(Worker):
+class TorchWorker(RunnerWorker):
     """Causal language models of transformers over K/V in blocks. One step is in flight on the CPU, two on CUDA.
 
     The kernels of a model are chosen by measurements when it is loaded, for each matrix shape, with a maximum number of
@@ -90,7 +86,6 @@ class TorchWorker(Worker):
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
-        wait_briefly(context.model.path)
         self.options = (
             context.options if isinstance(context.options, TorchOptions) else TorchOptions()
         )
@@ -98,12 +93,8 @@ class TorchWorker(Worker):
         self._found: CheckpointInfo | None = None
         self._known: WorkerFacts | None = None
         self._residency: Residency | None = None
-        self._profile: RankProfile | None = None
-        self._runner: ModelRunner | None = None
-        self._resolved: dict[str, str] = {}
         self._opened: tuple[Any, str] | None = None
         self._rendezvous: Rendezvous | None = None
-        self._steps: ModelRunner | ConnectedSteps | None = None
 
     @classmethod
     def preload(cls, model: ModelInfo, options: BaseModel) -> None:
@@ -128,13 +119,6 @@ class TorchWorker(Worker):
         if self._residency is None:
             raise RuntimeError("worker 'torch' has no model: load() comes first")
         return self._residency
-
-    @property
-    def runner(self) -> ModelRunner:
-        """The model runner; exists from `initialize_cache` on."""
-        if self._runner is None:
-            raise RuntimeError("worker 'torch' has no KV cache: initialize_cache() comes first")
-        return self._runner
 
     @property
     def steps_in_flight(self) -> int:
@@ -218,7 +202,7 @@ class TorchWorker(Worker):
             self._phases,
             is_invariant=found.is_invariant,
         )
-        self._resolved = loader.resolved
+        self.resolved = loader.resolved
         self._residency = Residency(loader, found)
         if self.model.quantisation is not None:  # the floats are gone
             return_freed_memory()
@@ -252,12 +236,13 @@ class TorchWorker(Worker):
     def initialize_cache(self, kv_cache: KVCacheConfig) -> None:
         from tenonry_worker_torch.start_runner import make_runner
 
-        runner = make_runner(self.model, self.context, self.options, kv_cache, self._resolved)
-        self._runner = self._steps = runner
+        runner = make_runner(self.model, self.context, self.options, kv_cache, self.resolved)
+        connected = None
         if self.context.kv_connector is not None:
             from tenonry_worker_torch.connector import ConnectedSteps
 
-            self._steps = ConnectedSteps(self.context, kv_cache, runner)
+            connected = ConnectedSteps(self.context, kv_cache, runner)
+        self.run_steps(runner, connected)
         self.residency.serve(runner)
 
     def warm_up(self) -> None:
@@ -269,10 +254,6 @@ class TorchWorker(Worker):
 
             self.runner.forward_pass.affinity = affinity = CpuAffinity()
             affinity.take()
-
-    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
-        steps = self._steps or self.runner
-        return steps.execute(output)
 
     def execute_dummy_batch(self) -> None:
         """Compute without a request, so that ranks of other engines that share layers with this one can continue."""
@@ -302,17 +283,6 @@ class TorchWorker(Worker):
                 "max_loras=0: no adapters are served; start with --max-loras and a number"
             )
         return found
-
-    def profile(self, is_start: bool = True) -> None:
-        """Begin a profile of this rank, or end and write it. Raises ConfigError without the option profile_dir."""
-        from tenonry_torch_base.traces import RankProfile
-
-        if self._profile is None:
-            self._profile = RankProfile(self.options, self.context.rank, self.context.engine_index)
-        if is_start:
-            self._profile.start()
-        else:
-            self._profile.stop()
 
     def sleep(self, level: int = 1) -> None:
         """Free memory: 1 that of the KV cache (weights go to main memory), 2 that of the weights as well."""
@@ -351,19 +321,12 @@ class TorchWorker(Worker):
         if self.model.images is not None:
             self.model.images.encoded.clear()
 
-    def resolved_plugins(self) -> dict[str, str]:
-        return dict(self._resolved)
-
     def shutdown(self) -> None:
-        if self._profile is not None:
-            self._profile.end()
         if self._residency is not None:
             from tenonry_torch_base.traces import flush_tuning
 
             flush_tuning()
-        if self._steps is not None:
-            self._steps.shutdown()
-        self._steps = self._runner = None
+        super().shutdown()
         self._residency = self._found = None
         if self._rendezvous is not None:
             self._rendezvous.leave()

@@ -11,6 +11,7 @@ import worker_tools
 from safetensors.torch import load_file, save_file
 
 from tenonry.config import PluginChoice
+from tenonry.engine.kv_plan import plan_kv_cache
 from tenonry.info import PluginRecord
 from tenonry.sampling_params import PoolingParams, SamplingParams
 from tenonry.step import NewRow, RowFailure, SchedulerOutput
@@ -18,6 +19,7 @@ from tenonry_worker_torch import load_pooling
 from tenonry_worker_torch.passes.model_pass import ModelPass
 from tenonry_worker_torch.pooling.options import PoolingOptions
 from tenonry_worker_torch.pooling.outline import outline
+from tenonry_worker_torch.pooling_worker import PoolingWorker
 from tenonry_worker_torch.runner.feature import RunnerFeature
 
 RECORD = PluginRecord(
@@ -62,6 +64,7 @@ def loaded(folder, **options):
 
 def answer(runner, prompts=PROMPTS):
     """Result of a step over whole prompts, one row each."""
+    size = runner.state.block_size
     sampling = SamplingParams(temperature=0.0, max_tokens=1, pooling=PoolingParams())
     new = [
         NewRow(
@@ -70,7 +73,7 @@ def answer(runner, prompts=PROMPTS):
             token_ids=np.array(ids, np.int32),
             num_computed=0,
             num_output=0,
-            block_ids=(np.arange(row * 16, row * 16 + -(-len(ids) // 4), dtype=np.int32),),
+            block_ids=(16 * row + np.arange(-(-len(ids) // size), dtype=np.int32),),
             sampling=sampling,
         )
         for row, ids in enumerate(prompts)
@@ -143,3 +146,19 @@ def test_a_row_without_a_finite_vector_fails_alone(folders, tmp_path):
     assert made.failed_code.tolist() == [RowFailure.NUMERICAL]
     assert made.row.tolist() == [0, 2]
     assert sorted(made.pooled) == [0, 2]
+
+
+def test_steps_of_a_model_that_pools_are_profiled(folders, tmp_path):
+    folder, model = folders["bert"]
+    options = PoolingOptions(pooling="cls", profile_dir=str(tmp_path))
+    context = worker_tools.context(folder, options=options)
+    worker = PoolingWorker(context)
+    worker.load()
+    groups = list(worker.kv_cache_groups())
+    memory = [worker.available_memory()]
+    worker.initialize_cache(plan_kv_cache([groups], memory, context.config, context.max_model_len))
+    worker.profile()
+    assert_right(answer(worker.runner).pooled, model)
+    worker.profile(is_start=False)
+    assert list(tmp_path.iterdir())
+    worker.shutdown()

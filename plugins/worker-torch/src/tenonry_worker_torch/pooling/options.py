@@ -7,10 +7,10 @@ from typing import Literal
 from pydantic import Field
 
 from tenonry.config import PluginChoice
-from tenonry.interfaces.plugin import PluginOptions
+from tenonry_torch_base.options import ProfileOptions
 
 
-class PoolingOptions(PluginOptions):
+class PoolingOptions(ProfileOptions):
     """`--worker-option key=value`."""
 
     pooling: Literal["mean", "cls", "lasttoken"] | None = Field(
