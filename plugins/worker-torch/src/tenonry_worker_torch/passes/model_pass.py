@@ -84,5 +84,9 @@ class ModelPass(ABC):
         """
 
     def is_right(self, model: LoadedModel, facts: PassFacts) -> bool:
-        """Compare the model's results with those of its own code."""
+        """Compare the model's results with those of its own code.
+
+        On several ranks, passes of other packages are called twice: first on each rank by itself, where `facts.checks`
+        runs the model and compares nothing, so that a rank that raises leaves no other waiting.
+        """
         return facts.checks.still_agrees(model.forward)
