@@ -294,7 +294,11 @@ class Reader:
     def lighter(self, arguments: list[str]) -> list[str]:
         """With a worker that computes nothing, unless the page, or one of the flags, needs another."""
         of_torch = {f"--{name.replace('_', '-')}" for name in TorchSettings.model_fields}
-        if self.needs_model or arguments[0] in {"keys", "plugins", "ps"} or of_torch & {*arguments}:
+        if (
+            self.needs_model
+            or arguments[0] in {"doctor", "keys", "plugins", "ps"}
+            or of_torch & {*arguments}
+        ):
             return arguments
         return [*arguments, "--worker", "null"]
 

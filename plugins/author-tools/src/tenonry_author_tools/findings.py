@@ -16,6 +16,8 @@ class Rule(Enum):
     KERNEL = ("PL004", "install a release made for this tenonry, or change tenonry")
     PTH = ("PL005", "remove the .pth file: nothing of a plugin runs at the start of an interpreter")
     NAME_TAKEN = ("PL006", "choose another entry-point name, or uninstall one of the two")
+    COPIES = ("PL007", "uninstall all but one")
+    START = ("PL008", "`tenonry plugins list` shows what there is to choose from")
     IMPORT = ("PL101", "mend the module; `python -c 'import MODULE'` repeats it")
     HANG = ("PL102", "wait for nothing while the module is imported; do it in a method")
     EXIT = ("PL103", "raise an error of tenonry.errors instead of ending the process")
@@ -49,7 +51,7 @@ class Rule(Enum):
         return self.value[1]
 
 
-WARNINGS = {Rule.METADATA, Rule.OLD_INTERFACE, Rule.NO_SUITE, Rule.MUTANT}
+WARNINGS = {Rule.COPIES, Rule.METADATA, Rule.OLD_INTERFACE, Rule.NO_SUITE, Rule.MUTANT}
 
 
 @dataclass(frozen=True)
