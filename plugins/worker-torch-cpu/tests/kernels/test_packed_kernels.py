@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 from tenonry_worker_torch.step_kernels import FoundKernels
 from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
+from tenonry_worker_torch_cpu.kernels import trial
 from tenonry_worker_torch_cpu.kernels.linear import KernelLinear
 from tenonry_worker_torch_cpu.kernels.paged import cpu_backends
 from tenonry_worker_torch_cpu.kernels.rows import COUNTS, Budget
@@ -315,6 +317,24 @@ class TestRows:
         assert not Budget().is_better(lambda: candidates(1, 1.0), is_timed=False)
         as_slow = candidates(400)._replace(times=1000)
         assert Budget().is_better(lambda: as_slow, is_timed=True)
+
+    @pytest.mark.parametrize(("kernel_s", "is_better"), [(1.0, True), (3.0, False)])
+    def test_other_processes_neither_end_a_trial_nor_decide_it(
+        self, kernel_s, is_better, monkeypatch
+    ):
+        """All runs but the fifth of each side take a hundred times as long, of which none is on a processor."""
+        clock = SimpleNamespace(now=0.0, own=0, kernel=0)
+        fake = SimpleNamespace(perf_counter=lambda: clock.now, thread_time=lambda: 0.0)
+        monkeypatch.setattr(trial, "time", fake)
+
+        def run(side, seconds):
+            setattr(clock, side, getattr(clock, side) + 1)
+            clock.now += seconds * (1 if getattr(clock, side) == 5 else 100)
+            return ()
+
+        candidates = Candidates(lambda: run("own", 2.0), lambda: run("kernel", kernel_s))
+        assert trial.is_quicker(candidates) == is_better
+        assert clock.own == clock.kernel == trial.REPEATS
 
     def test_trials_end_when_the_time_is_used_up(self):
         asked = []
