@@ -61,11 +61,12 @@ class Definition:
 
 def sources() -> list[Path]:
     """The code of every distribution, and of `dev.py`."""
-    return [
-        *sorted(ROOT.glob("dev/*.py")),
-        *sorted(ROOT.glob("core/src/**/*.py")),
-        *sorted(ROOT.glob("[!.]*/*/src/**/*.py")),
-    ]
+    return [*sorted(ROOT.glob("dev/*.py")), *sources_of_distributions()]
+
+
+def sources_of_distributions() -> list[Path]:
+    """The code of every distribution."""
+    return [*sorted(ROOT.glob("core/src/**/*.py")), *sorted(ROOT.glob("[!.]*/*/src/**/*.py"))]
 
 
 @functools.cache
@@ -87,7 +88,7 @@ def known_words() -> frozenset[str]:
 def definitions() -> dict[str, list[Definition]]:
     """Classes, functions and methods by their own name."""
     found: dict[str, list[Definition]] = defaultdict(list)
-    for file in sources()[1:]:
+    for file in sources_of_distributions():
         parts = (
             file.relative_to(next(p for p in file.parents if p.name == "src")).with_suffix("").parts
         )
