@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError
 from tenonry.interfaces.executor import Executor, ExecutorContext
 from tenonry.interfaces.worker import Worker, WorkerContext
@@ -13,15 +14,19 @@ from tenonry.step import DoneFuture, ModelRunnerOutput, SchedulerOutput, StepFut
 
 
 class UniprocExecutor(Executor):
-    """One worker, called directly. Raises ConfigError for a world size above one."""
+    """One worker, called directly. Refuses a world size above one."""
+
+    @classmethod
+    def check(cls, config: EngineConfig, options: object) -> None:
+        if config.world_size != 1:
+            raise ConfigError(
+                f"executor 'uni' runs one rank, but tensor_parallel_size × pipeline_parallel_size = "
+                f"{config.world_size}; use --executor mp (pip install tenonry-executor-multiproc)"
+            )
 
     def __init__(self, context: ExecutorContext) -> None:
         super().__init__(context)
-        if context.config.world_size != 1:
-            raise ConfigError(
-                f"executor 'uni' runs one rank, but tensor_parallel_size × pipeline_parallel_size = "
-                f"{context.config.world_size}; use --executor mp"
-            )
+        self.check(context.config, context.options)
         self._worker: Worker | None = None
 
     @property
