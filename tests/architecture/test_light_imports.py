@@ -13,6 +13,11 @@ from pathlib import Path
 import pytest
 from house import distributions
 
+from tenonry.interfaces.plugin import PluginSettings
+from tenonry.plugin.discovery import installed
+from tenonry.plugin.kinds import KINDS, REQUEST_CHECKS
+from tenonry.plugin.plan import load_class
+
 pytestmark = pytest.mark.integration
 
 PROBE = Path(__file__).with_name("import_probe.py")
@@ -40,6 +45,14 @@ LIGHT = sorted(
     for (group, _), value in dist.entry_points.items()
     if group in LIGHT_GROUPS
 )
+# Models of settings are imported for `--help`, which shall be quick.
+SLOW = HEAVY | {"numpy", "zmq", "msgspec"}
+SETTINGS = {
+    name: value
+    for dist in distributions()
+    for (group, name), value in dist.entry_points.items()
+    if group == "tenonry.settings"
+}
 
 
 def probe(*targets: str) -> dict[str, dict]:
@@ -90,3 +103,21 @@ def test_probe_sees_a_heavy_module_and_an_error(tmp_path: Path, monkeypatch: pyt
     assert report["heavy_thing"] == {"error": None, "loaded": ["heavy_thing", "torch"]}
     assert "ZeroDivisionError" in report["broken_thing"]["error"]
     assert "no_such_name" in report["json:no_such_name"]["error"]
+
+
+def test_settings_are_read_without_plugins():
+    report = probe("tenonry", *sorted(set(SETTINGS.values())))
+    assert {target: each["error"] for target, each in report.items() if each["error"]} == {}
+    slow = {target: SLOW.intersection(each["loaded"]) for target, each in report.items()}
+    assert {target: names for target, names in slow.items() if names} == {}
+
+
+def test_each_plugin_names_the_settings_of_its_class():
+    found = {}
+    for point in (*KINDS.values(), REQUEST_CHECKS):
+        for record in installed(point):
+            if record.distribution.startswith("tenonry"):
+                own = getattr(load_class(record), "Settings", PluginSettings)
+                found[f"{point.kind}.{record.name}"] = f"{own.__module__}:{own.__name__}"
+    missing = {name: value for name, value in found.items() if SETTINGS.get(name) != value}
+    assert missing == {}

@@ -72,7 +72,7 @@ class TestBounds:
     @pytest.mark.parametrize(
         ("field", "value"),
         [("dtype", "int8"), ("load_format", "pt"), ("device", "tpu"), ("device", "cuda:x"), ("model", ""), ("model", 5),
-         ("executor", ""), ("executor", None), ("executor", "x" * 513), ("executor", {"options": {}}),
+         ("executor", ""), ("executor", "x" * 513), ("executor", {"options": {}}),
          ("scheduler", {"name": "x", "option": {}}), ("stat_loggers", [5]), ("plugins", {"allowed": []})],
     )  # fmt: skip
     def test_texts_and_plugins_are_checked(self, field, value):
@@ -165,15 +165,6 @@ class TestPlugins:
         assert config(scheduler={"name": "a:B", "options": {"x": 1}}).scheduler == PluginChoice(
             name="a:B", options={"x": 1}
         )
-
-    @pytest.mark.parametrize(
-        "sizes", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": "2"}]
-    )
-    def test_several_ranks_need_several_processes_unless_an_executor_is_named(self, sizes):
-        assert EngineConfig(model="m").executor.name == "uni"
-        assert EngineConfig(model="m", tensor_parallel_size=1).executor.name == "uni"
-        assert EngineConfig(model="m", **sizes).executor.name == "mp"
-        assert EngineConfig(model="m", executor="ray", **sizes).executor.name == "ray"
 
     @pytest.mark.parametrize("field", ["io_processor", "kv_connector"])
     @pytest.mark.parametrize("nothing", ["none", None])

@@ -134,18 +134,22 @@ class TestHooks:
 
     @pytest.mark.parametrize("answer", [StatLogger, 5, "no colon", b"acme:Mine"])
     def test_an_answer_that_is_no_name_of_a_class_is_an_error(self, answer):
+        calls = []
+
         class Hooks:
             @hookimpl
             def tenonry_get_stat_logger(self, name: str) -> Any:
+                calls.append(name)
                 return answer
 
         manager = PluginManager(discover=False)
         manager.register(Hooks(), name="mine")
         with pytest.raises(
             PluginError,
-            match=r"tenonry_get_stat_logger of mine,.* answered .*for 'x'; .*\"module:Class\"",
+            match=r"tenonry_get_stat_logger of mine answered .*for 'x'; .*\"module:Class\"",
         ):
             resolve("x", manager)
+        assert calls == ["x"]  # the error calls no hook again
 
 
 FAILED = r"plugin acme-bad \(acme-bad 1.2\) failed in tenonry_configured: "

@@ -136,5 +136,5 @@ class TestAnswers:
         manager.register(importlib.import_module("eager"), name="eager-hooks")
         with pytest.raises(PluginError) as caught:
             manager.resolve("stat_logger", PluginChoice(name="good"), CONFIG)
-        assert "tenonry_get_stat_logger of eager-hooks, eager 3.1, answered" in str(caught.value)
+        assert "tenonry_get_stat_logger of eager-hooks answered" in str(caught.value)
         assert f"answered '{answer}' for 'good'" in str(caught.value)

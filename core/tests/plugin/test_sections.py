@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import ConfigError, PluginIncompatible, RequestError
 from tenonry.info import PluginRecord
 from tenonry.interfaces.request_check import RequestLimits
-from tenonry.plugin.manager import PluginManager, part_settings
+from tenonry.plugin.manager import PluginManager, part_settings, settings_of
 from tenonry.plugin.plan import PluginPlan
 from tenonry_testkit.kernel.engine import fake_config
 from tenonry_testkit.kernel.plugins import STAT_LOGGER
@@ -108,3 +111,83 @@ def test_a_request_check_reads_its_own(site):
     check("bob", limits)
     with pytest.raises(RequestError, match="blocked"):
         check("eve", limits)
+
+
+LIGHT = """
+from pydantic import field_validator
+from tenonry.config import PluginChoice, setting
+from tenonry.interfaces.plugin import PluginSettings
+from tenonry.point import Point
+
+COUNTED = []
+LANES = Point("acme.lanes", provider={"short": "acme-lanes"})
+
+class Lanes(PluginSettings):
+    lane: PluginChoice = setting(PluginChoice(name="short"))
+
+    def uses(self, options):
+        return [(LANES, self.lane)]
+
+class ShortLane(PluginSettings):
+    num_lanes: int = setting(4, ge=1)
+
+    @field_validator("num_lanes")
+    @classmethod
+    def count(cls, value):
+        COUNTED.append(value)
+        return value
+"""
+
+
+@pytest.fixture
+def lanes(site):
+    """A stat logger and a plugin that it uses, whose settings stand in a light module."""
+    site.install(
+        "acme-lanes",
+        entry_points={
+            "tenonry.stat_loggers": {"lanes": "acme_heavy:Mine"},
+            "acme.lanes": {"short": "acme_heavy:Short"},
+            "tenonry.settings": {
+                "stat_logger.lanes": "acme_light:Lanes",
+                "lane.short": "acme_light:ShortLane",
+            },
+        },
+        modules={
+            "acme_light.py": LIGHT,
+            "acme_heavy.py": STAT_LOGGER
+            + "\nfrom acme_light import Lanes, ShortLane\nMine.Settings = Lanes\n"
+            + "class Short:\n    Settings = ShortLane\n",
+        },
+    )
+    return PluginRecord("stat_logger", "lanes", "acme_heavy:Mine", "acme-lanes", "1.0")
+
+
+class TestLightModules:
+    def test_settings_are_read_without_the_plugin(self, lanes):
+        assert list(part_settings([lanes], EngineConfig(model="m"))) == ["lane", "num_lanes"]
+        assert "acme_light" in sys.modules
+        assert "acme_heavy" not in sys.modules
+
+    def test_of_another_distribution_the_class_is_asked(self, lanes):
+        other = msgspec.structs.replace(lanes, distribution="acme-other")
+        assert settings_of(other).__name__ == "Lanes"
+        assert "acme_heavy" in sys.modules
+
+    def test_what_is_no_model_is_refused(self, site):
+        site.install(
+            "acme-lanes",
+            entry_points={"tenonry.settings": {"stat_logger.lanes": "acme_light:LANES"}},
+            modules={"acme_light.py": "LANES = 3"},
+        )
+        record = PluginRecord("stat_logger", "lanes", "acme_heavy:Mine", "acme-lanes", "1.0")
+        with pytest.raises(PluginIncompatible, match=r"'stat_logger\.lanes' .* no.* subclass"):
+            settings_of(record)
+
+    @pytest.mark.usefixtures("lanes")
+    def test_they_are_validated_once(self):
+        from_text = fake_config(stat_loggers=["lanes"], num_lanes="2k")
+        PluginManager(discover=False).plan(from_text, launcher=False)
+        light = importlib.import_module("acme_light")
+        assert from_text.section(light.ShortLane).num_lanes == 2000
+        assert from_text.section(light.ShortLane) is from_text.section(light.ShortLane)
+        assert light.COUNTED == [2000]

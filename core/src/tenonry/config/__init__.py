@@ -12,10 +12,11 @@ import functools
 import types
 import typing
 from collections.abc import Container, Iterable, Mapping
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -74,7 +75,7 @@ def fact(field: FieldInfo, name: str) -> Any:
 class Settings(BaseModel):
     """Unknown keys are refused, and values do not change. Text from a variable or YAML file is read as the flag's."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     def replaced(self, **changes: Any) -> Self:
         """A copy with other values, checked like the first. Raises pydantic's ValidationError."""
@@ -85,8 +86,6 @@ class Settings(BaseModel):
     def _read_text(cls, value: Any, info: ValidationInfo) -> Any:
         annotation = cls.model_fields[info.field_name or ""].annotation
         kind = plain_type(annotation)
-        if value is None and info.field_name == "worker":
-            return "null"  # YAML's word for nothing is also the name of a worker
         if value == "none" and kind is PluginChoice and kind is not annotation:
             return None
         if typing.get_origin(kind) is tuple:
@@ -106,6 +105,8 @@ class PluginChoice(Settings):
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, value: Any) -> Any:
+        if value is None:
+            value = "null"  # YAML reads this name as nothing
         return {"name": value} if isinstance(value, str) else value
 
 
@@ -162,7 +163,9 @@ class EngineConfig(Settings):
     """Tokenizer folder or hub id. Defaults to the model's."""
     revision: str | None = None
     """Branch, tag or commit of a hub model."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"], BeforeValidator(dtype_name)
+    ] = "auto"
     """Data type of weights and KV cache."""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Device: auto, cpu or cuda."""
@@ -230,7 +233,7 @@ class EngineConfig(Settings):
     """Port of the first node for engines on other nodes. 0 picks a free one."""
     data_parallel_sync_steps: int = _parallel(32, ge=1, le=65536)
     """Steps between synchronisations of unfinished work."""
-    enable_expert_parallel: bool = _parallel(False)
+    enable_expert_parallel: bool = _parallel(False, alias="-ep")
     """Distribute the experts of each layer over the ranks of all engines, which then step together."""
     expert_rendezvous: str = _parallel("")
     """Rendezvous of these ranks: tcp://HOST:PORT, a free port of engine 0's node. Required for several nodes."""
@@ -241,7 +244,7 @@ class EngineConfig(Settings):
     executor: PluginChoice = _plugin(
         "uni", replaceable=True, alias="--distributed-executor-backend"
     )
-    """Executor of the ranks of one engine. mp for more than one rank."""
+    """Executor of the ranks of one engine. Defaults to mp for more than one rank where it is installed."""
     scheduler: PluginChoice = _plugin("batching", replaceable=True, alias="--scheduler-cls")
     """Scheduler of an engine."""
     worker: PluginChoice = _plugin("auto")
@@ -285,23 +288,6 @@ class EngineConfig(Settings):
     process_note: str = setting("", flag=None)
     """Text after the names of engines in `tenonry ps`, such as the fallbacks in use."""
 
-    @field_validator("dtype", mode="before")
-    @classmethod
-    def _read_dtype(cls, value: Any) -> Any:
-        return dtype_name(value)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _choose_executor(cls, values: Any) -> Any:
-        """Several ranks need several processes."""
-        if isinstance(values, dict) and "executor" not in values:
-            if any(
-                str(values.get(name, 1)) != "1"
-                for name in ("tensor_parallel_size", "pipeline_parallel_size")
-            ):
-                return {**values, "executor": "mp"}
-        return values
-
     @model_validator(mode="after")
     def _check(self) -> EngineConfig:
         budget = self.max_num_batched_tokens or 1 << 63
@@ -317,11 +303,18 @@ class EngineConfig(Settings):
             )
         return self
 
+    @functools.cached_property
+    def _sections(self) -> dict[type[BaseModel], Any]:
+        return {}
+
     def section(self, model: type[Section]) -> Section:
-        """Return the settings of a plugin, by its model. Raises ConfigError naming each bad one."""
-        given = self.model_extra or {}
-        fields = model.model_fields
-        return read(model, {name: given[name] for name in fields if name in given}, fields)
+        """Return the settings of a plugin, by its model, validated once. Raises ConfigError naming each bad one."""
+        if model not in self._sections:
+            given, fields = self.model_extra or {}, model.model_fields
+            values = {name: given[name] for name in fields if name in given}
+            self._sections[model] = read(model, values, fields)
+        section: Section = self._sections[model]
+        return section
 
     @property
     def step_token_budget(self) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel
 
-from tenonry.config import EngineConfig, Settings
+from tenonry.config import EngineConfig, PluginChoice, Settings
+from tenonry.point import Point
 
 
 class PluginOptions(Settings):
@@ -18,8 +20,13 @@ class PluginSettings(Settings):
     """Base for a plugin's `Settings`: settings under plain names of their own, made with `tenonry.config.setting`.
 
     Users set them as they set the kernel's: by flag, variable, YAML key or keyword argument. `config.section(Model)`
-    returns an instance, in any process.
+    returns an instance, in any process. The entry point KIND.NAME in the group `tenonry.settings` may name the model in
+    a module that imports faster than the plugin's: help and flags then do not import the plugin.
     """
+
+    def uses(self, options: Mapping[str, Any]) -> Iterable[tuple[Point, PluginChoice]]:
+        """Return the plugins that this one builds: users may set their settings as well. `options`: not yet checked."""
+        return ()
 
 
 class NoOptions(PluginOptions):
@@ -46,9 +53,7 @@ class Plugin(Generic[ContextT]):
 
     `interface_version`: the version of the interface the class was written for. `Options`: a pydantic model; the
     kernel validates the user's options with it before anything starts and passes the instance in the context, which is
-    all that a plugin may know. `Settings`: a PluginSettings, validated at start like the kernel's settings. A
-    plugin that builds others may have a class method `uses(config, options)`, which returns their records, as
-    `resolve_point` finds them: users may set the settings of these as well.
+    all that a plugin may know. `Settings`: a PluginSettings, validated at start like the kernel's settings.
     """
 
     interface_version: ClassVar[int] = 1

@@ -37,7 +37,7 @@ def check_plugin(found: Any, record: PluginRecord, point: Point) -> None:
     problem = _wrong_options(found)
     if base is not None and not problem:
         problem = (
-            _wrong_class(found, base, point)
+            wrong_class(found, base, point)
             or _misspelt(found, base)
             or _wrong_signature(found, base)
         )
@@ -45,7 +45,7 @@ def check_plugin(found: Any, record: PluginRecord, point: Point) -> None:
         raise PluginIncompatible(f"{record.label()} {problem}")
 
 
-def _wrong_class(found: Any, base: Any, point: Point) -> str:
+def wrong_class(found: Any, base: Any, point: Point) -> str:
     """Return the reason why it is no implementation of the interface, or nothing."""
     if not (inspect.isclass(found) and issubclass(found, base)):
         return f"is not a subclass of {base.__module__}.{base.__qualname__}; it stands at {_where(found)}"

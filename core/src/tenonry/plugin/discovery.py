@@ -57,13 +57,19 @@ class _Extensions(NamedExtensionManager):  # type: ignore[type-arg]  # not gener
         return list(_entry_points().select(group=self.namespace))
 
 
+@functools.lru_cache(256)
+def _metadata(distribution: Any) -> Any:
+    """The metadata of a distribution, whose file each access would parse again."""
+    return distribution.metadata
+
+
 @_cached
 def installed(point: Point) -> tuple[PluginRecord, ...]:
     """All entry points of a point, by name; nothing is imported."""
     found = {
-        (one.name, one.value.partition("[")[0].replace(" ", ""), one.dist.name, one.dist.version)
+        (one.name, one.value.partition("[")[0].replace(" ", ""), its["Name"], its["Version"])
         for one in _Extensions(point.group, names=[]).list_entry_points()
-        if "Name" in one.dist.metadata  # else it is being removed
+        if "Name" in (its := _metadata(one.dist))  # else it is being removed
     }
     return tuple(PluginRecord(point.kind, *one) for one in sorted(found))
 

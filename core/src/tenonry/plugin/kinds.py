@@ -113,5 +113,7 @@ HOOK_MODULES = Point("tenonry.plugins", kind="hook_module")
 # A context manager of the number of requests; it yields a function that takes how many have ended.
 PROGRESS_BARS = Point("tenonry.progress_bars", provider={"default": "tenonry-commands"})
 REQUEST_CHECKS = Point("tenonry.request_checks")
+# PluginSettings of plugins, named KIND.NAME, in modules that import quickly.
+SETTINGS = Point("tenonry.settings", "tenonry.interfaces.plugin:PluginSettings", kind="settings")
 # Where owners name the points that they open, as "module:POINT".
 POINTS = Point("tenonry.points")

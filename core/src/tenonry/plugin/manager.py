@@ -26,13 +26,14 @@ from tenonry.errors import (
     ModelError,
     PluginError,
     PluginFault,
+    PluginIncompatible,
     TenonryError,
     is_interrupt,
 )
 from tenonry.info import ModelInfo, PluginRecord
 from tenonry.interfaces.plugin import PluginContext, PluginSettings
 from tenonry.plugin import hookspecs
-from tenonry.plugin.checks import check_plugin, load_options
+from tenonry.plugin.checks import check_plugin, load_options, wrong_class
 from tenonry.plugin.discovery import (
     check_requirements,
     distribution_of_module,
@@ -40,7 +41,7 @@ from tenonry.plugin.discovery import (
     installed,
     not_found,
 )
-from tenonry.plugin.kinds import HOOK_MODULES, IN_PROCESS, KINDS, REQUEST_CHECKS, Kind
+from tenonry.plugin.kinds import HOOK_MODULES, IN_PROCESS, KINDS, REQUEST_CHECKS, SETTINGS, Kind
 from tenonry.plugin.plan import PluginPlan, import_target, load_class
 from tenonry.point import Point
 
@@ -125,27 +126,24 @@ class PluginManager:
         """For a plain name the answer of its hook."""
         if ":" in choice.name:
             return qualified_record(kind.kind, choice)
-        given: dict[str, Any] = {"name": choice.name, "config": config}
-        target = self.call(kind.hook, **given)
+        target = self.call(kind.hook, name=choice.name, config=config)
         if target is None or isinstance(target, PluginRecord):
             return _entry_record(kind, choice, target)
         names = [entry.name for entry in installed(kind) if entry.target == target]
         try:
             record = _target_record(kind.kind, choice, str(target))
-            load_class(record)
+            record = msgspec.structs.replace(record, name=(*names, str(target))[0])
+            settings_of(record)  # an answer that cannot be imported is found here
         except PluginError as error:
-            implementations = reversed(getattr(self.hook, kind.hook).get_hookimpls())
-            answered = next(
-                one
-                for one in implementations
-                if one.function(*map(given.get, one.argnames)) is not None
+            _, *others = getattr(self.hook, kind.hook).get_hookimpls()  # after the kernel's own
+            names = [one.plugin_name for one in others]
+            problem = (
+                f"{error}; {kind.hook} of {' or '.join(names)} answered {target!r} for '{choice.name}'; give None or "
+                '"module:Class"'
             )
-            origin = distribution_of_module(getattr(answered.plugin, "__name__", "?"))
-            raise type(error)(
-                f"{error}; {kind.hook} of {answered.plugin_name}, {' '.join(origin)}, answered {target!r} for "
-                f"'{choice.name}'; give None or \"module:Class\""
-            ) from error
-        return msgspec.structs.replace(record, name=(*names, str(target))[0])
+            error.args = (problem,)
+            raise
+        return record
 
     def choose(self, config: EngineConfig, *, launcher: bool = True) -> list[PluginRecord]:
         """Find the plugins that the configuration names, and all request checks; raises on the first that fails."""
@@ -164,16 +162,18 @@ class PluginManager:
                 choices = [each for each in installed(KINDS[kind]) if each.name in own]
             entries += [self._find(KINDS[kind], choice, config) for choice in choices if choice]
         return entries + [
-            resolve_point(REQUEST_CHECKS, each.name)[1] for each in installed(REQUEST_CHECKS)
+            find_plugin(REQUEST_CHECKS, each.name) for each in installed(REQUEST_CHECKS)
         ]
 
     def plan(self, config: EngineConfig, *, launcher: bool = True) -> PluginPlan:
         """Choose the plugins, and check them and their settings; raises on the first that fails."""
         entries = self.choose(config, launcher=launcher)
         for record in entries:
-            if record.kind in KINDS:
-                _check(record, config)
-        parts = part_settings(entries, config)
+            _check(record, config)
+        owned = [*sections(entries, lambda: config)]
+        parts = merged(owned)
+        for _, model in owned:
+            config.section(model)
         for name in config.model_extra or ():
             if name not in parts:
                 raise _stray(name, EngineConfig.model_fields | parts)
@@ -196,31 +196,51 @@ class PluginManager:
 
 def _check(record: PluginRecord, config: EngineConfig) -> None:
     plugin = load_class(record)
-    with blamed(record, "check"):
-        plugin.check(config, load_options(record, plugin))
+    if record.kind in KINDS:
+        with blamed(record, "check"):
+            plugin.check(config, load_options(record, plugin))
+
+
+def settings_of(record: PluginRecord) -> type[PluginSettings]:
+    """The model of a plugin's settings. Imports the plugin where no entry point of its distribution names the model."""
+    entry = find_entry_point(SETTINGS, f"{record.kind}.{record.name}")
+    if entry is None or entry.distribution != record.distribution:
+        return getattr(load_class(record), "Settings", PluginSettings)
+    model: type[PluginSettings] = import_target(entry)
+    if problem := wrong_class(model, PluginSettings, SETTINGS):
+        raise PluginIncompatible(f"{entry.label()} {problem}")
+    return model
 
 
 def sections(
-    records: Iterable[PluginRecord], config: EngineConfig
+    records: Iterable[PluginRecord], config: Callable[[], EngineConfig]
 ) -> Iterator[tuple[PluginRecord, type[PluginSettings]]]:
-    """Import these plugins, and those that they use; yield each with its model of settings."""
+    """These plugins, and those that they use, each with its model of settings.
+
+    `config`: called once a model whose settings choose further plugins was taken.
+    """
     found = [*records]
     for record in found:  # it grows
-        plugin = load_class(record)
-        if uses := getattr(plugin, "uses", None):
-            found += uses(config, load_options(record, plugin))
-        yield record, getattr(plugin, "Settings", PluginSettings)
+        model = settings_of(record)
+        yield record, model
+        if model.uses is not PluginSettings.uses:
+            used = config().section(model).uses(record.options)
+            found += itertools.starmap(find_plugin, used)
 
 
 def part_settings(records: Iterable[PluginRecord], config: EngineConfig) -> dict[str, FieldInfo]:
-    """The settings of these plugins and of those they use, by name; several may declare one alike.
+    """As `merged`, of these plugins and of those they use."""
+    return merged(sections(records, lambda: config))
 
-    Raises ConfigError for a bad value, and naming both owners of a setting that two declare differently.
+
+def merged(parts: Iterable[tuple[PluginRecord, type[PluginSettings]]]) -> dict[str, FieldInfo]:
+    """The settings of plugins, by name; several may declare one alike.
+
+    Raises ConfigError naming both owners of a setting that two declare differently.
     """
     owners = dict.fromkeys(EngineConfig.model_fields, "tenonry itself")
     found: dict[str, FieldInfo] = {}
-    for record, settings in sections(records, config):
-        config.section(settings)
+    for record, settings in parts:
         for name, field in settings.model_fields.items():
             owner = owners.setdefault(name, record.label())
             if (
@@ -246,12 +266,12 @@ def _stray(name: str, known: Iterable[str]) -> ConfigError:
 
 
 def owners_of(is_meant: Callable[[str, FieldInfo], bool]) -> list[PluginRecord]:
-    """The installed plugins that have such a setting; imports all of the kernel's kinds."""
+    """The installed plugins of the kernel's kinds that have such a setting."""
     found = []
     for kind in KINDS.values():
         for record in installed(kind):
             with contextlib.suppress(PluginError):  # it is reported where it is chosen
-                fields = getattr(load_class(record), "Settings", PluginSettings).model_fields
+                fields = settings_of(record).model_fields
                 if any(itertools.starmap(is_meant, fields.items())):
                     found.append(record)
     return found
@@ -318,18 +338,22 @@ def _entry_record(point: Point, choice: PluginChoice, found: PluginRecord | None
     return msgspec.structs.replace(found, options=choice.options)
 
 
+def find_plugin(point: Point, choice: PluginChoice | str) -> PluginRecord:
+    """As `resolve_point`, without importing the plugin."""
+    if isinstance(choice, str):
+        choice = PluginChoice.model_construct(name=choice)  # any text may be asked for
+    if ":" in choice.name:
+        return qualified_record(point.kind, choice)
+    return _entry_record(point, choice, find_entry_point(point, choice.name))
+
+
 def resolve_point(point: Point, choice: PluginChoice | str) -> tuple[Any, PluginRecord]:
     """The resolver for points that an owner opens: same names, checks and errors as for the kernel's kinds.
 
     Called in the owner's process. Returns what the name stands for, imported and checked as far as the point says, and
     where it came from. Raises PluginError.
     """
-    if isinstance(choice, str):
-        choice = PluginChoice.model_construct(name=choice)  # any text may be asked for
-    if ":" in choice.name:
-        record = qualified_record(point.kind, choice)
-    else:
-        record = _entry_record(point, choice, find_entry_point(point, choice.name))
+    record = find_plugin(point, choice)
     found = import_target(record)
     check_plugin(found, record, point)
     load_options(record, found)

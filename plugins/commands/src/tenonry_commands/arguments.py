@@ -7,6 +7,7 @@ Used by every verb that starts an engine. Flags keep the names that users of vLL
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -19,14 +20,10 @@ from tenonry.config.sources import ENV_PREFIX, read_yaml
 from tenonry.errors import ConfigError
 from tenonry_commands.familiar_flags import check_translations, translate
 from tenonry_commands.flags import add_flags, group_of
-from tenonry_commands.parts import PartFlags, Parts, add_part_flags, belongs
+from tenonry_commands.parts import PartFlags, belongs
 from tenonry_commands.sources import Sources
 
-PARTS = "_parts"  # in the namespace: the settings of the chosen plugins, by name
-SHORT = (
-    "quantization",
-    "enable_expert_parallel",
-)  # with flags of one letter or two, whoever owns them
+PARTS = "_parts"  # in the namespace: settings that flags set besides the kernel's, by name
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: bool = True) -> None:
@@ -55,13 +52,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: b
     options.add_argument(
         "--disable-plugin", action="append", metavar="NAME", help="This hook module is not active."
     )
-
-    def add_parts(parts: Parts) -> None:
-        add_part_flags(parser, parts)
-        _add_options(options, parts.fields)
-        parser.set_defaults(**{PARTS: parts.fields})
-
-    PartFlags(parser, add_parts, os.environ.get(variable))
+    PartFlags(parser, _first_look, functools.partial(_add_part_options, parser, options))
 
 
 def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,14 +60,9 @@ def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
     known = EngineConfig.model_fields
     names = [name for name, field in known.items() if fact(field, "replaceable")]
     add_flags(parser, EngineConfig, "engine", names)
-    _add_options(parser, {name: known[name] for name in names})
-
-    def add_parts(parts: Parts) -> None:
-        added = add_part_flags(parser, parts, replaceable=True)
-        _add_options(parser, {name: parts.fields[name] for name in added})
-        parser.set_defaults(**{PARTS: [*names, *added]})
-
-    PartFlags(parser, add_parts)
+    add = functools.partial(_add_part_options, parser, parser)
+    add({name: known[name] for name in names})
+    PartFlags(parser, _first_look, add, replaceable=True)
 
 
 def is_choice(field: FieldInfo) -> bool:
@@ -93,13 +79,39 @@ def _add_options(group: Any, fields: Mapping[str, FieldInfo]) -> None:
             group.add_argument(f"--{kind}-option", action="append", metavar="KEY=VALUE", help=text)
 
 
+def _add_part_options(
+    parser: argparse.ArgumentParser, group: Any, fields: Mapping[str, FieldInfo]
+) -> None:
+    """Add the flags for options of plugins that these settings choose, and let the namespace name the settings."""
+    _add_options(group, fields)
+    parser.set_defaults(**{PARTS: {**(parser.get_default(PARTS) or {}), **fields}})
+
+
+def _first_look(args: argparse.Namespace) -> EngineConfig:
+    """The configuration by the flags that are known so far; the defaults where it cannot be read."""
+    try:
+        sources = _sources(args, (), is_complete=False)
+        values = {"model": "-"} | sources.values(EngineConfig)
+        return with_options(sources.make(EngineConfig, values), args)
+    except ConfigError:  # the start reports it
+        return EngineConfig(model="-")
+
+
 def sources_from_arguments(args: argparse.Namespace, *others: type[BaseModel]) -> Sources:
     """Values of EngineConfig and `others` from flags, environment and `--config`. Raises ConfigError."""
+    check_translations(vars(args))
+    sources = _sources(args, others)
+    known = _names(args, others)
+    for key in sources.values(EngineConfig).keys() - known:
+        raise ConfigError(belongs(key) or f"unknown setting '{key}'{nearest(key, known)}")
+    return sources
+
+
+def _sources(
+    args: argparse.Namespace, others: Sequence[type[BaseModel]], *, is_complete: bool = True
+) -> Sources:
     given = vars(args)
-    check_translations(given)
-    parts = given.get(PARTS, {})
-    models: tuple[type[BaseModel], ...] = (EngineConfig, *others)
-    names = {*SHORT, *parts}.union(*(model.model_fields for model in models)) - {"plugins"}
+    names = _names(args, others) - {"plugins"}
     flags = {name: given[name] for name in names if given.get(name) is not None}
     if model := given.get("model_tag") or given.get("model"):
         flags["model"] = model
@@ -107,12 +119,21 @@ def sources_from_arguments(args: argparse.Namespace, *others: type[BaseModel]) -
     disable = given.get("disable_plugin") or ()
     if allow or disable:
         flags["plugins"] = {"allow": allow, "disable": disable}
-    file = given.get("config")
-    sources = Sources(flags, EngineConfig, *others, file=file, translate=translate, parts=parts)
-    known = {*parts}.union(*(model.model_fields for model in models))
-    for key in sources.values(EngineConfig).keys() - known:
-        raise ConfigError(belongs(key) or f"unknown setting '{key}'{nearest(key, known)}")
-    return sources
+    return Sources(
+        flags,
+        EngineConfig,
+        *others,
+        file=given.get("config"),
+        translate=translate,
+        parts=given.get(PARTS, {}),
+        is_complete=is_complete,
+    )
+
+
+def _names(args: argparse.Namespace, others: Sequence[type[BaseModel]]) -> set[str]:
+    """All settings that are known."""
+    models: list[type[BaseModel]] = [EngineConfig, *others]
+    return set(vars(args).get(PARTS, {})).union(*(model.model_fields for model in models))
 
 
 def config_from_arguments(args: argparse.Namespace, **overrides: Any) -> EngineConfig:

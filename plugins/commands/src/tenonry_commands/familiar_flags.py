@@ -280,10 +280,6 @@ def add_familiar_flags(parser: argparse.ArgumentParser) -> None:
     hidden: dict[str, Any] = {"help": argparse.SUPPRESS, "default": None}
     for name, (field, value) in MEANS.items():
         parser.add_argument(_flag(name), dest=field, action="store_const", const=value, **hidden)
-    parser.add_argument(
-        "-ep", dest="enable_expert_parallel", action="store_const", const=True, **hidden
-    )
-    parser.add_argument("-q", dest="quantization", **hidden)
     for name in TRANSLATED:
         for key in ("", *KEYS.get(name, ())):
             flag = f"{_flag(name)}.{key}" if key else _flag(name)

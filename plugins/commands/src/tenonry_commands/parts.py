@@ -1,13 +1,12 @@
-"""Plugins that a command line chooses: read first, because they bring flags of their own. Front end."""
+"""Plugins that a command line chooses: found first, because they bring flags of their own. Front end."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pydantic.fields import FieldInfo
 
@@ -15,17 +14,18 @@ from tenonry.config import EngineConfig, fact
 from tenonry.errors import ConfigError, TenonryError
 from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import PluginSettings
-from tenonry.plugin.manager import PluginManager, owners_of, part_settings, sections
-from tenonry_commands.familiar_flags import TRANSLATIONS, add_familiar_flags, translate
+from tenonry.plugin.manager import PluginManager, merged, owners_of, sections
 from tenonry_commands.flags import add_flags, flags_of
-from tenonry_commands.sources import Sources
+
+HELP = {"-h", "--help"}
+Model = tuple[PluginRecord, type[PluginSettings]]
 
 
 @dataclass
 class Parts:
-    """Chosen plugins that have settings, all their settings by name, and why a plugin could not be read."""
+    """Chosen plugins, all their settings by name, and why a plugin could not be read."""
 
-    models: list[tuple[PluginRecord, type[PluginSettings]]] = field(default_factory=list)
+    models: list[Model] = field(default_factory=list)
     fields: dict[str, FieldInfo] = field(default_factory=dict)
     problem: str = ""
 
@@ -49,45 +49,39 @@ def belongs(word: str) -> str:
 
 
 class _UnreadableError(Exception):
-    """The words are wrong; the parser that reads all of them reports it."""
+    """The words are wrong; the parse that follows reports it."""
 
 
-class _FirstParser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise _UnreadableError(message)
+def _leave(message: str) -> NoReturn:
+    raise _UnreadableError(message)
 
 
-def chosen_parts(words: Sequence[str], file: str | None) -> Parts:
-    """The plugins that flags, variables and a file choose.
+class _Partial(argparse.Namespace):
+    """Values of the flags that are known so far; any other setting is None."""
 
-    Settings may choose further plugins, so words are read until no new ones are found. Raises ConfigError where two
-    plugins claim a setting.
-    """
-    parts = Parts()
-    while True:
-        config = _first_look(words, file, parts)
-        try:
-            manager = PluginManager(config.plugins)
-            owned = [*sections(manager.choose(config), config)]
-        except TenonryError as error:  # the start reports it
-            parts.problem = str(error)
-            return parts
-        fields = part_settings([record for record, _ in owned], config)
-        models = {model: record for record, model in reversed(owned)}
-        found = [(record, model) for model, record in reversed(models.items())]
-        found = [(record, model) for record, model in found if model.model_fields]
-        if len(found) <= len(parts.models):
-            return parts
-        parts = Parts(found, fields)
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
 
 
 class PartFlags:
-    """Adds the flags of chosen plugins to a parser before it parses the words that choose them."""
+    """Adds the flags of chosen plugins to a parser before it parses the words that choose them.
+
+    Flags of the kernel choose plugins, whose own flags may choose further ones, so the words are read as often. `look`:
+    makes a configuration of a namespace. `added`: called with each plugin's settings. `replaceable`: only settings that
+    can change while engines are replaced have a flag.
+    """
 
     def __init__(
-        self, parser: argparse.ArgumentParser, add: Callable[[Parts], None], file: str | None = None
+        self,
+        parser: argparse.ArgumentParser,
+        look: Callable[[argparse.Namespace], EngineConfig],
+        added: Callable[[dict[str, FieldInfo]], None],
+        *,
+        replaceable: bool = False,
     ) -> None:
-        self._add, self._file = add, file
+        self._parser, self._look, self._added = parser, look, added
+        self._is_partial = replaceable
         self._parse = parser.parse_known_args
         self._parts: Parts | None = None
         vars(parser).update(parse_known_args=self.parse, part_flags=self)
@@ -95,8 +89,9 @@ class PartFlags:
     def add(self, words: Sequence[str] = ()) -> Parts:
         """Add them, once. Raises ConfigError where two plugins claim a flag or a setting."""
         if self._parts is None:
-            self._parts = chosen_parts(words, self._file)
-            self._add(self._parts)
+            self._parts = Parts()
+            for each in self._chosen(self._parts, [word for word in words if word not in HELP]):
+                self._add_flags(self._parts, each)
         return self._parts
 
     def parse(
@@ -111,41 +106,39 @@ class PartFlags:
                 raise ConfigError(text)
         return found, unknown
 
+    def _chosen(self, parts: Parts, words: list[str]) -> Iterator[Model]:
+        """The plugins that the words choose, as far as the flags are known, with their settings."""
+        try:
+            config = self._config(words)
+            records = PluginManager(config.plugins).choose(config)
+            yield from sections(records, lambda: self._config(words))
+        except TenonryError as error:  # the start reports it
+            parts.problem = str(error)
 
-def _first_look(words: Sequence[str], file: str | None, parts: Parts) -> EngineConfig:
-    """The configuration as far as kernel and known parts read it; the defaults where it cannot be read."""
-    parser = _FirstParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--config", default=file)
-    with contextlib.suppress(ConfigError):  # the other parser reports flags that are claimed twice
-        add_flags(parser, EngineConfig, "engine")
-        add_part_flags(parser, parts)
-    add_familiar_flags(parser)
-    try:
-        given = vars(parser.parse_known_args(list(words))[0])
-        path = given.pop("config")
-        del given[TRANSLATIONS]
-        flags = {name: value for name, value in given.items() if value is not None}
-        sources = Sources(
-            {"model": "-", **flags}, EngineConfig, file=path, translate=translate, parts=None
-        )
-        return sources.make(EngineConfig)
-    except (_UnreadableError, ConfigError):
-        return EngineConfig(model="-")
+    def _config(self, words: list[str]) -> EngineConfig:
+        known = _Partial()
+        vars(self._parser)["error"] = _leave
+        try:
+            self._parse(words, known)
+        except _UnreadableError:
+            pass
+        finally:
+            del vars(self._parser)["error"]
+        return self._look(known)
 
-
-def add_part_flags(
-    parser: argparse.ArgumentParser, parts: Parts, *, replaceable: bool = False
-) -> list[str]:
-    """Add the flags of chosen plugins, each under its own heading; returns the settings that have one."""
-    added: dict[str, None] = {}
-    for record, model in parts.models:
+    def _add_flags(self, parts: Parts, new: Model) -> None:
+        """Add the flags of settings that no plugin before has, under its own heading."""
+        known = parts.fields.keys()
+        parts.models.append(new)
+        parts.fields = merged(parts.models)
+        added = {
+            name: each
+            for name, each in parts.fields.items()
+            if name not in known and (fact(each, "replaceable") or not self._is_partial)
+        }
+        self._added(added)
+        record, model = new
         origin = record.distribution or record.path or record.target
-        heading = f"{record.kind.replace('_', ' ')} {record.name} ({origin})"
-        names = [
-            name
-            for name, field in model.model_fields.items()
-            if name not in added and (fact(field, "replaceable") or not replaceable)
-        ]
-        add_flags(parser, model, heading, names)
-        added |= dict.fromkeys(names)
-    return [*added]
+        add_flags(
+            self._parser, model, f"{record.kind.replace('_', ' ')} {record.name} ({origin})", added
+        )

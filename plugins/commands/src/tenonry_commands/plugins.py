@@ -25,8 +25,8 @@ from tenonry.interfaces.plugin import PluginSettings
 from tenonry.plugin import Point
 from tenonry.plugin.checks import check_plugin
 from tenonry.plugin.discovery import check_requirements, installed, misspelt_groups, not_found
-from tenonry.plugin.kinds import HOOK_MODULES, KINDS, POINTS
-from tenonry.plugin.manager import blamed, qualified_record, resolve_point
+from tenonry.plugin.kinds import HOOK_MODULES, KINDS, POINTS, SETTINGS
+from tenonry.plugin.manager import blamed, qualified_record, resolve_point, settings_of
 from tenonry.plugin.plan import import_target
 from tenonry_commands.flags import flags_of
 from tenonry_commands.setting_texts import setting_texts
@@ -267,6 +267,10 @@ def _describe(listed: Listed, known: set[str]) -> str:
         default = "required" if field.is_required() else f"default {field.default!r}"
         lines.append(f"  option        {name}: {field.description or field.annotation} ({default})")
     settings: type[PluginSettings] = getattr(found, "Settings", PluginSettings)
+    if (named := settings_of(entry)) is not settings:
+        raise PluginError(
+            f"{entry.label()} has the settings {settings}, but '{SETTINGS.group}' names {named}; name the same"
+        )
     texts = setting_texts(settings)
     for name, field in settings.model_fields.items():
         flags = ", ".join(flags_of(name, field))

@@ -25,8 +25,8 @@ class Sources:
     """The settings of one command, by name, before any model has checked them.
 
     `flags` win over variables, those over `file`. `models` share the sources; `parts`, the settings of chosen plugins,
-    go to the first one, as do keys that nobody knows. None: not known yet, and near names are not refused. `translate`
-    renames the keys of the file.
+    go to the first one, as do keys that nobody knows. `is_complete`: all settings are known, and near names of
+    variables are refused. `translate` renames the keys of the file.
     """
 
     def __init__(
@@ -36,20 +36,20 @@ class Sources:
         file: str | os.PathLike[str] | None = None,
         use_environment: bool = True,
         translate: Callable[[dict[str, Any]], dict[str, Any]] = dict,
-        parts: Mapping[str, FieldInfo] | None = MappingProxyType({}),
+        parts: Mapping[str, FieldInfo] = MappingProxyType({}),
+        is_complete: bool = True,
     ) -> None:
         """Read the file and the variables. Raises ConfigError."""
         self._first = models[0]
         self._fields: dict[str, FieldInfo] = {}
-        self._parts = dict(parts or {})
         for model in models:
             self._fields |= model.model_fields
         self._values: dict[str, Any] = {}
         if file:
             self._values |= translate(load_yaml(file))
         if use_environment:
-            fields = self._fields | self._parts
-            self._values |= environment_values(fields, is_complete=parts is not None)
+            fields = {**self._fields, **parts}
+            self._values |= environment_values(fields, is_complete=is_complete)
         self._values |= flags
 
     def values(self, model: type[BaseModel]) -> dict[str, Any]:

@@ -6,19 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from tenonry.config import setting
 from tenonry.interfaces.call_set import CallSet, Engine, EngineCalls, FrontEnd, FrontEndHalf
-from tenonry.interfaces.plugin import PluginSettings
 from tenonry.step import Adapter
 from tenonry_operations.engine import call_optional
 from tenonry_operations.lora_request import LoRARequest, must_load, start_paths
-
-
-class AdapterSettings(PluginSettings):
-    """Settings of the call set `adapters`."""
-
-    lora_modules: tuple[str, ...] = setting((), capability="lora", nargs="+")
-    """Adapters to load at startup, each as name=path or a JSON object with name and path."""
+from tenonry_operations.settings import AdapterSettings
 
 
 class AdapterCalls(CallSet):

@@ -7,20 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tenonry.interfaces.call_set import CallSet, Engine, EngineCalls, FrontEnd, FrontEndHalf
-from tenonry.interfaces.plugin import PluginSettings
 from tenonry_operations.engine import EngineOperations
+from tenonry_operations.settings import OperationSettings
 
 STEPPING_POLL_S = 0.01
 HELD = "engines are held"
 ASLEEP = "engines sleep"
 UPDATED = "engines have new weights"
-
-
-class OperationSettings(PluginSettings):
-    """Settings of the call set `operations`."""
-
-    refuse_while_asleep: bool = False
-    """Reject requests while the engine sleeps instead of queueing them."""
 
 
 class OperationCalls(CallSet):

@@ -15,7 +15,7 @@ class WorkerSettings(PluginSettings):
     """Skip the startup comparison of packed and separate sequences."""
     enforce_eager: bool = setting(False, replaceable=True)
     """Run the model as loaded: no fusion, no graphs."""
-    quantization: str | None = setting(None, capability="quantization")
+    quantization: str | None = setting(None, alias="-q", capability="quantization")
     """Quantise weights at load: int8 or int4. Checkpoints declare their own format."""
     batch_invariant: bool | None = setting(None, capability="batch_invariant")
     """Produce the same bits for a request in any batch. Defaults to on where a worker can in float32."""

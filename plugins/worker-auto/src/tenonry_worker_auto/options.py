@@ -1,13 +1,16 @@
-"""The options of the worker `auto`. Read in the front end to check a command line, and in the worker process."""
+"""Options and settings of the worker `auto`. Read in the front end to check a command line, and in the worker."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from tenonry.config import read_list
-from tenonry.interfaces.plugin import PluginOptions
+from tenonry.config import PluginChoice, read, read_list
+from tenonry.interfaces.plugin import PluginOptions, PluginSettings
+from tenonry.plugin.kinds import KINDS
+from tenonry.point import Point
 
 
 class AutoOptions(PluginOptions):
@@ -20,3 +23,18 @@ class AutoOptions(PluginOptions):
         description="Workers, in the order in which they are tried.",
         min_length=1,
     )
+
+
+class AutoSettings(PluginSettings):
+    """Settings of the candidates."""
+
+    def uses(self, options: Mapping[str, Any]) -> list[tuple[Point, PluginChoice]]:
+        """Return the installed candidates."""
+        from tenonry.plugin.discovery import find_entry_point
+
+        chosen, point = read(AutoOptions, options, AutoOptions.model_fields), KINDS["worker"]
+        return [
+            (point, PluginChoice(name=name))
+            for name in chosen.candidates
+            if ":" in name or find_entry_point(point, name)
+        ]

@@ -24,7 +24,7 @@ from tenonry.plugin.kinds import KINDS
 from tenonry.plugin.manager import build_plugin, check_capabilities, part_settings, resolve_point
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
 from tenonry_worker_auto.choice import chosen_by_model
-from tenonry_worker_auto.options import AutoOptions
+from tenonry_worker_auto.options import AutoOptions, AutoSettings
 
 logger = logging.getLogger("tenonry.worker")
 
@@ -36,6 +36,7 @@ class AutoWorker(Worker):
     """
 
     Options = AutoOptions
+    Settings = AutoSettings
     capabilities: ClassVar[frozenset[str]] = frozenset(
         {
             "attention_backend",
@@ -72,7 +73,7 @@ class AutoWorker(Worker):
         super().__init__(context)
         given = context.options
         self._options = given if isinstance(given, AutoOptions) else AutoOptions()
-        candidates = self.uses(context.config, self._options)
+        candidates = [record for _, record in _installed(self._options.candidates)]
         self._settings = part_settings(candidates, context.config)
         self._built: dict[str, Worker] = {}
         self._chosen: Worker | None = None
@@ -95,12 +96,6 @@ class AutoWorker(Worker):
             for one, record in installed:
                 if one in accepting:
                     load_options(msgspec.structs.replace(record, options={key: value}), one)
-
-    @classmethod
-    def uses(cls, config: EngineConfig, options: BaseModel) -> Sequence[PluginRecord]:
-        """The installed candidates."""
-        chosen = options if isinstance(options, AutoOptions) else AutoOptions()
-        return [record for _, record in _installed(chosen.candidates)]
 
     @classmethod
     def preload(cls, model: ModelInfo, options: BaseModel) -> None:

@@ -21,17 +21,12 @@ from pydantic import BaseModel
 from tenonry.errors import PluginError, PluginFault, TenonryError, is_interrupt
 from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import NoOptions
-from tenonry.plugin import Point
 from tenonry.plugin.checks import check_plugin, load_options
 from tenonry.plugin.manager import blamed
 from tenonry.request import Request
+from tenonry_scheduler_batching.settings import SCHEDULING_POLICIES
 
 QUESTIONS = ("order", "admit", "victim")
-# Any object with one of the three methods will do, so there is no base class to check.
-SCHEDULING_POLICIES = Point(
-    "tenonry.scheduling_policies",
-    provider={"fcfs": "tenonry-scheduler-batching", "priority": "tenonry-scheduler-batching"},
-)
 
 
 class AdmissionState(NamedTuple):

@@ -7,27 +7,20 @@ victims are the policy's, a plugin of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
 from pydantic import BaseModel, Field
 
-from tenonry.config import EngineConfig, PluginChoice, setting
-from tenonry.info import PluginRecord
+from tenonry.config import EngineConfig
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.plugin.manager import resolve_point
 from tenonry.request import Request
 from tenonry_kvcache import SNAPSHOT_INTERVAL, TRANSFER_TIMEOUT_S, KVCacheManager
-from tenonry_scheduler_batching.policy import (
-    SCHEDULING_POLICIES,
-    AdmissionState,
-    bind_policy,
-    check_policy,
-)
+from tenonry_scheduler_batching.policy import AdmissionState, bind_policy, check_policy
+from tenonry_scheduler_batching.settings import SCHEDULING_POLICIES, BatchingSettings
 from tenonry_scheduling import BaseScheduler, StepBuilder
-from tenonry_scheduling.settings import SchedulingSettings
 
 LONG_STEPS = 4  # a prompt that needs so many whole steps more, and so many times the tokens of another, shares with it
 MAX_SHARING = 8  # waiting prompts that count
@@ -69,26 +62,11 @@ class BatchingOptions(PluginOptions):
     )
 
 
-class BatchingSettings(SchedulingSettings):
-    """Settings of the scheduler `batching`."""
-
-    scheduling_policy: PluginChoice = setting(
-        PluginChoice(name="fcfs"), group="plugins", replaceable=True
-    )
-    """Queue order, admission and preemption of the batching scheduler."""
-
-
 class BatchingScheduler(BaseScheduler):
     """Continuous batching with chunked prefill, preemption by recomputation and prefix caching."""
 
     Options = BatchingOptions
     Settings = BatchingSettings
-
-    @classmethod
-    def uses(cls, config: EngineConfig, options: BaseModel) -> Sequence[PluginRecord]:
-        """The policy."""
-        policy = config.section(BatchingSettings).scheduling_policy
-        return [resolve_point(SCHEDULING_POLICIES, policy)[1]]
 
     @classmethod
     def check(cls, config: EngineConfig, options: BaseModel) -> None:

@@ -1,19 +1,34 @@
 """Building blocks for scheduler authors: columns, queue, step builder and base class. Engine process.
 
 Write `choose(step)` in a subclass of `BaseScheduler`; everything else is done here, without a Python loop over requests
-that merely decode one more token.
+that merely decode one more token. Names load on first use: front ends import `tenonry_scheduling.settings` alone.
 """
 
 from __future__ import annotations
 
-from tenonry_scheduling.base import BaseScheduler
-from tenonry_scheduling.blocks import BlockManager, Match
-from tenonry_scheduling.budget import MAX_PROMPT_LOGPROB_TOKENS
-from tenonry_scheduling.lifecycle import Lifecycle, length_classes
-from tenonry_scheduling.rows import Rows
-from tenonry_scheduling.step_builder import StepBuilder
-from tenonry_scheduling.waiting import WaitingQueue
+import importlib
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from tenonry_scheduling.base import BaseScheduler
+    from tenonry_scheduling.blocks import BlockManager, Match
+    from tenonry_scheduling.budget import MAX_PROMPT_LOGPROB_TOKENS
+    from tenonry_scheduling.lifecycle import Lifecycle, length_classes
+    from tenonry_scheduling.rows import Rows
+    from tenonry_scheduling.step_builder import StepBuilder
+    from tenonry_scheduling.waiting import WaitingQueue
+
+_MODULES = {
+    "MAX_PROMPT_LOGPROB_TOKENS": "budget",
+    "BaseScheduler": "base",
+    "BlockManager": "blocks",
+    "Lifecycle": "lifecycle",
+    "Match": "blocks",
+    "Rows": "rows",
+    "StepBuilder": "step_builder",
+    "WaitingQueue": "waiting",
+    "length_classes": "lifecycle",
+}
 __all__ = [
     "MAX_PROMPT_LOGPROB_TOKENS",
     "BaseScheduler",
@@ -25,3 +40,9 @@ __all__ = [
     "WaitingQueue",
     "length_classes",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
