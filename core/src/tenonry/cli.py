@@ -40,7 +40,7 @@ SUMMARIES = {
     "chat": "Talk to a model in the terminal.",
     "batch": "Answer a file of requests in OpenAI's batch format.",
     "models": "Check what a model needs, or convert a checkpoint to safetensors.",
-    "plugins": "List, show, write and check plugins.",
+    "plugins": "List, show, write, check and lock plugins.",
     "ps": "List the processes of running instances.",
     "keys": "Write the keys that the nodes of one instance share.",
     "completion": "Print a shell completion script.",

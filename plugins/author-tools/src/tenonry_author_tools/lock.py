@@ -1,0 +1,134 @@
+"""`tenonry plugins lock`: versions and contents of all distributions with plugins, per platform. Command line."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import json
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import canonicalize_name
+
+from tenonry.errors import ConfigError, PluginError
+from tenonry.interfaces.command import Command
+
+DEFAULT_FILE = "tenonry.lock"
+FORMAT = 1
+PREFIX = "tenonry"
+IGNORED = {".pyc"}
+# Written by installers, and different from one installation to the next.
+VOLATILE = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"}
+
+
+class LockCommand(Command):
+    """Writes a lock file, or compares the installation with one. Imports none of the locked distributions."""
+
+    summary = "Write versions and hashes of plugins to a lock file, or compare with one."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "file",
+            nargs="?",
+            type=Path,
+            default=Path(DEFAULT_FILE),
+            help="Defaults to tenonry.lock.",
+        )
+        parser.add_argument(
+            "--check", action="store_true", help="Write nothing; status 1 if anything differs."
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        here, found = platform_name(), installed_contents()
+        locked = read_lock(args.file) if args.check or args.file.exists() else {}
+        if not args.check:
+            locked[here] = found
+            text = json.dumps({"format": FORMAT, "platforms": locked}, indent=1, sort_keys=True)
+            args.file.write_text(text + "\n", "utf-8")
+            sys.stdout.write(f"locked {len(found)} distributions for {here} in {args.file}\n")
+            return 0
+        if here not in locked:
+            raise ConfigError(
+                f"{args.file} has no platform {here}, only {', '.join(sorted(locked)) or 'none'}; run "
+                f"`tenonry plugins lock {args.file}` there"
+            )
+        if differences := compare(locked[here], found):
+            raise PluginError(f"{args.file}: {'; '.join(differences)}")
+        sys.stdout.write(f"{len(found)} distributions are as in {args.file}\n")
+        return 0
+
+
+def platform_name() -> str:
+    """Platform of a lock: system, machine and Python."""
+    return f"{sys.platform}-{platform.machine()}-py{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def installed_contents() -> dict[str, dict[str, str]]:
+    """Distribution → version and hash, of the kernel and of all with plugins or points; the first copy of each."""
+    found: dict[str, dict[str, str]] = {}
+    for dist in importlib.metadata.distributions():
+        name = canonicalize_name(dist.metadata["Name"] or "")
+        groups = {point.group for point in dist.entry_points}
+        is_locked = name == PREFIX or any(group.startswith(f"{PREFIX}.") for group in groups)
+        if name and is_locked and name not in found:
+            found[name] = {"version": dist.version, "sha256": content_hash(dist)}
+    return found
+
+
+def content_hash(dist: importlib.metadata.Distribution) -> str:
+    """Hash of names and bytes of a distribution's files; of an editable one, those of its source."""
+    folder = _source(dist)
+    if folder is None:
+        files = {str(file): Path(str(file.locate())) for file in dist.files or ()}
+    else:
+        files = {str(file.relative_to(folder)): file for file in folder.rglob("*.py")}
+    made = hashlib.sha256()
+    for name, path in sorted(files.items()):
+        if path.suffix not in IGNORED and path.name not in VOLATILE and path.is_file():
+            made.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return made.hexdigest()
+
+
+def compare(locked: dict[str, dict[str, str]], found: dict[str, dict[str, str]]) -> list[str]:
+    """Differences, one sentence each, with the remedy."""
+    lines = []
+    for name in sorted(locked.keys() | found.keys()):
+        old, new = locked.get(name), found.get(name)
+        if new is None and old is not None:
+            lines.append(f"{name} is not installed: pip install {name}=={old['version']}")
+        elif old is None:
+            lines.append(f"{name} is not locked: uninstall it, or lock again")
+        elif new is not None and old["version"] != new["version"]:
+            lines.append(
+                f"{name} is {new['version']}: pip install {name}=={old['version']}, or lock again"
+            )
+        elif new != old:
+            lines.append(
+                f"files of {name} {old['version']} have changed: reinstall it, or lock again"
+            )
+    return lines
+
+
+def read_lock(file: Path) -> dict[str, dict[str, dict[str, str]]]:
+    """Platforms of a lock file. Raises ConfigError."""
+    try:
+        content: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        if content["format"] != FORMAT:
+            raise ConfigError(f"{file} has format {content['format']}; this tenonry reads {FORMAT}")
+        platforms: dict[str, dict[str, dict[str, str]]] = content["platforms"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{file} is no lock file: {type(error).__name__} {error}; write one: tenonry plugins lock {file}"
+        ) from error
+    return platforms
+
+
+def _source(dist: importlib.metadata.Distribution) -> Path | None:
+    """Source folder of an editable installation."""
+    origin = json.loads(dist.read_text("direct_url.json") or "{}")
+    if not origin.get("dir_info", {}).get("editable", False):
+        return None
+    return Path(origin["url"].removeprefix("file://"))

@@ -1,0 +1,92 @@
+"""`tenonry plugins lock`: a lock names what changed in an installation, and how to undo it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tenonry.cli import main
+from tenonry_author_tools.lock import platform_name
+from tenonry_testkit.plugins import TmpPlugins
+
+LOGGERS = {"tenonry.stat_loggers": {"acme": "acme_logger:Mine"}}
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TmpPlugins]:
+    """With the distribution `acme`, whose module must never be imported."""
+    monkeypatch.chdir(tmp_path)
+    with TmpPlugins(tmp_path / "site", see_installed=True) as plugins:
+        modules = {"acme_logger": "raise OSError('imported')"}
+        info = plugins.distribution("acme", "2.5", entry_points=LOGGERS, modules=modules)
+        (info / "RECORD").write_text("acme_logger.py,,\nacme-2.5.dist-info/METADATA,,\n")
+        yield plugins
+
+
+def check(capsys: pytest.CaptureFixture[str]) -> str:
+    """Compare with the lock; returns the error, if there is one."""
+    capsys.readouterr()
+    status = main(["plugins", "lock", "--check"])
+    error = capsys.readouterr().err
+    assert status == bool(error)
+    return error
+
+
+def test_an_installation_is_as_it_was_locked(site: TmpPlugins, capsys):
+    assert main(["plugins", "lock"]) == 0
+    content = json.loads(Path("tenonry.lock").read_text())
+    locked = content["platforms"][platform_name()]
+    assert locked["acme"]["version"] == "2.5"
+    assert {"tenonry", "tenonry-commands"} < locked.keys()
+    assert check(capsys) == ""
+    assert "acme_logger" not in sys.modules
+
+
+def test_changed_files_are_named(site: TmpPlugins, capsys):
+    main(["plugins", "lock"])
+    (site.folder / "acme_logger.py").write_text("x = 1\n")
+    assert "files of acme 2.5 have changed: reinstall it" in check(capsys)
+
+
+def test_other_distributions_are_named(site: TmpPlugins, capsys):
+    main(["plugins", "lock"])
+    site.distribution("more", entry_points={"tenonry.workers": {"more": "more:More"}})
+    assert "more is not locked: uninstall it" in check(capsys)
+
+
+@pytest.mark.parametrize(("version", "text"), [
+    ("2.6", "acme is 2.5: pip install acme==2.6"), (None, "acme is not locked"),
+])  # fmt: skip
+def test_other_versions_are_named(version: str | None, text: str, site: TmpPlugins, capsys):
+    main(["plugins", "lock"])
+    file = Path("tenonry.lock")
+    content = json.loads(file.read_text())
+    locked = content["platforms"][platform_name()]
+    if version is None:
+        del locked["acme"]
+    else:
+        locked["acme"]["version"] = version
+    locked["gone"] = {"version": "1.0", "sha256": ""}
+    file.write_text(json.dumps(content))
+    error = check(capsys)
+    assert text in error
+    assert "gone is not installed: pip install gone==1.0" in error
+
+
+def test_other_platforms_are_kept(site: TmpPlugins, capsys):
+    file = Path("tenonry.lock")
+    file.write_text(json.dumps({"format": 1, "platforms": {"other": {}}}))
+    assert f"has no platform {platform_name()}, only other" in check(capsys)
+    main(["plugins", "lock"])
+    assert json.loads(file.read_text())["platforms"].keys() == {"other", platform_name()}
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"format": 9, "platforms": {}}'])
+def test_files_that_are_no_lock_are_refused(text: str | None, site: TmpPlugins, capsys):
+    if text is not None:
+        Path("tenonry.lock").write_text(text)
+    assert "tenonry.lock" in check(capsys)
