@@ -10,6 +10,8 @@ from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError
 from tenonry.plugin.manager import PluginManager
 
+pytest.importorskip("tenonry_executor_uniproc")
+
 
 @pytest.mark.parametrize(
     ("values", "name"),
