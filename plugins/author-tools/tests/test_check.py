@@ -115,6 +115,17 @@ def test_bad_metadata_are_named(
     assert answer["grade"] == "F"
 
 
+def test_an_entry_point_of_settings_is_known(site: TmpPlugins, capsys):
+    install(
+        site,
+        entry_points={
+            "tenonry.stat_loggers": {"acme": "acme_logger:Mine"},
+            "tenonry.settings": {"stat_logger.acme": "acme_logger:Mine"},
+        },
+    )
+    assert check(capsys, "acme", "--no-suite")["findings"] == []
+
+
 def test_a_pth_file_is_named(site: TmpPlugins, capsys):
     info = install(site)
     (site.folder / "acme.pth").write_text("import acme_logger\n")

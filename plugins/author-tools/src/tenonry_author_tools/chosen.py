@@ -28,7 +28,7 @@ class Choice(NamedTuple):
 
 def choices(file: str | None = None) -> list[Choice]:
     """Plugins of a start with this file and the environment. Raises ConfigError and PluginError, as a start does."""
-    sources = Sources({}, EngineConfig, file=file, parts=None)
+    sources = Sources({}, EngineConfig, file=file, is_complete=False)
     values = sources.values(EngineConfig)
     config = sources.make(EngineConfig, {"model": DEFAULT_MODEL, **values})
     manager = PluginManager(config.plugins)

@@ -16,6 +16,7 @@ from tenonry.errors import ConfigError, PluginNotFound
 from tenonry.info import PluginRecord
 from tenonry.plugin import Point
 from tenonry.plugin.discovery import installed
+from tenonry.plugin.kinds import SETTINGS
 
 PREFIX = "tenonry"
 
@@ -58,7 +59,7 @@ class Subject:
             if point := known.get(group):
                 record = PluginRecord(point.kind, name, target, self.name, self.version)
                 self.records.append((record, point))
-            elif group.startswith(PREFIX):
+            elif group.startswith(PREFIX) and group != SETTINGS.group:
                 self.unknown.append((group, name))
 
 
