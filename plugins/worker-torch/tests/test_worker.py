@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import weakref
 
 import pytest
 import torch
@@ -99,6 +100,25 @@ def test_columns_are_as_wide_as_the_cache_allows_and_not_as_the_model_could_be(f
     worker, plan = started(context)
     assert plan.max_model_len == 36
     assert worker.runner.state.token_ids.shape == (8, 37)
+
+
+@pytest.mark.slow
+def test_a_worker_that_was_shut_down_gives_its_memory_back(folder):
+    """Also the weights and the cache that became garbage in cycles after the process froze its objects."""
+
+    def parameters():
+        modules = [each for each in gc.get_objects() if isinstance(each, torch.nn.Module)]
+        return {id(each): weakref.ref(each) for module in modules for each in module.parameters()}
+
+    others = parameters()
+    worker, _ = started(worker_tools.context(folder))
+    weights = [weight for key, weight in parameters().items() if key not in others]
+    caches = [weakref.ref(cache.key) for cache in worker.runner.memory.kv_caches]
+    assert weights
+    assert caches
+    gc.freeze()
+    worker.shutdown()
+    assert not any(each() is not None for each in [*weights, *caches])
 
 
 def test_warm_up_leaves_no_row_behind(folder):

@@ -322,6 +322,7 @@ class TorchWorker(RunnerWorker):
             self.model.images.encoded.clear()
 
     def shutdown(self) -> None:
+        was_loaded = self._residency is not None
         if self._residency is not None:
             from tenonry_torch_base.traces import flush_tuning
 
@@ -331,3 +332,7 @@ class TorchWorker(RunnerWorker):
         if self._rendezvous is not None:
             self._rendezvous.leave()
         self._rendezvous = self._opened = None
+        if was_loaded:
+            from tenonry_torch_base.memory import return_freed_memory
+
+            return_freed_memory()  # the model is garbage in cycles, among objects that were frozen
