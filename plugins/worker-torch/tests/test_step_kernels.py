@@ -30,6 +30,13 @@ def test_none_and_other_devices_have_none():
     assert find_kernels(None, torch.device("cuda"), {}) is None
 
 
+def test_kernels_of_another_device_are_refused_before_they_get_its_pointers():
+    resolved = {}
+    with pytest.raises(ConfigError, match=r"memory of device cpu, and the model is on device cuda"):
+        find_kernels("cpu", torch.device("cuda"), resolved)
+    assert "step_kernels" not in resolved
+
+
 def test_unknown_name_is_refused_with_what_there_is():
     with pytest.raises(PluginNotFound, match="nothing-such"):
         find_kernels("nothing-such", CPU, {})

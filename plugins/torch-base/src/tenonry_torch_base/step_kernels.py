@@ -278,6 +278,7 @@ class StepKernels(ABC):
 
     name: ClassVar[str]
     interface_version: ClassVar[int] = 1
+    devices: ClassVar[frozenset[str]] = frozenset({"cpu"})  # types of device whose memory they read
     kept: ClassVar[frozenset[str]] = (
         frozenset()
     )  # see `PagedKeys`: what these hold besides bfloat16

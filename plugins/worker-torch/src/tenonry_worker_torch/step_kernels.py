@@ -64,7 +64,7 @@ def find_kernels(
             STEP_KERNELS.provider[DEFAULT_KERNELS],
         )
         return None
-    reason = found.refusal()
+    reason = _refusal(found, device)
     if reason is None:
         return FoundKernels(found(), name is not None)
     resolved.pop(STEP_KERNELS.kind, None)
@@ -74,3 +74,11 @@ def find_kernels(
         "Step kernels '%s' are not used, torch alone computes: %s", DEFAULT_KERNELS, reason
     )
     return None
+
+
+def _refusal(kernels: type[StepKernels], device: torch.device) -> str | None:
+    """Reason why these kernels cannot run on this device, or in this process."""
+    if device.type not in kernels.devices:
+        known = " or ".join(sorted(kernels.devices))
+        return f"they read memory of device {known}, and the model is on device {device.type}"
+    return kernels.refusal()
