@@ -51,14 +51,14 @@ POINTERS_TO = {
 FREE = {"window", "chunk", "width", "splits"}  # not specialised by the launcher
 
 
-def kernels(name):
+def kernels(arch, name):
     """Kernel → its function, constants and options, as `launch` chooses them for a shape."""
     dtype, heads, kv, key_size, value_size, more = SHAPES[name]
     spec = LayerSpec(
         name=name, index=0, num_heads=heads, num_kv_heads=kv, key_size=key_size, value_size=value_size,
         scaling=0.1, **more,
     )  # fmt: skip
-    shape = launch.Shape(spec, ITEMSIZE[dtype])
+    shape = launch.Shape(spec, ITEMSIZE[dtype], launch.most_chunk_lines(arch // 10))
     blocks = {"BS": BLOCK_SIZE}
     sinks = {"HAS_SINKS": spec.sinks}
     yield "write", write_slots, {**blocks, **shape.sizes}, shape.write_options
@@ -133,6 +133,6 @@ if __name__ == "__main__":
     found = {}
     arch, *wanted = sys.argv[1:]
     for shape in wanted or SHAPES:
-        for name, *kernel in kernels(shape):
+        for name, *kernel in kernels(int(arch), shape):
             found[f"{name} {shape}"] = used(compiled(int(arch), *kernel, SHAPES[shape][0]))
     print(json.dumps(found))

@@ -69,8 +69,10 @@ class TritonBackend(SdpaBackend):
         self._shapes: dict[str, Shape] = {}
         self._needs_whole_blocks = any(not has_kernels(layer) for layer in layers)
         self._programs = FEW_PROGRAMS
+        self._card = OLDEST_CARD[0]  # major compute capability
         if device.type == "cuda":
             properties = torch.cuda.get_device_properties(device)
+            self._card = properties.major
             self._programs = properties.multi_processor_count * PROGRAMS_PER_PROCESSOR
 
     def plan(self, batch: AttentionBatch) -> TritonPlan:  # type: ignore[override] - its own
@@ -94,7 +96,8 @@ class TritonBackend(SdpaBackend):
 
         shape = self._shapes.get(spec.name)
         if shape is None:
-            shape = self._shapes[spec.name] = launch.Shape(spec, self.dtype.itemsize)
+            lines = launch.most_chunk_lines(self._card)
+            shape = self._shapes[spec.name] = launch.Shape(spec, self.dtype.itemsize, lines)
         cache = layer.kv_cache[0]
         launch.write(shape, cache, by_token(key), by_token(value), plan)
         query = query.contiguous()

@@ -23,7 +23,8 @@ NARROW = 128  # sizes up to it leave registers for more queries
 class Shape:
     """Sizes of a layer as the kernels take them; powers of two where they need them."""
 
-    def __init__(self, spec: LayerSpec, itemsize: int) -> None:
+    def __init__(self, spec: LayerSpec, itemsize: int, most_lines: int) -> None:
+        """`most_lines`: of prefill in 16 bits; see `most_chunk_lines`."""
         self.spec = spec
         key_size, value_size = padded(spec.key_size), padded(spec.value_size)
         row_bytes = (key_size + value_size) * itemsize
@@ -34,7 +35,7 @@ class Shape:
         group = spec.num_heads // spec.num_kv_heads
         self.decode_lines = max(DECODE_LINES, triton.next_power_of_2(group))
         is_narrow = max(key_size, value_size) <= NARROW
-        lines = (128 if is_half else 64) // (1 if is_narrow else 2)
+        lines = (most_lines if is_half else 64) // (1 if is_narrow else 2 if is_half else 4)
         self.chunk_lines = max(lines, triton.next_power_of_2(group))
         self.sizes = {
             "D": spec.key_size, "DP": key_size, "V": spec.value_size, "VP": value_size,
@@ -58,6 +59,11 @@ class Shape:
     def queries_per_tile(self) -> int:
         """Neighbouring queries of a row that a program of prefill has."""
         return self.chunk_lines // self.spec.group_size
+
+
+def most_chunk_lines(card: int) -> int:
+    """Lines of a prefill tile for a card's major compute capability: more spill on those of sm_120."""
+    return 64 if card >= 12 else 128
 
 
 def padded(size: int) -> int:
