@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).parents[1] / "architecture"))
 from house import Distribution, distributions
 
 from tenonry.plugin.discovery import installed
-from tenonry.plugin.kinds import HOOK_MODULES, KINDS, POINTS
+from tenonry.plugin.kinds import HOOK_MODULES, KINDS, POINTS, SETTINGS
 
 BUILD = """
 import os, sys
@@ -88,7 +88,11 @@ def test_files_are_those_of_the_tree(wheels):
 
 @pytest.mark.slow
 def test_entry_points_are_of_known_groups(wheels):
-    known = {point.group for point in KINDS.values()} | {HOOK_MODULES.group, POINTS.group}
+    known = {point.group for point in KINDS.values()} | {
+        HOOK_MODULES.group,
+        POINTS.group,
+        SETTINGS.group,
+    }
     for record in installed(POINTS):
         module, _, attribute = record.target.partition(":")
         known.add(getattr(importlib.import_module(module), attribute).group)

@@ -53,7 +53,6 @@ def test_the_record_says_what_is_in_use():
     used = info(context="server", **changes, **more).usage
     expected = {
         **usual, **changes, **more, "kv_connector": {"name": "k"}, "context": "server",
-        "executor": {"name": "mp"},
     }  # fmt: skip
     assert used == expected
 

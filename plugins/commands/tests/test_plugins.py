@@ -295,8 +295,9 @@ class TestVerbsOfOthers:
         ("from tenonry.interfaces.command import Command\nclass Greet(Command):\n"
         "    def add_arguments(self, parser): raise OSError('gone')\n    def run(self, args): return 0"),
     ])  # fmt: skip
-    def test_a_broken_one_is_named_and_hides_no_other(self, site: TmpPlugins, source: str, caplog):
+    def test_a_broken_one_is_named_and_hides_no_other(self, site: TmpPlugins, source: str, capsys):
         self.install(site, source)
         assert main(["plugins", "list"]) == 0
-        assert "left out `tenonry plugins greet`" in caplog.text
-        assert "greeter" in caplog.text
+        logged = capsys.readouterr().err
+        assert "left out `tenonry plugins greet`" in logged
+        assert "greeter" in logged

@@ -106,7 +106,8 @@ def attach_stored(model: PreTrainedModel, checkpoint: Checkpoint, kernels: StepK
         stored = None if blocks is None else _laid_out(key, blocks, checkpoint, kernels)
         rows = None if stored is None else kernels.few_bits_rows(stored, model.dtype)
         if stored is None or rows is None:
-            weight = nn.Parameter(matrix.weight().dequantised(model.dtype), requires_grad=False)
+            matrices.read[key] = whole = matrix.weight()  # for `attach`
+            weight = nn.Parameter(whole.dequantised(model.dtype), requires_grad=False)
             for name in names:
                 model.get_submodule(name).weight = weight
         else:
