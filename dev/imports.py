@@ -20,7 +20,7 @@ SKIPPED = {"__pycache__", "build", "dist"}
 
 
 class ImportGraph:
-    """Who imports whom, among sources, tests and the modules beside tests.
+    """Imports among sources, tests and the modules beside tests.
 
     A test file also imports the `conftest.py` of each folder above it, and the modules that it names in a string: by
     their own name, or as an entry point, which is how servers are told what to load.

@@ -126,7 +126,7 @@ class OwnedEngines(Engines):
         return self.fleets[0]
 
     def _died(self, index: int, death: Death) -> None:
-        """Of an engine that has no index yet, or lost it, nobody needs to know: `switch` looks. From any thread."""
+        """Report the death of an engine that has its index; `switch` looks for those without. From any thread."""
         with self.lock:
             link = self.client.engines.get(index)
             has_index = link is not None and link.epoch == death.epoch

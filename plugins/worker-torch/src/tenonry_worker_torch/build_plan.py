@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """How a loaded module becomes a model that serves.
+    """Parts and settings that turn a loaded module into a model that serves.
 
     `window_groups`: layers with a window are in KV groups of their own. `adapters`: if there may be any. `image_check`:
     enables the vision encoder, and verifies it. `kernels`: for parts of a step. `quantisation`: its layers replace

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.quantisations import Quantisation
 from tenonry_torch_base.settings import torch_settings
 
 if TYPE_CHECKING:
@@ -76,9 +77,9 @@ def kernels_for(found: FoundKernels | None, config: EngineConfig) -> StepKernels
 
 
 def postpone(whole: PreTrainedModel, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
-    """Leave the quantised matrices of plain layers of `whole` to `attach_stored`."""
+    """Leave the quantised matrices of plain layers of `whole` to `attach_stored`, if they are stored in blocks."""
     matrices = checkpoint.matrices
-    if matrices is None:
+    if matrices is None or type(matrices.quantisation).blocks is Quantisation.blocks:
         return
     kinds = (nn.Linear, nn.Embedding)
     owners = {f"{name}.weight" for name, part in whole.named_modules() if type(part) in kinds}

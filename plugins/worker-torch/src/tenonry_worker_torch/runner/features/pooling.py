@@ -37,7 +37,7 @@ class Pooling(RunnerFeature):
 
     @property
     def pooler(self) -> Pooler:
-        """Of the current model."""
+        """Pooler of the current model."""
         return self.context.model.pooler  # type: ignore[return-value] - see `is_active`
 
     def enter(self, new: NewRow) -> None:
