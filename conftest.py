@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -52,6 +53,7 @@ starts: list[str] = []
 # server then rightly ignores it, too. Ours are interrupted.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+HANDLED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -79,6 +81,35 @@ def _no_log_handlers_left() -> Iterator[None]:
     for handler in list(logging.root.handlers):
         if type(handler) is logging.StreamHandler:
             logging.root.removeHandler(handler)
+
+
+@pytest.fixture(autouse=True)
+def _signal_handlers_are_kept() -> Iterator[None]:
+    """Fails a test that leaves other handlers: those after it could not be interrupted, nor could their children."""
+    with restored_handlers() as changed:
+        yield
+    if changed:
+        pytest.fail(f"the test leaves other handlers of {', '.join(each.name for each in changed)}")
+
+
+@pytest.fixture
+def ends_its_process() -> Iterator[None]:
+    """For tests that run a command in this process which, as the last act of its own process, ignores signals."""
+    with restored_handlers():
+        yield
+
+
+@contextlib.contextmanager
+def restored_handlers() -> Iterator[list[signal.Signals]]:
+    """Restore the signal handlers; the list is that of the changed ones, at the end."""
+    before = {number: signal.getsignal(number) for number in HANDLED}
+    changed: list[signal.Signals] = []
+    try:
+        yield changed
+    finally:
+        changed += [number for number in HANDLED if signal.getsignal(number) != before[number]]
+        for number in changed:
+            signal.signal(number, before[number])
 
 
 @pytest.hookimpl(wrapper=True)

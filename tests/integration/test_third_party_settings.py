@@ -297,6 +297,7 @@ class TestCommandLine:
             ),
         ],
     )  # fmt: skip
+    @pytest.mark.usefixtures("ends_its_process")
     def test_what_is_wrong_is_refused_before_anything_loads(self, capsys, words, text):
         assert main(["serve", "demo", *words]) == 1
         assert text in capsys.readouterr().err
