@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tenonry.errors import PluginNotFound, TenonryError
 from tenonry.logs import configure_logging
 from tenonry.plugin import Point
 
@@ -39,7 +40,6 @@ SUMMARIES = {
     "generate": "Complete one prompt and print the text.",
     "chat": "Talk to a model in the terminal.",
     "batch": "Answer a file of requests in OpenAI's batch format.",
-    "models": "Check what a model needs, or convert a checkpoint to safetensors.",
     "plugins": "List, show, write, check and lock plugins.",
     "ps": "List the processes of running instances.",
     "keys": "Write the keys that the nodes of one instance share.",
@@ -66,8 +66,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _guarded(verb: str, words: list[str], *, owns_process: bool) -> int:
     """Run a verb; a TenonryError becomes one line. An interrupt, a closed pipe and a full disk show no traceback."""
-    from tenonry.errors import TenonryError
-
     try:
         status = _run(verb, words, owns_process=owns_process)
         sys.stdout.flush()
@@ -88,8 +86,6 @@ def _guarded(verb: str, words: list[str], *, owns_process: bool) -> int:
 
 
 def _run(verb: str, words: list[str], *, owns_process: bool) -> int:
-    from tenonry.errors import PluginNotFound
-
     if owns_process:
         gc.disable()
     try:

@@ -202,3 +202,20 @@ class TestDistributionOfModule:
 
     def test_a_loose_file_belongs_to_none(self):
         assert distribution_of_module("no_such_module_at_all") == ("", "")
+
+
+class TestExcluded:
+    """Safe mode and the search for a faulty plugin leave distributions out, of this process and its children."""
+
+    def test_their_plugins_are_not_found(self, acme, monkeypatch):
+        assert find_entry_point(LOGGERS, "acme") is not None
+        monkeypatch.setenv(discovery.EXCLUDED, "acme-loggers,another")
+        assert find_entry_point(LOGGERS, "acme") is None
+        monkeypatch.delenv(discovery.EXCLUDED)
+        assert find_entry_point(LOGGERS, "acme") is not None
+
+    def test_a_class_is_refused_before_its_import(self, acme, monkeypatch):
+        check_requirements("acme-loggers")
+        monkeypatch.setenv(discovery.EXCLUDED, "acme-loggers")
+        with pytest.raises(PluginIncompatible, match="acme-loggers is excluded, by the variable"):
+            check_requirements("acme-loggers")

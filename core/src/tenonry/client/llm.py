@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from tenonry.interfaces.io_processor import ProcessedPrompt
     from tenonry.messages import EngineCoreRequest
 
-    _Processed = tuple[ProcessedPrompt, list[EngineCoreRequest]]
-
 Params = SamplingParams | Sequence[SamplingParams] | None
 
 
@@ -162,7 +160,9 @@ class LLM(BlockingDelegations):
         return self.generate(prompts, sampling_params, **options)
 
     def _run(
-        self, prepared: list[_Processed], progress: Callable[[int], None]
+        self,
+        prepared: list[tuple[ProcessedPrompt, list[EngineCoreRequest]]],
+        progress: Callable[[int], None],
     ) -> list[RequestOutput]:
         from tenonry.messages import EngineCoreOutputs
 

@@ -134,7 +134,7 @@ class Stream:
             self.prompt,
             self.prompt_token_ids,
             outputs,
-            self.num_finished == len(self.completions),
+            self.finished,
             self.num_cached_tokens,
             self.prompt_logprobs,
             self.metrics,

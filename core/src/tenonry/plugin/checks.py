@@ -19,8 +19,6 @@ from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import NoOptions
 from tenonry.point import Point
 
-NEAR = 0.85
-
 
 def supported_versions(interface: Any) -> range:
     """The interface versions that this kernel can drive: its own and the one before."""
@@ -104,7 +102,7 @@ def _misspelt(found: type, base: type) -> str:
         codes = [getattr(member, "__code__", None) for member in vars(owner).values()]
         used.update(*(code.co_names for code in codes if code))
         for name in own - inherited - used:
-            near = difflib.get_close_matches(name, inherited - own, n=1, cutoff=NEAR)
+            near = difflib.get_close_matches(name, inherited - own, n=1, cutoff=0.85)
             if near and not name.startswith("_"):
                 return (
                     f"has a member '{name}', in the class at {_where(owner)}, that is never called; did you mean "

@@ -7,9 +7,10 @@ import difflib
 import functools
 import importlib.metadata
 import logging
+import operator
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -21,14 +22,16 @@ from tenonry.info import PluginRecord
 from tenonry.point import Point
 from tenonry.version import __version__
 
-KERNEL = "tenonry"
+EXCLUDED = "TENONRY_EXCLUDED_DISTRIBUTIONS"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 logger = logging.getLogger(__name__)
 
 
 def _cached(function: Function) -> Function:
-    """Call again only after a distribution came or went, which changes the time of a folder of `sys.path`."""
+    """Call again only after a distribution came or went, which changes the time of a folder of `sys.path`, or after
+    others are excluded.
+    """
     remembered = functools.lru_cache(256)(lambda _, *arguments: function(*arguments))
 
     @functools.wraps(function)
@@ -37,9 +40,14 @@ def _cached(function: Function) -> Function:
         for folder in sys.path:
             with contextlib.suppress(OSError):  # it does not exist, or may not be read
                 times.append((folder, os.stat(folder).st_mtime_ns))  # noqa: PTH116 - quicker, and asked for often
-        return remembered(tuple(times), *arguments)
+        return remembered((*excluded(), *times), *arguments)
 
     return call  # type: ignore[return-value]
+
+
+def excluded() -> list[str]:
+    """Distributions without effect in this process and its children, by the variable `EXCLUDED`: none is imported."""
+    return os.environ.get(EXCLUDED, "").split(",")
 
 
 @_cached
@@ -57,10 +65,8 @@ class _Extensions(NamedExtensionManager):  # type: ignore[type-arg]  # not gener
         return list(_entry_points().select(group=self.namespace))
 
 
-@functools.lru_cache(256)
-def _metadata(distribution: Any) -> Any:
-    """The metadata of a distribution, whose file each access would parse again."""
-    return distribution.metadata
+# The metadata of a distribution, whose file each access would parse again.
+_metadata = functools.lru_cache(256)(operator.attrgetter("metadata"))
 
 
 @_cached
@@ -70,6 +76,7 @@ def installed(point: Point) -> tuple[PluginRecord, ...]:
         (one.name, one.value.partition("[")[0].replace(" ", ""), its["Name"], its["Version"])
         for one in _Extensions(point.group, names=[]).list_entry_points()
         if "Name" in (its := _metadata(one.dist))  # else it is being removed
+        and its["Name"] not in excluded()
     }
     return tuple(PluginRecord(point.kind, *one) for one in sorted(found))
 
@@ -142,10 +149,8 @@ def distribution_of_module(module: str) -> tuple[str, str]:
     return dist.name, dist.version
 
 
-@_cached
-def _packages() -> Mapping[str, list[str]]:
-    """Module → distributions; read from every file list there is."""
-    return importlib.metadata.packages_distributions()
+# Module → distributions; read from every file list there is.
+_packages = _cached(importlib.metadata.packages_distributions)
 
 
 @_cached
@@ -156,8 +161,14 @@ def check_requirements(distribution: str) -> None:
     """
     if not distribution:
         return
-    copies = importlib.metadata.distributions(name=distribution)
-    places = [*dict.fromkeys(str(copy.locate_file("")) for copy in copies)]
+    if distribution in excluded():
+        raise PluginIncompatible(f"{distribution} is excluded, by the variable {EXCLUDED}")
+    places = [
+        *dict.fromkeys(
+            str(copy.locate_file(""))
+            for copy in importlib.metadata.distributions(name=distribution)
+        )
+    ]
     if places[1:]:
         logger.warning("using the first of several copies of %s: %s", distribution, places)
     for text in importlib.metadata.requires(distribution) or ():
@@ -167,7 +178,7 @@ def check_requirements(distribution: str) -> None:
             continue  # pip installed it; a spelling that only pip understands says nothing about the kernel
         if (
             (requirement.marker is None or requirement.marker.evaluate())
-            and canonicalize_name(requirement.name) == KERNEL
+            and canonicalize_name(requirement.name) == "tenonry"
             and not requirement.specifier.contains(__version__, prereleases=True)
         ):
             raise PluginIncompatible(

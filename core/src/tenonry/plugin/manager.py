@@ -155,8 +155,11 @@ class PluginManager:
                 getattr(config, name) == defaults[name].default for name in needed_by
             ):
                 continue
-            is_many = kind in {"stat_logger", "call_set"}
-            choices: Any = getattr(config, f"{kind}s") if is_many else [getattr(config, kind)]
+            choices: Any = (
+                getattr(config, f"{kind}s")
+                if kind in {"stat_logger", "call_set"}
+                else [getattr(config, kind)]
+            )
             if choices is None:
                 own = KINDS[kind].provider  # those of others are asked for by name
                 choices = [each for each in installed(KINDS[kind]) if each.name in own]

@@ -20,7 +20,7 @@ from tenonry.transport.keys import CurveKeys
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
 IDENTITY_BYTES = 2
-PORT_BYTES = 4
+PORT_BYTES = 2 * IDENTITY_BYTES
 TCP = "tcp://"
 # As plain integers: pyzmq's flags are enums, and one `|` of them costs as much as sending a frame.
 SEND_MORE = int(zmq.SNDMORE)
@@ -62,8 +62,7 @@ def port_identity(engine_index: int, epoch: int) -> bytes:
     """The ZMQ identity of an engine's sockets to front ends: its index and the low bytes of its epoch, so that the next
     engine of this index can connect before it leaves.
     """
-    low = epoch % (1 << 8 * (PORT_BYTES - IDENTITY_BYTES))
-    return engine_identity(engine_index) + low.to_bytes(PORT_BYTES - IDENTITY_BYTES, "little")
+    return engine_identity(engine_index) + engine_identity(epoch % (1 << 8 * IDENTITY_BYTES))
 
 
 def make_socket(
