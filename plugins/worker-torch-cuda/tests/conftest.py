@@ -1,7 +1,23 @@
 from __future__ import annotations
 
+import importlib.util
+import sys
+from pathlib import Path
+
 import pytest
 import torch
+
+
+def _load(name):
+    """Load a helper next to the tests by its bare name, whatever the import mode."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+
+
+for _name in ("recorded_graphs", "plain_backend", "row_schedule"):
+    _load(_name)
 
 
 @pytest.fixture(autouse=True, scope="session")

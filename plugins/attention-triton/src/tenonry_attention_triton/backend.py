@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from tenonry_attention_triton.plan import TritonPlan
+from tenonry_attention_triton.plan import RepeatedPlan, TritonPlan
 from tenonry_worker_torch.attention.base import STORAGE
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan
@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tenonry_attention_triton.launch import Shape
-    from tenonry_worker_torch.attention.base import AttentionBatch, CachedLayer, LayerSpec
+    from tenonry_worker_torch.attention.base import (
+        AttentionBatch,
+        CachedLayer,
+        DecodeRows,
+        LayerSpec,
+    )
 
 OLDEST_CARD = (8, 0)
 PROGRAMS_PER_PROCESSOR = 4  # programs of a decode that run on a multiprocessor together
@@ -79,6 +84,11 @@ class TritonBackend(SdpaBackend):
         if self._needs_whole_blocks:
             self.clear_entered(batch)
         return TritonPlan(batch, self.block_size, self._programs)
+
+    def decode_plan(self, rows: DecodeRows) -> RepeatedPlan | None:
+        if not all(has_kernels(layer) for layer in self.layers):
+            return None
+        return RepeatedPlan(rows, self.block_size, self._programs)
 
     def forward(
         self,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 if TYPE_CHECKING:
-    import torch
     from numpy.typing import NDArray
 
-    from tenonry_worker_torch.attention.base import AttentionBatch
+    from tenonry_worker_torch.attention.base import AttentionBatch, DecodeRows
     from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan
 
 
@@ -26,12 +26,31 @@ class Rows:
     tokens: torch.Tensor
     counts: torch.Tensor
 
-    def __init__(
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    @classmethod
+    def of_step(
+        cls, kind: str, batch: AttentionBatch, places: NDArray[np.intp], block_size: int
+    ) -> Rows:
+        """Those at `places` of a step."""
+        rows = cls(len(places))
+        if rows.count:
+            rows._put(kind, batch, places, block_size)
+        return rows
+
+    @classmethod
+    def repeated(cls, given: DecodeRows) -> Rows:
+        """All rows of steps in which each decodes, over tensors that later steps rewrite."""
+        rows = cls(len(given.lengths))
+        rows.table = given.table
+        rows.lengths = given.lengths
+        rows.tokens = torch.arange(rows.count, dtype=torch.int32, device=given.table.device)
+        return rows
+
+    def _put(
         self, kind: str, batch: AttentionBatch, places: NDArray[np.intp], block_size: int
     ) -> None:
-        self.count = len(places)
-        if not self.count:
-            return
         put = batch.put
         lengths = batch.seq_lens[places].astype(np.int32)
         width = -(-int(lengths.max()) // block_size)
@@ -57,9 +76,11 @@ class TritonPlan:
         self.reference: SdpaPlan | None = None
         self.num_queries = int(batch.num_tokens.sum())
         self.slots = batch.put("slots", batch.slot_mapping)
-        self.decode = Rows("decode", batch, np.flatnonzero(batch.num_tokens == 1), block_size)
+        self.decode = Rows.of_step(
+            "decode", batch, np.flatnonzero(batch.num_tokens == 1), block_size
+        )
         self._prefilling = np.flatnonzero(batch.num_tokens > 1)
-        self.prefill = Rows("prefill", batch, self._prefilling, block_size)
+        self.prefill = Rows.of_step("prefill", batch, self._prefilling, block_size)
         self._tiles: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def tiles(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,3 +96,15 @@ class TritonPlan:
                 put(f"tile_at_{size}", (number * size).astype(np.int32)),
             )
         return self._tiles[size]
+
+
+class RepeatedPlan(TritonPlan):
+    """Steps in which as many rows decode, whatever their tensors hold: the launches are the same."""
+
+    def __init__(self, rows: DecodeRows, block_size: int, programs: int) -> None:
+        self.block_size = block_size
+        self.programs = programs
+        self.slots = rows.slots
+        self.decode = Rows.repeated(rows)
+        self.num_queries = self.decode.count
+        self.prefill = Rows(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tenonry_worker_torch.attention.layer import (
     LAYER_ATTRIBUTE,
@@ -14,7 +14,7 @@ from tenonry_worker_torch.forward import Forward, ModuleForward, StepLengths
 from tenonry_worker_torch.pass_report import PassReport
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import nn
     from transformers import PreTrainedModel
@@ -83,6 +83,7 @@ class LoadedModel:
         self.quantisation: Quantisation | None = None
         self.best_allowed: BestAllowedKernel | None = None  # search for tokens of grammars
         self.matrix_kernels: MatrixKernels | None = None  # of its quantised matrices
+        self.make_pass: Callable[..., Any] | None = None  # instead of the runner's `ForwardPass`
         self.is_invariant = False  # whether what a row gets depends on no other row
 
     @property

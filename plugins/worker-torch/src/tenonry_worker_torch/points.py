@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CPU = "tenonry-worker-torch-cpu"
+CUDA = "tenonry-worker-torch-cuda"
 ATTENTION_BACKENDS = Point(
     "tenonry.attention_backends",
     "tenonry_worker_torch.attention.base:AttentionBackend",
@@ -35,13 +36,14 @@ DEVICE_PASSES: dict[str, dict[str, str]] = {
             "token-search",
         ),
         CPU,
-    )
+    ),
+    "cuda": {"graphs": CUDA},
 }
 POOLING_PASSES = {"cpu": {"prompt-packing": CPU}}  # those of the worker `pooling`
 MODEL_PASSES = Point(
     "tenonry.model_passes",
     "tenonry_worker_torch.passes.model_pass:ModelPass",
-    DEVICE_PASSES["cpu"] | POOLING_PASSES["cpu"],
+    DEVICE_PASSES["cpu"] | DEVICE_PASSES["cuda"] | POOLING_PASSES["cpu"],
     kind="model_pass",
 )
 RUNNER_FEATURES = Point(

@@ -156,6 +156,16 @@ class AttentionBatch:
     is_dependent: bool = False
 
 
+class DecodeRows(NamedTuple):
+    """R rows that decode, in tensors that later steps rewrite: `table` i32[R, blocks], `lengths` i32[R] with their new
+    tokens, `slots` i64[R] of those. A row's query is at its own place in the step.
+    """
+
+    table: torch.Tensor
+    lengths: torch.Tensor
+    slots: torch.Tensor
+
+
 # Fields of a LayerSpec that change the result and that early backends do not support.
 FEATURES = {
     "chunk": "attention within chunks",
@@ -269,6 +279,12 @@ class AttentionBackend(ABC):
     @abstractmethod
     def plan(self, batch: AttentionBatch) -> Any:
         """Everything `forward` needs that is the same for all layers of the step."""
+
+    def decode_plan(self, rows: DecodeRows) -> Any | None:
+        """Plan of steps in which all rows decode, whose launches depend on no value of the tensors, so that a graph may
+        repeat them; None if this backend's do. Called after `allocate`.
+        """
+        return None
 
     def release(self, rows: NDArray[np.int32]) -> None:  # noqa: B027 - few backends keep anything by row
         """Drop the backend's state of rows that are gone."""

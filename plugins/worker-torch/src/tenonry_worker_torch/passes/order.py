@@ -4,7 +4,8 @@
 as loaded; all others may change what the model's own code computes. Named passes of other packages follow: they see
 fused layers with plain weights. Kernels of adapters and of quantised matrices are chosen before the layers that use
 them are made. `adapters` wrap layers before their weights are laid out. `quantisation` comes before `packing`, which
-lays out what is left as floats. `kernels` come late, since they read packed weights.
+lays out what is left as floats. `kernels` come late, since they read packed weights, and `graphs` last, since they
+record all of it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ ORDER = (
     "packing",
     "kernels",
     "token-search",
+    "graphs",
 )
 INSTALLED_CONFLICTS = Conflicts(
     "model_passes",

@@ -48,10 +48,12 @@ if TYPE_CHECKING:
 
 
 def forward_pass_of(context: RunnerContext, features: FeatureList, dummy_block: int) -> StepPass:
-    """The computation of a step: tokens over K/V, or whole prompts of a model that pools."""
+    """The computation of a step: tokens over K/V, or as a model pass has it, or whole prompts of a model that pools."""
     if context.model.pooler is not None:
         return PromptPass(context, features)
-    return ForwardPass(context, features, dummy_block)
+    make = context.model.make_pass or ForwardPass
+    made: StepPass = make(context, features, dummy_block)
+    return made
 
 
 def compute_of(

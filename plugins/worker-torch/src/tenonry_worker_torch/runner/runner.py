@@ -104,6 +104,7 @@ class ModelRunner:
 
     def release(self) -> None:
         """Release that memory; no step until `allocate`."""
+        self.forward_pass.release()
         self.memory.release(self.model)
         for release in self.features.release:
             release()

@@ -55,6 +55,9 @@ class StepPass(ABC):
         """Drop the model; no step follows before `adopt`."""
         self.model = None  # type: ignore[assignment]
 
+    def release(self) -> None:  # noqa: B027 - few keep anything
+        """Drop what refers to the KV cache, whose memory is about to be freed."""
+
     @scoped("tenonry: forward")
     def __call__(self, step: Step) -> None:
         """Set `step.logits`. May be repeated with parts of the step: only K/V and what features prepare change."""

@@ -1,0 +1,1 @@
+"""Decoding steps as CUDA graphs. Worker process."""

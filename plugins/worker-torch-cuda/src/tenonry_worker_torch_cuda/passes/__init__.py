@@ -1,0 +1,1 @@
+"""Model passes for CUDA. Worker process."""
