@@ -151,7 +151,7 @@ def mark_packed(made: Unpackable, sources: Sequence[nn.Linear]) -> None:
 def take_weight(module: nn.Linear) -> None:
     """Empty the module's weight, which is stored elsewhere."""
     if isinstance(module, StoredLinear):
-        module.stored = None
+        module.drop()
     module.weight = nn.Parameter(module.weight.new_empty(0), requires_grad=False)
 
 

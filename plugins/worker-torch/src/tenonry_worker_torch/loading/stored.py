@@ -36,20 +36,27 @@ class StoredLinear(nn.Linear):
     """`stored`: None once the layer has lost its weight, or got it as floats."""
 
     stored: FewBitsWeight | None
-    rows: Rows
+    rows: Rows | None
+
+    def reset_parameters(self) -> None:
+        """Draw nothing: the parameters are those of the layer that this one replaces."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return functional.linear(x, self.numbers(), self.bias)
 
     def numbers(self) -> torch.Tensor:
         """The weight [out, in]."""
-        return self.weight if self.stored is None else self.rows(None)
+        return self.weight if self.rows is None else self.rows(None)
 
     def to_floats(self) -> None:
         """Keep the weight as floats from now on."""
-        if self.stored is not None:
+        if self.rows is not None:
             self.weight = nn.Parameter(self.numbers(), requires_grad=False)
-            self.stored = None
+            self.drop()
+
+    def drop(self) -> None:
+        """Release the stored weight, which is held elsewhere from now on."""
+        self.stored = self.rows = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Linear:
         """A plain layer with copies of the parameters: whoever copies a layer gives it other weights."""
@@ -64,6 +71,9 @@ class StoredEmbedding(nn.Embedding):
     """Embedding whose rows are dequantised as they are looked up."""
 
     rows: Rows
+
+    def reset_parameters(self) -> None:
+        """As in `StoredLinear`."""
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         made = self.rows(ids.reshape(-1).long().contiguous())
