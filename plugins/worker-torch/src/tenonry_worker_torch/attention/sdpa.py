@@ -28,7 +28,7 @@ from tenonry_worker_torch.attention.math import scored_attention
 from tenonry_worker_torch.attention.pieces import attend_in_pieces, first_seen
 from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan, entered_blocks
 from tenonry_worker_torch.attention.segments import Segment
-from tenonry_worker_torch.attention.storage import zeros
+from tenonry_worker_torch.attention.storage import paged_zeros
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +85,7 @@ class SdpaBackend(AttentionBackend):
     def _pool(self, num_layers: int, heads: int, size: int) -> torch.Tensor:
         width = self.storage.width(size)
         shape = (num_layers, self.num_blocks, heads, self.block_size, width)
-        pool = zeros(shape, self.storage.kept_dtype, self.device)
+        pool = paged_zeros(shape, self.storage.kept_dtype, self.device)
         self._pools.append(pool)
         return pool
 

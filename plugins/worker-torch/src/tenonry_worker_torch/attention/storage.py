@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import mmap
 
 import numpy as np
 import torch
@@ -21,3 +23,17 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> t
     raw = np.zeros(size + ALIGNMENT, np.uint8)
     skip = -raw.ctypes.data % ALIGNMENT
     return torch.from_numpy(raw[skip : skip + size]).view(dtype).view(shape)
+
+
+def paged_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """As `zeros`, in the system's smallest pages, for a tensor of which small parts far from each other are used.
+
+    A block of a KV cache has a few kilobytes in each layer, and would take a huge page of 2 MiB in each.
+    """
+    if device.type != "cpu" or not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return zeros(shape, dtype, device)
+    size = math.prod(shape) * dtype.itemsize
+    pages = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(pages, dtype=torch.uint8)[:size].view(dtype).view(shape)
