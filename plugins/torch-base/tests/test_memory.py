@@ -6,7 +6,12 @@ import weakref
 
 import pytest
 
-from tenonry_torch_base.memory import host_memory, keep_freed_memory, return_freed_memory
+from tenonry_torch_base.memory import (
+    host_memory,
+    keep_freed_memory,
+    return_freed_memory,
+    skipping_old_objects,
+)
 
 
 def test_memory_is_what_the_control_group_leaves(tmp_path):
@@ -40,3 +45,15 @@ def test_garbage_among_frozen_objects_is_freed_and_the_rest_stays_frozen():
     return_freed_memory()
     assert cycle() is None
     assert gc.get_freeze_count()
+
+
+@pytest.mark.slow
+def test_only_new_garbage_is_collected_and_objects_are_as_frozen_as_before():
+    was_frozen = gc.get_freeze_count() > 0
+    old = weakref.ref(Cycle())
+    with skipping_old_objects():
+        new = weakref.ref(Cycle())
+        return_freed_memory(skip_frozen=True)
+        assert new() is None
+        assert old() is not None
+    assert (gc.get_freeze_count() > 0) == was_frozen

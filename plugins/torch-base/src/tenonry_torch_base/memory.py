@@ -7,8 +7,12 @@ import ctypes
 import gc
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 CGROUP = Path("/sys/fs/cgroup")
 # glibc's mallopt parameters (malloc.h), and the largest threshold it accepts on 64-bit systems.
@@ -59,12 +63,30 @@ def keep_freed_memory() -> bool:
     )
 
 
-def return_freed_memory() -> None:
-    """Return freed memory to the system, also that of `keep_freed_memory`; a garbage collection comes first."""
+@contextlib.contextmanager
+def skipping_old_objects() -> Iterator[None]:
+    """Context whose garbage collections skip the objects that exist at its start, such as those of loaded modules."""
+    was_frozen = gc.get_freeze_count() > 0
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if was_frozen:
+            gc.freeze()
+        else:
+            gc.unfreeze()
+
+
+def return_freed_memory(*, skip_frozen: bool = False) -> None:
+    """Return freed memory to the system, also that of `keep_freed_memory`; a garbage collection comes first.
+
+    `skip_frozen`: leave out frozen objects, half a million after the import of torch.
+    """
     frozen = gc.get_freeze_count()
-    gc.unfreeze()
+    if not skip_frozen:
+        gc.unfreeze()
     gc.collect()
-    if frozen:
+    if frozen and not skip_frozen:
         gc.freeze()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()

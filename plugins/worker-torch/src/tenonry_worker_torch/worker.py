@@ -185,7 +185,7 @@ class TorchWorker(RunnerWorker):
 
     def load(self) -> None:
         with importing():
-            from tenonry_torch_base.memory import return_freed_memory
+            from tenonry_torch_base.memory import return_freed_memory, skipping_old_objects
             from tenonry_worker_torch.loader import Loader
             from tenonry_worker_torch.parallel.groups import Rendezvous
             from tenonry_worker_torch.residency.residency import Residency
@@ -203,9 +203,10 @@ class TorchWorker(RunnerWorker):
             is_invariant=found.is_invariant,
         )
         self.resolved = loader.resolved
-        self._residency = Residency(loader, found)
-        if self.model.quantisation is not None:  # the floats are gone
-            return_freed_memory()
+        with skipping_old_objects():
+            self._residency = Residency(loader, found)
+            if self.model.quantisation is not None:  # the floats are gone
+                return_freed_memory(skip_frozen=True)
 
     def kv_cache_groups(self) -> Sequence[KVCacheGroup]:
         from tenonry_worker_torch.kv_groups import kv_groups
