@@ -11,12 +11,13 @@ from worker_driver import Driver, Request
 from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_kernels_cpu.library import instruction_sets
 from tenonry_torch_base.buffers import HostBuffers
+from tenonry_torch_base.few_bits import few_bits_weight
 from tenonry_torch_base.quantisations import Quantisation, QuantisedLinear, QuantisedWeight
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 from tenonry_worker_torch.step_kernels import FoundKernels
-from tenonry_worker_torch_cpu.kernels.few_bits import FewBitsLayer
+from tenonry_worker_torch_cpu.kernels.few_bits import FewBitsKernels, FewBitsLayer
 from tenonry_worker_torch_cpu.kernels.rows import Budget
 
 CPU = torch.device("cpu")
@@ -69,6 +70,14 @@ class Fails(CpuKernels):
 
     def few_bits_linear(self, weight):
         raise RuntimeError("out of order")
+
+
+class Slow(CpuKernels):
+    name = "slow"
+
+    def few_bits_linear(self, weight):
+        kernel = super().few_bits_linear(weight)
+        return lambda *given: [kernel(*given) for _ in range(200)].pop()
 
 
 def module_of(dtype):
@@ -170,3 +179,16 @@ def test_kernels_that_are_slower_are_not_used(monkeypatch):
     monkeypatch.setattr(Budget, "most_rows", lambda *_, **__: 0)
     model = model_of(torch.float32, FoundKernels(CpuKernels(), False))
     assert all(isinstance(place, FloatProduct) for place in places(model))
+
+
+def test_a_stored_matrix_keeps_a_kernel_that_is_slower():
+    """Any other layer would need a second copy of the matrix."""
+    stored = few_bits_weight(Bytes().quantise(torch.randn(128, 64)), None)
+    kernels = FewBitsKernels(FoundKernels(Slow(), False), Bytes(), torch.bfloat16)
+    assert isinstance(kernels.layer(stored, None), FewBitsLayer)
+
+
+def test_a_stored_matrix_has_no_kernel_that_is_wrong():
+    stored = few_bits_weight(Bytes().quantise(torch.randn(128, 64)), None)
+    kernels = FewBitsKernels(FoundKernels(Wrong(), False), Bytes(), torch.bfloat16)
+    assert kernels.layer(stored, None) is None

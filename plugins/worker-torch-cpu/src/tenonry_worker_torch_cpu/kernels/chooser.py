@@ -61,15 +61,14 @@ class KernelChooser:
         self, kind: tuple[object, ...], compared: Callable[[int], Candidates], if_untried: int = 0
     ) -> int:
         """Number of rows up to which the kernel is correct and faster; see `Budget.most_rows`."""
-        return self.count(kind, self.rows_trial(compared, if_untried))
+        trial = self.rows_trial(compared, if_untried, is_timed=self.is_timed)
+        return self.count(kind, trial)
 
     def rows_trial(
-        self, compared: Callable[[int], Candidates], if_untried: int = 0
+        self, compared: Callable[[int], Candidates], if_untried: int = 0, *, is_timed: bool
     ) -> Callable[[], int]:
         """Trial of `most_rows`."""
-        return partial(
-            self._budget.most_rows, compared, is_timed=self.is_timed, if_untried=if_untried
-        )
+        return partial(self._budget.most_rows, compared, is_timed=is_timed, if_untried=if_untried)
 
     def count(self, kind: tuple[object, ...], trial: Callable[[], int]) -> int:
         """Verdict on a kind, counted for one part."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Stored = QuantisedWeight | FewBitsWeight
 
 SAMPLE = 4096  # outputs of a trial
+STORED_SAMPLE = 512  # outputs of a comparison without timing
 TRIES = 3  # other processes slow either side down; without its kernel a matrix takes up to twice as long
 LIMIT_S = 0.6  # for all trials of a model together
 FEW_BITS = "linear of few bits"
@@ -100,14 +101,20 @@ class FewBitsKernels:
         return FewBitsLayer(blocks, kernel)
 
     def _is_better(self, weight: Stored, bias: torch.Tensor | None) -> bool:
-        """Return True if the kernel is correct, and faster for one row than the quantisation's own layer."""
-        sample = _sample(weight)
-        start = None if bias is None else bias[:SAMPLE]
+        """Return True if the kernel is correct, and faster for one row than the quantisation's own layer.
+
+        A matrix that is in the kernel's layout already is only compared: any other layer needs another copy of it.
+        """
+        is_stored = isinstance(weight, FewBitsWeight)
+        size = STORED_SAMPLE if is_stored else SAMPLE
+        sample = _sample(weight, size)
+        start = None if bias is None else bias[:size]
         made = self._made(sample, start)
         own = self.quantisation.linear(matrix_of(sample), start, self.dtype)
         if made is None or own is None:
             return False
-        trial = self._chooser.rows_trial(partial(self._candidates, own, made))
+        is_timed = self._chooser.is_timed and not is_stored
+        trial = self._chooser.rows_trial(partial(self._candidates, own, made), is_timed=is_timed)
         return any(trial() for _ in range(TRIES))
 
     def _candidates(self, own: QuantisedLinear, made: FewBitsLayer, count: int) -> Candidates:
@@ -115,14 +122,12 @@ class FewBitsKernels:
         return Candidates(lambda: (own(x),), lambda: (made(x),), self.quantisation.tolerance)
 
 
-def _sample(weight: Stored) -> Stored:
+def _sample(weight: Stored, size: int) -> Stored:
     """The first outputs of a matrix."""
     if isinstance(weight, FewBitsWeight):
-        return weight.rows(0, min(SAMPLE, weight.outputs))
-    zeros = None if weight.zeros is None else weight.zeros[:SAMPLE]
-    return replace(
-        weight, values=weight.values[:SAMPLE], scales=weight.scales[:SAMPLE], zeros=zeros
-    )
+        return weight.rows(0, min(size, weight.outputs))
+    zeros = None if weight.zeros is None else weight.zeros[:size]
+    return replace(weight, values=weight.values[:size], scales=weight.scales[:size], zeros=zeros)
 
 
 class WithoutKernels:
