@@ -28,7 +28,7 @@ from tenonry.interfaces.plugin import PluginSettings
 from tenonry.plugin import hookspecs
 from tenonry.plugin.checks import supported_versions
 from tenonry.plugin.discovery import installed
-from tenonry.plugin.kinds import HOOK_MODULES, KINDS, REQUEST_CHECKS
+from tenonry.plugin.kinds import EVERY_INSTALLED, HOOK_MODULES, KINDS
 from tenonry.plugin.manager import resolve_point
 from tenonry.plugin.plan import load_class
 from tenonry.sampling_params import SamplingParams
@@ -82,6 +82,9 @@ OWNERS = {
     "request_check": (
         "a function, see `tenonry.interfaces.request_check`", "front ends and engines: every installed one",
     ),
+    "step_observer": (
+        "`tenonry.interfaces.step_observer.StepObserver`", "engines: every installed one",
+    ),
     "output_parser": ("`tenonry_output_parsers.base.OutputParser`", "`tenonry serve`: `--output-parser`"),
     "route": ("a function of a `RouteContext`, that returns an ASGI application", "`tenonry serve`: `--route`"),
 }  # fmt: skip
@@ -114,6 +117,7 @@ RECORDS = {
         "interfaces.call_set:FrontEndHalf",
     ],
     "Request checks": ["interfaces.request_check:RequestLimits"],
+    "Step observers": ["interfaces.step_observer:StepObserver"],
     "Commands": ["interfaces.command:Command"],
 }  # fmt: skip
 # What is typed for a setting without a flag of its name.
@@ -302,7 +306,7 @@ def config_page() -> str:
 def _plugin_settings() -> list[tuple[str, type[BaseModel]]]:
     """The models of settings of all plugins, each once, under the plugins that have it."""
     found: dict[type[BaseModel], list[str]] = {}
-    for point in (*KINDS.values(), REQUEST_CHECKS):
+    for point in (*KINDS.values(), *EVERY_INSTALLED):
         for record in installed(point):
             settings = getattr(load_class(record), "Settings", PluginSettings)
             if settings.model_fields:

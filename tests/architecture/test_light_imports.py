@@ -15,7 +15,7 @@ from house import distributions
 
 from tenonry.interfaces.plugin import PluginSettings
 from tenonry.plugin.discovery import installed
-from tenonry.plugin.kinds import KINDS, REQUEST_CHECKS
+from tenonry.plugin.kinds import EVERY_INSTALLED, KINDS
 from tenonry.plugin.plan import load_class
 
 pytestmark = pytest.mark.integration
@@ -26,6 +26,7 @@ HEAVY = {"torch", "transformers", "fastapi", "uvicorn", "ray"}
 LIGHT_GROUPS = {
     "tenonry.call_sets",
     "tenonry.request_checks",
+    "tenonry.step_observers",
     "tenonry.executors",
     "tenonry.schedulers",
     "tenonry.stat_loggers",
@@ -114,7 +115,7 @@ def test_settings_are_read_without_plugins():
 
 def test_each_plugin_names_the_settings_of_its_class():
     found = {}
-    for point in (*KINDS.values(), REQUEST_CHECKS):
+    for point in (*KINDS.values(), *EVERY_INSTALLED):
         for record in installed(point):
             if record.distribution.startswith("tenonry"):
                 own = getattr(load_class(record), "Settings", PluginSettings)

@@ -161,9 +161,10 @@ class Engine:
         self.inbox.take(self.core.step()[0])
 
     def _poison_validator(self) -> None:
-        columns = columns_of(self.core.validator, NUM_ROWS)
+        ((_, validator),) = self.core.observers
+        columns = columns_of(validator, NUM_ROWS)
         handle = next(each.values for each in columns if each.name == "BatchState.handle")
-        SWITCH.poison(self.core.validator, NUM_ROWS, np.flatnonzero(handle == 0).tolist())
+        SWITCH.poison(validator, NUM_ROWS, np.flatnonzero(handle == 0).tolist())
 
     def alone(self, source: EngineCoreRequest) -> Made:
         self.add(source)

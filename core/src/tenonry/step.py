@@ -84,10 +84,7 @@ class NewRow(msgspec.Struct, array_like=True, kw_only=True):
     any ids where a sliding group no longer reads; for a recurrent group the state slot that the row starts from, or
     nothing if `num_computed` is 0.
     `stop_token_ids`: all ids that end the request, for min_tokens; `bad_words`: token id sequences.
-    `DISTINCT`: setting, unless 0, that bounds the different values of a field in the rows of one step.
     """
-
-    DISTINCT: ClassVar[dict[str, str]] = {"adapter": "max_loras"}
 
     row: int
     handle: int

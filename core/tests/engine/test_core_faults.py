@@ -180,9 +180,10 @@ class TestSchedulerFaults:
         core, calls = make_core(), []
         core.add_request(request(1))
         monkeypatch.setattr(core.executor, "runs_elsewhere", elsewhere, raising=False)
-        check, execute = core.validator.check, core.executor.execute_model
+        ((_, validator),) = core.observers
+        check, execute = validator.scheduled, core.executor.execute_model
         monkeypatch.setattr(
-            core.validator, "check", lambda output: (calls.append("check"), check(output))
+            validator, "scheduled", lambda output: (calls.append("check"), check(output))
         )
         monkeypatch.setattr(
             core.executor,
@@ -210,8 +211,8 @@ class TestSchedulerFaults:
         assert not core._in_flight
 
     def test_the_validator_can_be_turned_off(self):
-        assert make_core().validator is not None
-        assert make_core(validate_scheduler=False).validator is None
+        assert [record.name for record, _ in make_core().observers] == ["validator"]
+        assert not make_core(validate_scheduler=False).observers
 
     def test_a_worker_that_answers_too_little_ends_the_engine(self, monkeypatch):
         core = make_core()

@@ -211,8 +211,6 @@ class EngineConfig(Settings):
     """Maximum tokens decoded per request and step while the queue is empty. 1 disables multi-token steps."""
     max_num_queued_reqs: int | None = Field(4096, ge=0)
     """Maximum queued requests. Further ones are rejected with 429."""
-    validate_scheduler: bool = _replaceable(True)
-    """Validate every scheduler step against its contract."""
 
     # parallelism
     tensor_parallel_size: int = _parallel(1, ge=1, le=1024, alias="-tp")

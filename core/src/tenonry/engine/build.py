@@ -1,4 +1,4 @@
-"""Builds the parts of an engine from the plan: executor, KV cache, connector, scheduler, validator. Engine process."""
+"""Builds the parts of an engine from the plan: executor, KV cache, connector, scheduler, observers. Engine process."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from collections.abc import Callable
 from tenonry.config import STEP_TOKENS, EngineConfig
 from tenonry.engine.core import EngineCore, shut_down
 from tenonry.engine.kv_plan import plan_kv_cache
-from tenonry.engine.validator import StepValidator
-from tenonry.info import ModelInfo
+from tenonry.info import ModelInfo, PluginRecord
 from tenonry.interfaces.executor import Executor, ExecutorContext
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
+from tenonry.interfaces.step_observer import StepObserver
 from tenonry.kv_cache import KVCacheConfig
 from tenonry.launch.spawn import ProcessStarter
 from tenonry.plugin.checks import load_options
+from tenonry.plugin.kinds import STEP_OBSERVERS
 from tenonry.plugin.manager import blamed, build_plugin, resolve_point
 from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry.version import __version__
@@ -80,9 +81,10 @@ def build_engine(
             kv_connector=kv_connector,
             resolve=resolve_point,
         )
-        # The validator keeps the original: a scheduler may change the context that it was given.
+        # Each gets a copy: a scheduler may change the context that it was given.
         given = dataclasses.replace(scheduler_context)
         scheduler: Scheduler = build_plugin(plan.get("scheduler"), given)
+        observers = _build_observers(plan, scheduler_context)
     except BaseException:
         shut_down(executor, kv_connector)
         raise
@@ -96,8 +98,27 @@ def build_engine(
         kv_cache,
         kv_connector,
         scheduler,
-        StepValidator(scheduler_context) if config.validate_scheduler else None,
+        observers,
     )
+
+
+def _build_observers(
+    plan: PluginPlan, context: SchedulerContext
+) -> list[tuple[PluginRecord, StepObserver]]:
+    """The observers that the configuration needs. A missing one of ours is reported: no other guards its promise."""
+    records = plan.all(STEP_OBSERVERS.kind)
+    for name in STEP_OBSERVERS.provider.keys() - {record.name for record in records}:
+        logger.warning(
+            "steps of scheduler '%s' run without the step observer '%s'; pip install %s",
+            context.plugin_name,
+            name,
+            STEP_OBSERVERS.provider[name],
+        )
+    return [
+        (record, build_plugin(record, dataclasses.replace(context)))
+        for record in records
+        if load_class(record).observes(context.config)
+    ]
 
 
 def _for_remote_ranks(config: EngineConfig) -> EngineConfig:

@@ -15,7 +15,6 @@ from typing import Any
 
 from tenonry.config import EngineConfig
 from tenonry.engine.request_checks import check_request
-from tenonry.engine.validator import StepValidator
 from tenonry.errors import (
     ErrorCode,
     PluginError,
@@ -24,11 +23,12 @@ from tenonry.errors import (
     TenonryError,
     is_interrupt,
 )
-from tenonry.info import ModelInfo
+from tenonry.info import ModelInfo, PluginRecord
 from tenonry.interfaces.executor import Executor
 from tenonry.interfaces.kv_connector import KVConnector
 from tenonry.interfaces.request_check import RequestLimits
 from tenonry.interfaces.scheduler import Scheduler
+from tenonry.interfaces.step_observer import StepObserver
 from tenonry.kv_cache import KVCacheConfig
 from tenonry.messages import (
     EngineCoreOutputs,
@@ -39,6 +39,7 @@ from tenonry.messages import (
     client_of,
 )
 from tenonry.outputs import FinishReason
+from tenonry.plugin.manager import blamed
 from tenonry.plugin.plan import PluginPlan
 from tenonry.request import Request
 from tenonry.step import SchedulerOutput, StepFuture
@@ -65,7 +66,7 @@ class EngineCore:
     """One engine, stepped by its caller; `build_engine` makes its parts.
 
     `step()` does the work; every other method returns immediately, except those documented to drain the steps in
-    flight first. `validator` is None when validation is off.
+    flight first.
     """
 
     config: EngineConfig
@@ -77,7 +78,7 @@ class EngineCore:
     kv_cache: KVCacheConfig
     kv_connector: KVConnector | None
     scheduler: Scheduler
-    validator: StepValidator | None
+    observers: Sequence[tuple[PluginRecord, StepObserver]]
 
     def __post_init__(self) -> None:
         has_tasks = "tasks" in self.executor.capabilities
@@ -140,8 +141,7 @@ class EngineCore:
         except BaseException as error:
             raise self._blame("scheduler", "add_request", error) from error
         self._live.add(source.handle)
-        if self.validator is not None:
-            self.validator.added(known)
+        self._observe("added", known)
         return None
 
     def _check(self, source: EngineCoreRequest) -> None:
@@ -180,8 +180,7 @@ class EngineCore:
 
     def _ended(self, handle: int) -> None:
         self._live.discard(handle)
-        if self.validator is not None:
-            self.validator.ended(handle)
+        self._observe("ended", handle)
 
     def has_work(self) -> bool:
         """True while `step()` may have something to do."""
@@ -247,26 +246,29 @@ class EngineCore:
         output: SchedulerOutput = self._ask("schedule")
         is_empty = output.is_empty and self.kv_connector is None
         if is_empty or not self.executor.runs_elsewhere:
-            self._validate(output)
+            self._observe("scheduled", output)
         if is_empty:
             return False  # workers never see this step; only its number is used up
         future = self._execute(output)
         if self.executor.runs_elsewhere:
-            self._validate(output)  # while the other processes compute
+            self._observe("scheduled", output)  # while the other processes compute
         self._in_flight.append((output, future))
         self.num_passes += len(output.row) > 0
         return True
 
-    def _validate(self, output: SchedulerOutput) -> None:
-        if self.validator is not None:
-            self.validator.check(output)
+    def _observe(self, call: str, *args: Any) -> None:
+        for record, observer in self.observers:
+            with blamed(record, call):
+                getattr(observer, call)(*args)
 
     def _execute(self, output: SchedulerOutput) -> StepFuture:
         try:
             return self.executor.execute_model(output)
         except BaseException as error:
             if self.executor.runs_elsewhere:
-                self._validate(output)  # a fault of the scheduler is not blamed on the worker
+                self._observe(
+                    "scheduled", output
+                )  # a fault of the scheduler is not blamed on the worker
             raise self._blame("worker", "execute_model", error, output) from error
 
     def _collect(self) -> OutputsByClient:
@@ -276,8 +278,7 @@ class EngineCore:
         except BaseException as error:
             raise self._blame("worker", "execute_model", error, output) from error
         outputs_by_client: OutputsByClient = self._ask("update_from_output", output, result)
-        if self.validator is not None:
-            self.validator.answered(result)
+        self._observe("answered", result)
         for outputs in outputs_by_client.values():
             outputs.weight_version = self.weight_version
             for finished in outputs.finished:

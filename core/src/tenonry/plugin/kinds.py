@@ -113,6 +113,12 @@ HOOK_MODULES = Point("tenonry.plugins", kind="hook_module")
 # A context manager of the number of requests; it yields a function that takes how many have ended.
 PROGRESS_BARS = Point("tenonry.progress_bars", provider={"default": "tenonry-commands"})
 REQUEST_CHECKS = Point("tenonry.request_checks")
+STEP_OBSERVERS = Point(
+    "tenonry.step_observers",
+    "tenonry.interfaces.step_observer:StepObserver",
+    {"validator": "tenonry-scheduling"},
+)
+EVERY_INSTALLED = (REQUEST_CHECKS, STEP_OBSERVERS)  # in use without being chosen
 # PluginSettings of plugins, named KIND.NAME, in modules that import quickly.
 SETTINGS = Point("tenonry.settings", "tenonry.interfaces.plugin:PluginSettings", kind="settings")
 # Where owners name the points that they open, as "module:POINT".

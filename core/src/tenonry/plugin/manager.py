@@ -41,7 +41,15 @@ from tenonry.plugin.discovery import (
     installed,
     not_found,
 )
-from tenonry.plugin.kinds import HOOK_MODULES, IN_PROCESS, KINDS, REQUEST_CHECKS, SETTINGS, Kind
+from tenonry.plugin.kinds import (
+    EVERY_INSTALLED,
+    HOOK_MODULES,
+    IN_PROCESS,
+    KINDS,
+    REQUEST_CHECKS,
+    SETTINGS,
+    Kind,
+)
 from tenonry.plugin.plan import PluginPlan, import_target, load_class
 from tenonry.point import Point
 
@@ -146,7 +154,7 @@ class PluginManager:
         return record
 
     def choose(self, config: EngineConfig, *, launcher: bool = True) -> list[PluginRecord]:
-        """Find the plugins that the configuration names, and all request checks; raises on the first that fails."""
+        """Find the plugins that the configuration names, and those in use unnamed; raises on the first that fails."""
         defaults = EngineConfig.model_fields
         entries = []
         for kind in KINDS if launcher else IN_PROCESS:
@@ -165,7 +173,7 @@ class PluginManager:
                 choices = [each for each in installed(KINDS[kind]) if each.name in own]
             entries += [self._find(KINDS[kind], choice, config) for choice in choices if choice]
         return entries + [
-            find_plugin(REQUEST_CHECKS, each.name) for each in installed(REQUEST_CHECKS)
+            find_plugin(point, each.name) for point in EVERY_INSTALLED for each in installed(point)
         ]
 
     def plan(self, config: EngineConfig, *, launcher: bool = True) -> PluginPlan:
@@ -199,7 +207,7 @@ class PluginManager:
 
 def _check(record: PluginRecord, config: EngineConfig) -> None:
     plugin = load_class(record)
-    if record.kind in KINDS:
+    if record.kind != REQUEST_CHECKS.kind:
         with blamed(record, "check"):
             plugin.check(config, load_options(record, plugin))
 

@@ -19,13 +19,13 @@ import msgspec
 from tenonry.errors import PluginError
 from tenonry.info import PluginRecord
 from tenonry.plugin.checks import check_plugin
-from tenonry.plugin.kinds import KINDS
+from tenonry.plugin.kinds import EVERY_INSTALLED, KINDS
 
 LOOSE: list[str] = []  # files that were imported, whose folders were added to the path
 
 
 class PluginPlan(msgspec.Struct, frozen=True):
-    """All chosen plugins and installed request checks, and the hook modules that were active while choosing.
+    """All chosen plugins, request checks and step observers, and the hook modules that were active while choosing.
 
     `secrets`: plugins' settings that no log may show.
     """
@@ -148,8 +148,9 @@ def import_target(entry: PluginRecord) -> Any:
 
 
 def load_class(record: PluginRecord) -> Any:
-    """Import a plugin; one of the kernel's kinds is checked. Raises PluginError with the plugin and its origin."""
+    """Import a plugin; one that the kernel calls is checked. Raises PluginError with the plugin and its origin."""
     found = import_target(record)
-    if kind := KINDS.get(record.kind):
-        check_plugin(found, record, kind)
+    for point in (*KINDS.values(), *EVERY_INSTALLED):
+        if point.kind == record.kind:
+            check_plugin(found, record, point)
     return found

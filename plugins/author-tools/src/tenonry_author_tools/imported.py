@@ -24,7 +24,15 @@ from tenonry_author_tools.subject import Subject
 TIMEOUT_S = 20.0
 START_S = 60.0  # for the start of an interpreter on a busy machine
 # Kinds whose modules are imported by front ends and command lines, besides those of the kernel.
-LIGHT = {"command", "plugin_command", "hook_module", "point", "request_check", "load_balancer"}
+LIGHT = {
+    "command",
+    "plugin_command",
+    "hook_module",
+    "point",
+    "request_check",
+    "step_observer",
+    "load_balancer",
+}
 EVENTS = {
     "import": Rule.IMPORT,
     "exit": Rule.EXIT,

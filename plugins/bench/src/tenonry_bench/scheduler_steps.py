@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tenonry.config import EngineConfig
-from tenonry.engine.validator import StepValidator
 from tenonry.errors import TenonryError
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
@@ -26,6 +25,7 @@ from tenonry.plugin.plan import load_class
 from tenonry.request import Request
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import ModelRunnerOutput, SchedulerOutput
+from tenonry_scheduling.validator import StepValidator
 
 PROMPT_LEN = 32
 SETTLE_STEPS = 16  # decoding steps before the clock runs
@@ -184,7 +184,7 @@ class Drive:
         output = self.scheduler.schedule()
         scheduled = clock()
         if validator is not None:
-            validator.check(output)
+            validator.scheduled(output)
         checked = clock()
         self._in_flight.append(output)
         updated = done = answered = clock()

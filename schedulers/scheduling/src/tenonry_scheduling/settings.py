@@ -13,3 +13,10 @@ class SchedulingSettings(PluginSettings):
         None, capability="drafts", group="plugins", replaceable=True
     )
     """Drafter for speculative decoding: ngram or model."""
+
+
+class ValidatorSettings(PluginSettings):
+    """Settings of the step observer `validator`."""
+
+    validate_scheduler: bool = setting(True, replaceable=True)
+    """Validate every scheduler step against its contract."""

@@ -2,7 +2,7 @@
 
 Steps are computed in the order in which they are launched and answered in that order, up to `depth` in flight; the
 caller decides when an answer arrives. A violation of the contract raises `RuleBroken`, `ContractViolation` (the
-kernel's validator) or `FakeKVError` (a wrong block) immediately.
+validator) or `FakeKVError` (a wrong block) immediately.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from tenonry.engine.validator import StepValidator
 from tenonry.errors import RequestError
 from tenonry.interfaces.kv_connector import KVConnector
 from tenonry.interfaces.plugin import NO_OPTIONS
@@ -26,6 +25,7 @@ from tenonry.plugin.manager import resolve_point
 from tenonry.request import Request
 from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry.step import DoneFuture, ModelRunnerOutput, RowFailure, SchedulerOutput, StepFuture
+from tenonry_scheduling.validator import StepValidator
 from tenonry_testkit.fakes.clock import VirtualClock
 from tenonry_testkit.fakes.tokens import Completion, TokenModel
 from tenonry_testkit.fakes.worker import FakeWorker
@@ -289,7 +289,7 @@ class SchedulerHarness:
         """One `schedule()`, checked, and computed by the worker. False if there was nothing to do."""
         with self._calls():
             output = self.scheduler.schedule()
-        self.validator.check(output)
+        self.validator.scheduled(output)
         self.step_checker.check(output)
         for new in output.new:
             entry = self.ledger.entries[new.handle]

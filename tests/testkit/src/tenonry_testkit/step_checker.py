@@ -1,6 +1,6 @@
 """Watches a scheduler's steps from outside, with plain Python books. Test process.
 
-Slow and obviously right, where the kernel's validator is fast: the two check each other.
+Slow and obviously right, where the validator of `tenonry-scheduling` is fast: the two check each other.
 """
 
 from __future__ import annotations

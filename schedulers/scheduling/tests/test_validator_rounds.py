@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from tenonry.config import EngineConfig
-from tenonry.engine.validator import StepValidator
 from tenonry.errors import ContractViolation
 from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
 from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry.step import ModelRunnerOutput, NewRow, SchedulerOutput
+from tenonry_scheduling.validator import StepValidator
 
 DECODES = "a round holds only rows that decode"
 RAGGED = "a round gives each row 1 to round_tokens tokens"
@@ -89,36 +89,36 @@ def started(most: int = 4, **sampling: object) -> StepValidator:
         validator.added(request)
     prompt = i32(3, 3)
     output = decoding(0, 1, num_tokens=prompt, next_token=i32(5, 5), total_tokens=6, new=rows)
-    validator.check(output)
+    validator.scheduled(output)
     validator.answered(answer(0, 1, 1))
     return validator
 
 
 def expect(rule: str, validator: StepValidator, output: SchedulerOutput) -> None:
     with pytest.raises(ContractViolation) as caught:
-        validator.check(output)
+        validator.scheduled(output)
     assert caught.value.rule == rule
 
 
 def test_rounds_follow_each_other():
     validator = started()
-    validator.check(decoding(1))
+    validator.scheduled(decoding(1))
     validator.answered(answer(1, 4, 4))
-    validator.check(decoding(2, 2, **more_blocks(0, 1)))
+    validator.scheduled(decoding(2, 2, **more_blocks(0, 1)))
     validator.answered(answer(2, 2, 2))
 
 
 def test_a_row_goes_on_behind_the_tokens_that_it_got():
     validator = started()
-    validator.check(decoding(1))
+    validator.scheduled(decoding(1))
     validator.answered(answer(1, 1, 3))
-    validator.check(decoding(2, 3, **more_blocks(1)))
+    validator.scheduled(decoding(2, 3, **more_blocks(1)))
     validator.answered(answer(2, 3, 3))
 
 
 def test_a_row_that_is_thought_to_have_more_than_it_got():
     validator = started()
-    validator.check(decoding(1))
+    validator.scheduled(decoding(1))
     validator.answered(answer(1, 1, 3))
     expect("max_tokens", validator, decoding(2, 4, **more_blocks(1)))
 
@@ -146,7 +146,7 @@ class TestSteps:
 
     def test_a_grammar(self):
         """Allowed: the worker has each token before the next one."""
-        started(structured_output=StructuredOutput(json="{}")).check(decoding(1))
+        started(structured_output=StructuredOutput(json="{}")).scheduled(decoding(1))
 
     def test_beyond_max_tokens(self):
         validator = started(8)
@@ -160,14 +160,14 @@ class TestSteps:
 @pytest.mark.parametrize("counts", [(5, 4), (0, 4)], ids=["too many", "none"])
 def test_wrong_answers(counts: tuple[int, int]):
     validator = started()
-    validator.check(decoding(1))
+    validator.scheduled(decoding(1))
     with pytest.raises(ContractViolation, match=RAGGED):
         validator.answered(answer(1, *counts))
 
 
 def test_an_answer_whose_offsets_do_not_fit():
     validator = started()
-    validator.check(decoding(1))
+    validator.scheduled(decoding(1))
     result = answer(1, 4, 4)
     result.token_ids = result.token_ids[:7]
     with pytest.raises(ContractViolation, match=RAGGED):

@@ -1,4 +1,4 @@
-"""Checks each step of a scheduler against its contract, in numpy. Engine process; on unless the user turns it off.
+"""Step observer that checks each step of a scheduler against its contract, in numpy. Engine process.
 
 It keeps its own columns, fed only with what the workers will see, so it does not depend on the scheduler's own state.
 """
@@ -10,24 +10,32 @@ from typing import Any, NoReturn
 import msgspec
 import numpy as np
 
+from tenonry.config import EngineConfig
 from tenonry.errors import ContractViolation
 from tenonry.interfaces.scheduler import SchedulerContext
+from tenonry.interfaces.step_observer import StepObserver
 from tenonry.step import BatchState, ModelRunnerOutput, NewRow, SchedulerOutput, Spans
 from tenonry.transport.serial import Encoder
+from tenonry_scheduling.settings import ValidatorSettings
 
 _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+# Setting, unless 0, that bounds the different values of a field in the rows of one step.
+_DISTINCT = {"adapter": "max_loras"}
 
 
-class StepValidator:
-    """Raises ContractViolation with the plugin, the step and the rule. `check` follows every `schedule()`.
+class StepValidator(StepObserver):
+    """Raises ContractViolation with the scheduler, the step and the rule."""
 
-    `context`: that of the scheduler. `added` and `ended` report which requests exist; `answered` follows a result.
-    """
+    Settings = ValidatorSettings
+
+    @classmethod
+    def observes(cls, config: EngineConfig) -> bool:
+        return config.section(ValidatorSettings).validate_scheduler
 
     def __init__(self, context: SchedulerContext) -> None:
+        super().__init__(context)
         config, kv_cache = context.config, context.kv_cache
         num_rows = config.max_num_seqs
-        self._context = context
         self._plugin = context.plugin_name
         self._num_rows = num_rows
         self._budget = config.step_token_budget
@@ -49,7 +57,7 @@ class StepValidator:
         # The most different values of a field in one step (0: any number), and a hash of each row's value.
         self._bounded = [
             (field, setting, getattr(config, setting), np.zeros(num_rows, np.int64))
-            for field, setting in NewRow.DISTINCT.items()
+            for field, setting in _DISTINCT.items()
         ]
         self._row_of: dict[int, int] = {}  # by handle
         # A stay is the time that a request spends in a row: its number modulo the number of rows is the row. 0: free.
@@ -63,7 +71,6 @@ class StepValidator:
         self._step_id = -1
 
     def added(self, request: NewRow) -> None:
-        """A request that may run, as `Request.new_row` made it before the scheduler received it."""
         self._live[request.handle] = request
 
     def ended(self, handle: int) -> None:
@@ -71,7 +78,7 @@ class StepValidator:
         if handle in self._row_of:
             self._runs[self._row_of[handle]] = False  # the row has yet to leave
 
-    def check(self, output: SchedulerOutput) -> None:
+    def scheduled(self, output: SchedulerOutput) -> None:
         """Every rule that one step can break."""
         expected = self._step_id + 1
         self._step_id = output.step_id
@@ -147,7 +154,7 @@ class StepValidator:
         row = new.row
         handle = new.handle
         length = len(new.token_ids)
-        longest = self._context.max_model_len
+        longest = self.context.max_model_len
         if not 0 <= row < self._num_rows:
             self._broken("max_num_seqs", "there is no row %d", row)
         if handle not in self._live:
@@ -175,7 +182,7 @@ class StepValidator:
         self._check_fields(new, self._live[handle])
         self._limit[row] = new.sampling.max_total_tokens(length - new.num_output, longest)
         self._pending[row] = False
-        feeds_back = self._context.feeds_back_tokens and new.sampling.structured_output is None
+        feeds_back = self.context.feeds_back_tokens and new.sampling.structured_output is None
         self._waits[row] = not feeds_back
         self._runs[row] = True
         for field, *_, column in self._bounded:
@@ -213,7 +220,7 @@ class StepValidator:
 
     def _check_round(self, output: SchedulerOutput) -> None:
         tokens = output.round_tokens
-        most = self._context.max_round_tokens
+        most = self.context.max_round_tokens
         if not 0 < tokens <= most:
             self._broken("max_round_tokens", "%d of at most %d", tokens, most)
         samples = np.count_nonzero(output.samples)
@@ -241,7 +248,7 @@ class StepValidator:
             return self._state.advance(output)
         except IndexError:
             detail = "a row has more tokens or blocks than %d tokens need"
-            self._broken("max_model_len", detail, self._context.max_model_len)
+            self._broken("max_model_len", detail, self.context.max_model_len)
 
     def _check_rows(self, output: SchedulerOutput, spans: Spans) -> None:
         row = spans.row
@@ -272,7 +279,7 @@ class StepValidator:
         over = total > self._limit[row]
         if np.count_nonzero(over):
             longest = int(total[over][0])
-            rule = "max_model_len" if longest > self._context.max_model_len else "max_tokens"
+            rule = "max_model_len" if longest > self.context.max_model_len else "max_tokens"
             self._broken(rule, "row %d would hold %d tokens", row[over][0], longest)
 
     def _check_slots(self, group: int, spans: Spans) -> None:

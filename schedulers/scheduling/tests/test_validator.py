@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from tenonry.config import EngineConfig
-from tenonry.engine.validator import StepValidator
 from tenonry.errors import ContractViolation
 from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
@@ -19,6 +18,7 @@ from tenonry.messages import EngineCoreRequest
 from tenonry.request import Request
 from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry.step import Adapter, Media, ModelRunnerOutput, NewRow, SchedulerOutput
+from tenonry_scheduling.validator import StepValidator
 
 
 def i32(*values: int) -> np.ndarray:
@@ -51,12 +51,12 @@ class RowsAsAdded(StepValidator):
         super().__init__(context)
         self.waiting = set(range(1, 10))
 
-    def check(self, output: SchedulerOutput) -> None:
+    def scheduled(self, output: SchedulerOutput) -> None:
         for new in output.new:
             if new.handle in self.waiting:
                 self.waiting.discard(new.handle)
                 self.added(copy.deepcopy(new))
-        super().check(output)
+        super().scheduled(output)
 
     def ended(self, handle: int) -> None:
         self.waiting.discard(handle)
@@ -113,16 +113,16 @@ def make_validator(
 def validator() -> StepValidator:
     """After a right step: row 0 (handle 1) and row 1 (handle 2) hold three and five tokens and decode."""
     validator = make_validator()
-    validator.check(
+    validator.scheduled(
         step(0, (0, 3, True), (1, 4, False), new=[new_row(0, 1, 3, 0), new_row(1, 2, 5, 1, 2)])
     )
-    validator.check(step(1, (0, 1, True), (1, 1, True)))
+    validator.scheduled(step(1, (0, 1, True), (1, 1, True)))
     return validator
 
 
 def expect(validator: StepValidator, rule: str, output: SchedulerOutput, detail: str = "") -> None:
     with pytest.raises(ContractViolation) as caught:
-        validator.check(output)
+        validator.scheduled(output)
     assert caught.value.rule == rule
     assert caught.value.plugin == "mine"
     assert caught.value.step_id == output.step_id
@@ -137,7 +137,7 @@ RIGHT = step(2, (0, 1, True), (1, 1, True), blocks=[(0, 3)], new=[new_row(2, 3, 
 
 
 def test_the_step_that_the_others_break_is_right(validator):
-    validator.check(copy.deepcopy(RIGHT))
+    validator.scheduled(copy.deepcopy(RIGHT))
 
 
 def broken(**changes: object) -> SchedulerOutput:
@@ -201,7 +201,7 @@ def test_a_broken_rule_is_named(validator, case):
 def test_steps_are_numbered():
     validator = make_validator()
     expect(make_validator(), STEPS, step(1), "expected step 0")
-    validator.check(step(0))
+    validator.scheduled(step(0))
     expect(validator, STEPS, step(2), "expected step 1")
 
 
@@ -217,51 +217,53 @@ def test_finished_requests_do_not_go_on(validator):
 
 def test_the_row_of_a_finished_request_may_leave_and_be_used_again(validator):
     validator.ended(2)
-    validator.check(step(2, (1, 4, True), gone=[1], new=[new_row(1, 3, 4, 1)]))
+    validator.scheduled(step(2, (1, 4, True), gone=[1], new=[new_row(1, 3, 4, 1)]))
 
 
 def test_max_tokens():
     validator = make_validator()
-    validator.check(step(0, (0, 3, True), new=[new_row(0, 1, 3, 0, max_tokens=2)]))
-    validator.check(step(1, (0, 1, True)))
+    validator.scheduled(step(0, (0, 3, True), new=[new_row(0, 1, 3, 0, max_tokens=2)]))
+    validator.scheduled(step(1, (0, 1, True)))
     expect(validator, "max_tokens", step(2, (0, 1, True), blocks=[(0, 1)]), "6 tokens")
 
 
 def test_max_tokens_count_what_was_delivered_before():
     validator = make_validator()
-    validator.check(step(0, (0, 4, True), new=[new_row(0, 1, 4, 0, max_tokens=3, num_output=2)]))
+    validator.scheduled(
+        step(0, (0, 4, True), new=[new_row(0, 1, 4, 0, max_tokens=3, num_output=2)])
+    )
     expect(validator, "max_tokens", step(1, (0, 1, True), blocks=[(0, 1)]))
 
 
 def test_max_model_len():
     validator = make_validator()
-    validator.check(step(0, (0, 8, False), new=[new_row(0, 1, 12, 0, 1, 2, max_tokens=None)]))
+    validator.scheduled(step(0, (0, 8, False), new=[new_row(0, 1, 12, 0, 1, 2, max_tokens=None)]))
     expect(validator, "max_model_len", step(1, (0, 4, True)), "13 tokens")
 
 
 def test_a_pending_token_is_not_scheduled_where_it_is_not_fed_back():
     validator = make_validator(feeds_back=False)
     first = step(0, (0, 3, True), new=[new_row(0, 1, 3, 0)])
-    validator.check(first)
+    validator.scheduled(first)
     early = copy.deepcopy(validator)
     expect(early, "no row with a pending token", step(1, (0, 1, True)))
     validator.answered(ModelRunnerOutput(step_id=0, row=i32(0), token_ids=i32(5)))
-    validator.check(step(1, (0, 1, True)))
+    validator.scheduled(step(1, (0, 1, True)))
 
 
 def test_a_row_with_a_grammar_is_not_scheduled_with_a_pending_token():
     validator = make_validator()
     bound = new_row(0, 1, 3, 0, structured_output=StructuredOutput(regex="a"))
     first = step(0, (0, 3, True), (1, 3, True), new=[bound, new_row(1, 2, 3, 1)])
-    validator.check(first)
+    validator.scheduled(first)
     early = copy.deepcopy(validator)
     expect(early, "no row with a pending token", step(1, (0, 1, True)))
-    validator.check(step(1, (1, 1, True)))  # the other one has a token that is fed back
+    validator.scheduled(step(1, (1, 1, True)))  # the other one has a token that is fed back
     validator.answered(ModelRunnerOutput(step_id=0, row=i32(0, 1), token_ids=i32(5, 5)))
-    validator.check(step(2, (0, 1, True)))
+    validator.scheduled(step(2, (0, 1, True)))
     # The next request in that row has no grammar.
-    validator.check(step(3, (0, 3, True), gone=[0], new=[new_row(0, 3, 3, 2)]))
-    validator.check(step(4, (0, 1, True)))
+    validator.scheduled(step(3, (0, 3, True), gone=[0], new=[new_row(0, 3, 3, 2)]))
+    validator.scheduled(step(4, (0, 1, True)))
 
 
 def test_a_step_has_rows_of_at_most_max_loras_adapters():
@@ -273,28 +275,28 @@ def test_a_step_has_rows_of_at_most_max_loras_adapters():
         new_row(1, 2, 2, 1, adapter=Adapter("again", "1f")),  # the same under another name
         new_row(2, 3, 1, 2),
     ]
-    validator.check(step(0, (0, 3, True), (1, 2, True), (2, 1, True), new=entering))
+    validator.scheduled(step(0, (0, 3, True), (1, 2, True), (2, 1, True), new=entering))
     second = new_row(2, 4, 2, 3, adapter=two)
     shared = step(1, (0, 1, True), (2, 2, True), gone=[2], new=[second])
     expect(copy.deepcopy(validator), "max_loras", shared, "2 different values of adapter")
-    validator.check(step(1, (2, 2, True), gone=[2], new=[second]))  # alone in its step
+    validator.scheduled(step(1, (2, 2, True), gone=[2], new=[second]))  # alone in its step
     expect(copy.deepcopy(validator), "max_loras", step(2, (1, 1, True), (2, 1, True)))
-    validator.check(step(2, (0, 1, True), (1, 1, True)))
+    validator.scheduled(step(2, (0, 1, True), (1, 1, True)))
 
 
 def test_blocks_are_reusable_as_soon_as_their_row_left(validator):
-    validator.check(step(2, (2, 8, True), gone=[1], new=[new_row(2, 3, 8, 2, 1)]))
+    validator.scheduled(step(2, (2, 8, True), gone=[1], new=[new_row(2, 3, 8, 2, 1)]))
 
 
 def test_a_prefix_may_be_shared_for_reading(validator):
-    validator.check(step(2, (2, 1, True), new=[new_row(2, 3, 5, 1, 4, num_computed=4)]))
+    validator.scheduled(step(2, (2, 1, True), new=[new_row(2, 3, 5, 1, 4, num_computed=4)]))
 
 
 def test_a_request_that_comes_back_may_share_what_another_writes(validator):
     """It wrote the block before it left; now the block belongs to another request and holds the same tokens."""
-    validator.check(step(2, gone=[1]))
+    validator.scheduled(step(2, gone=[1]))
     back = new_row(1, 2, 5, 1, 5, num_computed=4)
-    validator.check(step(3, (2, 4, True), (1, 1, True), new=[new_row(2, 3, 4, 1), back]))
+    validator.scheduled(step(3, (2, 4, True), (1, 1, True), new=[new_row(2, 3, 4, 1), back]))
 
 
 def in_groups(row: int, handle: int, length: int, *tables: tuple[int, ...], **fields) -> NewRow:
@@ -313,7 +315,7 @@ class TestSharedBlocks:
         validator = make_validator(groups=2)
         first = in_groups(0, 1, 3, (0,), (2,))
         second = in_groups(1, 2, 3, (1,), (3,))
-        validator.check(step(0, (0, 3, True), (1, 3, True), new=[first, second]))
+        validator.scheduled(step(0, (0, 3, True), (1, 3, True), new=[first, second]))
         return validator
 
     @pytest.mark.parametrize("block", [1, 3])
@@ -326,7 +328,7 @@ class TestSharedBlocks:
         expect(started, "one writer per block", clash, "rows 2 and 2 share block 5")
 
     def test_a_block_changes_groups_when_its_row_has_left(self, started):
-        started.check(step(1, (2, 3, True), gone=[1], new=[in_groups(2, 3, 3, (3,), (1,))]))
+        started.scheduled(step(1, (2, 3, True), gone=[1], new=[in_groups(2, 3, 3, (3,), (1,))]))
 
 
 class TestWindows:
@@ -336,15 +338,15 @@ class TestWindows:
     def started(self) -> StepValidator:
         """Row 0 has computed six tokens, in blocks 0 and 1."""
         validator = make_validator(window=3)
-        validator.check(step(0, (0, 6, True), new=[new_row(0, 1, 6, 0, 1)]))
+        validator.scheduled(step(0, (0, 6, True), new=[new_row(0, 1, 6, 0, 1)]))
         return validator
 
     def test_a_block_that_the_window_has_left_may_be_written_at_once(self, started):
         """The token at 6 sees 4 and 5, which are in the second block."""
-        started.check(step(1, (0, 1, True), (1, 2, True), new=[new_row(1, 2, 2, 0)]))
+        started.scheduled(step(1, (0, 1, True), (1, 2, True), new=[new_row(1, 2, 2, 0)]))
 
     def test_so_it_may_while_the_row_does_not_run(self, started):
-        started.check(step(1, (1, 2, True), new=[new_row(1, 2, 2, 0)]))
+        started.scheduled(step(1, (1, 2, True), new=[new_row(1, 2, 2, 0)]))
 
     def test_a_block_that_the_window_still_sees_is_held(self, started):
         clash = step(1, (1, 2, True), new=[new_row(1, 2, 2, 1)])
@@ -354,29 +356,29 @@ class TestWindows:
         """Row 0 runs from token 5 to token 8: the first of them sees 3, and only the next step does not."""
         validator = make_validator(window=3)
         prompt = new_row(0, 1, 9, 0, 1, 2)
-        validator.check(step(0, (0, 5, False), new=[prompt]))
+        validator.scheduled(step(0, (0, 5, False), new=[prompt]))
         clash = step(1, (0, 3, False), (1, 2, True), new=[new_row(1, 2, 2, 0)])
         expect(
             copy.deepcopy(validator), "one writer per block", clash, "rows 0 and 1 share block 0"
         )
-        validator.check(step(1, (0, 3, False)))
-        validator.check(step(2, (0, 1, True), (1, 2, True), new=[new_row(1, 2, 2, 0)]))
+        validator.scheduled(step(1, (0, 3, False)))
+        validator.scheduled(step(2, (0, 1, True), (1, 2, True), new=[new_row(1, 2, 2, 0)]))
 
     def test_blocks_that_it_does_not_hold_may_have_any_id(self, started):
         """A row that starts behind a cached prefix names blocks that others write."""
         behind = new_row(1, 2, 9, 1, 1, 4, num_computed=8)
-        started.check(step(1, (0, 1, True), (1, 1, True), new=[behind]))
+        started.scheduled(step(1, (0, 1, True), (1, 1, True), new=[behind]))
 
 
 def test_a_prompt_in_parts_writes_each_block_once(validator: StepValidator):
-    validator.check(step(2, (2, 6, False), new=[new_row(2, 3, 11, 5, 6, 7)]))
-    validator.check(step(3, (2, 5, True)))
+    validator.scheduled(step(2, (2, 6, False), new=[new_row(2, 3, 11, 5, 6, 7)]))
+    validator.scheduled(step(3, (2, 5, True)))
 
 
 def test_an_empty_step_breaks_nothing(validator):
-    validator.check(step(2))
-    validator.check(step(3, gone=[0, 1]))
-    validator.check(step(4))
+    validator.scheduled(step(2))
+    validator.scheduled(step(3, gone=[0, 1]))
+    validator.scheduled(step(4))
 
 
 @pytest.mark.parametrize("forget", ["added", "ended"])
@@ -462,12 +464,12 @@ class TestFieldsOfARequest:
 
     @pytest.mark.parametrize("case", FIELDS)
     def test_a_row_that_comes_back_keeps_its_fields(self, asked, case):
-        asked.check(step(0, (0, 5, True), new=[self.request()]))
-        asked.check(step(1, gone=[0]))
+        asked.scheduled(step(0, (0, 5, True), new=[self.request()]))
+        asked.scheduled(step(1, gone=[0]))
         back = msgspec.structs.replace(
             self.request(), row=1, token_ids=np.arange(7, dtype=np.int32), num_output=3
         )
-        copy.deepcopy(asked).check(step(2, new=[back]))
+        copy.deepcopy(asked).scheduled(step(2, new=[back]))
         wrong = msgspec.structs.replace(back, **FIELDS[case])
         expect(asked, REQUEST, step(2, new=[wrong]))
 

@@ -1,0 +1,40 @@
+"""Step observers: classes of the entry-point group `tenonry.step_observers`. Engine process, called by its loop.
+
+Every installed one follows the steps of each engine, next to the scheduler and independent of it. The validator of
+`tenonry-scheduling` is one; a recorder of steps or a watch over the batch is another.
+"""
+
+from __future__ import annotations
+
+from tenonry.config import EngineConfig
+from tenonry.interfaces.plugin import Plugin
+from tenonry.interfaces.scheduler import SchedulerContext
+from tenonry.step import ModelRunnerOutput, NewRow, SchedulerOutput
+
+
+class StepObserver(Plugin[SchedulerContext]):
+    """Follows the requests and steps of one engine. `context`: a copy of the scheduler's.
+
+    Contract:
+    - It changes nothing that it receives, and takes microseconds: the loop waits for it.
+    - Whatever it raises ends the engine: ContractViolation names the scheduler, any other exception the observer.
+    - `scheduled` comes once per step, in step order, before its `answered`. With ranks in other processes it comes when
+      the step was sent, while they compute.
+    """
+
+    @classmethod
+    def observes(cls, config: EngineConfig) -> bool:
+        """Return False if it is not needed with this configuration."""
+        return True
+
+    def added(self, request: NewRow) -> None:
+        """A request that may run, as `Request.new_row` made it before the scheduler received it."""
+
+    def ended(self, handle: int) -> None:
+        """This request reached its outcome, or was aborted."""
+
+    def scheduled(self, output: SchedulerOutput) -> None:
+        """The scheduler made this step."""
+
+    def answered(self, result: ModelRunnerOutput) -> None:
+        """The workers computed a step, and the scheduler has received the result."""
