@@ -53,7 +53,7 @@ OWNERS = {
     ),
     "buffers": ("`tenonry_torch_base.buffers.StepBuffers`", "workers on torch: `--worker-option buffers=`"),
     "attention_backend": (
-        "`tenonry_worker_torch.attention.base.AttentionBackend`", "the worker `torch`: `--attention-backend`",
+        "`tenonry_torch_base.attention.base.AttentionBackend`", "the worker `torch`: `--attention-backend`",
     ),
     "model_pass": (
         "`tenonry_worker_torch.passes.model_pass.ModelPass`", "the worker `torch`: `--worker-option model_passes=`",
@@ -505,8 +505,8 @@ def _public_names(module: Any) -> list[str]:
 
 def compatibility_page() -> str:
     """Return the page of settings, passes and features of the worker `torch` that exclude each other."""
+    from tenonry_torch_base.conflicts import CONDITIONS
     from tenonry_worker_torch.compatibility import OWN
-    from tenonry_worker_torch.conflicts import CONDITIONS
 
     parts = ["# Compatibility\n", NOTICE]
     parts += [

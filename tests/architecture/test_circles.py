@@ -109,12 +109,12 @@ def test_a_circle_of_modules_is_refused_by_name(tree: Path, for_types: bool):
 
 @pytest.mark.integration
 def test_a_circle_of_folders_is_refused_by_name(tree: Path):
-    plant(tree, "tenonry_worker_torch.parallel.new", "tenonry_worker_torch.fuse.norm")
-    plant(tree, "tenonry_worker_torch.fuse.other", "tenonry_worker_torch.parallel.shard")
+    plant(tree, "tenonry_worker_torch.loading.new", "tenonry_worker_torch.runner.step")
+    plant(tree, "tenonry_worker_torch.runner.other", "tenonry_worker_torch.loading.new")
     done = lint(tree)
     assert done.returncode == 1
     assert "No cycles are allowed in tenonry_worker_torch." in done.stdout
-    assert ".parallel -> .fuse" in done.stdout or ".fuse -> .parallel" in done.stdout
+    assert ".loading -> .runner" in done.stdout or ".runner -> .loading" in done.stdout
 
 
 @pytest.mark.parametrize("for_types", [False, True], ids=["at run time", "for type checking"])

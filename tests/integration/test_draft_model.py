@@ -16,8 +16,8 @@ import torch
 from tenonry import LLM, SamplingParams, StructuredOutput
 from tenonry.errors import ConfigError, ModelError
 from tenonry_demo_model import model_path
+from tenonry_drafters import controller
 from tenonry_scheduling import rounds
-from tenonry_worker_torch.drafting import controller
 from tenonry_worker_torch.drafting import rounds as drafted_rounds
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("one_thread")]

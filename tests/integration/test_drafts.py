@@ -19,10 +19,10 @@ from streams import one_by_one
 from tenonry import LLM, AsyncLLM, EngineConfig, SamplingParams, StructuredOutput
 from tenonry.errors import ConfigError, PluginError
 from tenonry_demo_model import model_path
+from tenonry_drafters import controller
 from tenonry_drafters.base import Drafter
 from tenonry_scheduling import rounds
 from tenonry_testkit.tiers import nightly_unless
-from tenonry_worker_torch.drafting import controller
 from tenonry_worker_torch.drafting import rounds as drafted_rounds
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("one_thread")]

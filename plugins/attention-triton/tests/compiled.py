@@ -20,7 +20,7 @@ from triton.compiler import ASTSource
 from tenonry_attention_triton import launch
 from tenonry_attention_triton.decode import MAX_SPLITS, decode_join, decode_split
 from tenonry_attention_triton.prefill import chunk_attention, write_slots
-from tenonry_worker_torch.attention.base import LayerSpec
+from tenonry_torch_base.attention.base import LayerSpec
 
 TOOL = next(Path(triton.__file__).parent.rglob("bin/cuobjdump"), None)
 BLOCK_SIZE = 16

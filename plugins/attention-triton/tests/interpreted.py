@@ -14,7 +14,7 @@ import torch
 from cases import CASES
 
 from tenonry_attention_triton.backend import TritonBackend
-from tenonry_worker_torch.attention.base import AttentionBatch, LayerSpec
+from tenonry_torch_base.attention.base import AttentionBatch, LayerSpec
 
 CPU = torch.device("cpu")
 

@@ -11,8 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
 from tenonry_attention_triton.backend import TritonBackend
+from tenonry_torch_base.attention.sdpa import SdpaBackend
 from tenonry_torch_base.buffers import HostBuffers
-from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.runner.assemble import assemble_runner

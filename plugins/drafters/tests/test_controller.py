@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenonry_worker_torch.drafting.controller import (
+from tenonry_drafters.controller import (
     LOSS,
     MAX_ROWS,
     MAX_TOKENS,

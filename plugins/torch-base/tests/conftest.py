@@ -18,6 +18,7 @@ def _load(name):
 
 _load("forked_programs")
 _load("sampler_driver")
+_load("kept_vectors")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -11,13 +11,13 @@ import worker_tools
 
 from tenonry.step import DoneFuture
 from tenonry_torch_base.buffers import HostBuffers
+from tenonry_torch_base.parallel.groups import Link, Parallel, TensorGroup
 from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.adapters.targets import LoraTargets
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.images.check import ImageCheck
 from tenonry_worker_torch.loading.load import load_model, look
-from tenonry_worker_torch.parallel.groups import Link, Parallel, TensorGroup
 from tenonry_worker_torch.runner.assemble import assemble_runner
 
 TIMEOUT_S = 20

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import worker_families
 from torch.nn import functional
 
+from tenonry_torch_base.attention import sdpa
+from tenonry_torch_base.attention.groups import GroupedBackend
+from tenonry_torch_base.attention.layer import AttentionLayer
+from tenonry_torch_base.attention.segments import Segment
 from tenonry_worker_torch import build_model
-from tenonry_worker_torch.attention import sdpa
-from tenonry_worker_torch.attention.groups import GroupedBackend
-from tenonry_worker_torch.attention.layer import AttentionLayer
-from tenonry_worker_torch.attention.segments import Segment
 from tenonry_worker_torch.fuse import decoder
 from tenonry_worker_torch.fuse.linear import DenseLinear
 from tenonry_worker_torch.loading import packed_run

@@ -9,8 +9,8 @@ import worker_tools
 
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import ConfigError, PluginError
+from tenonry_torch_base.conflicts import CONDITIONS, Conflicts, Setup, refuse_conflicts
 from tenonry_worker_torch.compatibility import OWN
-from tenonry_worker_torch.conflicts import CONDITIONS, Conflicts, Setup, refuse_conflicts
 from tenonry_worker_torch.options import TorchOptions
 from tenonry_worker_torch.startup import looked
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tenonry_worker_torch.attention.base import LayerCache, LayerSpec
-from tenonry_worker_torch.attention.kv_storage import STORAGES
-from tenonry_worker_torch.attention.sdpa import SdpaBackend
+from tenonry_torch_base.attention.base import LayerCache, LayerSpec
+from tenonry_torch_base.attention.kv_storage import STORAGES
+from tenonry_torch_base.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.connector import CacheBlocks
 
 BLOCKS = 7

@@ -13,7 +13,7 @@ from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, ModelError
 from tenonry_kernels_cpu.invariant import Invariant
 from tenonry_kernels_cpu.kernels import CpuKernels
-from tenonry_worker_torch.conflicts import Setup, refuse_conflicts
+from tenonry_torch_base.conflicts import Setup, refuse_conflicts
 from tenonry_worker_torch.invariant_settings import CONFLICTS, require_kernels
 from tenonry_worker_torch.options import TorchOptions
 from tenonry_worker_torch.startup import backend_class, looked

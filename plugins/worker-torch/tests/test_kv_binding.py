@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tenonry.errors import Unsupported
-from tenonry_worker_torch.attention.base import LayerCache, LayerSpec
-from tenonry_worker_torch.attention.layer import AttentionLayer
+from tenonry_torch_base.attention.base import LayerCache, LayerSpec
+from tenonry_torch_base.attention.layer import AttentionLayer
 from tenonry_worker_torch.kv_binding import bind_kv_cache
 
 

@@ -19,8 +19,8 @@ from tenonry.engine.kv_plan import plan_kv_cache
 from tenonry.errors import ConfigError, ModelError
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import RowFailure
-from tenonry_worker_torch.attention.kv_storage import CONFLICTS, STORAGES, Int8
-from tenonry_worker_torch.conflicts import Setup, refuse_conflicts
+from tenonry_torch_base.attention.kv_storage import CONFLICTS, STORAGES, Int8
+from tenonry_torch_base.conflicts import Setup, refuse_conflicts
 from tenonry_worker_torch.kv_groups import GroupLayout
 from tenonry_worker_torch.worker import TorchWorker
 

@@ -7,8 +7,8 @@ import worker_families
 import worker_tools
 from worker_driver import Driver, Request
 
-from tenonry_worker_torch.parallel.stage import stage_of
-from tenonry_worker_torch.step_cache import StepCache, step_cache_for
+from tenonry_torch_base.parallel.stage import stage_of
+from tenonry_torch_base.step_cache import StepCache, step_cache_for
 
 
 def test_positions_count_on_from_each_tokens_own_start():

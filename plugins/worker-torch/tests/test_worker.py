@@ -14,10 +14,9 @@ from worker_driver import Driver, Request
 from tenonry.engine.kv_plan import plan_kv_cache
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginNotFound
 from tenonry.step import DoneFuture
-from tenonry_torch_base.points import BUFFERS, resolve_class
+from tenonry_torch_base.points import ATTENTION_BACKENDS, BUFFERS, resolve_class
 from tenonry_worker_torch import loader, startup
 from tenonry_worker_torch.options import TorchOptions
-from tenonry_worker_torch.points import ATTENTION_BACKENDS
 from tenonry_worker_torch.worker import TorchWorker
 
 

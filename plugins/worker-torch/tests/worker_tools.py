@@ -12,8 +12,8 @@ from worker_driver import Driver, Request
 from tenonry.config import EngineConfig
 from tenonry.info import ModelInfo
 from tenonry.interfaces.worker import WorkerContext
+from tenonry_torch_base.attention.sdpa import SdpaBackend
 from tenonry_torch_base.buffers import HostBuffers
-from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.options import TorchOptions

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from tenonry_attention_triton.plan import RepeatedPlan, TritonPlan
-from tenonry_worker_torch.attention.base import STORAGE
-from tenonry_worker_torch.attention.sdpa import SdpaBackend
-from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan
+from tenonry_torch_base.attention.base import STORAGE
+from tenonry_torch_base.attention.sdpa import SdpaBackend
+from tenonry_torch_base.attention.sdpa_plan import SdpaPlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tenonry_attention_triton.launch import Shape
-    from tenonry_worker_torch.attention.base import (
+    from tenonry_torch_base.attention.base import (
         AttentionBatch,
         CachedLayer,
         DecodeRows,

@@ -1,6 +1,6 @@
 """Triton kernels of rows with one query each: keys of a row in splits, and the splits joined. Worker process.
 
-Blocks are as in `tenonry_worker_torch.attention.sdpa`: [blocks, heads, block_size, size], contiguous within a block.
+Blocks are as in `tenonry_torch_base.attention.sdpa`: [blocks, heads, block_size, size], contiguous within a block.
 """
 
 from __future__ import annotations

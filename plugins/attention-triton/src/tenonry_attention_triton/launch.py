@@ -12,7 +12,7 @@ from tenonry_attention_triton.prefill import chunk_attention, write_slots
 
 if TYPE_CHECKING:
     from tenonry_attention_triton.plan import TritonPlan
-    from tenonry_worker_torch.attention.base import LayerCache, LayerSpec
+    from tenonry_torch_base.attention.base import LayerCache, LayerSpec
 
 TILE_BYTES = 32 << 10  # keys and values of a tile
 SHARED_BYTES = 96 << 10  # of every card from sm_80 on

@@ -10,8 +10,8 @@ import torch
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tenonry_worker_torch.attention.base import AttentionBatch, DecodeRows
-    from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan
+    from tenonry_torch_base.attention.base import AttentionBatch, DecodeRows
+    from tenonry_torch_base.attention.sdpa_plan import SdpaPlan
 
 
 class Rows:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tenonry_worker_torch.drafting.controller import MAX_ROWS
+from tenonry_drafters.controller import MAX_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tenonry.step import BatchState, NewRow
     from tenonry_drafters.base import I32, Drafter
-    from tenonry_worker_torch.drafting.controller import DraftController
+    from tenonry_drafters.controller import DraftController
 
 logger = logging.getLogger("tenonry.worker")
 NONE = -1

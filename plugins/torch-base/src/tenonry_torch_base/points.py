@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tenonry.plugin import Point
+from tenonry.plugin.discovery import find_entry_point
 from tenonry.plugin.manager import resolve_point
 
 if TYPE_CHECKING:
@@ -42,6 +43,17 @@ QUANTISATIONS = Point(
         "int8": "tenonry-quantisations",
     },
 )
+ATTENTION_BACKENDS = Point(
+    "tenonry.attention_backends",
+    "tenonry_torch_base.attention.base:AttentionBackend",
+    {
+        "sdpa": "tenonry-torch-base",
+        "cpu": "tenonry-worker-torch-cpu",
+        "invariant": "tenonry-worker-torch-cpu",
+        "triton": "tenonry-attention-triton",
+    },
+)
+DEFAULT_BACKENDS = {"cpu": ("cpu", "sdpa"), "cuda": ("sdpa",)}  # the first one that is installed
 DEFAULT_KERNELS = "cpu"
 DEFAULT_BUFFERS = {"cpu": "host", "cuda": "cuda"}
 
@@ -65,3 +77,9 @@ def resolve(
 def resolve_class(point: Point, name: str, resolved: dict[str, str]) -> Any:
     """As `resolve`, without the record."""
     return resolve(point, name, resolved)[0]
+
+
+def default_backend(device: str) -> str:
+    """Name of the first installed attention backend for a type of device."""
+    names = DEFAULT_BACKENDS[device]
+    return next((name for name in names if find_entry_point(ATTENTION_BACKENDS, name)), names[-1])

@@ -10,8 +10,8 @@ import torch
 
 from tenonry.config import EngineConfig
 from tenonry.errors import PluginNotFound
-from tenonry_worker_torch.attention import default
-from tenonry_worker_torch.attention.sdpa import SdpaBackend
+from tenonry_torch_base.attention import default
+from tenonry_torch_base.attention.sdpa import SdpaBackend
 
 CUDA = torch.device("cuda", 0)
 

@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenonry_testkit.tiers import nightly_unless
-from tenonry_worker_torch.attention.base import AttentionBatch, GroupTable, LayerSpec
-from tenonry_worker_torch.attention.groups import (
+from tenonry_torch_base.attention.base import AttentionBatch, GroupTable, LayerSpec
+from tenonry_torch_base.attention.groups import (
     MAX_GROUPS,
     MAX_PADDING,
     GroupedBackend,
     group_size,
     layer_groups,
 )
-from tenonry_worker_torch.attention.kv_storage import STORAGES
-from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
-from tenonry_worker_torch.attention.sdpa import SdpaBackend
+from tenonry_torch_base.attention.kv_storage import STORAGES
+from tenonry_torch_base.attention.layer import AttentionLayer, StepPlan
+from tenonry_torch_base.attention.sdpa import SdpaBackend
 from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 
 SIZE = 4

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from tenonry_worker_torch.attention.base import LayerSpec, refusal_of
-from tenonry_worker_torch.attention.kv_storage import STORAGES
-from tenonry_worker_torch.attention.sdpa import SdpaBackend
+from tenonry_torch_base.attention.base import LayerSpec, refusal_of
+from tenonry_torch_base.attention.kv_storage import STORAGES
+from tenonry_torch_base.attention.sdpa import SdpaBackend
 from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 
 FEW = ["int8", "fp8"]

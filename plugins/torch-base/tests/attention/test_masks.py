@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import masking_utils
 
-from tenonry_worker_torch.attention.masks import (
+from tenonry_torch_base.attention.masks import (
     CAUSAL,
     Reach,
     make_mask,

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from tenonry_worker_torch.attention.base import LayerSpec
-from tenonry_worker_torch.attention.layer import AttentionLayer
-from tenonry_worker_torch.attention.math import causal_attention
-from tenonry_worker_torch.attention.rank_heads import rank_heads_of
-from tenonry_worker_torch.parallel.groups import TensorGroup
-from tenonry_worker_torch.parallel.layers import RowLinear
+from tenonry_torch_base.attention.base import LayerSpec
+from tenonry_torch_base.attention.layer import AttentionLayer
+from tenonry_torch_base.attention.math import causal_attention
+from tenonry_torch_base.attention.rank_heads import rank_heads_of
+from tenonry_torch_base.parallel.groups import TensorGroup
+from tenonry_torch_base.parallel.layers import RowLinear
 
 SIZE = 4
 

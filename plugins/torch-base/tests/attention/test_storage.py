@@ -6,7 +6,7 @@ import psutil
 import pytest
 import torch
 
-from tenonry_worker_torch.attention.storage import paged_zeros, zeros
+from tenonry_torch_base.attention.storage import paged_zeros, zeros
 
 CPU = torch.device("cpu")
 

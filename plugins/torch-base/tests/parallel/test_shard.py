@@ -6,7 +6,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from tenonry.errors import ModelError
-from tenonry_worker_torch.parallel.shard import FileSlice, Shard
+from tenonry_torch_base.parallel.shard import FileSlice, Shard
 
 WHOLE = torch.arange(48.0).view(6, 8)
 

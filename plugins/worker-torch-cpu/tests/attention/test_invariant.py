@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenonry_worker_torch.attention.base import AttentionBatch
+from tenonry_torch_base.attention.base import AttentionBatch
 from tenonry_worker_torch_cpu.attention.invariant import GROUP_QUERIES, InvariantPlan
 
 BLOCK = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from tenonry_worker_torch.attention.base import AttentionBatch
+from tenonry_torch_base.attention.base import AttentionBatch
 from tenonry_worker_torch_cpu.attention.paged_plan import PagedPlan
 
 BLOCK = 4

@@ -14,8 +14,8 @@ import worker_tools
 from worker_driver import Driver, Request
 
 from tenonry_kernels_cpu.kernels import CpuKernels
+from tenonry_torch_base.attention.base import AttentionBatch
 from tenonry_torch_base.step_kernels import StepKernels
-from tenonry_worker_torch.attention.base import AttentionBatch
 from tenonry_worker_torch.changes import Changes
 from tenonry_worker_torch.fuse.rope import RopeTable
 from tenonry_worker_torch.kv_groups import GroupLayout

@@ -16,8 +16,8 @@ import worker_tools
 from worker_tools import LOST, lost, serve
 
 from tenonry_kernels_cpu.kernels import CpuKernels
+from tenonry_torch_base.attention.groups import GroupedBackend
 from tenonry_torch_base.buffers import HostBuffers
-from tenonry_worker_torch.attention.groups import GroupedBackend
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tenonry_worker_torch.attention.base import AttentionBatch, GroupTable
+from tenonry_torch_base.attention.base import AttentionBatch, GroupTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tenonry.errors import ConfigError, ModelError
+from tenonry_torch_base.attention.base import refusal_of
+from tenonry_torch_base.attention.groups import GroupedBackend, layer_groups
+from tenonry_torch_base.attention.kv_storage import STORAGES
+from tenonry_torch_base.parallel.stage import stage_of
+from tenonry_torch_base.step_cache import step_cache_for
 from tenonry_worker_torch.adapters.attach import Seats
 from tenonry_worker_torch.adapters.targets import calls_of
-from tenonry_worker_torch.attention.base import refusal_of
-from tenonry_worker_torch.attention.groups import GroupedBackend, layer_groups
-from tenonry_worker_torch.attention.kv_storage import STORAGES
 from tenonry_worker_torch.fuse.generic import unpack_read
 from tenonry_worker_torch.fuse.quantised import refuse_others
 from tenonry_worker_torch.images.encoder import ImageEncoder
@@ -22,12 +24,10 @@ from tenonry_worker_torch.loading.probe import ProbeResult, blaming, named_failu
 from tenonry_worker_torch.loading.prompts import prompt_lengths
 from tenonry_worker_torch.loading.rotary_lengths import follow_lengths
 from tenonry_worker_torch.model_checks import ModelChecks
-from tenonry_worker_torch.parallel.stage import stage_of
 from tenonry_worker_torch.passes.model_pass import PassFacts
 from tenonry_worker_torch.passes.optimise import optimise
 from tenonry_worker_torch.passes.order import in_order
 from tenonry_worker_torch.state.backend import NoAttention, StatefulBackend
-from tenonry_worker_torch.step_cache import step_cache_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from tenonry.kv_cache import LengthClasses
+    from tenonry_torch_base.attention.base import AttentionBackend
+    from tenonry_torch_base.attention.groups import LayerGroup
+    from tenonry_torch_base.attention.kv_storage import KVStorage
     from tenonry_torch_base.finite import NotFiniteError
+    from tenonry_torch_base.parallel.groups import Parallel
     from tenonry_worker_torch.adapters.registry import Adapters
-    from tenonry_worker_torch.attention.base import AttentionBackend
-    from tenonry_worker_torch.attention.groups import LayerGroup
-    from tenonry_worker_torch.attention.kv_storage import KVStorage
     from tenonry_worker_torch.build_plan import BuildPlan
     from tenonry_worker_torch.forward import StepLengths
     from tenonry_worker_torch.images.check import ImageCheck
-    from tenonry_worker_torch.parallel.groups import Parallel
 
 logger = logging.getLogger("tenonry.worker")
 

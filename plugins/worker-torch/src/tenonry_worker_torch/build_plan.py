@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
+from tenonry_torch_base.attention.kv_storage import AUTO
+from tenonry_torch_base.parallel.groups import Parallel, alone
 from tenonry_torch_base.phases import Phases
-from tenonry_worker_torch.attention.kv_storage import AUTO
-from tenonry_worker_torch.parallel.groups import Parallel, alone
 
 if TYPE_CHECKING:
     from tenonry.info import PluginRecord
+    from tenonry_torch_base.attention.base import AttentionBackend
     from tenonry_torch_base.buffers import StepBuffers
     from tenonry_torch_base.quantisations import Quantisation
     from tenonry_worker_torch.adapters.registry import Adapters
-    from tenonry_worker_torch.attention.base import AttentionBackend
     from tenonry_worker_torch.images.check import ImageCheck
     from tenonry_worker_torch.passes.model_pass import ModelPass
     from tenonry_worker_torch.step_kernels import FoundKernels

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tenonry_torch_base.attention import kv_storage
+from tenonry_torch_base.conflicts import Conflicts
+from tenonry_torch_base.parallel import experts
 from tenonry_torch_base.points import resolve
 from tenonry_worker_torch import invariant_settings
-from tenonry_worker_torch.attention import kv_storage
-from tenonry_worker_torch.conflicts import Conflicts
 from tenonry_worker_torch.drafting import start as drafting
-from tenonry_worker_torch.parallel import experts
 from tenonry_worker_torch.passes.order import INSTALLED_CONFLICTS
 from tenonry_worker_torch.passes.weights import Quantise
 from tenonry_worker_torch.points import MODEL_PASSES, RUNNER_FEATURES

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
     from tenonry.step import SchedulerOutput, StepFuture
-    from tenonry_worker_torch.attention.base import LayerCache
+    from tenonry_torch_base.attention.base import LayerCache
     from tenonry_worker_torch.runner.runner import ModelRunner
 
 

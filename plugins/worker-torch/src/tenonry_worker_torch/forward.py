@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from tenonry_worker_torch.parallel.stage import stage_of
+from tenonry_torch_base.parallel.stage import stage_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from tenonry_worker_torch.attention.layer import StepPlan
-    from tenonry_worker_torch.parallel.groups import Link
+    from tenonry_torch_base.attention.layer import StepPlan
+    from tenonry_torch_base.parallel.groups import Link
 
 
 class StepLengths:

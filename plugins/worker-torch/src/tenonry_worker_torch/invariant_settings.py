@@ -9,14 +9,13 @@ import torch
 
 from tenonry.errors import ConfigError
 from tenonry.plugin.discovery import find_entry_point
-from tenonry_torch_base.points import DEFAULT_KERNELS, STEP_KERNELS
+from tenonry_torch_base.conflicts import Conflicts, first_conflict
+from tenonry_torch_base.points import ATTENTION_BACKENDS, DEFAULT_KERNELS, STEP_KERNELS
 from tenonry_torch_base.settings import torch_settings
-from tenonry_worker_torch.conflicts import Conflicts, first_conflict
 from tenonry_worker_torch.invariance import SETTING
-from tenonry_worker_torch.points import ATTENTION_BACKENDS
 
 if TYPE_CHECKING:
-    from tenonry_worker_torch.conflicts import Setup
+    from tenonry_torch_base.conflicts import Setup
     from tenonry_worker_torch.step_kernels import FoundKernels
 
 logger = logging.getLogger("tenonry.worker")

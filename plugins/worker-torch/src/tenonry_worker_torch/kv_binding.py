@@ -9,8 +9,8 @@ from tenonry.errors import Unsupported
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tenonry_worker_torch.attention.base import LayerCache
-    from tenonry_worker_torch.attention.layer import AttentionLayer
+    from tenonry_torch_base.attention.base import LayerCache
+    from tenonry_torch_base.attention.layer import AttentionLayer
 
 
 def bind_kv_cache(

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tenonry.kv_cache import KVCacheGroup
-from tenonry_worker_torch.attention.groups import LayerGroup
+from tenonry_torch_base.attention.groups import LayerGroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tenonry.kv_cache import LengthClasses
-    from tenonry_worker_torch.attention.base import AttentionBackend, LayerSpec
-    from tenonry_worker_torch.attention.kv_storage import KVStorage
+    from tenonry_torch_base.attention.base import AttentionBackend, LayerSpec
+    from tenonry_torch_base.attention.kv_storage import KVStorage
     from tenonry_worker_torch.state.states import States
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tenonry_torch_base.conflicts import Setup, refuse_conflicts
 from tenonry_torch_base.device import choose_device, choose_dtype, prepare_device
+from tenonry_torch_base.parallel.groups import alone
 from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, resolve, resolve_class
 from tenonry_worker_torch.compatibility import of_packages
-from tenonry_worker_torch.conflicts import Setup, refuse_conflicts
 from tenonry_worker_torch.loaded_model import LoadedModel
 from tenonry_worker_torch.loading.probe import ProbeResult
-from tenonry_worker_torch.parallel.groups import alone
 from tenonry_worker_torch.passes.model_pass import PassFacts
 from tenonry_worker_torch.passes.optimise import optimise
 from tenonry_worker_torch.passes.order import device_passes

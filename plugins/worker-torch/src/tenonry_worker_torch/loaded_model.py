@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tenonry_worker_torch.attention.layer import (
-    LAYER_ATTRIBUTE,
-    AttentionLayer,
-    LayerCalls,
-    StepPlan,
-)
+from tenonry_torch_base.attention.layer import LAYER_ATTRIBUTE, AttentionLayer, LayerCalls, StepPlan
 from tenonry_worker_torch.forward import Forward, ModuleForward, StepLengths
 from tenonry_worker_torch.pass_report import PassReport
 
@@ -20,16 +15,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from tenonry.kv_cache import LengthClasses
+    from tenonry_torch_base.attention.base import AttentionBackend
+    from tenonry_torch_base.attention.groups import LayerGroup
     from tenonry_torch_base.buffers import StepBuffers
+    from tenonry_torch_base.parallel.groups import Parallel
     from tenonry_torch_base.quantisations import Quantisation
     from tenonry_torch_base.step_kernels import BestAllowedKernel
     from tenonry_worker_torch.adapters.registry import Adapters
-    from tenonry_worker_torch.attention.base import AttentionBackend
-    from tenonry_worker_torch.attention.groups import LayerGroup
     from tenonry_worker_torch.fuse.quantised import MatrixKernels
     from tenonry_worker_torch.images.encoder import ImageEncoder
     from tenonry_worker_torch.loading.probe import ProbeResult
-    from tenonry_worker_torch.parallel.groups import Parallel
     from tenonry_worker_torch.pooling.pooler import Pooler
     from tenonry_worker_torch.state.mixer import PackedMixer
     from tenonry_worker_torch.step_kernels import FoundKernels

@@ -7,13 +7,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.attention.default import slower_backend
 from tenonry_torch_base.device import choose_device, prepare_device
+from tenonry_torch_base.parallel.groups import alone
 from tenonry_torch_base.phases import Phases
-from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, resolve, resolve_class
+from tenonry_torch_base.points import (
+    ATTENTION_BACKENDS,
+    BUFFERS,
+    DEFAULT_BUFFERS,
+    resolve,
+    resolve_class,
+)
 from tenonry_torch_base.settings import torch_settings
 from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.adapters.targets import LoraTargets
-from tenonry_worker_torch.attention.default import slower_backend
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.images.check import ImageCheck
@@ -22,8 +29,7 @@ from tenonry_worker_torch.invariant_settings import require_kernels
 from tenonry_worker_torch.loading.load import load_model
 from tenonry_worker_torch.loading.quantised import computes
 from tenonry_worker_torch.loading.stored import kernels_for
-from tenonry_worker_torch.parallel.groups import alone
-from tenonry_worker_torch.points import ATTENTION_BACKENDS, MODEL_PASSES
+from tenonry_worker_torch.points import MODEL_PASSES
 from tenonry_worker_torch.startup import backend_class, window_groups
 from tenonry_worker_torch.step_kernels import find_kernels
 
@@ -34,10 +40,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from tenonry.interfaces.worker import WorkerContext
+    from tenonry_torch_base.parallel.groups import Rendezvous
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.loading.load import CheckpointInfo
     from tenonry_worker_torch.options import TorchOptions
-    from tenonry_worker_torch.parallel.groups import Rendezvous
 
 logger = logging.getLogger("tenonry.worker")
 

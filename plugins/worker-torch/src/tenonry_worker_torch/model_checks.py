@@ -41,11 +41,11 @@ from tenonry_worker_torch.loading.self_check import (
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from tenonry_torch_base.parallel.groups import Parallel
     from tenonry_worker_torch.forward import Forward
     from tenonry_worker_torch.fuse.short_stack import ShortStack
     from tenonry_worker_torch.loading.packed_run import PackedRun
     from tenonry_worker_torch.loading.probe import ProbeResult
-    from tenonry_worker_torch.parallel.groups import Parallel
 
 logger = logging.getLogger("tenonry.worker")
 

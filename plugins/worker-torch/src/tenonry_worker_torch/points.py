@@ -12,17 +12,6 @@ if TYPE_CHECKING:
 
 CPU = "tenonry-worker-torch-cpu"
 CUDA = "tenonry-worker-torch-cuda"
-ATTENTION_BACKENDS = Point(
-    "tenonry.attention_backends",
-    "tenonry_worker_torch.attention.base:AttentionBackend",
-    {
-        "sdpa": "tenonry-worker-torch",
-        "cpu": CPU,
-        "invariant": CPU,
-        "triton": "tenonry-attention-triton",
-    },
-)
-DEFAULT_BACKENDS = {"cpu": ("cpu", "sdpa"), "cuda": ("sdpa",)}  # the first one that is installed
 # Passes used without being named, by type of device.
 DEVICE_PASSES: dict[str, dict[str, str]] = {
     "cpu": dict.fromkeys(
@@ -54,9 +43,3 @@ RUNNER_FEATURES = Point(
 def missing_passes(wanted: Mapping[str, str]) -> dict[str, str]:
     """Name → distribution of the passes that are not installed."""
     return {name: each for name, each in wanted.items() if not find_entry_point(MODEL_PASSES, name)}
-
-
-def default_backend(device: str) -> str:
-    """Name of the first installed attention backend for a type of device."""
-    names = DEFAULT_BACKENDS[device]
-    return next((name for name in names if find_entry_point(ATTENTION_BACKENDS, name)), names[-1])

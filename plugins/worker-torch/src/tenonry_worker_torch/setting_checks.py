@@ -9,7 +9,7 @@ from tenonry_worker_torch.loading.linear_layers import linear_layers
 
 if TYPE_CHECKING:
     from tenonry.config import EngineConfig
-    from tenonry_worker_torch.conflicts import Setup
+    from tenonry_torch_base.conflicts import Setup
     from tenonry_worker_torch.loading.load import CheckpointInfo
     from tenonry_worker_torch.loading.quantised import FoundQuantisation
 

@@ -6,17 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tenonry_hf_hub import holds_weights
+from tenonry_torch_base.attention.default import backend_of
+from tenonry_torch_base.conflicts import Setup, refuse_conflicts
 from tenonry_torch_base.device import choose_device, choose_dtype
-from tenonry_torch_base.points import resolve_class
+from tenonry_torch_base.parallel.experts import check_experts, check_settings
+from tenonry_torch_base.points import ATTENTION_BACKENDS, resolve_class
 from tenonry_torch_base.settings import torch_settings
-from tenonry_worker_torch.attention.default import backend_of
 from tenonry_worker_torch.compatibility import OWN, of_packages
-from tenonry_worker_torch.conflicts import Setup, refuse_conflicts
 from tenonry_worker_torch.invariant_settings import BACKEND, serves_invariant
 from tenonry_worker_torch.loading.examine import examine, known_facts
 from tenonry_worker_torch.loading.load import look
-from tenonry_worker_torch.parallel.experts import check_experts, check_settings
-from tenonry_worker_torch.points import ATTENTION_BACKENDS
 from tenonry_worker_torch.setting_checks import check_adapters, check_quantisation
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from tenonry.config import EngineConfig
     from tenonry.info import WorkerFacts
     from tenonry.interfaces.worker import WorkerContext
-    from tenonry_worker_torch.attention.base import AttentionBackend
+    from tenonry_torch_base.attention.base import AttentionBackend
     from tenonry_worker_torch.loading.load import CheckpointInfo
 
 

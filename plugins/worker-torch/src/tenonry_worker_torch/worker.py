@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from tenonry.info import ModelInfo, WorkerFacts
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
+    from tenonry_torch_base.parallel.groups import Rendezvous
     from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.loading.load import CheckpointInfo
-    from tenonry_worker_torch.parallel.groups import Rendezvous
     from tenonry_worker_torch.residency.residency import Residency
 
 
@@ -101,7 +101,6 @@ class TorchWorker(RunnerWorker):
         wait_briefly(model.path)
         with importing():
             import tenonry_worker_torch.loader
-            import tenonry_worker_torch.parallel.groups
             import tenonry_worker_torch.residency.residency
             import tenonry_worker_torch.start_runner  # noqa: F401
             from tenonry_torch_base.weights import import_class
@@ -126,7 +125,7 @@ class TorchWorker(RunnerWorker):
 
     def open_rendezvous(self, host: str) -> str:
         with importing():
-            from tenonry_worker_torch.parallel.groups import open_store
+            from tenonry_torch_base.parallel.groups import open_store
 
         config = self.context.config
         self._opened = open_store(host, config.world_size, config.start_timeout)
@@ -186,8 +185,8 @@ class TorchWorker(RunnerWorker):
     def load(self) -> None:
         with importing():
             from tenonry_torch_base.memory import return_freed_memory, skipping_old_objects
+            from tenonry_torch_base.parallel.groups import Rendezvous
             from tenonry_worker_torch.loader import Loader
-            from tenonry_worker_torch.parallel.groups import Rendezvous
             from tenonry_worker_torch.residency.residency import Residency
 
             found = self._look_or_name_another()

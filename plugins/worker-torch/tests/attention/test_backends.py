@@ -15,17 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenonry_testkit.tiers import diagonal, nightly_unless
-from tenonry_torch_base.buffers import HostBuffers
-from tenonry_worker_torch.attention import pieces
-from tenonry_worker_torch.attention.base import (
+from tenonry_torch_base.attention import pieces
+from tenonry_torch_base.attention.base import (
     AttentionBackend,
     AttentionBatch,
     LayerSpec,
     refusal_of,
 )
-from tenonry_worker_torch.attention.kv_storage import STORAGES
-from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
-from tenonry_worker_torch.attention.sdpa import SdpaBackend
+from tenonry_torch_base.attention.kv_storage import STORAGES
+from tenonry_torch_base.attention.layer import AttentionLayer, StepPlan
+from tenonry_torch_base.attention.sdpa import SdpaBackend
+from tenonry_torch_base.buffers import HostBuffers
 
 BLOCK, ROWS, MAX_LEN, BLOCKS = 8, 6, 160, 130
 SHAPES = {
@@ -422,7 +422,7 @@ def test_nan_that_a_row_left_behind_does_not_count(backend, kept, dtype):
 @pytest.mark.parametrize("softcap", [0.0, 30.0])
 def test_scores_beyond_the_range_of_16_bits_are_scaled_in_time(dtype, softcap):
     """Qwen 2 has such keys; the fused kernel adds up in 32 bits, so a row would fail only in large batches."""
-    from tenonry_worker_torch.attention.math import scored_attention
+    from tenonry_torch_base.attention.math import scored_attention
     from tenonry_worker_torch_cpu.attention.cpu import _products
 
     spec = LayerSpec(

@@ -8,8 +8,8 @@ import worker_families
 import worker_tools
 
 from tenonry.errors import ModelError
-from tenonry_worker_torch.attention.choice import selection
-from tenonry_worker_torch.attention.indexer import RowIndexer, bind_indexers
+from tenonry_torch_base.attention.choice import selection
+from tenonry_torch_base.attention.indexer import RowIndexer, bind_indexers
 
 
 def test_keys_by_which_a_model_chooses_are_layers_of_their_own():
@@ -58,7 +58,7 @@ def test_a_choice_as_a_mask():
 
 
 def test_the_self_check_finds_a_choice_that_is_not_heeded(monkeypatch):
-    from tenonry_worker_torch.attention import pieces
+    from tenonry_torch_base.attention import pieces
 
     monkeypatch.setattr(
         pieces,

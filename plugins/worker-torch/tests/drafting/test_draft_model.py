@@ -15,12 +15,12 @@ import torch
 import worker_families
 from worker_tools import loaded
 
+from tenonry_drafters.controller import MAX_ROWS
 from tenonry_drafters.models import NO_TOKEN
+from tenonry_drafters.seats import Seats
 from tenonry_testkit.tiers import nightly_unless
 from tenonry_worker_torch.drafting import draft_model
-from tenonry_worker_torch.drafting.controller import MAX_ROWS
 from tenonry_worker_torch.drafting.draft_model import TorchDraftModel
-from tenonry_worker_torch.drafting.seats import Seats
 from tenonry_worker_torch.step_kernels import find_kernels
 
 MAX_LEN = 60

@@ -12,11 +12,11 @@ import worker_families
 from tenonry.errors import ConfigError, ModelError
 from tenonry_torch_base.checkpoint import Checkpoint
 from tenonry_torch_base.device import choose_device
+from tenonry_torch_base.parallel.groups import Link, Parallel, TensorGroup
+from tenonry_torch_base.parallel.shard import Shard
 from tenonry_torch_base.renaming import Renaming
 from tenonry_worker_torch.loading.load import load_model
 from tenonry_worker_torch.loading.rank_model import RankModel, parts_of_source
-from tenonry_worker_torch.parallel.groups import Link, Parallel, TensorGroup
-from tenonry_worker_torch.parallel.shard import Shard
 
 CPU = torch.device("cpu")
 

@@ -10,12 +10,12 @@ import worker_families
 import worker_tools
 
 from tenonry.errors import ModelError
-from tenonry_worker_torch.attention import masks
-from tenonry_worker_torch.attention.layer import LayerCalls
-from tenonry_worker_torch.attention.sdpa import SdpaBackend
+from tenonry_torch_base.attention import masks
+from tenonry_torch_base.attention.layer import LayerCalls
+from tenonry_torch_base.attention.sdpa import SdpaBackend
+from tenonry_torch_base.parallel import stage
 from tenonry_worker_torch.loading import self_check
 from tenonry_worker_torch.loading.prompts import LONG, LONGEST, prompt_lengths, steps_of
-from tenonry_worker_torch.parallel import stage
 from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch_cpu.attention.slab_plan import SlabGroup
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 import worker_tools
 
 from tenonry.errors import ConfigError
-from tenonry_worker_torch.parallel.alike import check_alike, served
+from tenonry_torch_base.parallel.alike import check_alike, served
 
 FILE = {"model_type": "mixtral", "rope_theta": 1e6, "eos": [1, 2], "transformers_version": "5.1"}
 

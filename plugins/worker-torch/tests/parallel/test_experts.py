@@ -17,11 +17,11 @@ from worker_driver import Driver, Request
 from tenonry.errors import ConfigError
 from tenonry.step import DoneFuture
 from tenonry_torch_base.buffers import HostBuffers
+from tenonry_torch_base.parallel import experts
+from tenonry_torch_base.parallel.groups import ExpertGroups, Parallel, TensorGroup
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.loading.load import load_model
-from tenonry_worker_torch.parallel import experts
-from tenonry_worker_torch.parallel.groups import ExpertGroups, Parallel, TensorGroup
 from tenonry_worker_torch.residency.residency import Residency
 from tenonry_worker_torch.runner.assemble import assemble_runner
 from tenonry_worker_torch.startup import looked

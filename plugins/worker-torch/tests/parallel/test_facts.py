@@ -9,8 +9,8 @@ import worker_tools
 
 from tenonry.errors import ModelError
 from tenonry_testkit.tiers import nightly_unless
+from tenonry_torch_base.parallel.groups import Link, Parallel, TensorGroup
 from tenonry_worker_torch.loading.load import load_model, look
-from tenonry_worker_torch.parallel.groups import Link, Parallel, TensorGroup
 from tenonry_worker_torch.worker import TorchWorker
 
 SIZES = (2, 3)

@@ -12,7 +12,7 @@ import torch
 import worker_tools
 
 from tenonry.errors import ConfigError
-from tenonry_worker_torch.parallel.groups import (
+from tenonry_torch_base.parallel.groups import (
     Rendezvous,
     TensorGroup,
     alone,
@@ -28,7 +28,7 @@ import torch
 from tenonry.config import EngineConfig
 from tenonry.interfaces.worker import WorkerContext
 from tenonry.info import ModelInfo
-from tenonry_worker_torch.parallel.groups import Rendezvous
+from tenonry_torch_base.parallel.groups import Rendezvous
 
 url, tp, pp = sys.argv[1], *map(int, sys.argv[2:])
 sizes = {"tensor_parallel_size": tp, "pipeline_parallel_size": pp}

@@ -8,8 +8,8 @@ import worker_families
 from torch import nn
 
 from tenonry.errors import ModelError
-from tenonry_worker_torch.parallel.groups import Link
-from tenonry_worker_torch.parallel.stage import Entry, Skipped, keep_stage, stage_layers, stage_of
+from tenonry_torch_base.parallel.groups import Link
+from tenonry_torch_base.parallel.stage import Entry, Skipped, keep_stage, stage_layers, stage_of
 
 
 def skeleton(family="llama"):

@@ -8,9 +8,9 @@ import worker_families
 from torch import nn
 
 from tenonry.errors import ModelError
-from tenonry_worker_torch.parallel.groups import TensorGroup
-from tenonry_worker_torch.parallel.layers import GatherLinear, RowLinear, VocabularyLookup
-from tenonry_worker_torch.parallel.tensor import shard_layers
+from tenonry_torch_base.parallel.groups import TensorGroup
+from tenonry_torch_base.parallel.layers import GatherLinear, RowLinear, VocabularyLookup
+from tenonry_torch_base.parallel.tensor import shard_layers
 
 
 def skeleton(family, **changes):

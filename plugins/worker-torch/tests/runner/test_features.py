@@ -92,7 +92,7 @@ class Knows(Drafter):
 def test_accepted_tokens_are_those_that_were_verified(monkeypatch, most):
     """Also where a pass is computed in parts, since memory is short."""
     monkeypatch.setattr("tenonry_worker_torch.drafting.rounds.MAX_WAIT_S", 3600.0)
-    monkeypatch.setattr("tenonry_worker_torch.drafting.controller.FIRST_CREDIT", 1e9)
+    monkeypatch.setattr("tenonry_drafters.controller.FIRST_CREDIT", 1e9)
     prompt = worker_tools.prompts()[0]
     wanted = worker_tools.generated("llama")[0]
     runner, seen = watched()

@@ -12,7 +12,7 @@ import worker_tools
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tenonry_worker_torch.attention.base import AttentionBatch
+from tenonry_torch_base.attention.base import AttentionBatch
 from tenonry_worker_torch.state import mixers
 from tenonry_worker_torch.state.plan import plan_of
 

@@ -24,7 +24,7 @@ PLAIN = (str, int, float, bool, bytes, type(None))
 DEPTH = 6
 KEPT = (
     "torch",
-    "tenonry_worker_torch.attention",
+    "tenonry_torch_base.attention",
     "tenonry_worker_torch_cpu.attention",
 )  # modules are compared apart; caches change with each run
 

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tenonry_worker_torch.attention.kv_storage import Floats
+from tenonry_torch_base.attention.kv_storage import Floats
 
 if TYPE_CHECKING:
+    from tenonry_torch_base.attention.kv_storage import KVStorage
     from tenonry_torch_base.invariant import StepKeys
     from tenonry_torch_base.paged_attention import PagedKeys
     from tenonry_torch_base.step_kernels import HeldKeys
-    from tenonry_worker_torch.attention.kv_storage import KVStorage
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry.errors import PluginNotFound
-from tenonry_torch_base.points import resolve_class
+from tenonry_torch_base.points import ATTENTION_BACKENDS, default_backend, resolve_class
 from tenonry_torch_base.settings import torch_settings
-from tenonry_worker_torch.points import ATTENTION_BACKENDS, default_backend
 
 if TYPE_CHECKING:
     from tenonry.interfaces.worker import WorkerContext
-    from tenonry_worker_torch.attention.base import AttentionBackend
+    from tenonry_torch_base.attention.base import AttentionBackend
 
 logger = logging.getLogger("tenonry.worker")
 

@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tenonry_worker_torch.attention.base import GROUPS, AttentionBackend
+from tenonry_torch_base.attention.base import GROUPS, AttentionBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,15 +19,10 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from tenonry_torch_base.attention.base import AttentionBatch, CachedLayer, LayerCache, LayerSpec
+    from tenonry_torch_base.attention.kv_storage import KVStorage
     from tenonry_torch_base.invariant import StepKeys
     from tenonry_torch_base.paged_attention import PagedKeys
-    from tenonry_worker_torch.attention.base import (
-        AttentionBatch,
-        CachedLayer,
-        LayerCache,
-        LayerSpec,
-    )
-    from tenonry_worker_torch.attention.kv_storage import KVStorage
 
 MAX_GROUPS = 8
 MAX_PADDING = 0.2  # of the bytes of a page, in groups that have fewer layers than the largest

@@ -15,10 +15,10 @@ import torch
 from torch.nn import functional
 
 from tenonry.errors import ModelError
-from tenonry_worker_torch.attention.base import LayerSpec
-from tenonry_worker_torch.attention.layer import INTERFACE_NAME, LAYER_ATTRIBUTE, Probe
-from tenonry_worker_torch.attention.masks import WANTS_MASK
-from tenonry_worker_torch.attention.math import causal_mask
+from tenonry_torch_base.attention.base import LayerSpec
+from tenonry_torch_base.attention.layer import INTERFACE_NAME, LAYER_ATTRIBUTE, Probe
+from tenonry_torch_base.attention.masks import WANTS_MASK
+from tenonry_torch_base.attention.math import causal_mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
-    from tenonry_worker_torch.attention.layer import AttentionLayer
-    from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan
-    from tenonry_worker_torch.attention.segments import Segment
+    from tenonry_torch_base.attention.layer import AttentionLayer
+    from tenonry_torch_base.attention.sdpa_plan import SdpaPlan
+    from tenonry_torch_base.attention.segments import Segment
 
 NOTHING = -1  # where fewer keys were chosen than elsewhere in the step
 MAX_SCORES = 1 << 26  # of one piece of a prompt, over all heads of an indexer

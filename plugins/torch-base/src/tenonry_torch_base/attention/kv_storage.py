@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import torch
 
-from tenonry_worker_torch.conflicts import Conflicts
+from tenonry_torch_base.conflicts import Conflicts
 
 AUTO = "auto"  # the setting `kv_cache_dtype` that keeps floats
 CONFLICTS = Conflicts(

@@ -10,15 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tenonry.errors import ModelError
-from tenonry_worker_torch.attention.base import AttentionBackend, LayerCache, LayerSpec
-from tenonry_worker_torch.attention.masks import Reach, make_mask, reach_of
+from tenonry_torch_base.attention.base import AttentionBackend, LayerCache, LayerSpec
+from tenonry_torch_base.attention.masks import Reach, make_mask, reach_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
 
-    from tenonry_worker_torch.attention.rank_heads import RankHeads
+    from tenonry_torch_base.attention.rank_heads import RankHeads
 
 INTERFACE_NAME = "tenonry"
 LAYER_ATTRIBUTE = "tenonry_attention"
@@ -153,7 +153,7 @@ class Probe:
         spec: LayerSpec,
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
-        from tenonry_worker_torch.attention.math import causal_attention
+        from tenonry_torch_base.attention.math import causal_attention
 
         self.add(module, spec, sinks)
         out = causal_attention(query, key, value, spec, sinks)

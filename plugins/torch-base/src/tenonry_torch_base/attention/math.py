@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from tenonry_worker_torch.attention.base import LayerSpec
+from tenonry_torch_base.attention.base import LayerSpec
 
 
 def causal_attention(

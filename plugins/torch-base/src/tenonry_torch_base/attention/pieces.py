@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tenonry_worker_torch.attention.choice import selection
-from tenonry_worker_torch.attention.math import causal_mask, masked_attention, per_head, show_later
+from tenonry_torch_base.attention.choice import selection
+from tenonry_torch_base.attention.math import causal_mask, masked_attention, per_head, show_later
 
 if TYPE_CHECKING:
-    from tenonry_worker_torch.attention.base import CachedLayer, LayerSpec
-    from tenonry_worker_torch.attention.segments import Segment
+    from tenonry_torch_base.attention.base import CachedLayer, LayerSpec
+    from tenonry_torch_base.attention.segments import Segment
 
 MAX_MASK_ELEMENTS = 1 << 24  # of one piece of queries; where scores are made, of those of all heads
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tenonry_worker_torch.parallel.layers import RowLinear
+from tenonry_torch_base.parallel.layers import RowLinear
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from tenonry_worker_torch.attention.base import LayerSpec
+    from tenonry_torch_base.attention.base import LayerSpec
 
 
 class RankHeads:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch.nn import functional
 
-from tenonry_worker_torch.attention.base import (
+from tenonry_torch_base.attention.base import (
     GROUPS,
     STORAGE,
     AttentionBackend,
@@ -23,17 +23,17 @@ from tenonry_worker_torch.attention.base import (
     LayerCache,
     LayerSpec,
 )
-from tenonry_worker_torch.attention.choice import selection
-from tenonry_worker_torch.attention.math import scored_attention
-from tenonry_worker_torch.attention.pieces import attend_in_pieces, first_seen
-from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan, entered_blocks
-from tenonry_worker_torch.attention.segments import Segment
-from tenonry_worker_torch.attention.storage import paged_zeros
+from tenonry_torch_base.attention.choice import selection
+from tenonry_torch_base.attention.math import scored_attention
+from tenonry_torch_base.attention.pieces import attend_in_pieces, first_seen
+from tenonry_torch_base.attention.sdpa_plan import SdpaPlan, entered_blocks
+from tenonry_torch_base.attention.segments import Segment
+from tenonry_torch_base.attention.storage import paged_zeros
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tenonry_worker_torch.attention.sdpa_plan import DecodeGroup
+    from tenonry_torch_base.attention.sdpa_plan import DecodeGroup
 
 
 class SdpaBackend(AttentionBackend):

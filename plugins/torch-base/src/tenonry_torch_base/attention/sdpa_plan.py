@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from tenonry_worker_torch.attention.segments import Segment, length_groups, prefill_segments
+from tenonry_torch_base.attention.segments import Segment, length_groups, prefill_segments
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tenonry_worker_torch.attention.base import AttentionBatch, LayerSpec
+    from tenonry_torch_base.attention.base import AttentionBatch, LayerSpec
 
 MAX_GATHER_BYTES = 128 << 20  # K and V copied together for one group of decode rows
 

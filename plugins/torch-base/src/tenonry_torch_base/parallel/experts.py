@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import torch
 
 from tenonry.errors import ConfigError
-from tenonry_worker_torch.conflicts import Conflicts
-from tenonry_worker_torch.parallel.layers import resized
-from tenonry_worker_torch.parallel.shard import Shard
+from tenonry_torch_base.conflicts import Conflicts
+from tenonry_torch_base.parallel.layers import resized
+from tenonry_torch_base.parallel.shard import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tenonry.config import EngineConfig
-    from tenonry_worker_torch.parallel.groups import ExpertGroups, TensorGroup
+    from tenonry_torch_base.parallel.groups import ExpertGroups, TensorGroup
 
 FAMILIES = frozenset({"mixtral", "olmoe", "qwen2_moe", "qwen3_moe"})
 WEIGHTS = frozenset({"gate_up_proj", "down_proj"})

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from tenonry.errors import ConfigError
-from tenonry_worker_torch.parallel.alike import check_alike, served
+from tenonry_torch_base.parallel.alike import check_alike, served
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

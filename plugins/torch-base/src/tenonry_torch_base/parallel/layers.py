@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 if TYPE_CHECKING:
-    from tenonry_worker_torch.parallel.groups import TensorGroup
+    from tenonry_torch_base.parallel.groups import TensorGroup
 
 
 def resized(old: torch.Tensor, shape: list[int]) -> nn.Parameter:

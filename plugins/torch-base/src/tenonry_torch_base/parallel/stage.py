@@ -14,14 +14,14 @@ import torch
 from torch import nn
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.parallel.plan import pipeline_plan
 from tenonry_torch_base.text_part import text_stack
-from tenonry_worker_torch.parallel.plan import pipeline_plan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from tenonry_worker_torch.parallel.groups import Link
-    from tenonry_worker_torch.step_cache import StepCache
+    from tenonry_torch_base.parallel.groups import Link
+    from tenonry_torch_base.step_cache import StepCache
 
 STAGE_ATTRIBUTE = "tenonry_stage"
 # What models pass to every layer, and every stage can make itself.

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from tenonry.errors import ModelError
-from tenonry_worker_torch.parallel.layers import (
+from tenonry_torch_base.parallel.layers import (
     GatherLinear,
     RowLinear,
     SumOutput,
     VocabularyLookup,
     resized,
 )
-from tenonry_worker_torch.parallel.plan import matching, tensor_plan
-from tenonry_worker_torch.parallel.shard import Shard
+from tenonry_torch_base.parallel.plan import matching, tensor_plan
+from tenonry_torch_base.parallel.shard import Shard
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from tenonry_worker_torch.parallel.groups import TensorGroup
+    from tenonry_torch_base.parallel.groups import TensorGroup
 
 # Every rank keeps the whole module; some of these styles differ in gradients only.
 WHOLE = frozenset({"replicate", "replicated_with_grad_allreduce", "mla_kv_a_proj", "local_params"})

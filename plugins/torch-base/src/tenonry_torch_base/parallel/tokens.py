@@ -9,8 +9,8 @@ import torch
 from tenonry_torch_base.sampler.sampler import Sampled
 
 if TYPE_CHECKING:
+    from tenonry_torch_base.parallel.groups import TensorGroup
     from tenonry_torch_base.sampler.processors import SampleStep
-    from tenonry_worker_torch.parallel.groups import TensorGroup
 
 
 class RowSampler(Protocol):

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch.nn import functional
 
+from tenonry_torch_base.attention.math import softmax_with_sinks
+from tenonry_torch_base.attention.sdpa import SdpaBackend
+from tenonry_torch_base.attention.sdpa_plan import SdpaPlan, block_index
 from tenonry_torch_base.step_kernels import HeldKeys
-from tenonry_worker_torch.attention.math import softmax_with_sinks
-from tenonry_worker_torch.attention.sdpa import SdpaBackend
-from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan, block_index
 from tenonry_worker_torch_cpu.attention.paged_plan import PagedPlan
 from tenonry_worker_torch_cpu.attention.slab_plan import CpuPlan, SlabGroup, SlabPlanner
 from tenonry_worker_torch_cpu.attention.slabs import Slabs
@@ -28,13 +28,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from tenonry_torch_base.attention.base import AttentionBatch, CachedLayer, LayerCache, LayerSpec
     from tenonry_torch_base.paged_attention import ChunkKernel, Chunks, PagedKernel, PagedKeys
-    from tenonry_worker_torch.attention.base import (
-        AttentionBatch,
-        CachedLayer,
-        LayerCache,
-        LayerSpec,
-    )
 
 SLAB_SHARE = 2  # slabs may take the size of the KV cache over this
 MATRIX_WORK = 1 << 16  # elements of K above which batched products beat the fused kernel

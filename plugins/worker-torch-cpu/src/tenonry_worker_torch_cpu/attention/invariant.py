@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
+from tenonry_torch_base.attention.base import STORAGE
+from tenonry_torch_base.attention.sdpa import SdpaBackend
+from tenonry_torch_base.attention.sdpa_plan import SdpaPlan
 from tenonry_torch_base.invariant import StepKeys
-from tenonry_worker_torch.attention.base import STORAGE
-from tenonry_worker_torch.attention.sdpa import SdpaBackend
-from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tenonry_worker_torch.attention.base import AttentionBatch, CachedLayer
+    from tenonry_torch_base.attention.base import AttentionBatch, CachedLayer
 
 GROUP_QUERIES = 8  # neighbours of one sequence that pass over its keys together
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
+from tenonry_torch_base.attention.sdpa_plan import SdpaPlan
 from tenonry_torch_base.paged_attention import Chunks, PagedKeys
-from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tenonry_worker_torch.attention.base import AttentionBatch
+    from tenonry_torch_base.attention.base import AttentionBatch
 
 
 class PagedPlan(SdpaPlan):

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan, longest_first
+from tenonry_torch_base.attention.sdpa_plan import SdpaPlan, longest_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from tenonry_worker_torch.attention.base import AttentionBatch, LayerSpec
+    from tenonry_torch_base.attention.base import AttentionBatch, LayerSpec
     from tenonry_worker_torch_cpu.attention.slabs import Placement, Slabs
 
 HIDDEN = float("-inf")

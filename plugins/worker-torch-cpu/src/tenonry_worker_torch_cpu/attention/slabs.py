@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tenonry_worker_torch.attention.storage import zeros
+from tenonry_torch_base.attention.storage import zeros
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

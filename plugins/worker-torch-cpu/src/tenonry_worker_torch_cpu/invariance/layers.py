@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tenonry_torch_base.attention.layer import AttentionLayer
 from tenonry_torch_base.invariant import InvariantLayerParts
-from tenonry_worker_torch.attention.layer import AttentionLayer
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP, is_silu
 from tenonry_worker_torch.fuse.linear import mark_packed, merge
 from tenonry_worker_torch.fuse.norm import RMSNorm

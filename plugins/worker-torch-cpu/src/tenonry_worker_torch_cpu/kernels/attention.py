@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from tenonry_torch_base.attention.base import AttentionBatch
+from tenonry_torch_base.attention.layer import AttentionLayer, StepPlan
 from tenonry_torch_base.step_kernels import AttentionParts
-from tenonry_worker_torch.attention.base import AttentionBatch
-from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
 from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch_cpu.kernels.trial import ROWS, Candidates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tenonry_torch_base.attention.base import LayerSpec
     from tenonry_torch_base.paged_attention import PagedKernel
     from tenonry_torch_base.step_kernels import AttentionKernel, HeldKeys
-    from tenonry_worker_torch.attention.base import LayerSpec
     from tenonry_worker_torch.fuse.block import FusedAttention
     from tenonry_worker_torch.fuse.linear import Packing
     from tenonry_worker_torch.fuse.rope import RopeTable

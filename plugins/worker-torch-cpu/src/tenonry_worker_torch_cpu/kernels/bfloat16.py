@@ -26,10 +26,10 @@ from tenonry_worker_torch_cpu.packing.widened import BlockedLinear
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tenonry_torch_base.attention.base import AttentionBackend, LayerSpec
+    from tenonry_torch_base.attention.layer import AttentionLayer
     from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel
     from tenonry_torch_base.step_kernels import LinearKernel
-    from tenonry_worker_torch.attention.base import AttentionBackend, LayerSpec
-    from tenonry_worker_torch.attention.layer import AttentionLayer
     from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.forward import Forward
     from tenonry_worker_torch.fuse.layer import LeanLayer

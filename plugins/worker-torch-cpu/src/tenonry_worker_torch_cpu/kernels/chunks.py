@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tenonry_worker_torch.attention.base import AttentionBatch
-from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
+from tenonry_torch_base.attention.base import AttentionBatch
+from tenonry_torch_base.attention.layer import AttentionLayer, StepPlan
 from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch_cpu.kernels.paged import TOLERANCE
 from tenonry_worker_torch_cpu.kernels.trial import Candidates
 
 if TYPE_CHECKING:
+    from tenonry_torch_base.attention.base import LayerSpec
     from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel
-    from tenonry_worker_torch.attention.base import LayerSpec
 
 TOKENS = 96  # of each of two chunks, so that there is one with tokens before it
 BLOCK_SIZE = 16

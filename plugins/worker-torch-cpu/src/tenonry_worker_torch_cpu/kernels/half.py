@@ -14,8 +14,8 @@ from tenonry_worker_torch_cpu.kernels.mixer import KernelDeltaRule, random_state
 from tenonry_worker_torch_cpu.kernels.trial import Candidates
 
 if TYPE_CHECKING:
+    from tenonry_torch_base.attention.layer import AttentionLayer
     from tenonry_torch_base.step_kernels import AttentionKernel, DeltaRuleKernel
-    from tenonry_worker_torch.attention.layer import AttentionLayer
     from tenonry_worker_torch.fuse.block import FusedAttention
     from tenonry_worker_torch.fuse.layer import FirstHalf, LeanLayer
     from tenonry_worker_torch.fuse.mixers.delta_rule import DeltaRule

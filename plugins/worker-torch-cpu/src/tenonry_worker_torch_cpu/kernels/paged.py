@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from tenonry_torch_base.attention.groups import GroupedBackend
 from tenonry_torch_base.step_kernels import AttentionParts, LayerParts
-from tenonry_worker_torch.attention.groups import GroupedBackend
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
 from tenonry_worker_torch.state.backend import StatefulBackend
 from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
@@ -22,12 +22,12 @@ from tenonry_worker_torch_cpu.packing.widened import BlockedLinear
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tenonry_torch_base.attention.base import AttentionBackend, LayerSpec
+    from tenonry_torch_base.attention.layer import AttentionLayer
     from tenonry_torch_base.few_bits import FewBitsWeight
     from tenonry_torch_base.paged_attention import PagedKernel, PagedKeys
     from tenonry_torch_base.step_kernels import BlockedWeight, StackKernel
     from tenonry_torch_base.step_kernels import LayerKernel as Kernel
-    from tenonry_worker_torch.attention.base import AttentionBackend, LayerSpec
-    from tenonry_worker_torch.attention.layer import AttentionLayer
     from tenonry_worker_torch.fuse.layer import LeanLayer
     from tenonry_worker_torch.fuse.linear import Linear
     from tenonry_worker_torch.fuse.rope import RopeTable

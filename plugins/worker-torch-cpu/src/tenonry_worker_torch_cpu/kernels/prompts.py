@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from tenonry_worker_torch.attention.base import AttentionBatch
-from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
+from tenonry_torch_base.attention.base import AttentionBatch
+from tenonry_torch_base.attention.layer import AttentionLayer, StepPlan
 from tenonry_worker_torch.fuse.block import FusedAttention
 from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch_cpu.kernels.paged import TOLERANCE

@@ -18,10 +18,10 @@ from tenonry_worker_torch_cpu.kernels.trial import PAR, Candidates
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tenonry_torch_base.attention.layer import AttentionLayer
     from tenonry_torch_base.paged_attention import PagedKernel, PagedKeys
     from tenonry_torch_base.round_kernel import RoundKernel, RoundTokens
     from tenonry_torch_base.step_kernels import LayerKernel
-    from tenonry_worker_torch.attention.layer import AttentionLayer
     from tenonry_worker_torch.fuse.decoder import LeanForward
 
 ROWS = 2  # of a trial

@@ -17,7 +17,7 @@ from tenonry_worker_torch_cpu.kernels.float32 import Float32Kernels
 from tenonry_worker_torch_cpu.passes.alone import why_no_kernels
 
 if TYPE_CHECKING:
-    from tenonry_worker_torch.attention.kv_storage import KVStorage
+    from tenonry_torch_base.attention.kv_storage import KVStorage
     from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.passes.model_pass import PassFacts

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import nn
 
+from tenonry_torch_base.parallel.layers import RowLinear
 from tenonry_worker_torch.adapters.linear import (
     AddAfter,
     AddedToLayer,
@@ -19,7 +20,6 @@ from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
 from tenonry_worker_torch.fuse.decoder import LeanForward
 from tenonry_worker_torch.fuse.generic import PackedModule
 from tenonry_worker_torch.fuse.linear import Linear
-from tenonry_worker_torch.parallel.layers import RowLinear
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,8 +13,8 @@ import torch
 
 from tenonry_torch_base.invariant import LayerAdapters
 from tenonry_torch_base.low_rank import LowRankParts
+from tenonry_torch_base.parallel.layers import RowLinear
 from tenonry_worker_torch.fuse.linear import DenseLinear, Linear, PartedLinear, SummedLinear
-from tenonry_worker_torch.parallel.layers import RowLinear
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tenonry_torch_base.low_rank import LowRankKernel
+    from tenonry_torch_base.parallel.groups import TensorGroup
     from tenonry_worker_torch.adapters.batch import AdapterBatch, Segment, StepAdapters
     from tenonry_worker_torch.fuse.linear import Packing
-    from tenonry_worker_torch.parallel.groups import TensorGroup
 
     Weights = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
     MakeKernel = Callable[[LowRankParts], LowRankKernel | None]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.parallel.layers import GatherLinear
+from tenonry_torch_base.parallel.shard import SHARDS
 from tenonry_torch_base.renaming import Renaming
 from tenonry_worker_torch.loading.linear_layers import linear_layers
-from tenonry_worker_torch.parallel.layers import GatherLinear
-from tenonry_worker_torch.parallel.shard import SHARDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-    from tenonry_worker_torch.parallel.shard import Shard
+    from tenonry_torch_base.parallel.shard import Shard
 
 PREFIX_OF_EXPERTS = ".experts."
 

@@ -15,9 +15,9 @@ import torch
 
 from tenonry.step import KNOWN_TO_WORKER, SchedulerOutput
 from tenonry_drafters.models import NO_TOKEN, NextTokens
+from tenonry_drafters.seats import Seats
 from tenonry_torch_base.profiling import scoped
 from tenonry_worker_torch.batch import attention_batch, pruned_batch, tokens_as_rows
-from tenonry_worker_torch.drafting.seats import Seats
 from tenonry_worker_torch.forward import ForwardPlans
 from tenonry_worker_torch.kv_binding import bind_kv_cache
 

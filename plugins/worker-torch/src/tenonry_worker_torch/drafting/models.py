@@ -11,20 +11,19 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry.errors import ConfigError, ModelError
+from tenonry_drafters.controller import MAX_ROWS
+from tenonry_drafters.seats import Seats
 from tenonry_hf_hub import read_json
 from tenonry_hf_hub.facts import max_model_len as longest_of
 from tenonry_hf_hub.locate import locate
-from tenonry_torch_base.points import resolve_class
+from tenonry_torch_base.points import ATTENTION_BACKENDS, default_backend, resolve_class
 from tenonry_torch_base.settings import torch_settings
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.build_plan import BuildPlan
-from tenonry_worker_torch.drafting.controller import MAX_ROWS
 from tenonry_worker_torch.drafting.draft_model import TorchDraftModel
-from tenonry_worker_torch.drafting.seats import Seats
 from tenonry_worker_torch.drafting.vocabulary import vocabulary_difference
 from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.loading.quantised import computes
-from tenonry_worker_torch.points import ATTENTION_BACKENDS, default_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tenonry.step import I32, BatchState, ModelRunnerOutput, NewRow, SchedulerOutput, StepFuture
+    from tenonry_drafters.drafts import Drafts, Proposal
     from tenonry_torch_base.rounds import SeveralPasses
-    from tenonry_worker_torch.drafting.drafts import Drafts, Proposal
 
 MAX_WAIT_S = 0.005
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from tenonry.errors import ConfigError
 from tenonry_drafters.base import DrafterContext
+from tenonry_drafters.controller import MAX_TOKENS
 from tenonry_drafters.models import MODELS
 from tenonry_drafters.points import DRAFTERS, build_drafter, find_drafter
-from tenonry_worker_torch.conflicts import Conflicts
-from tenonry_worker_torch.drafting.controller import MAX_TOKENS
+from tenonry_torch_base.conflicts import Conflicts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

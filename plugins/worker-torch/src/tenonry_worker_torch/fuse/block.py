@@ -12,17 +12,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tenonry_torch_base.parallel.layers import RowLinear
 from tenonry_worker_torch.fuse.linear import Linear, output_of, side_by_side
 from tenonry_worker_torch.fuse.norm import RMSNorm, rms_norm_of
 from tenonry_worker_torch.fuse.rope import rotate
 from tenonry_worker_torch.loading.stored import StoredLinear
-from tenonry_worker_torch.parallel.layers import RowLinear
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tenonry_torch_base.attention.base import LayerSpec
     from tenonry_torch_base.attention_parts import TurnKernel
-    from tenonry_worker_torch.attention.base import LayerSpec
     from tenonry_worker_torch.fuse.linear import Packing
 
     Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]

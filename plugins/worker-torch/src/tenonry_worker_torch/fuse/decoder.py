@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from tenonry_torch_base.parallel.layers import GatherLinear
+from tenonry_torch_base.parallel.stage import stage_of
 from tenonry_torch_base.text_part import text_stack
 from tenonry_worker_torch.fuse.block import FusedAttention, is_linear
 from tenonry_worker_torch.fuse.embedding import embeds_plainly
@@ -26,16 +28,14 @@ from tenonry_worker_torch.fuse.rope import RopeTable, rope_table
 from tenonry_worker_torch.fuse.stack import Block, blocks_of
 from tenonry_worker_torch.loading.quantised import STORED_WEIGHT
 from tenonry_worker_torch.loading.stored import StoredLinear
-from tenonry_worker_torch.parallel.layers import GatherLinear
-from tenonry_worker_torch.parallel.stage import stage_of
 
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
+    from tenonry_torch_base.attention.layer import AttentionLayer, StepPlan
     from tenonry_torch_base.paged_attention import PagedKeys
     from tenonry_torch_base.round_kernel import RoundEnds, RoundTokens
-    from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
     from tenonry_worker_torch.forward import ForwardPlans
     from tenonry_worker_torch.fuse.linear import Packing
 

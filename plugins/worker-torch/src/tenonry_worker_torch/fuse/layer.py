@@ -19,7 +19,7 @@ from tenonry_worker_torch.fuse.norm import RMSNorm, rms_norm_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenonry_worker_torch.attention.base import LayerSpec
+    from tenonry_torch_base.attention.base import LayerSpec
     from tenonry_worker_torch.fuse.block import Attend
     from tenonry_worker_torch.fuse.linear import Packing
 

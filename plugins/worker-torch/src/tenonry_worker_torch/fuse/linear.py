@@ -8,13 +8,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tenonry_torch_base.parallel.layers import RowLinear
 from tenonry_worker_torch.loading.stored import StoredLinear
-from tenonry_worker_torch.parallel.layers import RowLinear
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tenonry_worker_torch.parallel.groups import TensorGroup
+    from tenonry_torch_base.parallel.groups import TensorGroup
 
 
 PACKED_ROWS = "tenonry_packed_rows"  # of a module whose weight is some rows of a packed one

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tenonry_torch_base.parallel.stage import Skipped
 from tenonry_torch_base.text_part import text_stack
 from tenonry_worker_torch.fuse.stack import blocks_of, kind_of
-from tenonry_worker_torch.parallel.stage import Skipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
-    from tenonry_worker_torch.attention.layer import AttentionLayer
+    from tenonry_torch_base.attention.layer import AttentionLayer
 
 logger = logging.getLogger("tenonry.worker")
 

@@ -6,11 +6,11 @@ import dataclasses
 from types import NoneType
 from typing import TYPE_CHECKING, NamedTuple
 
+from tenonry_torch_base.attention.base import LayerSpec
+from tenonry_torch_base.attention.layer import LAYER_ATTRIBUTE
+from tenonry_torch_base.parallel.stage import stage_of
 from tenonry_torch_base.text_part import text_stack
-from tenonry_worker_torch.attention.base import LayerSpec
-from tenonry_worker_torch.attention.layer import LAYER_ATTRIBUTE
 from tenonry_worker_torch.fuse.mixers.part import FusedMixer, mixer_part
-from tenonry_worker_torch.parallel.stage import stage_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
-    from tenonry_worker_torch.attention.layer import AttentionLayer
+    from tenonry_torch_base.attention.layer import AttentionLayer
 
 # Attributes with the position of a layer.
 PLACES = frozenset({"layer_idx", "layer_index", "layer_id", "layer_number", "index"})

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tenonry_torch_base.attention.layer import LAYER_ATTRIBUTE
+from tenonry_torch_base.attention.math import causal_attention
 from tenonry_torch_base.seeded import seeded
 from tenonry_torch_base.text_part import text_stack
-from tenonry_worker_torch.attention.layer import LAYER_ATTRIBUTE
-from tenonry_worker_torch.attention.math import causal_attention
 from tenonry_worker_torch.fuse.layer import LeanLayer, lean_layer, lean_mixer_layer
 from tenonry_worker_torch.fuse.mixers.part import mixer_part
 from tenonry_worker_torch.fuse.rope import rope_table
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
-    from tenonry_worker_torch.attention.base import LayerSpec
-    from tenonry_worker_torch.attention.layer import AttentionLayer
+    from tenonry_torch_base.attention.base import LayerSpec
+    from tenonry_torch_base.attention.layer import AttentionLayer
 
 LENGTH = 6
 

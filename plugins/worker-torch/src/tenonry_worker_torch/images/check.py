@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.attention.layer import INTERFACE_NAME
 from tenonry_torch_base.text_part import set_attention
-from tenonry_worker_torch.attention.layer import INTERFACE_NAME
 from tenonry_worker_torch.images.encoder import image_token
 from tenonry_worker_torch.loading.prompts import numbered_tokens
 from tenonry_worker_torch.loading.self_check import TOLERANCE, relative_errors

@@ -13,22 +13,22 @@ import msgspec
 
 from tenonry.errors import ConfigError, ModelError
 from tenonry.info import WorkerFacts
+from tenonry_torch_base.attention.base import refusal_of
+from tenonry_torch_base.attention.groups import layer_groups
+from tenonry_torch_base.attention.kv_storage import AUTO, STORAGES
 from tenonry_torch_base.device import choose_dtype
 from tenonry_torch_base.meta_run import MetaRun
+from tenonry_torch_base.parallel.groups import Link, Parallel, TensorGroup, alone
+from tenonry_torch_base.parallel.plan import pipeline_plan
+from tenonry_torch_base.parallel.tensor import check_heads, tensor_plan
 from tenonry_torch_base.settings import torch_settings
 from tenonry_torch_base.text_part import text_stack
-from tenonry_worker_torch.attention.base import refusal_of
-from tenonry_worker_torch.attention.groups import layer_groups
-from tenonry_worker_torch.attention.kv_storage import AUTO, STORAGES
 from tenonry_worker_torch.kv_groups import kv_groups
 from tenonry_worker_torch.loading.image_mask import mark_spans
 from tenonry_worker_torch.loading.linear_layers import linear_layers
 from tenonry_worker_torch.loading.probe import probe
 from tenonry_worker_torch.loading.rank_model import RankModel
 from tenonry_worker_torch.loading.rotary_lengths import follow_lengths
-from tenonry_worker_torch.parallel.groups import Link, Parallel, TensorGroup, alone
-from tenonry_worker_torch.parallel.plan import pipeline_plan
-from tenonry_worker_torch.parallel.tensor import check_heads, tensor_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from tenonry.config import EngineConfig
     from tenonry.kv_cache import KVCacheGroup
+    from tenonry_torch_base.attention.base import AttentionBackend
     from tenonry_torch_base.checkpoint import Checkpoint
-    from tenonry_worker_torch.attention.base import AttentionBackend
     from tenonry_worker_torch.loading.load import CheckpointInfo
 
 logger = logging.getLogger("tenonry.worker")

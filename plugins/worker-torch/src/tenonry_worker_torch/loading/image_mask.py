@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from tenonry_worker_torch.attention.base import LayerSpec
+    from tenonry_torch_base.attention.base import LayerSpec
 
 logger = logging.getLogger("tenonry.worker")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tenonry_torch_base.checkpoint import Checkpoint
 from tenonry_torch_base.device import choose_dtype
 from tenonry_torch_base.folder import architecture_of, check_folder
+from tenonry_torch_base.parallel.groups import alone
 from tenonry_torch_base.read_ahead import read_ahead
 from tenonry_torch_base.ties import settle_ties
 from tenonry_torch_base.weights import (
@@ -27,15 +28,14 @@ from tenonry_worker_torch.loading.refusals import (
 )
 from tenonry_worker_torch.loading.sharded import read_index, stored_pieces
 from tenonry_worker_torch.loading.stored import attach_stored, postpone
-from tenonry_worker_torch.parallel.groups import alone
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
+    from tenonry_torch_base.parallel.groups import Parallel
     from tenonry_torch_base.step_kernels import StepKernels
     from tenonry_worker_torch.loading.quantised import FoundQuantisation
-    from tenonry_worker_torch.parallel.groups import Parallel
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from tenonry.kv_cache import LengthClasses
     from tenonry.step import StepInputs
+    from tenonry_torch_base.attention.base import AttentionBackend
+    from tenonry_torch_base.attention.layer import AttentionLayer
     from tenonry_torch_base.buffers import StepBuffers
-    from tenonry_worker_torch.attention.base import AttentionBackend
-    from tenonry_worker_torch.attention.layer import AttentionLayer
     from tenonry_worker_torch.forward import Forward
 
 BLOCK_SIZE = 16

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tenonry.errors import ModelError
-from tenonry_torch_base.finite import NotFiniteError, is_finite, require_finite
-from tenonry_torch_base.text_part import set_attention, text_stack
-from tenonry_worker_torch.attention.indexer import bind_indexers
-from tenonry_worker_torch.attention.layer import (
+from tenonry_torch_base.attention.indexer import bind_indexers
+from tenonry_torch_base.attention.layer import (
     INTERFACE_NAME,
     LAYER_ATTRIBUTE,
     Probe,
     register_interface,
 )
-from tenonry_worker_torch.attention.masks import reading_masks
-from tenonry_worker_torch.attention.rank_heads import rank_heads_of
+from tenonry_torch_base.attention.masks import reading_masks
+from tenonry_torch_base.attention.rank_heads import rank_heads_of
+from tenonry_torch_base.finite import NotFiniteError, is_finite, require_finite
+from tenonry_torch_base.parallel.stage import stage_of
+from tenonry_torch_base.text_part import set_attention, text_stack
 from tenonry_worker_torch.loading.prompts import numbered_tokens
-from tenonry_worker_torch.parallel.stage import stage_of
 from tenonry_worker_torch.state.mixers import has_only_state
 from tenonry_worker_torch.state.states import bind_states
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from tenonry_worker_torch.attention.base import LayerSpec
-    from tenonry_worker_torch.attention.layer import Attended
-    from tenonry_worker_torch.attention.rank_heads import RankHeads
-    from tenonry_worker_torch.parallel.groups import Parallel
+    from tenonry_torch_base.attention.base import LayerSpec
+    from tenonry_torch_base.attention.layer import Attended
+    from tenonry_torch_base.attention.rank_heads import RankHeads
+    from tenonry_torch_base.parallel.groups import Parallel
     from tenonry_worker_torch.state.states import States
 
 logger = logging.getLogger("tenonry.worker")

@@ -14,16 +14,16 @@ import torch
 
 from tenonry.errors import ModelError
 from tenonry_torch_base.dummy import RandomSlice
-from tenonry_worker_torch.parallel.experts import expert_of, holds, is_spread, spread_experts
-from tenonry_worker_torch.parallel.shard import SHARDS, FileSlice, Shard
-from tenonry_worker_torch.parallel.stage import keep_stage
-from tenonry_worker_torch.parallel.tensor import shard_layers
+from tenonry_torch_base.parallel.experts import expert_of, holds, is_spread, spread_experts
+from tenonry_torch_base.parallel.shard import SHARDS, FileSlice, Shard
+from tenonry_torch_base.parallel.stage import keep_stage
+from tenonry_torch_base.parallel.tensor import shard_layers
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
     from tenonry_torch_base.checkpoint import Checkpoint
-    from tenonry_worker_torch.parallel.groups import Parallel
+    from tenonry_torch_base.parallel.groups import Parallel
 
 # What a checkpoint's tensors go through on their way into one parameter without losing track of rows and columns.
 HARMLESS_STEPS = {"MergeModulelist", "Concatenate"}

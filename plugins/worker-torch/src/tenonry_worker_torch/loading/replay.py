@@ -15,7 +15,7 @@ from tenonry_worker_torch.loading.self_check import relative_errors
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tenonry_worker_torch.attention.layer import Attended, AttentionLayer, StepPlan
+    from tenonry_torch_base.attention.layer import Attended, AttentionLayer, StepPlan
     from tenonry_worker_torch.forward import ForwardPlans
     from tenonry_worker_torch.loading.packed_run import PackedRun
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.attention.layer import INTERFACE_NAME
 from tenonry_torch_base.text_part import set_attention
-from tenonry_worker_torch.attention.layer import INTERFACE_NAME
 from tenonry_worker_torch.loading.probe import named_failure, run_alone
 from tenonry_worker_torch.loading.prompts import numbered_tokens, prompt_lengths, steps_of
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
+    from tenonry_torch_base.parallel.groups import Parallel
     from tenonry_worker_torch.forward import Forward
     from tenonry_worker_torch.loading.packed_run import PackedRun
     from tenonry_worker_torch.loading.probe import ProbeResult
-    from tenonry_worker_torch.parallel.groups import Parallel
 
 # Largest relative error (L2, per position) taken for rounding. Mixing two prompts gives errors near 1; deep models in
 # bfloat16 were seen at a few percent. In 16 bits the median over a prompt's positions is compared, since routers of

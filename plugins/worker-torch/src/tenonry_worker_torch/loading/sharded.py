@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tenonry.errors import ModelError
-from tenonry_worker_torch.parallel.shard import FileSlice
+from tenonry_torch_base.parallel.shard import FileSlice
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-    from tenonry_worker_torch.parallel.groups import Parallel
+    from tenonry_torch_base.parallel.groups import Parallel
 
 SHARD_INDEX = "tenonry-rank-{rank}.json"
 VERSION = 1

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
+    from tenonry_torch_base.attention.kv_storage import KVStorage
     from tenonry_torch_base.quantisations import Quantisation
     from tenonry_worker_torch.adapters.attach import Seats
-    from tenonry_worker_torch.attention.kv_storage import KVStorage
     from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.model_checks import ModelChecks
@@ -57,7 +57,7 @@ class ModelPass(ABC):
     `is_optional`: False ends the start where the pass raises. `keeps_invariance`: True also runs with batch invariance.
     `settles_with_next`: its results are compared with those of the next pass, in one run, where that one is used.
     `changes_module`: True if the model's own code computes otherwise, or loses its weights. `conflicts`: settings that
-    the pass does not go with, each with the reason and what to use instead; see `tenonry_worker_torch.conflicts`.
+    the pass does not go with, each with the reason and what to use instead; see `tenonry_torch_base.conflicts`.
     `Options`: pydantic model of `options`, which a user sets with `{"name": …, "options": {…}}`.
     """
 

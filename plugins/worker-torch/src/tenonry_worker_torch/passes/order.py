@@ -13,8 +13,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from tenonry_torch_base.conflicts import Conflicts
 from tenonry_torch_base.points import resolve_class
-from tenonry_worker_torch.conflicts import Conflicts
 from tenonry_worker_torch.passes.fusion import Fusion, MixerPaths
 from tenonry_worker_torch.passes.weights import AdapterSeats, Quantise
 from tenonry_worker_torch.points import DEVICE_PASSES, MODEL_PASSES, missing_passes

@@ -17,8 +17,8 @@ from tenonry_worker_torch.residency.plain import check_whole
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from tenonry_torch_base.parallel.groups import Parallel
     from tenonry_worker_torch.loading.load import CheckpointInfo
-    from tenonry_worker_torch.parallel.groups import Parallel
     from tenonry_worker_torch.residency.update import WeightUpdate
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-    from tenonry_worker_torch.parallel.groups import Parallel
+    from tenonry_torch_base.parallel.groups import Parallel
 
 PATTERN = "model-rank-{rank}-part-{part}.safetensors"
 MAX_PART_BYTES = 5 << 30

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tenonry_drafters.controller import DraftController
+from tenonry_drafters.drafts import Drafts
+from tenonry_torch_base.parallel.tokens import SharedSampler
 from tenonry_torch_base.results import DeviceFuture
-from tenonry_worker_torch.drafting.controller import DraftController
-from tenonry_worker_torch.drafting.drafts import Drafts
+from tenonry_torch_base.verification import Verifier
 from tenonry_worker_torch.drafting.rounds import DraftedRounds
-from tenonry_worker_torch.drafting.verification import Verifier
-from tenonry_worker_torch.parallel.tokens import SharedSampler
 from tenonry_worker_torch.runner.feature import Split
 from tenonry_worker_torch.runner.forward_pass import ForwardPass
 from tenonry_worker_torch.runner.halving import Halving
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
     from tenonry.step import BatchState, ModelRunnerOutput, SchedulerOutput
     from tenonry_drafters.base import Drafter
+    from tenonry_torch_base.parallel.tokens import RowSampler
     from tenonry_torch_base.rounds import SeveralPasses
     from tenonry_torch_base.sampler.sampler import Sampler
-    from tenonry_worker_torch.parallel.tokens import RowSampler
     from tenonry_worker_torch.runner.feature import RunnerContext
     from tenonry_worker_torch.runner.feature_list import FeatureList
     from tenonry_worker_torch.runner.sampling import Sampling

@@ -59,7 +59,7 @@ class RunnerFeature(ABC):
 
     `split`: how a pass with this feature may be divided. `sees_decodes`: False allows kernels that decode several
     tokens in one call, without hooks between them. `needs_hidden`: fills `Step.hidden`. `conflicts`: settings that the
-    feature does not go with, each with the reason and what to use instead; see `tenonry_worker_torch.conflicts`.
+    feature does not go with, each with the reason and what to use instead; see `tenonry_torch_base.conflicts`.
     `Options`: pydantic model of `options`, which a user sets with `{"name": …, "options": {…}}`.
     """
 

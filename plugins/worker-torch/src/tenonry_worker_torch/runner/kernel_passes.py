@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from tenonry.step import KNOWN_TO_WORKER, NO_ROWS, ModelRunnerOutput, RowFailure
+from tenonry_torch_base.attention.sdpa import SdpaBackend
 from tenonry_torch_base.paged_attention import PagedKeys
 from tenonry_torch_base.round_kernel import RoundEnds
-from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.fuse.decoder import LeanForward
 
 if TYPE_CHECKING:

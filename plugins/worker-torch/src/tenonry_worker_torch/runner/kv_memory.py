@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tenonry_worker_torch.kv_binding import bind_kv_cache
 
 if TYPE_CHECKING:
-    from tenonry_worker_torch.attention.base import LayerCache
+    from tenonry_torch_base.attention.base import LayerCache
     from tenonry_worker_torch.loaded_model import LoadedModel
 
 

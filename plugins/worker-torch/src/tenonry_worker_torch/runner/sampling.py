@@ -10,17 +10,17 @@ from tenonry_torch_base.profiling import scoped
 from tenonry_torch_base.results import StepResult
 from tenonry_torch_base.sampler.processors import SampleStep
 from tenonry_torch_base.sampler.sampler import Sampled
-from tenonry_worker_torch.drafting.verification import Verification
+from tenonry_torch_base.verification import Verification
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tenonry.step import BatchState, ModelRunnerOutput, StepFuture
     from tenonry_torch_base.history import History
+    from tenonry_torch_base.parallel.groups import TensorGroup
+    from tenonry_torch_base.parallel.tokens import RowSampler
     from tenonry_torch_base.sampler.sampler import Sampler
-    from tenonry_worker_torch.drafting.verification import Verifier
-    from tenonry_worker_torch.parallel.groups import TensorGroup
-    from tenonry_worker_torch.parallel.tokens import RowSampler
+    from tenonry_torch_base.verification import Verifier
     from tenonry_worker_torch.runner.step import RowFailures, Step
 
     Answer = ModelRunnerOutput | StepFuture

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.results import PromptPart
     from tenonry_torch_base.sampler.processors import SampleStep
     from tenonry_torch_base.sampler.sampler import Sampled
-    from tenonry_worker_torch.drafting.verification import Verification
+    from tenonry_torch_base.verification import Verification
 
     I64 = NDArray[np.int64]
 

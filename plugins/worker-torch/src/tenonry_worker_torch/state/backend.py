@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tenonry_worker_torch.attention.base import AttentionBackend
+from tenonry_torch_base.attention.base import AttentionBackend
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
 
+    from tenonry_torch_base.attention.base import AttentionBatch, CachedLayer, LayerCache
+    from tenonry_torch_base.attention.kv_storage import KVStorage
     from tenonry_torch_base.paged_attention import PagedKeys
     from tenonry_torch_base.step_kernels import HeldKeys
-    from tenonry_worker_torch.attention.base import AttentionBatch, CachedLayer, LayerCache
-    from tenonry_worker_torch.attention.kv_storage import KVStorage
     from tenonry_worker_torch.state.states import States
 
 

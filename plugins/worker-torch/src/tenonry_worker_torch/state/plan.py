@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tenonry_worker_torch.attention.base import AttentionBatch
+    from tenonry_torch_base.attention.base import AttentionBatch
 
 Places = slice | torch.Tensor
 SHORTEST = 16  # maximum tokens of new rows that are computed together

@@ -9,7 +9,7 @@ import torch
 
 from tenonry.errors import ModelError
 from tenonry_torch_base.buffers import put_on_host
-from tenonry_worker_torch.parallel.stage import stage_of
+from tenonry_torch_base.parallel.stage import stage_of
 from tenonry_worker_torch.state.mixer import PackedMixer
 from tenonry_worker_torch.state.mixers import cache_layers, has_only_state, mixers_of, state_layers
 from tenonry_worker_torch.state.plan import StateStep, continues, plan_of
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from tenonry_worker_torch.attention.base import AttentionBatch
+    from tenonry_torch_base.attention.base import AttentionBatch
 
 
 class States:
