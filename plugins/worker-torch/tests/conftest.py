@@ -26,7 +26,6 @@ for _name in (
     "parallel_tools",
     "lora_tools",
     "planted_faults",
-    "kept_vectors",
 ):
     _load(_name)
 

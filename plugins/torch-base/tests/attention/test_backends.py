@@ -10,7 +10,6 @@ import kept_vectors
 import numpy as np
 import pytest
 import torch
-import worker_tools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +25,10 @@ from tenonry_torch_base.attention.kv_storage import STORAGES
 from tenonry_torch_base.attention.layer import AttentionLayer, StepPlan
 from tenonry_torch_base.attention.sdpa import SdpaBackend
 from tenonry_torch_base.buffers import HostBuffers
+from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
+from tenonry_worker_torch_cpu.attention.invariant import InvariantBackend
 
+BACKENDS = {"sdpa": SdpaBackend, "cpu": CpuBackend, "invariant": InvariantBackend}
 BLOCK, ROWS, MAX_LEN, BLOCKS = 8, 6, 160, 130
 SHAPES = {
     "plain": {"num_heads": 4, "num_kv_heads": 2},
@@ -77,7 +79,7 @@ class BackendDriver:
         size = {"key_size": 8, "value_size": 8} | shape
         self.specs = [LayerSpec(name=f"layer.{i}", index=i, scaling=0.4, **size) for i in range(2)]
         self.dtype = dtype
-        self.backend = worker_tools.BACKENDS[backend](self.specs, dtype, torch.device("cpu"))
+        self.backend = BACKENDS[backend](self.specs, dtype, torch.device("cpu"))
         self.kept = kept
         self.backend.keep_in(STORAGES[kept](dtype))
         step = StepPlan(self.backend)
@@ -273,7 +275,7 @@ def schedule(driver, steps):
                 driver.leave(row)
 
 
-@pytest.mark.parametrize(("shape", "backend"), diagonal(SHAPES, worker_tools.BACKENDS))
+@pytest.mark.parametrize(("shape", "backend"), diagonal(SHAPES, BACKENDS))
 @settings(deadline=None, max_examples=1)
 @given(seed=st.integers(0, 2**31))
 @pytest.mark.slow
@@ -290,7 +292,7 @@ def test_any_schedule_attends_to_exactly_its_own_tokens(backend, shape, seed):
         ),
     ),
 )
-@pytest.mark.parametrize("backend", worker_tools.BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @settings(deadline=None, max_examples=1)
 @given(seed=st.integers(0, 2**31))
 @pytest.mark.slow
@@ -301,7 +303,7 @@ def test_attention_sees_what_is_kept_also_in_the_step_that_makes_it(backend, sha
 
 @pytest.mark.parametrize("kept", ["auto", "int8"])
 @pytest.mark.parametrize("more", [{}, {"chunk": 40, "sinks": True}])
-@pytest.mark.parametrize("backend", worker_tools.BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.slow
 def test_bfloat16_stays_within_rounding(backend, more, kept):
     driver = BackendDriver(
@@ -318,7 +320,7 @@ def test_bfloat16_stays_within_rounding(backend, more, kept):
         driver.run(dict.fromkeys(range(ROWS), 1), set(range(ROWS)))
 
 
-@pytest.mark.parametrize("backend", worker_tools.BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.slow
 def test_steady_decoding_across_capacities(backend):
     """Two rows of very different length, one step at a time, from 1 to beyond 96 tokens."""
@@ -378,7 +380,7 @@ def test_what_a_backend_does_not_say_it_knows_is_refused(backend):
     assert "layers.3 needs a choice of keys" in reason(backend, indexed=True)
     assert "layers.3 needs attention within chunks" in reason(backend, chunk=8)
     assert "layers.3 needs queries that see later keys" in reason(backend, spans=True)
-    for known in worker_tools.BACKENDS.values():
+    for known in BACKENDS.values():
         assert reason(known, sinks=True, chunk=8, indexed=True, spans=True) is None
 
 
@@ -393,7 +395,7 @@ def test_slabs_that_do_not_fit_are_done_without():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kept", STORAGES)
-@pytest.mark.parametrize("backend", worker_tools.BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.slow
 def test_nan_that_a_row_left_behind_does_not_count(backend, kept, dtype):
     """NaN in a masked key times a weight of zero is NaN."""
