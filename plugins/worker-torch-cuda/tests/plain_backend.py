@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import torch
 
-from tenonry_worker_torch.attention.base import DecodeRows
-from tenonry_worker_torch.attention.math import masked_attention
-from tenonry_worker_torch.attention.sdpa import SdpaBackend
+from tenonry_torch_base.attention.base import DecodeRows
+from tenonry_torch_base.attention.math import masked_attention
+from tenonry_torch_base.attention.sdpa import SdpaBackend
 
 
 class PlainBackend(SdpaBackend):

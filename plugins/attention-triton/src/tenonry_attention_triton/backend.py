@@ -23,12 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tenonry_attention_triton.launch import Shape
-    from tenonry_torch_base.attention.base import (
-        AttentionBatch,
-        CachedLayer,
-        DecodeRows,
-        LayerSpec,
-    )
+    from tenonry_torch_base.attention.base import AttentionBatch, CachedLayer, DecodeRows, LayerSpec
 
 OLDEST_CARD = (8, 0)
 PROGRAMS_PER_PROCESSOR = 4  # programs of a decode that run on a multiprocessor together

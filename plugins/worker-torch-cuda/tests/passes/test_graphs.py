@@ -9,10 +9,10 @@ import pytest
 import torch
 from plain_backend import PlainBackend
 
-from tenonry_worker_torch.attention.base import LayerSpec
-from tenonry_worker_torch.attention.sdpa import SdpaBackend
+from tenonry_torch_base.attention.base import LayerSpec
+from tenonry_torch_base.attention.sdpa import SdpaBackend
+from tenonry_torch_base.parallel.groups import alone
 from tenonry_worker_torch.fuse.decoder import LeanForward
-from tenonry_worker_torch.parallel.groups import alone
 from tenonry_worker_torch.passes.order import device_passes
 from tenonry_worker_torch_cuda.passes.graphs import Graphs
 

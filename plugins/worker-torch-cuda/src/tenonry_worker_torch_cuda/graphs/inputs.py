@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tenonry_worker_torch.attention.base import DecodeRows
+from tenonry_torch_base.attention.base import DecodeRows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

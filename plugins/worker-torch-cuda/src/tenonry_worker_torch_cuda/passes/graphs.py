@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tenonry_worker_torch.attention.base import DecodeRows
+from tenonry_torch_base.attention.base import DecodeRows
 from tenonry_worker_torch.fuse.decoder import LeanForward
 from tenonry_worker_torch.passes.model_pass import ModelPass
 from tenonry_worker_torch_cuda.graphs.captured import GraphedPass
