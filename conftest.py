@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -130,10 +131,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = STARTING.intersection(getattr(item, "fixturenames", ()))
         if fixtures or any(map(item.path.is_relative_to, INTEGRATION)):
             item.add_marker("integration")
+    mark_later_cases(items)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not cuda_is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def mark_later_cases(items: list[pytest.Item]) -> None:
+    """Mark nightly the cases of a parametrised test after the first ones, as many as `nightly_after(count)` allows.
+
+    Cases that are nightly anyway do not count.
+    """
+    seen: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("nightly_after")
+        if mark is not None and item.get_closest_marker("nightly") is None:
+            name = item.nodeid.split("[", 1)[0]
+            seen[name] += 1
+            if seen[name] > mark.args[0]:
+                item.add_marker("nightly")
 
 
 def note_start(event: str, _: object) -> None:

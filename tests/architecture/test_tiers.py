@@ -1,4 +1,4 @@
-"""A run of the tier `unit` fails a test that starts a process; other runs do not."""
+"""A run of the tier `unit` fails a test that starts a process; later cases of long parametrisations are nightly."""
 
 from __future__ import annotations
 
@@ -11,6 +11,18 @@ import pytest
 from house import ROOT
 
 pytestmark = pytest.mark.integration
+CASES = """
+import pytest
+
+NIGHTLY = pytest.param(0, marks=pytest.mark.nightly)
+
+@pytest.mark.nightly_after(2)
+@pytest.mark.parametrize("number", [NIGHTLY, 1, 2, 3, 4])
+def test_numbers(number): pass
+
+@pytest.mark.nightly_after(2)
+def test_no_case(): pass
+"""
 STARTS = 'import subprocess\ndef test_it():\n    subprocess.run(["true"], check=True)\n'
 
 
@@ -25,3 +37,15 @@ def test_a_test_that_starts_a_process_fails_in_the_tier_unit(
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stdout + done.stderr
     assert ("mark it @pytest.mark.integration" in done.stdout) == bool(status)
+
+
+def test_later_cases_are_nightly(tmp_path: Path):
+    shutil.copy(ROOT / "conftest.py", tmp_path)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_cases.py").write_text(CASES)
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "-m", "not nightly"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    names = [line.split("::")[1] for line in done.stdout.splitlines() if "::" in line]
+    assert names == ["test_numbers[1]", "test_numbers[2]", "test_no_case"]
