@@ -88,6 +88,7 @@ def agent(request: pytest.FixtureRequest, agent_server) -> Agent:
     return Agent(request.param, agent_server.url)
 
 
+@pytest.mark.nightly_after(2)
 def test_request_is_served_and_names_what_is_ignored(agent):
     answer = agent.send()
     assert sorted(answer.ignored) == sorted(agent.ignored)
@@ -108,6 +109,7 @@ FINISH = {"done": {"type": "boolean"}}
 WRITE = {"text": {"type": "string", "minLength": 1000}}
 
 
+@pytest.mark.nightly_after(3)
 @pytest.mark.parametrize("agent", WITH_TOOLS, ids=lambda file: file.stem, indirect=True)
 @pytest.mark.parametrize(("name", "properties"), [("finish", FINISH), ("write", WRITE)])
 def test_conversation_continues_with_a_call_whole_or_cut(agent, name, properties):

@@ -98,6 +98,7 @@ def test_nth_run(name):
     return tmp_path
 
 
+@pytest.mark.nightly_after(2)
 @pytest.mark.parametrize(
     ("passing_runs", "status", "left"),
     [

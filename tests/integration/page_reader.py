@@ -68,9 +68,14 @@ NO_MODEL = {
 # Pages whose programs and servers take longest, and whose subject an integration test or a suite of the testkit shows,
 # too; they run at night, and when a change touches them.
 AT_NIGHT = {
-    "keep-kv-in-memory-or-on-disk", "prefill-on-another-engine", "replace-engines", "run-on-several-nodes",
-    "run-several-api-servers", "run-several-engines", "serve-several-clients", "trace-requests", "train-with-rollouts",
-    "test-a-plugin", "write-a-model-pass", "write-a-quantisation", "write-a-runner-feature", "write-step-kernels",
+    "answer-a-file", "configure", "debug", "draft-tokens", "keep-kv-in-memory-or-on-disk", "open-a-point",
+    "package-a-plugin", "prefill-on-another-engine", "replace-engines", "run-on-several-gpus", "run-on-several-nodes",
+    "run-several-api-servers", "run-several-engines", "serve-adapters", "serve-quantised-models",
+    "serve-several-clients", "test-a-plugin", "trace-requests", "train-with-rollouts", "use-with-coding-agents",
+    "use-with-langchain", "use-with-litellm", "write-a-call-set", "write-a-drafter", "write-a-grammar-backend",
+    "write-a-kv-connector", "write-a-load-balancer", "write-a-model-pass", "write-a-quantisation", "write-a-recovery",
+    "write-a-runner-feature", "write-a-scheduler", "write-a-stat-logger", "write-an-executor", "write-an-io-processor",
+    "write-step-kernels",
 }  # fmt: skip
 
 

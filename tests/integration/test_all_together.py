@@ -112,6 +112,7 @@ def ask(client: openai.OpenAI, fields: dict) -> tuple[str | None, str, list[str]
     )
 
 
+@pytest.mark.nightly
 def test_all_at_once_equals_each_alone(server):
     assert {"engine 0", "api-server 1", "api-server 2"} <= set(server.pids())
     asked = requests()

@@ -93,6 +93,7 @@ def test_killed_server_is_restarted_and_nobody_else_notices(start):
     assert "Traceback" not in server.output
 
 
+@pytest.mark.nightly
 def test_killed_server_stops_everything_if_that_is_the_policy(start):
     server = start("--api-server-death", "stop", *SLOW).ready()
     streams = on_each_server(server, 1)
@@ -103,6 +104,7 @@ def test_killed_server_stops_everything_if_that_is_the_policy(start):
     assert {stream.end() for stream in streams["api-server 1"]} == {"abort"}
 
 
+@pytest.mark.nightly
 def test_server_that_ends_is_replaced_until_it_ends_too_often(temporary, start):
     """On SIGTERM it ends in order, and the Unix socket, which all servers share, remains."""
     path = temporary / "s"
@@ -130,6 +132,7 @@ def test_server_that_ends_is_replaced_until_it_ends_too_often(temporary, start):
 # --------------------------------------------------------------------------------------------------- an engine dies
 
 
+@pytest.mark.nightly
 def test_killed_engine_takes_its_own_streams_and_the_last_one_everything(start):
     """With engines that do not restart."""
     server = start("--data-parallel-size", "2", "--engine-death", "stop", *SLOW).ready()
@@ -173,6 +176,7 @@ def test_second_signal_aborts_what_runs(start):
     assert server.end() == 0
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -189,6 +193,7 @@ def test_start_that_cannot_work_is_one_line_and_status_1(start, arguments, named
     assert "Traceback" not in server.output
 
 
+@pytest.mark.nightly
 def test_forks_that_have_hardly_begun_end_with_their_server_and_say_nothing(start, monkeypatch):
     """The first fails at once; the second is stopped before it forgot its parent's handlers, and was registered."""
     begun = [0]
@@ -215,6 +220,7 @@ def test_forks_that_have_hardly_begun_end_with_their_server_and_say_nothing(star
         os.killpg(server.process.pid, 0)
 
 
+@pytest.mark.nightly
 def test_supervisor_killed_while_the_engines_load_leaves_nothing(start):
     server = start("--worker", "torch", "--device", "cpu")
     server.wait_for(r"(\[engine 0\])")

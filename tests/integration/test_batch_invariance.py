@@ -101,6 +101,7 @@ def alone(served_model):
         return [answers(llm, number)[0] for number in range(len(requests()))]
 
 
+@pytest.mark.nightly_after(4)
 @pytest.mark.parametrize("way", WAYS)
 def test_bits_of_a_request_are_those_that_it_gets_alone(served_model, alone, way):
     with LLM(**served_model, **SETTINGS | WAYS[way]) as llm:
@@ -118,6 +119,7 @@ def test_bits_of_a_request_are_those_that_it_gets_alone(served_model, alone, way
     assert (preemptions > 0) is (way == "in few blocks" and not gives_back)
 
 
+@pytest.mark.nightly
 def test_demo_model_can_be_served_so():
     settings = SETTINGS | {"skip_tokenizer_init": False, "model": "demo", "dtype": "float32"}
     with LLM(**settings) as llm:

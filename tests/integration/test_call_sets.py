@@ -190,6 +190,7 @@ def ask(server: Server, path: str, method: str = "GET") -> Any:
         return json.load(answer)
 
 
+@pytest.mark.nightly
 def test_over_http_with_several_api_servers(site):
     server = Server(
         Path("demo"), "--worker", "null", "--max-num-seqs", "4", "--data-parallel-size", "2",

@@ -236,6 +236,7 @@ def test_killed_in_each_step_of_a_mixed_run(start, tmp_path):
     assert asyncio.run(main()) >= 20
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("size", nightly_unless(lambda size: size == 1, [1, 2]))
 def test_one_that_stands_by_takes_over_in_a_mixed_run(start, tmp_path, size):
     """With one rank and with two; it has the adapters that were added before it was built, and after (AF-28)."""

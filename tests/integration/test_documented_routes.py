@@ -172,6 +172,7 @@ def resolved(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]
     return document["components"]["schemas"][name] if name else schema
 
 
+@pytest.mark.nightly
 def test_each_field_of_a_wrong_type_is_named(document, client):
     """Every field of every body, with values of every type: the schema's rejections are 4xx that name the field."""
     unnamed = []

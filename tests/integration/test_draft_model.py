@@ -112,6 +112,7 @@ class TestEveryGuessIsRight:
         num_drafted, num_accepted = drafted(same)
         assert num_drafted == num_accepted > 60
 
+    @pytest.mark.nightly
     def test_where_more_rows_run_than_are_drafted_for(self, plain, same):
         params = [
             SamplingParams(temperature=0.0, max_tokens=20 + 25 * number, ignore_eos=True)
@@ -124,6 +125,7 @@ class TestEveryGuessIsRight:
         num_drafted, num_accepted = drafted(same)
         assert num_drafted == num_accepted > 60
 
+    @pytest.mark.nightly
     def test_after_preemption(self, plain):
         """Blocks of the cache run out: rows leave and come back, in any of the rows."""
         expected = tokens(plain, PROMPTS, LONG)
@@ -134,6 +136,7 @@ class TestEveryGuessIsRight:
         assert stats.num_preemptions > preempted
         assert stats.num_draft_tokens == stats.num_accepted_tokens > 60
 
+    @pytest.mark.nightly
     @pytest.mark.usefixtures("forked_children")
     def test_with_two_ranks(self, plain):
         """The first drafts for both."""
@@ -145,6 +148,7 @@ class TestEveryGuessIsRight:
 
 
 class TestTokensStayTheSame:
+    @pytest.mark.nightly_after(3)
     @pytest.mark.parametrize(
         "changes",
         [

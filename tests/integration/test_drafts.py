@@ -176,6 +176,7 @@ def both(plain, ngram, parrot):
     "sampling", nightly_unless(lambda each: each is DRAWN, [GREEDY, DRAWN]), ids=["greedy", "drawn"]
 )
 class TestTokens:
+    @pytest.mark.nightly_after(1)
     @pytest.mark.parametrize("count", [9, 33])
     def test_alone(self, both, sampling, count):
         both([{**sampling, "max_tokens": count}])
@@ -187,6 +188,7 @@ class TestTokens:
         asked = [{**sampling, "max_tokens": 20 + count} for count in range(7)]
         assert answers(ngram, asked) == plain(asked)
 
+    @pytest.mark.nightly
     def test_penalties_biases_and_cuts(self, both, sampling):
         for each in (
             {"presence_penalty": 0.7, "frequency_penalty": 0.4},
@@ -203,6 +205,7 @@ class TestTokens:
         assert [len(each[4] or ()) for each in found] == [len(found[0][0])] * 2 + [0]
         both([{**sampling, "logprobs": 2, "presence_penalty": 0.5, "stop": [found[0][1][50:54]]}])
 
+    @pytest.mark.nightly
     @pytest.mark.parametrize("spec", GRAMMARS.values(), ids=GRAMMARS.keys())
     def test_a_grammar(self, both, sampling, spec):
         """Alone, and together with rows without one; drafts beyond the grammar are truncated."""

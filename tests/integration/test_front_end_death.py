@@ -108,6 +108,7 @@ def program(
             running.kill()
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("layout", nightly_unless(lambda name: name in USUAL, LAYOUTS))
 def test_nothing_survives_a_killed_front_end(weightless_model, short_folder, layout):
     """Q6: the parent cannot run any clean-up."""
@@ -119,6 +120,7 @@ def test_nothing_survives_a_killed_front_end(weightless_model, short_folder, lay
     assert list(short_folder.iterdir()) == []
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("layout", ["one engine", "tensor parallel"])
 def test_even_stopped_processes_end_with_their_front_end(weightless_model, short_folder, layout):
     """A process that cannot run a line of Python does not outlive its front end either."""

@@ -65,6 +65,7 @@ def expected(path):
     return prompt, logprobs, made[0, len(prompt) :].tolist(), tokenizer
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.usefixtures("tokenizer_here")
 @pytest.mark.parametrize(
     ("name", "kind", "tied"),
@@ -83,6 +84,7 @@ def test_a_file_answers_as_transformers_reads_it(name, kind, tied, tmp_path):
             assert abs(entry.logprob - float(logprobs[place, token])) < STATED_ERROR
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_chat_is_written_with_the_template_of_the_file(tmp_path):
     path = gguf_files.write(tmp_path / "small.gguf", kind=Kind.Q8_0)
@@ -95,6 +97,7 @@ def test_a_chat_is_written_with_the_template_of_the_file(tmp_path):
     assert len(made.outputs[0].token_ids) == NUM_TOKENS
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("tokenizer_here")
 def test_weights_can_be_rounded_to_8_bits_as_those_of_any_model(tmp_path, caplog):
     path = gguf_files.write(tmp_path / "small.gguf", kind=Kind.Q8_0)
@@ -108,6 +111,7 @@ def test_weights_can_be_rounded_to_8_bits_as_those_of_any_model(tmp_path, caplog
     assert distance(made, logprobs) < 0.03
 
 
+@pytest.mark.nightly_after(2)
 @pytest.mark.usefixtures("tokenizer_here")
 @pytest.mark.parametrize(
     ("name", "kind", "tied"),
@@ -140,6 +144,7 @@ def distance(made, logprobs):
     return float((near - wanted).norm() / wanted.norm())
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("tokenizer_here", "forked_children")
 def test_ranks_take_their_pieces_of_a_file(tmp_path):
     path = gguf_files.write(tmp_path / "small.gguf", kind=Kind.Q4_K)
@@ -149,6 +154,7 @@ def test_ranks_take_their_pieces_of_a_file(tmp_path):
     assert list(made.outputs[0].token_ids) == tokens
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("tokenizer_here")
 def test_weights_that_were_dropped_are_read_from_the_file_again(tmp_path):
     path = gguf_files.write(tmp_path / "small.gguf", kind=Kind.Q4_K)
@@ -160,6 +166,7 @@ def test_weights_that_were_dropped_are_read_from_the_file_again(tmp_path):
     assert list(made.outputs[0].token_ids) == tokens
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("tokenizer_here")
 def test_adapters_add_to_the_layers_of_a_file(tmp_path):
     """As peft does on the file read by transformers; a request without one gets the tokens of the file."""

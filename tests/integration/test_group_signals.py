@@ -81,6 +81,7 @@ def ends_in_order(server: Server) -> None:
     assert (status, COMPLAINT.findall(server.output)) == (0, []), server.output
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_running_requests_are_finished(start, layout):
     fresh = layout in {"two ranks", "two servers"}
@@ -91,6 +92,7 @@ def test_running_requests_are_finished(start, layout):
     ends_in_order(server)
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("layout", ["one engine", "two engines", "two servers"])
 def test_an_idle_server_ends_at_once(start, layout):
     """With two ranks: `test_an_engine_alone_takes_no_notice` ends so."""

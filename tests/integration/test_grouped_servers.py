@@ -199,6 +199,7 @@ def test_a_server_that_is_killed_ends_every_request_and_the_other_one(group):
     group.nothing_is_left()
 
 
+@pytest.mark.nightly
 def test_the_first_server_ends_the_other_one_while_no_request_runs(folder, keys):
     group = Group(folder, keys)
     try:

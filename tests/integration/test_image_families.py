@@ -110,7 +110,13 @@ class WithoutVideo(InternVLProcessor):
         return cls(images, AutoTokenizer.from_pretrained(path), object(), image_seq_length=4)
 
 
-@pytest.fixture(scope="module", params=["llava_next", "internvl", "qwen3_vl", "idefics3", "gemma3"])
+@pytest.fixture(
+    scope="module",
+    params=nightly_unless(
+        lambda name: name in {"llava_next", "qwen3_vl"},
+        ["llava_next", "internvl", "qwen3_vl", "idefics3", "gemma3"],
+    ),
+)
 def family(request, tmp_path_factory):
     vision_models.skip_without_torchvision(request.param)
     with pytest.MonkeyPatch.context() as patch:

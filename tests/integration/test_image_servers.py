@@ -64,6 +64,7 @@ def served(request, tmp_path_factory):
     found.server.close()
 
 
+@pytest.mark.nightly_after(1)
 def test_tokens_equal_generate_and_images_are_shared(served):
     with ThreadPoolExecutor(2) as threads:
         answers = dict(zip(CHATS, threads.map(served.ask, CHATS), strict=True))

@@ -80,6 +80,7 @@ def test_a_prefix_that_is_found_is_as_good_as_one_that_is_computed(kind):
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 def test_blocks_go_to_memory_and_disk_and_come_back(kind, tmp_path):
     """The next engine finds them there; one that keeps K and V in another way does not."""

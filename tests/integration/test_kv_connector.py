@@ -49,6 +49,7 @@ def tokens(llm):
     return [output.outputs[0].token_ids for output in outputs]
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("fail_loads", [0, 2])
 def test_what_was_saved_is_loaded_by_the_next_engine(folder, asynchronous, fail_loads):

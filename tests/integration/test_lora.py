@@ -409,6 +409,7 @@ def other(folder, tmp_path_factory):
     return lora.Peft(model, made / "adapters", RANKS), made / "model" / "model.safetensors"
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(120)
 @pytest.mark.usefixtures("forked_children")
 def test_new_weights_and_level_2_on_two_ranks(folder, peft, other):

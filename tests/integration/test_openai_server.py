@@ -304,6 +304,7 @@ def test_killed_engine_is_started_again_and_every_stream_goes_on(serve, monkeypa
     assert server.end() == 0
 
 
+@pytest.mark.nightly
 def test_an_engine_that_keeps_dying_ends_the_server_with_a_status(serve):
     server = serve(*SLOW).ready()
     stream = Stream(server)

@@ -129,6 +129,7 @@ def pooled(path, layout, **more):
     return LLM(model=path, executor=f"{rank_pool.__name__}:PooledExecutor", **settings)
 
 
+@pytest.mark.nightly_after(2)
 @pytest.mark.parametrize(("family", "layout"), CASES)
 def test_tokens_are_those_of_one_process(pool, folder, family, layout):
     """Prompts come in chunks; some are found in the prefix cache the second time."""
@@ -138,6 +139,7 @@ def test_tokens_are_those_of_one_process(pool, folder, family, layout):
         assert serve(llm, seeded()) == drawn(path)
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("family", ["qwen3", "mixtral"])
 def test_ranks_share_kv_heads_when_there_are_fewer(pool, folder, family):
     with pooled(folder(family), "TP 2", tensor_parallel_size=4) as llm:

@@ -155,6 +155,7 @@ def expected_long(alone):
     return alone(LONG)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_two_engines_on_two_nodes_answer_as_one(serve, expected):
     """64 streams over TCP with CURVE, all complete; both engines worked; tokens as in one engine without Ray."""

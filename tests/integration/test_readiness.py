@@ -41,6 +41,7 @@ def stop(server: Server, title: str) -> int:
     return pid
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_a_stopped_engine(is_busy, serve):
     server = serve("--worker-option", "step_ms=5").ready()
@@ -53,6 +54,7 @@ def test_a_stopped_engine(is_busy, serve):
         assert stream.end() == "length"
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_a_stopped_rank(is_busy, serve):
     server = serve("--worker-option", "step_ms=5", "--tensor-parallel-size", "2").ready()
@@ -71,6 +73,7 @@ def test_a_stopped_engine_of_several_api_servers(serve):
     eventually(lambda: all(probe(server)[0] == 200 for _ in range(4)))
 
 
+@pytest.mark.nightly
 def test_a_step_of_seconds_is_no_standstill(serve):
     server = serve("--worker-option", "step_ms=3000").ready()
     with server.client() as client:

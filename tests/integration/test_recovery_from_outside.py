@@ -55,6 +55,7 @@ def test_a_request_that_kills_ends_with_a_code_and_takes_no_other_with_it(serve)
     assert ended_well(server)
 
 
+@pytest.mark.nightly
 def test_a_scheduler_that_raised_twice_is_replaced_and_no_stream_ends(serve, tmp_path):
     file = tmp_path / "broken.py"
     file.write_text(BROKEN, "utf-8")
@@ -71,6 +72,7 @@ def test_a_scheduler_that_raised_twice_is_replaced_and_no_stream_ends(serve, tmp
     assert ended_well(server)
 
 
+@pytest.mark.nightly
 def test_an_engine_that_stands_by_takes_over_and_clients_notice_nothing(serve):
     server = serve("--worker-option", "step_ms=5", "--standby-engines", "1").ready()
     eventually(lambda: total(server, "standby_engines") == 1)

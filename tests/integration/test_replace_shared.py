@@ -56,6 +56,7 @@ def schedulers(server: Server) -> list[str]:
     ]
 
 
+@pytest.mark.nightly
 def test_streams_of_all_servers_go_on_in_the_next_engine(operated):
     server = operated("--worker-option", "step_ms=5")
     whole = Stream(server).begin(**HEADERS)

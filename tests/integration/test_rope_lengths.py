@@ -113,6 +113,7 @@ def model(request, tmp_path_factory):
     return Model(request.param, tmp_path_factory.mktemp("rope"))
 
 
+@pytest.mark.nightly_after(3)
 @pytest.mark.parametrize(("model", "way"), diagonal(MODELS, WAYS), indirect=["model"])
 def test_tokens_equal_generate_for_each_row_alone(model, way):
     changes = {
@@ -124,6 +125,7 @@ def test_tokens_equal_generate_for_each_row_alone(model, way):
     assert tokens == [model.generated(prompt) for prompt in prompts()]
 
 
+@pytest.mark.nightly_after(2)
 def test_prefixes_are_shared_only_where_keys_are_equal(model):
     """A common beginning in prompts on both sides of the original length, twice."""
     ids = prompts((22, 30, 45, 60, 45, 24), shared=20)

@@ -117,6 +117,7 @@ def test_suspects_of_all_servers_are_tried_one_after_the_other(start):
     assert server.output.count("retrying it in isolation") == sum(map(len, streams.values()))
 
 
+@pytest.mark.nightly
 def test_killed_server_while_an_engine_is_started_again(start):
     """The engine comes back for those that serve, and the server that is started again finds it."""
     server = start("--worker-option", "step_ms=5").ready()

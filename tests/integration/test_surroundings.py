@@ -69,6 +69,7 @@ def completion(path: Path, prompt: str) -> dict[str, object] | None:
         connection.close()
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(
@@ -199,6 +200,7 @@ def test_standard_output_in_ascii_gets_escapes(environment, words):
     assert done.stdout.decode("ascii")
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(

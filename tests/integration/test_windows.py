@@ -119,6 +119,7 @@ def watch(llm):
     return most
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("name", CASES)
 def test_a_long_answer_holds_what_windows_reach(cases, name):
     """Sequences of LONG tokens, with no more blocks than their full layers and windows need."""

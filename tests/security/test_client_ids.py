@@ -59,6 +59,7 @@ async def run_all(engine: AsyncLLM, chosen: str) -> dict[str, str | None]:
     return ends
 
 
+@pytest.mark.nightly_after(2)
 @pytest.mark.parametrize("chosen", ["job-1", "job", "*", ".*", "a" * 256])
 def test_an_abort_ends_the_request_of_exactly_this_id(engine, chosen):
     ends = asyncio.run(run_all(engine, chosen))
@@ -66,6 +67,7 @@ def test_an_abort_ends_the_request_of_exactly_this_id(engine, chosen):
     assert aborted == {chosen}
 
 
+@pytest.mark.nightly_after(2)
 @pytest.mark.parametrize("unknown", ["", "j", "job-", "job-100", "job-1\n", "None", "\x00"])
 def test_an_abort_of_an_unknown_id_ends_nothing(engine, unknown):
     ends = asyncio.run(run_all(engine, unknown))

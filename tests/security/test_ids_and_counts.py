@@ -84,6 +84,7 @@ def test_counts_are_bounded(door, path, field):
         assert field in json.dumps(answer["error"]), (field, value, answer)
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("path", ["/tokenize", "/detokenize", "/v1/responses", "/v1/messages"])
 def test_other_doors(door, path):
     """Bodies with ids and counts at random places."""

@@ -89,6 +89,7 @@ def images(tmp_path_factory):
     made.shutdown()
 
 
+@pytest.mark.nightly_after(2)
 @pytest.mark.parametrize("name", sources())
 def test_a_header_that_lies_is_an_error_of_its_request(images, name):
     chance = random.Random(name)

@@ -267,6 +267,7 @@ def demo(tmp_path_factory) -> Path:
     return shallow_demo.save(tmp_path_factory.mktemp("rows") / "model", num_layers=2)
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize(
     ("depth", "settings"), [(1, {"drafter": "ngram"}), (3, {})], ids=["drafts", "in flight"]
 )
@@ -282,6 +283,7 @@ def test_a_row_holds_nothing_of_the_request_before(demo, tmp_path, depth, settin
     assert len(SWITCH.names) >= NUM_COLUMNS
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("family", [*WITH_STATES, "mistral", "gemma3"])
 def test_a_row_starts_without_the_state_of_the_request_before(family, tmp_path):
     """Recurrent states and contiguous copies of K/V. Rounding depends on the batch; no greedy choice is close."""

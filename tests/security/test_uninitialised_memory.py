@@ -154,6 +154,7 @@ def demo(tmp_path_factory) -> str:
     return str(shallow_demo.save(tmp_path_factory.mktemp("canary") / "model", num_layers=2))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "settings",
     [
@@ -166,6 +167,7 @@ def test_no_canary_in_answers(demo, settings, steady_clock):
     unchanged(lambda: answers(demo, **settings))
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_canary_in_tokens_of_other_layers(family, tmp_path):
     """Sinks, shared K/V, experts, latent attention, recurrent states."""

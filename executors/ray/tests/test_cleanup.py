@@ -84,6 +84,7 @@ def ask(process, word):
     return process.stdout.readline()
 
 
+@pytest.mark.nightly
 def test_what_runs_in_it_does_not_give_way_to_others_and_is_gone_after_an_orderly_end(front_end):
     process, session = front_end
     assert ask(process, "niceness") == f"{os.getpriority(os.PRIO_PROCESS, 0)}\n"

@@ -147,6 +147,7 @@ def test_a_killed_rank_ends_every_step_and_is_named(make):
     assert make.heard.empty()
 
 
+@pytest.mark.nightly
 def test_a_fault_of_a_rank_that_answers_nothing_is_heard(make):
     """Rank 1's result goes nowhere, its error does."""
     executor = make.start(tensor_parallel_size=2)
@@ -157,6 +158,7 @@ def test_a_fault_of_a_rank_that_answers_nothing_is_heard(make):
     assert future.done()
 
 
+@pytest.mark.nightly
 def test_a_hanging_rank_meets_the_deadline(connection, make):
     """`--step-timeout`; the group is the user's, and still exists afterwards."""
     from ray.util import get_placement_group, placement_group, remove_placement_group
@@ -183,6 +185,7 @@ def test_a_hanging_rank_meets_the_deadline(connection, make):
         remove_placement_group(group)
 
 
+@pytest.mark.nightly
 def test_the_health_check_asks_no_rank_with_a_step_in_flight(make, monkeypatch):
     """It waits for nothing: a step that is young is no reason to worry, an old one names the late ranks."""
     executor = make.start()
@@ -195,6 +198,7 @@ def test_the_health_check_asks_no_rank_with_a_step_in_flight(make, monkeypatch):
         executor.check_health()
 
 
+@pytest.mark.nightly
 def test_a_start_that_cannot_succeed_says_why(connection, make):
     """Room for the ranks, and the versions on their nodes; no group is left."""
     from ray.util import placement_group_table
@@ -214,6 +218,7 @@ def test_a_start_that_cannot_succeed_says_why(connection, make):
     assert all(group["state"] == "REMOVED" for group in placement_group_table().values())
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize(
     ("config", "depth", "feeds_back"),
     [

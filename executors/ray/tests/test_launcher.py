@@ -129,6 +129,7 @@ def test_two_engines_start_and_stop(launcher, tmp_path, wait_for, is_running):
     assert not any(is_running(pid) for pid in pids.values())
 
 
+@pytest.mark.nightly
 def test_every_end_is_reported_once(connection, launcher, is_running, wait_for):
     """Q3: an actor that is killed, an engine that is killed, and one that ends; stopping one is no such end."""
     one = launcher(4)
@@ -152,6 +153,7 @@ def test_every_end_is_reported_once(connection, launcher, is_running, wait_for):
     assert connection.is_initialized(), "RA-7: the connection was not the launcher's"
 
 
+@pytest.mark.nightly
 def test_an_engine_that_ended_is_started_again(connection, launcher):
     """Under its number, in a new actor and a new group of the same name."""
     one = launcher(1)
@@ -193,6 +195,7 @@ print(ray.is_initialized())
 """
 
 
+@pytest.mark.nightly
 def test_a_connection_that_its_owner_ends_takes_the_engines_along(cluster):
     """They are reported, and querying them starts no other cluster, unless Ray ends the process immediately."""
     command = [sys.executable, "-c", OWNER, cluster.address, plan().encode()]
@@ -201,6 +204,7 @@ def test_a_connection_that_its_owner_ends_takes_the_engines_along(cluster):
     assert (done.returncode, done.stdout) in ends, done.stderr
 
 
+@pytest.mark.nightly
 def test_engines_get_the_gpus_of_their_bundles(launcher, tmp_path, wait_for):
     """DP-2, RA-3: Ray assigns no GPU to the actor on the CPU bundle; the engine still gets those of its group."""
     file, one = tmp_path / "engines", launcher(2, config={"device": "cuda"})
@@ -213,6 +217,7 @@ def test_engines_get_the_gpus_of_their_bundles(launcher, tmp_path, wait_for):
 
 
 # ------------------------------------------------------------------ groups and room
+@pytest.mark.nightly
 def test_given_groups_are_used_and_kept(connection, launcher):
     """RA-2: the user's groups hold the engines, and still exist afterwards."""
     from ray.util import placement_group, remove_placement_group
@@ -242,6 +247,7 @@ def test_given_groups_are_used_and_kept(connection, launcher):
         remove_placement_group(group)
 
 
+@pytest.mark.nightly_after(2)
 @pytest.mark.parametrize(
     ("engines", "config", "text"),
     [
@@ -278,6 +284,7 @@ def test_too_few_resources_are_counted(connection, launcher, wait_for, engines, 
 
 
 # ------------------------------------------------------------------ versions and addresses
+@pytest.mark.nightly
 def test_another_version_on_a_node_is_refused(connection, launcher):
     """The node, the package and both versions; no engine starts."""
     one = launcher(1)

@@ -77,6 +77,7 @@ def second_node(cluster):
         cluster.remove_node(node)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(120)
 def test_a_lost_node_is_reported_with_its_engine(cluster, second_node, caplog):
     """RA-5, Q3: our node comes first, then the others; a lost node's engine is named, the other one continues."""
@@ -101,6 +102,7 @@ def test_a_lost_node_is_reported_with_its_engine(cluster, second_node, caplog):
         launcher.shutdown()
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(120)
 def test_ranks_on_two_nodes_meet_at_a_port_of_the_first(cluster, second_node, connect):
     """A group spreads if one node has no room; each rank is the first on its node."""
@@ -132,6 +134,7 @@ def test_ranks_on_two_nodes_meet_at_a_port_of_the_first(cluster, second_node, co
         ray.shutdown()
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(120)
 def test_everything_goes_with_the_head(second_cluster, is_running, wait_for, caplog):
     """Every engine is reported and ends, `shutdown` comes back, and this process is not Ray's to end any more."""
@@ -173,6 +176,7 @@ time.sleep(1000)
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(120)
 def test_nothing_survives_the_front_end(cluster, is_running, wait_for):
     """SIGKILL of the process that launched: Ray ends its actors, and the engines end with them."""

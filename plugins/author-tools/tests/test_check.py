@@ -172,6 +172,7 @@ thread.join()
 
 
 class TestSuites:
+    @pytest.mark.nightly
     def test_the_suite_of_the_kind_is_run_without_tests(self, site: TmpPlugins, capsys):
         install(site)
         assert check(capsys, "stat_logger/acme")["grade"] == "A"

@@ -53,6 +53,7 @@ def test_a_package_is_written_below_the_name(tmp_path: Path, capsys):
     assert "plugins check ./mine" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 @pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.timeout(300)

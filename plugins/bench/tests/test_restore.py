@@ -7,6 +7,7 @@ import pytest
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(120)
 def test_report(bench):
     words = "--runs 2 --tokens 64 --dtype float32 --device cpu --kv-connector-option size=64MiB"

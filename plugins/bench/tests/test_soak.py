@@ -11,6 +11,7 @@ from tenonry_bench.soak import Ledger, Soak
 WORDS = ["--worker", "null", "--worker-option", "step_ms=5", "--prompt-len", "4"]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("fault", ["kill", "stop"])
 @pytest.mark.integration

@@ -150,6 +150,7 @@ class TestChat:
                 *("--worker-option", "fail_step_token=120", "--engine-recovery", "end"),
             )
 
+    @pytest.mark.nightly_after(1)
     @pytest.mark.parametrize("line", ["", "hello\n"])
     def test_an_interrupt_ends_it_wherever_it_is(self, fake_model_site: TmpPlugins, line):
         """Ctrl-C on a terminal: while we wait for a line, before the first answer and after it."""

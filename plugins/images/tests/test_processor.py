@@ -151,6 +151,7 @@ def test_a_model_without_images_is_refused_at_the_start(tmp_path):
         TransformersImages(ImageContext(str(tmp_path), ImageLimits()))
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("forked_children")
 def test_what_stands_around_an_image_and_what_sees_itself_come_over(gemma_folder):
     if getattr(getattr(transformers, "Gemma3ImageProcessorPil", None), "is_dummy", False):

@@ -26,6 +26,7 @@ class Printing(SchedulingPolicy):
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.integration
 def test_what_a_policy_prints_has_the_name_of_its_engine(tmp_path: Path, capfd):
     policy = tmp_path / "printing.py"

@@ -59,6 +59,7 @@ def test_there_are_ten():
     assert len(MODELS) == 10
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("name", nightly_unless(lambda name: name in USUAL, MODELS))
 @pytest.mark.slow
 def test_facts_of_a_well_known_model(name, tmp_path):

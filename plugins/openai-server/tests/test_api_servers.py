@@ -17,6 +17,7 @@ from tenonry.config import EngineConfig
 from tenonry_openai_server.serving import api_servers, lifecycle
 from tenonry_openai_server.serving.api_servers import serve_many
 from tenonry_openai_server.settings import ServerConfig
+from tenonry_testkit.tiers import nightly_unless
 
 FILES = {api_servers.__file__, lifecycle.__file__}
 
@@ -139,7 +140,7 @@ def run(interrupt: Callable[[], None], number: int) -> int:
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("number", range(150))
+@pytest.mark.parametrize("number", nightly_unless(lambda number: number % 10 == 0, range(150)))
 def test_a_signal_at_any_line_stops_everything_once(parts, number):
     left: list[Path] = []
 

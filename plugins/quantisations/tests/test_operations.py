@@ -14,6 +14,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, detokenize
 GPTQ = {"bits": 4, "group_size": GROUP, "desc_act": False}
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("forked_children")
 def test_ranks_quantise_their_pieces_at_load(tmp_path):
     model_folder(tmp_path)
@@ -32,6 +33,7 @@ def test_ranks_dequantise_checkpoints(tmp_path):
     assert float((found - wanted).norm() / wanted.norm()) < 0.03
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.slow
 def test_weights_that_were_dropped_are_quantised_again(stored, tmp_path):

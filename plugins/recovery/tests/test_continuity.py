@@ -231,6 +231,7 @@ class TestOneEngine:
 
         assert served.run(main()) == [tokens([1], LONG), tokens([2], LONG)]
 
+    @pytest.mark.nightly
     def test_an_engine_that_is_stopped_in_a_call(self, serve):
         """A call may take any time, but its process may not be stopped for longer than --step-timeout."""
         served = serve(worker=worker(), step_timeout=1)

@@ -183,6 +183,7 @@ def test_calls_for_all_go_through_the_leader(group):
     group.run(main())
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_an_engine_that_dies_ends_the_requests_of_all(group, rank):
     """`test_grouped_servers` covers the wait for the end of the leader's process, with real processes."""

@@ -197,6 +197,7 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("nodes", [SLOW], indirect=True)
 def test_a_node_that_is_started_again_joins_again(nodes, caplog):
     """Before its silence is noticed, when streams wait for its engine, and after that was given up."""

@@ -40,7 +40,7 @@ RUNNING = r'tenonry:num_requests_running\{engine="0",model_name="tiny"\}'
 INSTALLED = ("openai_sdk.py", "anthropic_sdk.py")
 IDS = [f"{program}-{scenario}" for program, names in PROGRAMS.items() for scenario in names]
 CASES = nightly_unless(
-    lambda program, _: program in INSTALLED,
+    lambda program, scenario: program in INSTALLED and scenario in {"stream", "tools", "error"},
     [(program, scenario) for program, names in PROGRAMS.items() for scenario in names],
 )
 

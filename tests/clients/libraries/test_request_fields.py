@@ -143,6 +143,7 @@ def fault(probe: Probe, answer: Answer, served: set[tuple[str, str]]) -> str | N
     return None
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("route", ROUTES)
 def test_every_field_is_served_reported_or_refused_by_name(route, probes, send):
     served = served_fields()

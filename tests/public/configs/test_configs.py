@@ -58,6 +58,7 @@ def judged(folder: Path, **settings):
     return check(config, memory=10**9)
 
 
+@pytest.mark.nightly_after(4)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_that_is_servable_says_so_and_starts(family, tmp_path):
     from transformers import CONFIG_MAPPING

@@ -29,6 +29,7 @@ class TestForbids(RunnerFeatureContract):
     changes_tokens = True
 
 
+@pytest.mark.nightly_after(2)
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_defect_is_detected_by_the_test_that_names_it(name):
     class Suite(RunnerFeatureContract):
