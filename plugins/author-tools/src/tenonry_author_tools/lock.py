@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 
 from tenonry.errors import ConfigError, PluginError
 from tenonry.interfaces.command import Command
+from tenonry_author_tools.first_party import source_folder
 
 DEFAULT_FILE = "tenonry.lock"
 FORMAT = 1
@@ -42,23 +43,34 @@ class LockCommand(Command):
         )
 
     def run(self, args: argparse.Namespace) -> int:
-        here, found = platform_name(), installed_contents()
-        locked = read_lock(args.file) if args.check or args.file.exists() else {}
-        if not args.check:
-            locked[here] = found
-            text = json.dumps({"format": FORMAT, "platforms": locked}, indent=1, sort_keys=True)
-            args.file.write_text(text + "\n", "utf-8")
-            sys.stdout.write(f"locked {len(found)} distributions for {here} in {args.file}\n")
+        if args.check:
+            sys.stdout.write(f"{check_lock(args.file)} distributions are as in {args.file}\n")
             return 0
-        if here not in locked:
-            raise ConfigError(
-                f"{args.file} has no platform {here}, only {', '.join(sorted(locked)) or 'none'}; run "
-                f"`tenonry plugins lock {args.file}` there"
-            )
-        if differences := compare(locked[here], found):
-            raise PluginError(f"{args.file}: {'; '.join(differences)}")
-        sys.stdout.write(f"{len(found)} distributions are as in {args.file}\n")
+        here, found = platform_name(), installed_contents()
+        locked = read_lock(args.file) if args.file.exists() else {}
+        locked[here] = found
+        text = json.dumps({"format": FORMAT, "platforms": locked}, indent=1, sort_keys=True)
+        args.file.write_text(text + "\n", "utf-8")
+        sys.stdout.write(f"locked {len(found)} distributions for {here} in {args.file}\n")
         return 0
+
+
+def check_lock(file: Path) -> int:
+    """Compare the installation with a lock file; returns the number of distributions.
+
+    Raises PluginError naming each difference, ConfigError for a file that is no lock of this platform.
+    """
+    locked, here, found = read_lock(file), platform_name(), installed_contents()
+    if here not in locked:
+        raise ConfigError(
+            f"{file} has no platform {here}, only {', '.join(sorted(locked)) or 'none'}; add this one: "
+            f"tenonry plugins lock {file}"
+        )
+    if differences := compare(locked[here], found):
+        raise PluginError(
+            f"{file}: {'; '.join(differences)}; to lock again: tenonry plugins lock {file}"
+        )
+    return len(found)
 
 
 def platform_name() -> str:
@@ -80,7 +92,7 @@ def installed_contents() -> dict[str, dict[str, str]]:
 
 def content_hash(dist: importlib.metadata.Distribution) -> str:
     """Hash of names and bytes of a distribution's files; of an editable one, those of its source."""
-    folder = _source(dist)
+    folder = source_folder(dist)
     if folder is None:
         files = {str(file): Path(str(file.locate())) for file in dist.files or ()}
     else:
@@ -124,11 +136,3 @@ def read_lock(file: Path) -> dict[str, dict[str, dict[str, str]]]:
             f"{file} is no lock file: {type(error).__name__} {error}; write one: tenonry plugins lock {file}"
         ) from error
     return platforms
-
-
-def _source(dist: importlib.metadata.Distribution) -> Path | None:
-    """Source folder of an editable installation."""
-    origin = json.loads(dist.read_text("direct_url.json") or "{}")
-    if not origin.get("dir_info", {}).get("editable", False):
-        return None
-    return Path(origin["url"].removeprefix("file://"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import json
 import re
 import tomllib
 from collections.abc import Iterable
@@ -17,6 +16,7 @@ from tenonry.info import PluginRecord
 from tenonry.plugin import Point
 from tenonry.plugin.discovery import installed
 from tenonry.plugin.kinds import SETTINGS
+from tenonry_author_tools.first_party import source_folder
 
 PREFIX = "tenonry"
 
@@ -95,16 +95,14 @@ def read_installed(dist: importlib.metadata.Distribution, points: Iterable[Point
     """Read an installed distribution."""
     stem = re.sub(r"[-.]+", "_", dist.name)
     info = Path(str(dist.locate_file(""))) / f"{stem}-{dist.version}.dist-info"
-    origin = json.loads(dist.read_text("direct_url.json") or "{}")
-    is_editable = origin.get("dir_info", {}).get("editable", False)
-    folder = Path(origin.get("url", "").removeprefix("file://")) if is_editable else None
+    folder = source_folder(dist)
     files = [Path(str(file.locate())) for file in dist.files or ()]
     subject = Subject(
         dist.name,
         dist.version,
         [*(dist.requires or ())],
         info / "METADATA",
-        pth=[] if is_editable else [file for file in files if _acts_at_start(file)],
+        pth=[] if folder else [file for file in files if _acts_at_start(file)],
         tests=folder / "tests" if folder and (folder / "tests").is_dir() else None,
     )
     found = [(each.group, each.name, _plain(each.value)) for each in dist.entry_points]

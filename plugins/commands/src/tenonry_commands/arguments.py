@@ -22,6 +22,7 @@ from tenonry_commands.familiar_flags import check_translations, translate
 from tenonry_commands.flags import add_flags, group_of
 from tenonry_commands.parts import PartFlags, belongs
 from tenonry_commands.sources import Sources
+from tenonry_commands.start_flags import add_start_flags
 
 PARTS = "_parts"  # in the namespace: settings that flags set besides the kernel's, by name
 
@@ -52,6 +53,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: b
     options.add_argument(
         "--disable-plugin", action="append", metavar="NAME", help="This hook module is not active."
     )
+    add_start_flags(options)
     PartFlags(parser, _first_look, functools.partial(_add_part_options, parser, options))
 
 

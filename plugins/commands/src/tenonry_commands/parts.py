@@ -16,6 +16,7 @@ from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import PluginSettings
 from tenonry.plugin.manager import PluginManager, merged, owners_of, sections
 from tenonry_commands.flags import add_flags, flags_of
+from tenonry_commands.start_flags import run_start_flags
 
 HELP = {"-h", "--help"}
 Model = tuple[PluginRecord, type[PluginSettings]]
@@ -98,7 +99,7 @@ class PartFlags:
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """As the method of the parser. Raises ConfigError for a flag of a plugin that is not chosen."""
-        words = sys.argv[1:] if args is None else [*args]
+        words = run_start_flags(sys.argv[1:] if args is None else [*args])
         parts = self.add(words)
         found, unknown = self._parse(words, namespace)
         for word in unknown:

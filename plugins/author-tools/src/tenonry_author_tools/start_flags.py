@@ -1,0 +1,87 @@
+"""`tenonry --safe-mode VERB …`, `--locked` and `--bisect`: conditions of a start. Command line.
+
+Before the verb they act before its module is imported, behind it before plugins are chosen. What they exclude is in a
+variable, so that the processes of the start exclude it, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from abc import abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+
+from tenonry.interfaces.command import Command
+from tenonry.plugin.discovery import EXCLUDED, excluded
+
+logger = logging.getLogger("tenonry.plugins")
+FLAGS = ("--safe-mode", "--locked", "--bisect")
+
+
+class StartFlag(Command):
+    """A flag in the place of a verb, which comes behind it. Without `words` it only prepares this process."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        for flag in FLAGS:
+            if not parser.prog.endswith(f" {flag}"):
+                parser.add_argument(
+                    flag, action="append_const", dest="further", const=flag, help="As by itself."
+                )
+        parser.add_argument(
+            "words", nargs=argparse.REMAINDER, metavar="VERB …", help="The verb and its arguments."
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        from tenonry.cli import main
+
+        self.prepare()
+        return 0 if args.words is None else main([*(args.further or ()), *args.words])
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Check or change what this process and its children see. Raises a TenonryError to refuse the start."""
+
+
+class SafeModeFlag(StartFlag):
+    """Plugins of this project alone."""
+
+    summary = "Run a verb with plugins of this project only; name those that are left out."
+
+    def prepare(self) -> None:
+        from tenonry_author_tools.first_party import third_party
+
+        labels = [f"{dist.name} {dist.version}" for dist in third_party().values()]
+        exclude(dist.name for dist in third_party().values())
+        logger.warning("safe mode: left out %s", ", ".join(labels) or "nothing")
+
+
+class LockedFlag(StartFlag):
+    """An installation as it was locked."""
+
+    summary = "Run a verb if the installation is as in tenonry.lock; refuse it before any plugin is imported."
+
+    def prepare(self) -> None:
+        from tenonry_author_tools.lock import DEFAULT_FILE, check_lock
+
+        check_lock(Path(DEFAULT_FILE))
+
+
+class BisectFlag(StartFlag):
+    """The plugins of the current step of `tenonry bisect`."""
+
+    summary = "Run a verb with the plugins that the current step of `tenonry bisect` tests."
+
+    def prepare(self) -> None:
+        from tenonry_author_tools.bisect_state import read_state
+
+        state = read_state()
+        exclude(state.left_out())
+        logger.warning("bisect: %s", state.describe())
+
+
+def exclude(names: Iterable[str]) -> None:
+    """Leave distributions out of this process and its children, besides those that are left out already."""
+    chosen = {*names, *excluded()} - {""}
+    os.environ[EXCLUDED] = ",".join(sorted(chosen))
