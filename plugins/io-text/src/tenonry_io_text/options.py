@@ -6,17 +6,16 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from tenonry.config import read_list, setting
-from tenonry.interfaces.plugin import PluginOptions, PluginSettings
+from tenonry.config import read_list
+from tenonry.interfaces.plugin import PluginOptions
+from tenonry_grammars.settings import GrammarSettings
 
 
-class TextSettings(PluginSettings):
+class TextSettings(GrammarSettings):
     """Settings of the IO processor `text`."""
 
     chat_template: str | None = None
     """Chat template, as text or file, instead of the model's own."""
-    grammar_backend: str | None = setting(None, capability="grammar", group="plugins")
-    """Grammar backend of structured output. Defaults to llguidance where installed."""
 
 
 class TextOptions(PluginOptions):

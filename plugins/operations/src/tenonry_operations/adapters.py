@@ -10,24 +10,23 @@ from tenonry.interfaces.call_set import CallSet, Engine, EngineCalls, FrontEnd, 
 from tenonry.step import Adapter
 from tenonry_operations.engine import call_optional
 from tenonry_operations.lora_request import LoRARequest, must_load, start_paths
-from tenonry_operations.settings import AdapterSettings
+from tenonry_operations.settings import WorkerAdapters
 
 
 class AdapterCalls(CallSet):
     """Calls that load and unload LoRA adapters."""
 
-    Settings = AdapterSettings
     name = "adapters"
 
     def engine_half(self, engine: Engine) -> EngineAdapters:
         return EngineAdapters(engine)
 
     def front_end_half(self, front_end: FrontEnd) -> Adapters:
-        return Adapters(front_end.calls, self.context.config.section(AdapterSettings).lora_modules)
+        return Adapters(front_end.calls, self.context.config.section(WorkerAdapters).lora_modules)
 
     def blocking_half(self, llm: Any, engine: Engine) -> BlockingAdapters:
         return BlockingAdapters(
-            EngineAdapters(engine), self.context.config.section(AdapterSettings).lora_modules
+            EngineAdapters(engine), self.context.config.section(WorkerAdapters).lora_modules
         )
 
 

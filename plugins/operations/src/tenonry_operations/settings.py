@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from tenonry.config import setting
+from tenonry.config import Settings
 from tenonry.interfaces.plugin import PluginSettings
 
 
-class AdapterSettings(PluginSettings):
-    """Settings of the call set `adapters`."""
+class WorkerAdapters(Settings):
+    """A setting that the worker declares, as the call set `adapters` reads it: the paths of adapters by name."""
 
-    lora_modules: tuple[str, ...] = setting((), capability="lora", nargs="+")
-    """Adapters to load at startup, each as name=path or a JSON object with name and path."""
+    lora_modules: tuple[str, ...] = ()
 
 
 class OperationSettings(PluginSettings):

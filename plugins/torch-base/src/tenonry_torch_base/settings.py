@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tenonry.config import EngineConfig, PluginChoice, setting
-from tenonry.interfaces.plugin import PluginSettings
+from tenonry.config import EngineConfig, setting
+from tenonry_drafters.settings import DrafterSettings
+from tenonry_grammars.settings import GrammarSettings
 
 
-class WorkerSettings(PluginSettings):
+class WorkerSettings(GrammarSettings, DrafterSettings):
     """Settings of every worker on torch. One without a setting's capability rejects it by name."""
 
     skip_model_check: bool = False
@@ -27,12 +28,6 @@ class WorkerSettings(PluginSettings):
         None, capability="attention_backend", group="plugins", replaceable=True
     )
     """Attention backend."""
-    grammar_backend: str | None = setting(None, capability="grammar", group="plugins")
-    """Grammar backend of structured output. Defaults to llguidance where installed."""
-    drafter: PluginChoice | None = setting(
-        None, capability="drafts", group="plugins", replaceable=True
-    )
-    """Drafter for speculative decoding: ngram or model."""
 
 
 class TorchSettings(WorkerSettings):

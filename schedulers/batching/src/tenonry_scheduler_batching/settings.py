@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tenonry.config import PluginChoice, setting
+from tenonry.interfaces.plugin import PluginSettings
 from tenonry.point import Point
-from tenonry_scheduling.settings import SchedulingSettings
 
 # Any object with one of the methods of `SchedulingPolicy` will do, so there is no base class to check.
 SCHEDULING_POLICIES = Point(
@@ -16,7 +16,7 @@ SCHEDULING_POLICIES = Point(
 )
 
 
-class BatchingSettings(SchedulingSettings):
+class BatchingSettings(PluginSettings):
     """Settings of the scheduler `batching`."""
 
     scheduling_policy: PluginChoice = setting(

@@ -33,7 +33,6 @@ from tenonry_scheduling.budget import StepBudget
 from tenonry_scheduling.lifecycle import Lifecycle
 from tenonry_scheduling.results import ResultReader
 from tenonry_scheduling.rounds import Rounds
-from tenonry_scheduling.settings import SchedulingSettings
 from tenonry_scheduling.step_builder import StepBuilder
 from tenonry_scheduling.whole import check_pieces
 
@@ -46,8 +45,6 @@ class BaseScheduler(Scheduler):
     handle. All four belong to `lifecycle`, which moves requests between them. `token_budget`: tokens of one step.
     `chunked_prefill`: whether a prompt may be split over steps. `stats_extra`: numbers of your own for `make_stats`.
     """
-
-    Settings = SchedulingSettings
 
     def __init__(self, context: SchedulerContext, blocks: BlockManager) -> None:
         super().__init__(context)

@@ -14,7 +14,7 @@ from tenonry.step import I32, ModelRunnerOutput, SchedulerOutput
 from tenonry_scheduling.blocks import NewBlocks
 from tenonry_scheduling.lifecycle import Lifecycle
 from tenonry_scheduling.rows import Index
-from tenonry_scheduling.settings import SchedulingSettings
+from tenonry_scheduling.settings import WorkerDrafter
 
 MAX_WAIT_S = 0.005
 # Weight of the last time per token in the mean. One delayed by another process predicts little.
@@ -33,7 +33,7 @@ class Rounds:
         self._most = min(context.max_round_tokens, context.config.step_token_budget)
         self._token_s = math.inf  # what a token of every row takes, in the mean
         self._num_rows = 0  # for so many rows
-        self._is_drafted = context.config.section(SchedulingSettings).drafter is not None
+        self._is_drafted = context.config.section(WorkerDrafter).drafter is not None
         self._began = math.nan  # when the step that is under way did, if all of its rows decode
         self._draft_counts = (0, 0, 0)
 

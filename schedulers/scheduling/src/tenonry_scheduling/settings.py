@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from tenonry.config import PluginChoice, setting
+from tenonry.config import PluginChoice, Settings, setting
 from tenonry.interfaces.plugin import PluginSettings
 
 
-class SchedulingSettings(PluginSettings):
-    """Settings of every scheduler on `BaseScheduler`; a subclass with others derives its model from this one."""
+class WorkerDrafter(Settings):
+    """A setting that the worker declares, as a scheduler reads it: steps are planned for drafts if there are any."""
 
-    drafter: PluginChoice | None = setting(
-        None, capability="drafts", group="plugins", replaceable=True
-    )
-    """Drafter for speculative decoding: ngram or model."""
+    drafter: PluginChoice | None = None
 
 
 class ValidatorSettings(PluginSettings):
