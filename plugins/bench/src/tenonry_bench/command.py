@@ -18,6 +18,7 @@ VERBS = {
     "structured": "tenonry_bench.structured:StructuredBench",
     "throughput": "tenonry_bench.throughput:ThroughputBench",
     "models": "tenonry_bench.models.bench:ModelsBench",
+    "gguf": "tenonry_bench.gguf:GgufBench",
     "workers": "tenonry_bench.workers:WorkersBench",
     "serve": "tenonry_bench.serve:ServeBench",
     "scheduler": "tenonry_bench.scheduler:SchedulerBench",

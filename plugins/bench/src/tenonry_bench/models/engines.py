@@ -20,6 +20,15 @@ OUTSIDE = Path(__file__).parent / "outside"
 PROBE = "import importlib.util, sys; sys.exit(not all(map(importlib.util.find_spec, sys.argv[1:])))"
 
 
+# As the worker imports them: without what serving does not use.
+OUR_IMPORTS = """
+import tenonry.client.llm
+from tenonry_torch_base.imports import importing
+with importing():
+    import torch, transformers.modeling_utils
+"""
+
+
 class Kind(NamedTuple):
     """A peer: its required modules, its program, its install command, and the command of its server."""
 
@@ -28,6 +37,7 @@ class Kind(NamedTuple):
     install: str
     server: tuple[str, ...] = ()
     prepares: bool = False
+    imports: str = ""
 
 
 PEERS = {
@@ -42,6 +52,7 @@ PEERS = {
         "engine_programs.llama_cpp_program",
         "pip install llama-cpp-python gguf",
         prepares=True,
+        imports="import llama_cpp, numpy",
     ),
     "transformers": Kind(
         ("torch", "transformers"),
@@ -53,7 +64,8 @@ PEERS = {
 
 class Engine(NamedTuple):
     """An available engine: the command of its program; whether it has a server that answers concurrent requests, and a
-    peer's server command; whether its program needs a preparation once per model.
+    peer's server command; whether its program needs a preparation once per model. `imports`: what its program imports
+    for any model.
     """
 
     name: str
@@ -61,6 +73,7 @@ class Engine(NamedTuple):
     serves: bool
     server: list[str]
     prepares: bool = False
+    imports: str = ""
 
     def start(self, options: dict[str, Any], log: Any) -> subprocess.Popen[str]:
         """Start its program, with pipes for requests and answers; its other output goes to the file `log`."""
@@ -76,8 +89,9 @@ class Engine(NamedTuple):
 
 def environment(threads: int) -> dict[str, str]:
     """Environment of every program and server: the same number of threads, no network, KV caches of at most 4 GiB.
-    Variables that are already set keep their values.
+    Variables that are already set keep their values, but modules are compiled once, as installed ones are.
     """
+    kept = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     paths = [str(OUTSIDE), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "OMP_NUM_THREADS": str(threads),
@@ -85,14 +99,15 @@ def environment(threads: int) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_CPU_KVCACHE_SPACE": "4",
-        **os.environ,
+        **kept,
         "PYTHONPATH": os.pathsep.join(paths),
     }
 
 
 def ours() -> Engine:
     """The engine of this environment; `start_own_server` starts its server."""
-    return Engine(OURS, [sys.executable, "-m", "tenonry_bench.models.own_program"], True, [])
+    command = [sys.executable, "-m", "tenonry_bench.models.own_program"]
+    return Engine(OURS, command, True, [], imports=OUR_IMPORTS)
 
 
 def find_peers(names: Sequence[str], pythons: dict[str, str]) -> tuple[list[Engine], list[str]]:
@@ -109,7 +124,8 @@ def find_peers(names: Sequence[str], pythons: dict[str, str]) -> tuple[list[Engi
             )
             continue
         command, server = [python, "-m", kind.program], [python, *kind.server]
-        found.append(Engine(name, command, bool(kind.server), server, kind.prepares))
+        has_server = bool(kind.server)
+        found.append(Engine(name, command, has_server, server, kind.prepares, kind.imports))
     return found, missing
 
 

@@ -10,14 +10,15 @@ from typing import Any
 from tenonry_bench.models.outside.engine_programs.answers import (
     Prompts,
     Run,
+    Score,
     answer_runs,
     check_counts,
     read_options,
 )
 
 
-def load(options: dict[str, Any]) -> tuple[str, Run]:
-    """The engine, and one run on it."""
+def load(options: dict[str, Any]) -> tuple[str, Run, Score]:
+    """The engine, one run on it, and the score of a text."""
     from tenonry import __version__
     from tenonry.client.llm import LLM
     from tenonry.sampling_params import SamplingParams
@@ -47,7 +48,15 @@ def load(options: dict[str, Any]) -> tuple[str, Run]:
             "tpot": [(each.last_token_time - each.first_token_time) / gaps for each in times],
         }
 
-    return __version__, run
+    def score(text: str | list[int]) -> dict[str, Any]:
+        params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=1)
+        prompt: Any = text if isinstance(text, str) else {"prompt_token_ids": text}
+        (output,) = llm.generate([prompt], params, use_tqdm=False)
+        tokens = list(output.prompt_token_ids)
+        rows = zip(tokens[1:], (output.prompt_logprobs or [])[1:], strict=True)
+        return {"tokens": tokens, "nll": [-(row or {})[token].logprob for token, row in rows]}
+
+    return __version__, run, score
 
 
 def main() -> int:

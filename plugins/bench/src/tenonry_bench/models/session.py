@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import subprocess
 import tempfile
 import time
@@ -24,6 +25,18 @@ class Times(msgspec.Struct, frozen=True):
     wall: float
     ttft: list[float]
     tpot: list[float]
+
+
+class Scored(msgspec.Struct, frozen=True):
+    """A text's token ids, and the negative log-likelihood of each but the first, in nats."""
+
+    tokens: list[int]
+    nll: list[float]
+
+    @property
+    def perplexity(self) -> float:
+        """Exponential of the mean."""
+        return math.exp(math.fsum(self.nll) / len(self.nll))
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -53,15 +66,22 @@ class Session:
 
     def ask(self, prompts: list[list[int]], out_len: int) -> None:
         """Send a run, perhaps before the model is loaded."""
-        asked = msgspec.json.encode({"prompts": prompts, "out_len": out_len}).decode()
-        stdin = pipe(self._process.stdin)
-        with contextlib.suppress(BrokenPipeError):  # the answer contains the reason
-            stdin.write(asked + "\n")
-            stdin.flush()
+        self._send({"prompts": prompts, "out_len": out_len})
 
     def answer(self) -> Times:
         """The times of the requested run."""
         return msgspec.json.decode(self._read(), type=Times)
+
+    def score(self, text: str | list[int]) -> Scored:
+        """Probabilities of a text, or of its token ids. Raises TenonryError."""
+        self._send({"score": text})
+        return msgspec.json.decode(self._read(), type=Scored)
+
+    def resident_mib(self) -> float:
+        """Resident memory of the program and all processes below it."""
+        root = psutil.Process(self._process.pid)
+        below = root.children(recursive=True)
+        return sum(each.memory_info().rss for each in (root, *below)) / 2**20
 
     def memory_gib(self) -> float:
         """Memory of the program and all processes below it, shared pages counted once."""
@@ -71,6 +91,12 @@ class Session:
             with contextlib.suppress(psutil.Error):
                 total += process.memory_full_info().pss
         return total / 2**30
+
+    def _send(self, message: dict[str, Any]) -> None:
+        stdin = pipe(self._process.stdin)
+        with contextlib.suppress(BrokenPipeError):  # the answer contains the reason
+            stdin.write(msgspec.json.encode(message).decode() + "\n")
+            stdin.flush()
 
     def _read(self) -> str:
         line = pipe(self._process.stdout).readline()

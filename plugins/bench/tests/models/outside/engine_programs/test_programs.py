@@ -47,6 +47,10 @@ def test_answers_runs(name, options):
     with Session(engine, options) as session:
         session.ready()
         times = session.run(PROMPTS, 3)
+        if name in {"tenonry", "llama.cpp"}:
+            scored = session.score(PROMPTS[0])
+            assert scored.tokens == PROMPTS[0]
+            assert scored.perplexity > 1
     assert 0 < min(times.ttft) <= max(times.ttft) <= times.wall
     assert len(times.ttft) == len(times.tpot) == 2
     assert min(times.tpot) > 0

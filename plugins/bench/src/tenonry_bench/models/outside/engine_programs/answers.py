@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 Options = dict[str, Any]
 Prompts = list[list[int]]
@@ -14,7 +14,19 @@ Prompts = list[list[int]]
 Times = dict[str, Any]
 # Prompts and the number of new tokens of each.
 Run = Callable[[Prompts, int], Times]
-Load = Callable[[], tuple[str, Run]]
+# A text, or its token ids; {"tokens": ids, "nll": of each but the first, in nats}.
+Score = Callable[[str | list[int]], dict[str, Any]]
+
+
+class Program(NamedTuple):
+    """A loaded engine; `score`: of engines that compute probabilities of a given text."""
+
+    version: str
+    run: Run
+    score: Score | None = None
+
+
+Load = Callable[[], tuple[Any, ...]]
 
 
 def read_options(words: Sequence[str]) -> Options:
@@ -24,17 +36,23 @@ def read_options(words: Sequence[str]) -> Options:
 
 
 def answer_runs(load: Load) -> int:
-    """Load the engine, then answer runs until the input ends. Whatever the engine prints goes to standard error."""
+    """Load the engine, then answer runs and scores until the input ends. Whatever the engine prints goes to standard
+    error. `load` returns the fields of `Program`.
+    """
     real_output = os.dup(1)
     os.dup2(2, 1)
-    version, run = load()
+    program = Program(*load())
     with os.fdopen(real_output, "w", buffering=1, encoding="utf-8") as answers:
-        print(json.dumps({"version": version}), file=answers)
+        print(json.dumps({"version": program.version}), file=answers)
         for line in sys.stdin:
             asked = json.loads(line)
-            prompts = asked["prompts"]
-            times = run(prompts, asked["out_len"])
-            print(json.dumps(times), file=answers)
+            if "score" in asked:
+                if program.score is None:
+                    raise RuntimeError("this engine gives no probabilities of a text")
+                answer = program.score(asked["score"])
+            else:
+                answer = program.run(asked["prompts"], asked["out_len"])
+            print(json.dumps(answer), file=answers)
     return 0
 
 

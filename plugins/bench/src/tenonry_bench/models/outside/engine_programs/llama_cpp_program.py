@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .answers import Options, Prompts, Run, Times, answer_runs, check_counts, read_options
+from .answers import Options, Prompts, Run, Score, Times, answer_runs, check_counts, read_options
 from .qwen3_gguf import write_gguf
 
 BATCH = 2048  # tokens per call of llama_decode, its default
@@ -78,6 +78,10 @@ class Decoder:
 
     def decode(self, entries: list[Entry]) -> list[int]:
         """Compute at most one batch; the best next tokens, in the order of the entries."""
+        return [int(logits.argmax()) for logits in self.logits(entries)]
+
+    def logits(self, entries: list[Entry]) -> list[Any]:
+        """Compute at most one batch; the logits of entries that sample, as views that the next batch overwrites."""
         batch = self._batch
         batch.n_tokens = len(entries)
         for index, entry in enumerate(entries):
@@ -90,16 +94,15 @@ class Decoder:
         if status:
             raise RuntimeError(f"llama_decode gave {status}")
         sampling = [index for index, entry in enumerate(entries) if entry.samples]
-        return [self._best(index) for index in sampling]
+        return [self._logits_of(index) for index in sampling]
 
-    def _best(self, index: int) -> int:
+    def _logits_of(self, index: int) -> Any:
         logits = self._api.llama_get_logits_ith(self._context, index)
-        view = self._numpy.ctypeslib.as_array(logits, shape=(self._vocab_size,))
-        return int(view.argmax())
+        return self._numpy.ctypeslib.as_array(logits, shape=(self._vocab_size,))
 
 
-def load(options: Options) -> tuple[str, Run]:
-    """The model, and one run on it; a context per shape of a run is made before the run is timed."""
+def load(options: Options) -> tuple[str, Run, Score]:
+    """The model, one run on it, and the score of a text; a context per shape of a run is made before it is timed."""
     api = importlib.import_module("llama_cpp")
     api.llama_backend_init()
     file = gguf_of(options)
@@ -117,7 +120,25 @@ def load(options: Options) -> tuple[str, Run]:
             decoders[shape] = Decoder(api, model, threads, shape)
         return generate(decoders[shape], prompts, out_len, shared)
 
-    return api.__version__, run
+    def score(tokens: Any) -> dict[str, Any]:
+        decoder = Decoder(api, model, threads, Shape(1, len(tokens), 0))
+        return {"tokens": tokens, "nll": negative_log_likelihoods(decoder, tokens)}
+
+    return api.__version__, run, score
+
+
+def negative_log_likelihoods(decoder: Decoder, tokens: list[int]) -> list[float]:
+    """Of each token but the first, in nats."""
+    numpy = importlib.import_module("numpy")
+    found = []
+    entries = [Entry(token, at, 0, True) for at, token in enumerate(tokens[:-1])]
+    for piece in pieces(entries):
+        for entry, logits in zip(piece, decoder.logits(piece), strict=True):
+            exact = logits.astype(numpy.float64)
+            top = exact.max()
+            log_sum = top + numpy.log(numpy.exp(exact - top).sum())
+            found.append(float(log_sum - exact[tokens[entry.position + 1]]))
+    return found
 
 
 def generate(decoder: Decoder, prompts: Prompts, out_len: int, shared: int) -> Times:
