@@ -14,6 +14,7 @@ import pkgutil
 import re
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from tenonry.sampling_params import SamplingParams
 from tenonry_commands.flags import flags_of
 from tenonry_commands.plugins import PLUGIN_COMMANDS, points
 from tenonry_commands.setting_texts import setting_texts
-from tenonry_testkit.import_contract import PUBLIC
+from tenonry_testkit.import_contract import PUBLIC, PUBLIC_OF_WORKER_TORCH
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -460,25 +461,34 @@ def _default(value: Any) -> str:
 
 
 def public_modules_page() -> str:
-    """Every module of the kernel that plugins may import, with its public names."""
-    parts = ["# Public modules of the kernel\n", NOTICE]
+    """Every module of the kernel and of the worker `torch` that plugins may import, with its public names."""
+    parts = ["# Public modules\n", NOTICE]
     parts += [
         "A plugin imports these modules and no others; `tenonry_testkit.import_contract` holds it to them. A name that",
         "leaves this page, or changes its meaning, is a change of [version](../explanation/versioning.md).\n",
-        "| module | what it holds | names |",
-        "|---|---|---|",
+        "## The kernel\n",
+        *_module_table(PUBLIC),
+        "\n## The worker `torch`\n",
+        'For runner features, model passes and device parts; the contract has `package = "tenonry_worker_torch"`.',
+        "Like their points, they are alpha.\n",
+        *_module_table(PUBLIC_OF_WORKER_TORCH),
     ]
-    for module in public_modules():
-        summary = _first_sentence(Path(module.__file__))
-        names = ", ".join(f"`{name}`" for name in _public_names(module))
-        parts.append(f"| `{module.__name__}` | {summary} | {names} |")
     return "\n".join(parts) + "\n"
 
 
-def public_modules() -> list[Any]:
+def _module_table(entries: Sequence[str]) -> list[str]:
+    lines = ["| module | what it holds | names |", "|---|---|---|"]
+    for module in public_modules(entries):
+        summary = _first_sentence(Path(module.__file__))
+        names = ", ".join(f"`{name}`" for name in _public_names(module))
+        lines.append(f"| `{module.__name__}` | {summary} | {names} |")
+    return lines
+
+
+def public_modules(entries: Sequence[str] = PUBLIC) -> list[Any]:
     """Import them, each once, in the order of the contract."""
     found: dict[str, Any] = {}
-    for entry in PUBLIC:
+    for entry in entries:
         package = entry.removesuffix(".*")
         if not entry.endswith(".*"):
             found[entry] = importlib.import_module(entry)

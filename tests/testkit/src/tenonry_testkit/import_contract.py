@@ -1,4 +1,4 @@
-"""An import-linter contract for plugins: of the kernel they import public modules only.
+"""An import-linter contract for plugins: of the kernel, and of the worker `torch`, they import public modules only.
 
 Install `tenonry-testkit[lint]`, and write into the pyproject.toml of the plugin:
 
@@ -9,6 +9,9 @@ Install `tenonry-testkit[lint]`, and write into the pyproject.toml of the plugin
     [[tool.importlinter.contracts]]
     name = "Public modules of the kernel only"
     type = "public_modules"
+
+Runner features and model passes of the worker `torch` have a second contract, with `package = "tenonry_worker_torch"`
+and that package among the root packages.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from importlinter.domain import fields
 from importlinter.domain.contract import Contract, ContractCheck
 
 KERNEL = "tenonry"
+WORKER_TORCH = "tenonry_worker_torch"
 # A module denotes itself alone, a name that ends in `.*` the modules of its folder.
 PUBLIC = (
     # values and settings
@@ -63,20 +67,48 @@ PUBLIC = (
     "tenonry.engine.kv_plan",
     "tenonry.launch.fleet",
 )
+# Modules of the worker `torch` that runner features, model passes and parts for a device may import.
+PUBLIC_OF_WORKER_TORCH = (
+    # runner features
+    "tenonry_worker_torch.runner.feature",
+    "tenonry_worker_torch.runner.step",
+    "tenonry_worker_torch.loaded_model",
+    # model passes
+    "tenonry_worker_torch.passes.model_pass",
+    "tenonry_worker_torch.changes",
+    "tenonry_worker_torch.step_kernels",
+    "tenonry_worker_torch.invariance",
+    # the fused model, which passes change
+    "tenonry_worker_torch.forward",
+    "tenonry_worker_torch.fuse.block",
+    "tenonry_worker_torch.fuse.decoder",
+    "tenonry_worker_torch.fuse.generic",
+    "tenonry_worker_torch.fuse.layer",
+    "tenonry_worker_torch.fuse.linear",
+    "tenonry_worker_torch.fuse.norm",
+    "tenonry_worker_torch.fuse.rope",
+    "tenonry_worker_torch.fuse.trial",
+    # workers derived from it
+    "tenonry_worker_torch.worker",
+)
+PUBLIC_OF = {KERNEL: PUBLIC, WORKER_TORCH: PUBLIC_OF_WORKER_TORCH}
 
 
 def is_public(module: str) -> bool:
-    """Return whether plugins may import this module of the kernel."""
-    return module in PUBLIC or f"{module.rpartition('.')[0]}.*" in PUBLIC
+    """Return whether plugins may import this module of the kernel or of the worker `torch`."""
+    public = PUBLIC_OF[module.partition(".")[0]]
+    return module in public or f"{module.rpartition('.')[0]}.*" in public
 
 
 class PublicModulesContract(Contract):
-    """All root packages but the kernel import its public modules alone. Indirect imports do not count.
+    """All root packages but `package` import its public modules alone. Indirect imports do not count.
 
-    `ignore_imports` and `unmatched_ignore_imports_alerting` mean what they mean in other contracts.
+    `package`: `tenonry`, the default, or `tenonry_worker_torch`. `ignore_imports` and
+    `unmatched_ignore_imports_alerting` mean what they mean in other contracts.
     """
 
     type_name = "public_modules"
+    package = fields.StringField(required=False)
     ignore_imports = fields.SetField(subfield=fields.ImportExpressionField(), required=False)
     unmatched_ignore_imports_alerting = fields.EnumField(AlertLevel, default=AlertLevel.ERROR)
 
@@ -87,12 +119,15 @@ class PublicModulesContract(Contract):
             ignore_imports=self.ignore_imports,
             unmatched_alerting=self.unmatched_ignore_imports_alerting,
         )
-        plugins = [name for name in graph.modules if name.partition(".")[0] != KERNEL]
+        package = str(self.package or KERNEL)
+        if package not in PUBLIC_OF:
+            raise ValueError(f"package = {package!r} must be one of {', '.join(PUBLIC_OF)}")
+        plugins = [name for name in graph.modules if name.partition(".")[0] != package]
         inner = [
             f"{importer} -> {imported}"
             for importer in sorted(plugins)
             for imported in sorted(graph.find_modules_directly_imported_by(importer))
-            if imported.partition(".")[0] == KERNEL and not is_public(imported)
+            if imported.partition(".")[0] == package and not is_public(imported)
         ]
         return ContractCheck(
             kept=not inner,
