@@ -118,7 +118,7 @@ class PluginPolicy(Settings):
 
 
 def _plugin(name: str = "", **facts: Any) -> Any:
-    default = PluginChoice(name=name) if name else None
+    default = PluginChoice.model_construct(name=name) if name else None
     return setting(default, group="plugins", **facts)
 
 
@@ -265,7 +265,7 @@ class EngineConfig(Settings):
     """Stat loggers to enable."""
     call_sets: tuple[PluginChoice, ...] | None = setting(None, alias="--call-set", group="plugins")
     """Call sets to enable; by default those of operations, adapters and pooling that are installed."""
-    plugins: PluginPolicy = setting(PluginPolicy(), flag=None)
+    plugins: PluginPolicy = setting(PluginPolicy.model_construct(), flag=None)
     """Hook modules to allow or disable."""
 
     # operations
