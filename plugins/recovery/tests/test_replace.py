@@ -22,6 +22,7 @@ from tenonry.errors import (
     Unsupported,
 )
 from tenonry.interfaces.stat_logger import StatLoggerContext
+from tenonry_recovery import replacement
 from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.kernel.served import Served, served_config
 from tenonry_testkit.roles import eventually
@@ -260,16 +261,15 @@ class TestRefused:
 
 
 class TestDeaths:
-    def test_the_old_one_dies_while_the_new_one_starts(self, serve, tmp_path):
+    def test_the_old_one_dies_while_the_new_one_starts(self, serve, tmp_path, monkeypatch):
         served = serve()
-        engines = served.engine._engines
-        joining = engines.joining
+        joining = replacement.joining
 
         def killed(*arguments: Any) -> Any:
             os.kill(served.pid, signal.SIGKILL)
             return joining(*arguments)
 
-        engines.joining = killed
+        monkeypatch.setattr(replacement, "joining", killed)
 
         async def main() -> list[list[int]]:
             run = await streams(served, 8)

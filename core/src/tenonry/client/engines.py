@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from tenonry.client.core_client import CoreClient
@@ -83,7 +83,7 @@ class OwnedEngines(Engines):
     while an index gets another engine.
     """
 
-    _events: EngineEvents  # from `start` on
+    events: EngineEvents  # from `start` on
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class OwnedEngines(Engines):
             link = self.client.engines.get(index)
             has_index = link is not None and link.epoch == death.epoch
             if has_index or not death.epoch or index >= FIRST_STANDBY:
-                self._events.on_death(index, death)
+                self.events.on_death(index, death)
 
     def _lost(self, index: int, death: Death) -> None:
         """An engine reports its own end."""
@@ -139,18 +139,18 @@ class OwnedEngines(Engines):
             fleet.lost(index, death)
 
     def start(self, events: EngineEvents) -> None:
-        self._events = events
+        self.events = events
         rank = self.config.data_parallel_rank
         ranks = range(self.config.data_parallel_size)
         if rank is not None:
             ranks = range(rank, rank + 1)
         with contextlib.closing(self.fleet.run_directory()) as meeting:
-            self._expect(self.fleet.start(ranks, self._bind(meeting)))
-            while self._is_connecting(self.fleet, ranks):
+            self.expect(self.fleet.start(ranks, self.bind(meeting)))
+            while self.is_connecting(self.fleet, ranks):
                 self.client.receive()  # only the engines' first frames can come yet
                 time.sleep(POLL_S)
         with self.lock:
-            self._check(self.fleet, ranks)
+            self.fleet.check_running(ranks)
             self.client.take_over(ranks, self.fleet.coordinator)
         self.learn()
         for facts in self.fleet.engines.values():
@@ -162,56 +162,6 @@ class OwnedEngines(Engines):
         """Engines that are started from now on get these."""
         self.config, self.plan, self.manager = config, plan, manager
 
-    async def grow(self, indexes: Sequence[int]) -> None:
-        """Start engines under these numbers; return when they can be used. Raises LaunchError."""
-        async with self.joining(self.fleet, indexes):
-            self.switch(self.fleet, indexes)
-        self.learn()
-
-    @contextlib.asynccontextmanager
-    async def joining(self, fleet: EngineFleet, indexes: Sequence[int]) -> AsyncIterator[None]:
-        """Start engines, which run no requests in the block but are called as all are: for `switch`. If it raises, they
-        are stopped. Raises LaunchError, and what an `on_join` raises.
-        """
-        try:
-            with contextlib.closing(fleet.run_directory()) as meeting:
-                self._expect(await self._start(fleet, indexes, meeting))
-                while self._is_connecting(fleet, indexes):  # noqa: ASYNC110 - sockets raise no event for it
-                    await asyncio.sleep(POLL_S)
-            await self._events.on_join(fleet, indexes)
-            yield
-        except BaseException as error:
-            for index in indexes:
-                self.client.drop_newcomer(index, str(error))
-            self._events.on_refused(indexes)
-            await asyncio.to_thread(fleet.stop, indexes)
-            raise
-
-    def switch(self, fleet: EngineFleet, indexes: Sequence[int]) -> None:
-        """Newcomers of a fleet get these indexes, and the streams of engines that had them. Raises LaunchError."""
-        self.client.check_alive()
-        with self.lock:
-            self._check(fleet, indexes)
-            self._events.on_switch(indexes, fleet.coordinator)
-
-    def _check(self, fleet: EngineFleet, indexes: Iterable[int]) -> None:
-        for index in indexes:
-            if reason := fleet.dead.get(index):
-                raise LaunchError(f"it ended before it was used: {reason}")
-
-    async def _start(
-        self, fleet: EngineFleet, indexes: Sequence[int], meeting: RunDirectory
-    ) -> list[EngineFacts]:
-        """Start engines in a thread. It cannot be cancelled: a caller that is stops them."""
-        start = asyncio.ensure_future(asyncio.to_thread(fleet.start, indexes, self._bind(meeting)))
-        try:
-            return await asyncio.shield(start)
-        except asyncio.CancelledError:
-            fleet.is_cancelled = True
-            raise
-        finally:
-            await asyncio.wait([start])
-
     def pids(self) -> dict[str, int]:
         """Those of the first fleet count."""
         found: dict[str, int] = {}
@@ -219,15 +169,18 @@ class OwnedEngines(Engines):
             found = fleet.pids() | found
         return found
 
-    def _bind(self, meeting: RunDirectory) -> ClientAddresses:
+    def bind(self, meeting: RunDirectory) -> ClientAddresses:
+        """Bind addresses for engines that start, in this folder or at TCP ports."""
         return [self.client.bind(self.fleet.address(meeting), self.fleet.address(meeting))]
 
-    def _expect(self, facts: Sequence[EngineFacts]) -> None:
+    def expect(self, facts: Sequence[EngineFacts]) -> None:
+        """These engines are ready, and connect within `CONNECT_TIMEOUT_S`."""
         self.client.expect(facts)
         self._connect_by = time.monotonic() + CONNECT_TIMEOUT_S
 
-    def _is_connecting(self, fleet: EngineFleet, indexes: Iterable[int]) -> bool:
-        self._check(fleet, indexes)
+    def is_connecting(self, fleet: EngineFleet, indexes: Iterable[int]) -> bool:
+        """True while an expected engine has not connected both sockets. Raises LaunchError for one that ended."""
+        fleet.check_running(indexes)
         missing = self.client.unconnected()
         if missing and time.monotonic() > self._connect_by:
             raise LaunchError(
@@ -245,7 +198,7 @@ class OwnedEngines(Engines):
             raise LaunchError("no engine is left: " + "; ".join(map(str, self.fleet.dead.values())))
         self.info = engine_info(self.config, self.model, self.plan, facts, self._context)
         self.stats.initialized(self.info)
-        self._events.on_change(self.config)
+        self.events.on_change(self.config)
 
     def shutdown(self, timeout: float = 5.0) -> None:
         for fleet in self.fleets:

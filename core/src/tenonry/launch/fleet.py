@@ -265,6 +265,12 @@ class EngineFleet:
         self.on_death(index, death)
         return True
 
+    def check_running(self, indexes: Iterable[int]) -> None:
+        """Raises LaunchError for one that ended before it was used."""
+        for index in indexes:
+            if reason := self.dead.get(index):
+                raise LaunchError(f"it ended before it was used: {reason}")
+
     def stop(self, indexes: Iterable[int], timeout: float = STOP_TIMEOUT_S) -> None:
         """Stop engines for good; `on_death` is not called for them."""
         leaving = list(indexes)

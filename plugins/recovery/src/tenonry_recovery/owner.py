@@ -24,6 +24,7 @@ from tenonry_recovery.replacement import Replacement, check_layout, check_presen
 from tenonry_recovery.restarts import Restarts
 from tenonry_recovery.settings import RecoverySettings
 from tenonry_recovery.standbys import Standbys, check_supported
+from tenonry_scale_out.joining import grow
 
 logger = logging.getLogger("tenonry.recovery")
 
@@ -83,7 +84,7 @@ class OwnedRecovery:
                 self._fall_back(kind, indexes[0])
                 await self.standbys.renew(engines.config.section(RecoverySettings).standby_engines)
         if missing := [each for each in indexes if not await self.standbys.take_place(each)]:
-            await engines.grow(missing)
+            await grow(engines, missing)
         self.standbys.fill()
 
     def _fall_back(self, kind: str, index: int) -> None:

@@ -22,6 +22,7 @@ from tenonry.interfaces.recovery import EngineEvents
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import EngineFacts
 from tenonry.stats import RecoveryStats
+from tenonry_scale_out.joining import joining, switch
 
 logger = logging.getLogger("tenonry.recovery")
 POLL_S = 0.005
@@ -73,13 +74,13 @@ class Replacement:
     async def _replace(self, indexes: Sequence[int], fleet: EngineFleet) -> None:
         owner = self._owner
         known = {link.index: link.facts for link in owner.client.engines.values()}
-        async with owner.engines.joining(fleet, indexes):
+        async with joining(owner.engines, fleet, indexes):
             for index, facts in fleet.engines.items():
                 if index in known:
                     check_same(known[index], facts)
             await self._until_answered(indexes)
             check_unchanged(await owner.events.divergence())
-            owner.engines.switch(fleet, indexes)
+            switch(owner.engines, fleet, indexes)
         for index in indexes:
             logger.info("engine %d: another one has taken its place", index)
             owner.note(index, RecoveryStats(replacements=1))

@@ -19,6 +19,7 @@ from tenonry.stats import RecoveryStats
 from tenonry_recovery.budget import RestartBudget
 from tenonry_recovery.replacement import Owner
 from tenonry_recovery.settings import RecoverySettings
+from tenonry_scale_out.joining import joining
 
 logger = logging.getLogger("tenonry.recovery")
 # Streams that have just moved compute their prompts again, and a start takes as much of a CPU as they do.
@@ -97,9 +98,8 @@ class Standbys:
         fleet = engines.fleet
         plan = engines.plan
         try:
-            async with engines.joining(fleet, [index]):
-                if reason := fleet.dead.get(index):
-                    raise LaunchError(str(reason))
+            async with joining(engines, fleet, [index]):
+                fleet.check_running([index])
         except Exception as error:  # noqa: BLE001 - nobody waits for it
             if self._is_missing:
                 self._count_failure(f"{engine_name(index)} could not be started: {error}")
@@ -193,8 +193,7 @@ class Standbys:
         link = owner.client.newcomers.pop(standby)  # its sockets keep their identity
         link.facts, link.index, link.epoch = facts, index, facts.epoch
         owner.client.engines[index] = link
-        if reason := fleet.dead.get(index):
-            raise LaunchError(str(reason))
+        fleet.check_running([index])
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 await owner.client.call_engine(index, "take_place", index, facts.epoch)

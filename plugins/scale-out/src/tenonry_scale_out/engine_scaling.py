@@ -12,6 +12,7 @@ from typing import Any
 from tenonry.client.engines import Engines, OwnedEngines
 from tenonry.errors import ConfigError, LaunchError, Unsupported
 from tenonry.interfaces.call_set import CallSet, FrontEnd, FrontEndHalf
+from tenonry_scale_out.joining import grow
 
 logger = logging.getLogger("tenonry.scale_out")
 MAX_ENGINES = 1024
@@ -75,7 +76,7 @@ async def scale_owned(
             unused = [index for index in range(MAX_ENGINES) if index not in running]
             joining = unused[: size - len(running)]
             fleet.companion.remote.difference_update(joining)
-            await engines.grow(joining)
+            await grow(engines, joining)
         else:
             await _shrink(engines, leaving, drain_timeout)
     except BaseException:
