@@ -196,8 +196,9 @@ class TestSuites:
         assert "PL302 error: mine 0.1.0" in capsys.readouterr().out
 
     def test_no_tests_is_a_warning(self, site: TmpPlugins, capsys):
-        point = {"tenonry.request_checks": {"acme": "acme_logger:check"}}
-        install(site, "def check(request, limits): pass\n", entry_points=point)
+        point = {"tenonry.points": {"acme": "acme_logger:THINGS"}}
+        source = 'from tenonry.plugin import Point\n\nTHINGS = Point("acme.things")\n'
+        install(site, source, entry_points=point)
         answer = check(capsys, "acme")
         assert (answer["grade"], answer["findings"][0]["rule"]) == ("B", "PL301")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, ClassVar
 
 import pytest
@@ -116,7 +117,27 @@ class NeverRestarted(MarkCalls):
     half = Different
 
 
-BROKEN = [DividedName, Unannotated, NoCoroutine, CannotBeSent, AsksAll, NeverRestarted]
+class Asking(Marks):
+    def __init__(self, front_end):
+        super().__init__(front_end)
+        asyncio.run(front_end.calls.call("mark", "first"))
+
+
+class AsksAtOnce(MarkCalls):
+    caught_by = "test_nothing_is_asked_until_somebody_calls"
+    half = Asking
+
+
+class NoBlockingHalf(MarkCalls):
+    caught_by = "test_it_has_a_blocking_half"
+
+    def blocking_half(self, llm, engine):
+        return llm.calls["marks"]
+
+
+BROKEN = [
+    DividedName, Unannotated, NoCoroutine, CannotBeSent, AsksAll, NeverRestarted, AsksAtOnce, NoBlockingHalf,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pkgutil
 import subprocess
 import sys
 import tempfile
@@ -16,23 +17,6 @@ from tenonry_author_tools.subject import Subject
 
 TIMEOUT_S = 1800.0
 MOST_FAILURES = 5
-# Suites that need nothing but the name of the plugin: kind → module, class, attribute.
-SUITES = {
-    "coordination": ("coordination", "CoordinationContract", "coordination"),
-    "drafter": ("drafter", "DrafterContract", "drafter"),
-    "engine_recovery": ("engine_recovery", "EngineRecoveryContract", "recovery"),
-    "executor": ("executor", "ExecutorContract", "executor"),
-    "load_balancer": ("load_balancer", "LoadBalancerContract", "load_balancer"),
-    "model_pass": ("model_pass", "ModelPassContract", "model_pass"),
-    "quantisation": ("quantisation", "QuantisationContract", "quantisation"),
-    "request_codec": ("request_codec", "RequestCodecContract", "request_codec"),
-    "runner_feature": ("runner_feature", "RunnerFeatureContract", "feature"),
-    "scheduler": ("scheduler", "SchedulerContract", "scheduler"),
-    "scheduling_policy": ("scheduler", "SchedulerContract", "policy"),
-    "stat_logger": ("stat_logger", "StatLoggerContract", "stat_logger"),
-    "step_kernels": ("step_kernels", "StepKernelsContract", "kernels"),
-    "worker": ("worker", "WorkerContract", "worker"),
-}
 
 
 def check_suite(subject: Subject) -> Iterator[Finding]:
@@ -53,11 +37,13 @@ def check_suite(subject: Subject) -> Iterator[Finding]:
 
 def written_suites(subject: Subject, folder: Path) -> Path | None:
     """Write a test module with the suites of all plugins that have one; None if none has."""
+    suites = pkgutil.resolve_name("tenonry_testkit.suites:SUITES")  # installed if asked for
     lines = []
     for number, (record, _) in enumerate(subject.records):
-        if record.kind in SUITES:
-            module, name, attribute = SUITES[record.kind]
-            lines += [f"from tenonry_testkit.{module} import {name} as Suite{number}", ""]
+        suite = suites.get(record.kind)
+        if suite is not None and suite.needs_name_only:
+            attribute = suite.attribute
+            lines += [f"from {suite.module} import {suite.name} as Suite{number}", ""]
             lines += [
                 f"class TestPlugin{number}(Suite{number}):",
                 f"    {attribute} = {record.target!r}",

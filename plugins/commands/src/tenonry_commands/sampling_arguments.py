@@ -35,7 +35,11 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         "--stop", dest="sampling_stop", action="append", metavar="TEXT", help="Stop at this text."
     )
     group.add_argument(
-        "--ignore-eos", dest="sampling_ignore_eos", action="store_true", default=None
+        "--ignore-eos",
+        dest="sampling_ignore_eos",
+        action="store_true",
+        default=None,
+        help="Continue after end-of-sequence tokens.",
     )
 
 

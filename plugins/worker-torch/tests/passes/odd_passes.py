@@ -63,6 +63,15 @@ class ForgetsAChange(Good):
         return super().apply(model, facts, changes)
 
 
+class ForgetsWeights(Good):
+    name = "forgets weights"
+    caught_by = "test_is_undone_without_a_trace"
+
+    def apply(self, model, facts, changes):
+        model.forward.layers[0].extra = model.forward.layers[0].mlp
+        return super().apply(model, facts, changes)
+
+
 class LooksToo(Good):
     name = "looks, and changes"
     caught_by = "test_why_not_changes_nothing"

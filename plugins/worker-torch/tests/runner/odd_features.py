@@ -95,6 +95,24 @@ class RefusesDummies(RunnerFeature):
         raise NotImplementedError
 
 
+class KeepsRowsOfTheStep(RunnerFeature):
+    name = "keeps rows of the step"
+    caught_by = REPEATED
+
+    def prepare(self, step):
+        if getattr(self, "rows", None) is not None:
+            raise RuntimeError("the step before has not ended")
+        self.rows = step.sampling.row
+
+    def after(self, step):
+        self.rows = None
+
+
+class NoName(RunnerFeature):
+    name = ""
+    caught_by = "test_is_described"
+
+
 class OfTheFuture(RunnerFeature):
     name = "of the future"
     interface_version = 99

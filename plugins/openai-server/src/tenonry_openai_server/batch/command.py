@@ -72,7 +72,7 @@ class BatchCommand(Command):
             help="Instead of --server: one of our own, with all that `tenonry serve` takes.",
             add_help=False,
         )
-        serve.add_argument("words", nargs=argparse.REMAINDER)
+        serve.add_argument("words", nargs=argparse.REMAINDER, help="Words of `tenonry serve`.")
 
     def run(self, args: argparse.Namespace) -> int:
         _check(args)
