@@ -80,7 +80,9 @@ class BatchingScheduler(BaseScheduler):
         )
         resolve = context.resolve or resolve_point
         policy = context.config.section(BatchingSettings).scheduling_policy
-        self.policy = bind_policy(*resolve(SCHEDULING_POLICIES, policy))
+        target, record = resolve(SCHEDULING_POLICIES, policy)
+        self.policy = bind_policy(target, record)
+        self._policy_name = f"policy '{record.name}'"
         self.starvation_free = self.policy.starvation_free  # type: ignore[misc]  # as free as its policy
         blocks = KVCacheManager(
             context,
@@ -148,6 +150,8 @@ class BatchingScheduler(BaseScheduler):
         admit = self.policy.admit
         if admit is None:
             return True
-        return admit(
-            request, AdmissionState(step.free_blocks, step.num_running, step.tokens_left, step.now)
-        )
+        state = AdmissionState(step.free_blocks, step.num_running, step.tokens_left, step.now)
+        is_admitted = admit(request, state)
+        if not is_admitted:
+            self.held[request.handle] = self._policy_name
+        return is_admitted

@@ -44,6 +44,8 @@ class BaseScheduler(Scheduler):
     `rows`: the columns. `waiting`: the queue. `blocks`: the manager of KV blocks. `requests`: unfinished requests by
     handle. All four belong to `lifecycle`, which moves requests between them. `token_budget`: tokens of one step.
     `chunked_prefill`: whether a prompt may be split over steps. `stats_extra`: numbers of your own for `make_stats`.
+    `held`: requests that `choose` held back in the latest step, by handle, each with the plugin that said so; decision
+    records show it.
     """
 
     def __init__(self, context: SchedulerContext, blocks: BlockManager) -> None:
@@ -56,6 +58,7 @@ class BaseScheduler(Scheduler):
         self.blocks = blocks
         self.requests = self.lifecycle.requests
         self.stats_extra: dict[str, float] = {}
+        self.held: dict[int, str] = {}
         self._longest_sequence = longest_sequence(
             context.kv_cache.groups,
             blocks.num_total,
@@ -110,6 +113,8 @@ class BaseScheduler(Scheduler):
             self.lifecycle.adapters.begin_step()
         if self.lifecycle.encoder is not None:
             self.lifecycle.encoder.begin_step()
+        if self.held:
+            self.held = {}
         step = StepBuilder(self.lifecycle, self.victim, budget, self._rounds)
         self.choose(step)
         self.rows.step += 1
