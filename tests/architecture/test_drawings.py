@@ -98,3 +98,10 @@ def test_part_that_the_code_lacks_fails():
     source["part"]["CoreClient"]["code"] = "tenonry.client.core_client:NoSuch"
     with pytest.raises(Exception, match="NoSuch"):
         differences(source)
+
+
+def test_the_timeline_is_that_of_the_scheduler():
+    """Else: python docs/drawings/timeline.py."""
+    from timeline import DRAWING, draw, record
+
+    assert DRAWING.read_text(encoding="utf-8") == draw(record())

@@ -61,7 +61,7 @@ FRESH = {
 NO_MODEL = {
     "run-on-several-gpus", "run-several-engines", "run-on-several-nodes", "run-several-api-servers", "see-what-runs",
     "trace-requests", "add-a-route-or-command", "package-a-plugin", "write-a-load-balancer", "debug",
-    "write-an-output-parser", "write-a-call-set", "write-a-recovery",
+    "write-an-output-parser", "write-a-call-set", "write-a-recovery", "explain-a-wait",
 }  # fmt: skip
 
 
@@ -301,7 +301,7 @@ class Reader:
         of_torch = {f"--{name.replace('_', '-')}" for name in TorchSettings.model_fields}
         if (
             self.needs_model
-            or arguments[0] in {"doctor", "keys", "plugins", "ps"}
+            or arguments[0] in {"doctor", "explain", "keys", "plugins", "ps", "replay", "timeline"}
             or of_torch & {*arguments}
         ):
             return arguments

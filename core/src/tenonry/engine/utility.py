@@ -90,8 +90,11 @@ def build_call_sets(config: EngineConfig, plan: PluginPlan) -> dict[str, CallSet
 
 
 def _public(prefix: str, owner: object) -> dict[str, Callable[..., Any]]:
-    names = [name for name, _ in inspect.getmembers(type(owner), inspect.isfunction)]
-    return {prefix + name: getattr(owner, name) for name in names if name[0] != "_"}
+    return {
+        prefix + name: getattr(owner, name)
+        for name, _ in inspect.getmembers(type(owner), inspect.isfunction)
+        if name[0] != "_"
+    }
 
 
 def answer(utilities: EngineUtilities, call: UtilityCall) -> UtilityResult:

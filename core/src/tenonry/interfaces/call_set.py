@@ -18,7 +18,8 @@ class Engine(Protocol):
 
     `index`: its rank. `held`: why nothing is stepped, or "". `is_away`: it lacks the memory for any step, including
     those of lockstep. `refusal`: why requests are rejected, or "". `steps_together`: it steps with others.
-    `weight_version`: part of every output.
+    `weight_version`: part of every output. `scheduler`: a set that observes it may put a Scheduler in its place, which
+    passes every call on, when its engine half is built.
     """
 
     index: int
@@ -30,6 +31,7 @@ class Engine(Protocol):
     executor: Any
     plan: Any
     kv_connector: Any
+    scheduler: Any
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool: ...
 

@@ -85,6 +85,7 @@ KINDS: dict[str, Kind] = {
             "CallSet",
             "front end and engine",
             adapters="tenonry-operations",
+            decisions="tenonry-decisions",
             operations="tenonry-operations",
             pooling="tenonry-worker-torch",
             scaling="tenonry-scale-out",

@@ -1,0 +1,94 @@
+"""Attaches the observers of a start to an engine's scheduler. Engine process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from tenonry.config import EngineConfig, PluginChoice
+from tenonry.errors import ConfigError
+from tenonry.info import PluginRecord
+from tenonry.interfaces.call_set import Engine
+from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
+from tenonry_decisions.frames import LIVE, Header
+from tenonry_decisions.observed import ObservedScheduler
+from tenonry_decisions.recorder import Recorder, Sink
+from tenonry_decisions.settings import DecisionSettings, log_of
+from tenonry_decisions.sinks import FileSink, MemorySink
+
+
+class EngineRecords:
+    """The sinks of one engine, and the recorders that fill them."""
+
+    def __init__(self, settings: DecisionSettings, engine_index: int) -> None:
+        self._path = log_of(settings.decision_log, engine_index) if settings.decision_log else None
+        self._memory = MemorySink(settings.decision_steps) if settings.decision_steps else None
+        self._recorders: list[Recorder] = []
+
+    def recorder(self, header: Header, scheduler: Scheduler) -> Recorder:
+        """An observer that records into the sinks."""
+        sinks: list[Sink] = []
+        if self._path is not None:
+            sinks.append(FileSink(self._path, header).write)
+        if self._memory is not None:
+            self._memory.begin(header)
+            sinks.append(self._memory.write)
+        recorder = Recorder(header, scheduler, sinks)
+        self._recorders.append(recorder)
+        return recorder
+
+    def frames(self) -> bytes:
+        """The records in memory, up to the latest step."""
+        for recorder in self._recorders:
+            recorder.flush()
+        return b"" if self._memory is None else self._memory.frames()
+
+
+def attach(engine: Engine, config: EngineConfig, settings: DecisionSettings) -> EngineRecords:
+    """Observe the engine's scheduler from now on. Raises ConfigError for a file that cannot be written."""
+    records = EngineRecords(settings, engine.index)
+    scheduler: Scheduler = engine.scheduler
+    if getattr(scheduler, "context", None) is None:
+        raise ConfigError(
+            f"{engine.plan.get('scheduler').label()} keeps no context, so its decisions cannot be recorded; call "
+            "super().__init__(context) in its constructor"
+        )
+    header = make_header(scheduler.context, engine.plan.get("scheduler"), LIVE, policy_of(config))
+    engine.scheduler = ObservedScheduler(scheduler, [records.recorder(header, scheduler)])
+    return records
+
+
+def policy_of(config: EngineConfig) -> str:
+    """Name of the plugin that decides along with the scheduler, if a setting names one."""
+    choice = getattr(config, "scheduling_policy", None)
+    return choice.name if isinstance(choice, PluginChoice) else ""
+
+
+def make_header(
+    context: SchedulerContext,
+    plugin: PluginRecord,
+    source: str,
+    policy: str = "",
+    clock: Callable[[], float] = time.time,
+) -> Header:
+    """The header of a scheduler's records. `clock`: Unix time."""
+    config, kv_cache = context.config, context.kv_cache
+    return Header(
+        source=source,
+        engine=context.engine_index,
+        scheduler=plugin.name,
+        origin=f"{plugin.distribution} {plugin.version}".strip() or plugin.path,
+        policy=policy,
+        started_at=clock(),
+        clock=context.clock(),
+        max_num_seqs=config.max_num_seqs,
+        token_budget=config.step_token_budget,
+        max_model_len=context.max_model_len,
+        num_blocks=kv_cache.num_blocks,
+        block_size=kv_cache.block_size,
+        num_state_slots=kv_cache.num_state_slots,
+        groups=kv_cache.groups,
+        chunked_prefill=config.enable_chunked_prefill,
+        prefix_caching=config.enable_prefix_caching,
+        max_concurrent_steps=context.max_concurrent_steps,
+    )

@@ -1,0 +1,213 @@
+"""Observer that records the decisions of a scheduler. Engine process, every step.
+
+A step costs two appended references; columns are made of many steps together, in numpy. Work in Python happens only
+for requests that arrive, get or lose a row, end, or are held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tenonry.interfaces.scheduler import Scheduler
+from tenonry.messages import OutputsByClient
+from tenonry.outputs import FinishReason
+from tenonry.request import Request, RequestStatus
+from tenonry.step import SchedulerOutput
+from tenonry_decisions.frames import CHUNK_STEPS, UNKNOWN, Chunk, Header, RequestFacts, to_bytes
+
+MAX_WAIT_S = 1.0  # until steps are written, while others follow
+IDLE_WAIT_S = 0.2  # between two writes at the end of all requests
+GRAMMAR = "grammar"
+KV_TRANSFER = "KV transfer"
+
+Sink = Callable[[Chunk], None]
+_PLAIN = (int, float, str)
+
+
+class Recorder:
+    """Makes chunks of the steps of `scheduler` and passes them to the sinks.
+
+    Schedulers that hold requests back may tell by whom: `held`, by handle, of the latest step.
+    """
+
+    def __init__(self, header: Header, scheduler: Scheduler, sinks: Sequence[Sink]) -> None:
+        self.name = f"the decision record of scheduler '{header.scheduler}' ({header.source})"
+        self.header = header
+        self._scheduler = scheduler
+        self._blocks = getattr(scheduler, "blocks", None)
+        context = scheduler.context
+        self._clock = context.clock
+        self._loads_kv = context.kv_connector is not None
+        self._sinks = sinks
+        self._handle_of_row = np.zeros(header.max_num_seqs, np.uint64)
+        self._live: dict[int, Request] = {}
+        self._first_step = 0
+        self._written = self._clock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._steps: list[tuple[SchedulerOutput, float, int]] = []
+        self._got: list[tuple[int, np.ndarray, np.ndarray]] = []
+        self._requests: list[RequestFacts] = []
+        self._ends: list[tuple[int, int, int]] = []
+        self._held: list[tuple[int, int, str]] = []
+        self._pending: list[tuple[int, int, str]] = []
+
+    # ------------------------------------------------------------------ the observer
+    def added(self, request: Request) -> None:
+        self._live[request.handle] = request
+        self._requests.append(
+            RequestFacts(
+                request.handle,
+                request.request_id,
+                self._first_step + len(self._steps),
+                self._clock(),
+                request.num_prompt_tokens,
+                request.num_output_tokens,
+                request.max_total_tokens,
+                request.priority,
+                _plain_key(request.key),
+            )
+        )
+
+    def scheduled(self, output: SchedulerOutput) -> None:
+        now = self._clock()
+        steps = self._steps
+        steps.append((output, now, getattr(self._blocks, "num_free", UNKNOWN)))
+        if held := getattr(self._scheduler, "held", None):
+            self._held += [(len(steps) - 1, handle, by) for handle, by in held.items()]
+        if output.prepare:
+            self._pending += [(len(steps) - 1, handle, GRAMMAR) for handle in output.prepare]
+        if self._loads_kv:
+            self._note_transfers()
+        if len(steps) == CHUNK_STEPS or now - self._written > MAX_WAIT_S:
+            self.flush()
+
+    def updated(self, outputs_by_client: OutputsByClient) -> None:
+        for outputs in outputs_by_client.values():
+            if len(outputs.offsets):
+                self._got.append((len(self._steps) - 1, outputs.handles, np.diff(outputs.offsets)))
+            for finished in outputs.finished:
+                self._end(finished.handle, finished.reason)
+
+        if not self._live and self._clock() - self._written > IDLE_WAIT_S:
+            self.flush()
+
+    def ended(self, requests: list[Request], reason: FinishReason) -> None:
+        for request in requests:
+            self._end(request.handle, reason)
+
+    def shutdown(self) -> None:
+        self.flush()
+
+    def _end(self, handle: int, reason: FinishReason) -> None:
+        self._live.pop(handle, None)
+        self._ends.append((len(self._steps), handle, int(reason)))
+
+    def _note_transfers(self) -> None:
+        self._pending += [
+            (len(self._steps) - 1, handle, KV_TRANSFER)
+            for handle, request in self._live.items()
+            if request.status == RequestStatus.WAITING_FOR_KV
+        ]
+
+    # ------------------------------------------------------------------ chunks
+    def flush(self) -> None:
+        """Pass on what was recorded since the last time."""
+        if not (self._steps or self._requests or self._ends):
+            return
+        chunk = self._chunk()
+        self._first_step += len(self._steps)
+        self._begin()
+        self._written = self._clock()
+        for sink in self._sinks:
+            sink(chunk)
+
+    def _chunk(self) -> Chunk:
+        steps = self._steps
+        handle_of_row = self._handle_of_row.copy()
+        starts, gone = self._row_changes()
+        outputs = [output for output, _, _ in steps]
+        columns: dict[str, Any] = {
+            "handle_of_row": handle_of_row,
+            "time": [time for _, time, _ in steps],
+            "total_tokens": [output.total_tokens for output in outputs],
+            "round_tokens": [output.round_tokens for output in outputs],
+            "free_blocks": [free for _, _, free in steps],
+            "got_step": np.repeat(
+                [step for step, _, _ in self._got], [len(each) for _, each, _ in self._got]
+            ),
+            "got_handle": _joined([handles for _, handles, _ in self._got]),
+            "got_tokens": _joined([counts for _, _, counts in self._got]),
+        }
+        columns["ran"], columns["ran_set"] = self._row_sets(outputs)
+        _transpose(columns, _other_counts(outputs), "other_step other_row other_tokens")
+        _transpose(columns, starts, "start_step start_row start_handle start_computed start_length")
+        _transpose(columns, gone, "gone_step gone_row")
+        _transpose(columns, self._ends, "end_step end_handle end_reason")
+        _transpose(columns, [each[:2] for each in self._held], "held_step held_handle")
+        _transpose(columns, [each[:2] for each in self._pending], "pending_step pending_handle")
+        return Chunk(
+            source=self.header.source,
+            first_step=self._first_step,
+            num_steps=len(steps),
+            requests=self._requests,
+            held_by=[by for _, _, by in self._held],
+            pending_for=[what for _, _, what in self._pending],
+            **{name: to_bytes(name, values) for name, values in columns.items()},
+        )
+
+    def _row_changes(self) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+        """Rows that were taken and given up, with their steps; updates the handles of rows."""
+        starts: list[tuple[int, ...]] = []
+        gone: list[tuple[int, ...]] = []
+        for step, (output, _, _) in enumerate(self._steps):
+            if len(output.gone):
+                gone += [(step, row) for row in output.gone.tolist()]
+                self._handle_of_row[output.gone] = 0
+            for new in output.new:
+                starts.append((step, new.row, new.handle, new.num_computed, len(new.token_ids)))
+                self._handle_of_row[new.row] = new.handle
+        return starts, gone
+
+    def _row_sets(self, outputs: list[SchedulerOutput]) -> tuple[np.ndarray, list[int]]:
+        """The different sets of rows that computed, as bits, and the set of each step: it changes seldom."""
+        sets: dict[bytes, int] = {}
+        set_of_step = [sets.setdefault(output.row.tobytes(), len(sets)) for output in outputs]
+        ran = np.zeros((len(sets), len(self._handle_of_row)), np.bool_)
+        for rows, place in sets.items():
+            ran[place, np.frombuffer(rows, np.int32)] = True
+        return np.packbits(ran, axis=1), set_of_step
+
+
+def _other_counts(outputs: list[SchedulerOutput]) -> list[tuple[int, ...]]:
+    """Step, row and tokens, of rows that compute another number of tokens than one."""
+    found: list[tuple[int, ...]] = []
+    for step, output in enumerate(outputs):
+        if output.total_tokens != len(output.row):
+            other = np.flatnonzero(output.num_tokens != 1)
+            rows, counts = output.row[other].tolist(), output.num_tokens[other].tolist()
+            found += [(step, row, count) for row, count in zip(rows, counts, strict=True)]
+    return found
+
+
+def _joined(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(arrays) if arrays else np.empty(0, np.int32)
+
+
+def _transpose(columns: dict[str, Any], rows: Sequence[tuple[int, ...]], names: str) -> None:
+    """Add one column for each name."""
+    found = zip(*rows, strict=True) if rows else [()] * len(names.split())
+    columns.update(zip(names.split(), found, strict=True))
+
+
+def _plain_key(key: object) -> Any:
+    """The key if it can be written and compared by a reader, else None."""
+    if isinstance(key, _PLAIN) or (
+        isinstance(key, tuple) and all(isinstance(each, _PLAIN) for each in key)
+    ):
+        return key
+    return None

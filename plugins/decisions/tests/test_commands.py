@@ -1,0 +1,97 @@
+"""The verbs, on a file and on what is none."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from xml.etree import ElementTree as ET
+
+import pytest
+from decision_runs import Asked, run
+
+from tenonry.cli import main
+from tenonry_decisions.frames import pack
+
+EVIL = "<script>alert('&')</script>"
+
+
+@pytest.fixture
+def log(tmp_path):
+    asked = [Asked(0, "a", 6, 8), Asked(0, EVIL, 6, 8), Asked(1, "c", 6, 4)]
+    found = run(asked, max_num_seqs=2)
+    path = tmp_path / "decisions"
+    path.write_bytes(b"".join(map(pack, [found.header, *found.chunks])))
+    return path
+
+
+def test_explain_says_what_became_of_a_request(log, capsys):
+    assert main(["explain", "c", "--log", str(log)]) == 0
+    text = capsys.readouterr().out
+    assert "steps 1–7          waited: all 2 rows were in use" in text
+    assert "step 12            ended (length) with 4 tokens" in text
+
+
+def test_explain_writes_json_and_lists_requests(log, capsys):
+    assert main(["explain", "--log", str(log)]) == 0
+    assert capsys.readouterr().out.splitlines() == ["a", EVIL, "c"]
+    assert main(["explain", "c", "--json", "--log", str(log)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["request"] == "c"
+    assert found["spans"][1] == {"start": 1, "stop": 8, "text": "waited: all 2 rows were in use"}
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["explain", "x", "--log", "nowhere"], "nowhere cannot be read: No such file"),
+        (["explain", "x", "--log", __file__], "no decision records at byte 0|there are no records"),
+        (["timeline", "x.pdf", "--log", "nowhere"], "'.pdf' is no form; name a file with .html"),
+        (["explain", "x", "--url", "http://127.0.0.1:9"], "does not answer"),
+    ],
+)
+def test_errors_name_the_source(words, error, capsys):
+    assert main(words) == 1
+    text = capsys.readouterr().err
+    assert any(part in text for part in error.split("|")), text
+
+
+def test_an_unknown_request_is_named(log, capsys):
+    assert main(["explain", "nobody", "--log", str(log)]) == 1
+    assert "request 'nobody' is in no record; the latest: a" in capsys.readouterr().err
+
+
+def test_the_page_is_whole_and_escaped(log, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    assert main(["timeline", str(page), "--log", str(log)]) == 0
+    text = page.read_text("utf-8")
+    tags = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attrs: tags.append((tag, dict(attrs)))
+    parser.feed(text)
+    assert "script" not in {tag for tag, _ in tags}
+    assert not [attrs for _, attrs in tags if {"src", "href"} & set(attrs)]
+    assert "&lt;script&gt;" in text
+    assert "3 requests, steps 0–" in capsys.readouterr().out
+
+
+def test_the_drawing_is_xml(log, tmp_path):
+    drawing = tmp_path / "drawing.svg"
+    assert main(["timeline", str(drawing), "--requests", "2", "--log", str(log)]) == 0
+    titles = [each.text for each in ET.parse(drawing).iter("{http://www.w3.org/2000/svg}title")]
+    assert "c, steps 1–7: waited: all 2 rows were in use" in titles
+    assert not [each for each in titles if each.startswith("a,")]
+
+
+def test_the_trace_has_a_thread_for_each_request(log, tmp_path):
+    file = tmp_path / "trace.json"
+    assert main(["timeline", str(file), "--log", str(log)]) == 0
+    events = json.loads(file.read_bytes())["traceEvents"]
+    threads = {
+        each["tid"]: each["args"]["name"] for each in events if each["name"] == "thread_name"
+    }
+    assert threads == {1: "a", 2: EVIL, 3: "c"}
+    of_c = [each["name"] for each in events if each["ph"] == "X" and each["tid"] == 3]
+    assert of_c == ["rows", "prefill", "decode"]
+    assert {each["name"] for each in events if each["ph"] == "C"} == {
+        "tokens", "rows in use", "free KV blocks",
+    }  # fmt: skip

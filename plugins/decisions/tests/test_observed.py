@@ -1,0 +1,116 @@
+"""An observed scheduler answers as the scheduler does, and a broken observer is dropped alone."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from decision_runs import make_context
+
+from tenonry.info import PluginRecord
+from tenonry.messages import EngineCoreRequest
+from tenonry.sampling_params import SamplingParams
+from tenonry_decisions.attach import make_header
+from tenonry_decisions.observed import ObservedScheduler
+from tenonry_decisions.recorder import Recorder
+from tenonry_decisions.virtual import VirtualEngine
+from tenonry_scheduler_batching.scheduler import BatchingScheduler
+from tenonry_testkit.scheduler import SchedulerContract
+
+CALLS = ("added", "scheduled", "updated", "ended", "shutdown")
+
+
+class Counting:
+    """Counts calls, and raises in one of them."""
+
+    def __init__(self, name: str, raises: str = "") -> None:
+        self.name = name
+        self.calls: list[str] = []
+        self._raises = raises
+
+    def _call(self, call: str) -> None:
+        self.calls.append(call)
+        if call == self._raises:
+            raise ZeroDivisionError("on purpose")
+
+    def added(self, request):
+        self._call("added")
+
+    def scheduled(self, output):
+        self._call("scheduled")
+
+    def updated(self, outputs_by_client):
+        self._call("updated")
+
+    def ended(self, requests, reason):
+        self._call("ended")
+
+    def shutdown(self):
+        self._call("shutdown")
+
+
+def drive(observers) -> int:
+    """Two requests, one ended from outside; returns the number of steps."""
+    context = make_context()
+    observed = ObservedScheduler(BatchingScheduler(context), observers)
+    engine = VirtualEngine(observed, context.max_model_len)
+    for handle in (1, 2):
+        source = EngineCoreRequest(
+            handle=handle,
+            request_id=str(handle),
+            prompt_token_ids=np.arange(5, dtype=np.int32),
+            sampling_params=SamplingParams(max_tokens=4),
+        )
+        engine.add(source, 0.0)
+    num_steps = 0
+    while engine.has_requests():
+        engine.step()
+        num_steps += 1
+        if num_steps == 2:
+            engine.end(2)
+    observed.shutdown()
+    return num_steps
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_an_observer_that_raises_is_dropped_and_named(call, caplog):
+    broken, whole, reference = Counting("broken", call), Counting("whole"), Counting("reference")
+    wanted = drive([reference])
+    with caplog.at_level(logging.ERROR, "tenonry.decisions"):
+        assert drive([broken, whole]) == wanted
+    assert whole.calls == reference.calls
+    assert set(whole.calls) == set(CALLS)
+    assert broken.calls.count(call) == 1
+    assert broken.calls[-1] == call
+    assert [record.getMessage() for record in caplog.records] == [
+        f"broken is dropped: {call} raised ZeroDivisionError: on purpose"
+    ]
+
+
+def test_what_the_scheduler_raises_passes():
+    class Failing(BatchingScheduler):
+        def choose(self, step):
+            raise KeyError("mine")
+
+    observer = Counting("whole")
+    observed = ObservedScheduler(Failing(make_context()), [observer])
+    with pytest.raises(KeyError, match="mine"):
+        observed.schedule()
+    assert observer.calls == []
+
+
+class RecordedScheduler(ObservedScheduler):
+    """`batching` with its decisions recorded."""
+
+    Options = BatchingScheduler.Options
+
+    def __init__(self, context):
+        scheduler = BatchingScheduler(context)
+        header = make_header(context, PluginRecord("scheduler", "batching", ""), "live")
+        super().__init__(scheduler, [Recorder(header, scheduler, [lambda chunk: None])])
+
+
+@pytest.mark.nightly
+class TestRecordedScheduler(SchedulerContract):
+    scheduler = RecordedScheduler
