@@ -22,6 +22,7 @@ from tenonry.errors import (
     Unsupported,
 )
 from tenonry.interfaces.stat_logger import StatLoggerContext
+from tenonry.sampling_params import SamplingParams
 from tenonry_recovery import replacement
 from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.kernel.served import Served, served_config
@@ -29,6 +30,7 @@ from tenonry_testkit.roles import eventually
 from tenonry_testkit.served import collect, params, tokens
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("forked_children")]
+FAULTY = "tenonry_testkit.kernel.faulty:FaultyWorker"
 REFERENCE = "tenonry_testkit.fakes:ReferenceScheduler"
 OTHER = """
 from tenonry_testkit.fakes import ReferenceScheduler
@@ -54,6 +56,8 @@ class Other(ReferenceScheduler):
 """
 LONG = params(max_tokens=150)
 SEEDED = params(max_tokens=150, temperature=0.9, seed=3)
+HELD = params(max_tokens=200)
+HELD_SEEDED = params(max_tokens=200, temperature=0.9, seed=3)
 
 
 def scheduler(folder: Path, text: str = OTHER) -> str:
@@ -62,11 +66,26 @@ def scheduler(folder: Path, text: str = OTHER) -> str:
     return f"{file}:Other"
 
 
-async def streams(served: Served, count: int) -> asyncio.Future[list[list[int]]]:
+@pytest.fixture
+def held(tmp_path: Path) -> Path:
+    """A file that holds streams of 200 tokens back until a test removes it, see `holding`."""
+    file = tmp_path / "held"
+    file.touch()
+    return file
+
+
+def holding(file: Path) -> dict[str, Any]:
+    """Setting `worker`: steps are slow while `file` exists, quick from then on."""
+    return {"name": FAULTY, "options": {"delay_s": 0.001, "held": str(file)}}
+
+
+async def streams(
+    served: Served, count: int, greedy: SamplingParams = LONG, seeded: SamplingParams = SEEDED
+) -> asyncio.Future[list[list[int]]]:
     """All of them have got something; every other one is drawn with a seed."""
     begun = [asyncio.Event() for _ in range(count)]
     jobs = [
-        collect(served.engine, [n], SEEDED if n % 2 else LONG, f"r{n}", has_begun=begun[n - 1])
+        collect(served.engine, [n], seeded if n % 2 else greedy, f"r{n}", has_begun=begun[n - 1])
         for n in range(1, count + 1)
     ]
     run = asyncio.gather(*map(asyncio.ensure_future, jobs))
@@ -74,8 +93,10 @@ async def streams(served: Served, count: int) -> asyncio.Future[list[list[int]]]
     return run
 
 
-def expected(count: int) -> list[list[int]]:
-    return [tokens([n], SEEDED if n % 2 else LONG) for n in range(1, count + 1)]
+def expected(
+    count: int, greedy: SamplingParams = LONG, seeded: SamplingParams = SEEDED
+) -> list[list[int]]:
+    return [tokens([n], seeded if n % 2 else greedy) for n in range(1, count + 1)]
 
 
 def title(pid: int) -> str:
@@ -97,23 +118,24 @@ async def refused(served: Served, error: type[Exception], text: str, **changes: 
 
 
 class TestUnderLoad:
-    def test_there_and_back_with_64_streams(self, serve, tmp_path, caplog):
+    def test_there_and_back_with_64_streams(self, serve, held, tmp_path, caplog):
         caplog.set_level("INFO")
         logger = RecordingStatLogger(StatLoggerContext(served_config()))
-        served = serve(max_num_seqs=64, observers={"recorder": logger})
+        served = serve(max_num_seqs=64, worker=holding(held), observers={"recorder": logger})
         other = scheduler(tmp_path)
 
         async def main() -> list[list[int]]:
-            run = await streams(served, 64)
+            run = await streams(served, 64, HELD, HELD_SEEDED)
             await served.engine.replace_engines(scheduler=other)
             assert chosen(served) == served.engine.config.scheduler.name == other
             assert title(served.pid) == "tenonry: engine 0 epoch 2"
             assert served.engine.num_unfinished_requests == 64
             await served.engine.replace_engines(scheduler=REFERENCE)
-            assert served.engine.num_unfinished_requests > 0
+            assert served.engine.num_unfinished_requests == 64
+            held.unlink()
             return await run
 
-        assert served.run(main()) == expected(64)
+        assert served.run(main()) == expected(64, HELD, HELD_SEEDED)
         assert chosen(served) == REFERENCE
         assert title(served.pid) == "tenonry: engine 0 epoch 3"
         assert len(psutil.Process().children()) == 1
@@ -173,19 +195,20 @@ class TestUnderLoad:
         assert seen == [[0], [False, False]]
         assert served.run(client.call("operations.is_held")) == [False]
 
-    def test_a_request_with_what_another_engine_gives_once_ends_and_others_go_on(self, serve):
-        served = serve()
+    def test_a_request_with_what_another_engine_gives_once_ends_and_others_go_on(self, serve, held):
+        served = serve(worker=holding(held))
 
         async def main() -> list[list[int]]:
             run = await streams(served, 4)
             pinned = asyncio.ensure_future(
-                collect(served.engine, [9], LONG, "r", kv_transfer_params={"from": "there"})
+                collect(served.engine, [9], HELD, "r", kv_transfer_params={"from": "there"})
             )
             while len(served.engine._client.engines[0].requests) < 5:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0)
             await served.engine.replace_engines()
             with pytest.raises(EngineDeadError, match="was replaced; its K/V came from another"):
                 await pinned
+            held.unlink()
             return await run
 
         assert served.run(main()) == expected(4)

@@ -28,6 +28,7 @@ from tenonry_testkit.fakes import FakeWorker, InstantExecutor, MemoryConnector, 
 from tenonry_testkit.fakes.executor import InstantOptions
 from tenonry_testkit.fakes.worker import FakeWorkerOptions
 
+HELD_STEP_S = 0.3
 CALLS: list[str] = []  # "Class.method" of each call in this process, in order
 
 
@@ -162,10 +163,14 @@ class LosingExecutor(InstantExecutor):
 
 
 class WorkerOptions(FakeWorkerOptions):
-    """`fail` as in `SchedulerOptions`. `farewell`: a file to write on shutdown."""
+    """`fail` as in `SchedulerOptions`. `farewell`: a file to write on shutdown.
+
+    `held`: a file; while it exists each step takes `HELD_STEP_S`, so that a stream of 200 tokens ends after it is gone.
+    """
 
     fail: str = ""
     farewell: str = ""
+    held: str = ""
 
 
 class StillWorker(FakeWorker):
@@ -217,6 +222,12 @@ class FaultyWorker(FakeWorker):
         if self.context.options.farewell:  # type: ignore[attr-defined]
             Path(self.context.options.farewell).write_text("released", "utf-8")  # type: ignore[attr-defined]
         super().shutdown()
+
+    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        held = self.context.options.held  # type: ignore[attr-defined]
+        if held and Path(held).exists():
+            time.sleep(HELD_STEP_S)
+        return super().execute_model(output)
 
     def data_parallel_size(self) -> int:
         return self.context.config.data_parallel_size
