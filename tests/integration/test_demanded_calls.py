@@ -79,6 +79,7 @@ def check(name: str, arguments: str) -> None:
     jsonschema.validate(json.loads(arguments), SCHEMAS[name])
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_required_calls_one_of_the_tools(client, seed):
     """SO-2: the calls of the whole answer and of the stream are equal, for the same seed."""

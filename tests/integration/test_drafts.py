@@ -324,6 +324,7 @@ class TestServed:
 
 
 class TestRefused:
+    @pytest.mark.nightly_after(2)
     @pytest.mark.parametrize(
         ("settings_", "error", "text"),
         [

@@ -74,6 +74,7 @@ def generated():
     return [ids[0, len(prompt) :].tolist() for prompt, ids in zip(PROMPTS, made, strict=True)]
 
 
+@pytest.mark.nightly_after(2)
 @pytest.mark.parametrize(
     ("name", "text"),
     [

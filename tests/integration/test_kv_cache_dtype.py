@@ -47,6 +47,7 @@ def test_tokens_are_those_of_floats():
     assert of_one_engine("int8") == of_one_engine("auto")
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize(("kind", "most"), [("int8", 0.3), ("fp8", 2.2)])
 def test_logits_stay_near(kind, most):
     """Log-probabilities of the five likeliest tokens behind each token of a text: 0.17 and 1.1 were measured."""
@@ -65,6 +66,7 @@ def test_logits_stay_near(kind, most):
     assert 0 < max(errors) < most
 
 
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_prefix_that_is_found_is_as_good_as_one_that_is_computed(kind):
     with LLM(**SETTINGS, kv_cache_dtype=kind, max_num_batched_tokens=24) as llm:
@@ -117,6 +119,7 @@ def test_two_ranks_keep_their_own_heads():
         assert tokens(llm) == of_one_engine("int8")
 
 
+@pytest.mark.nightly
 def test_two_api_servers_serve_it():
     server = ForkedServer(
         "demo", "--load-format", "auto", "--worker", "torch", "--dtype", "float32", "--device", "cpu",

@@ -111,6 +111,7 @@ def external_hits(llm):
     return llm.engine_core.scheduler.make_stats().external_prefix_cache_hits
 
 
+@pytest.mark.nightly_after(2)
 @pytest.mark.parametrize("name", ["host", "host that drops", "disk", "disk that deletes", "chain"])
 def test_tokens_are_the_same_with_it_again_and_after_a_restart(folder, wanted, tmp_path, name):
     connector = connectors(tmp_path)[name]

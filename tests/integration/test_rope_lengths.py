@@ -137,6 +137,7 @@ def test_prefixes_are_shared_only_where_keys_are_equal(model):
         assert found >= 20  # of the last one: those of its own class share
 
 
+@pytest.mark.nightly_after(2)
 def test_a_row_that_outgrows_the_original_length_is_computed_again_where_generate_does(model):
     (crossing,) = prompts((28,))
     with LLM(model=str(model.folder), **SETTINGS) as llm:

@@ -70,6 +70,7 @@ def middle(plain, sampling):
 
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 class TestTokens:
+    @pytest.mark.nightly_after(1)
     def test_alone_and_beside_others(self, plain, llm, sampling):
         asked = [{**sampling, "max_tokens": count} for count in (1, 2, 9, 33, 40)]
         assert answers(llm, asked[-1:]) == plain(asked[-1:])

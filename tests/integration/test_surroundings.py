@@ -122,6 +122,7 @@ def test_ranks_of_a_program_without_standard_streams_start(tmp_path):
     assert len(json.loads(file.read_text("utf-8"))) == 3
 
 
+@pytest.mark.nightly_after(2)
 @pytest.mark.parametrize(
     ("words", "closed"),
     nightly_unless(
@@ -177,6 +178,7 @@ def test_bytes_that_are_no_text_are_refused_in_one_line():
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.nightly_after(2)
 @pytest.mark.parametrize(
     ("environment", "words"),
     nightly_unless(

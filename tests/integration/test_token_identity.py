@@ -151,6 +151,7 @@ def serve_in(family, way):
         assert preemptions > 0 or not keeps_all
 
 
+@pytest.mark.nightly_after(2)
 def test_tokens_equal_generate_in_one_big_batch(family):
     tokens, _ = serve(family.usual, prompts())
     assert tokens == family.generated()
@@ -162,6 +163,7 @@ def test_tokens_equal_generate_in_ways_that_combine_several(family, way):
     serve_in(family, way)
 
 
+@pytest.mark.nightly_after(2)
 @pytest.mark.parametrize(
     ("family", "way"),
     diagonal(FAMILIES[: len(EVERY_WAY)], [way for way in WAYS if way not in COMBINED]),
@@ -171,6 +173,7 @@ def test_tokens_equal_generate_in_each_other_way(family, way):
     serve_in(family, way)
 
 
+@pytest.mark.nightly_after(2)
 def test_tokens_equal_generate_when_most_of_a_prompt_is_cached(family):
     """Prompts with a common beginning, twice: the second time every full block but the last is found."""
     for _ in range(2):

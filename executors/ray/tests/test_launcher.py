@@ -204,7 +204,6 @@ def test_a_connection_that_its_owner_ends_takes_the_engines_along(cluster):
     assert (done.returncode, done.stdout) in ends, done.stderr
 
 
-@pytest.mark.nightly
 def test_engines_get_the_gpus_of_their_bundles(launcher, tmp_path, wait_for):
     """DP-2, RA-3: Ray assigns no GPU to the actor on the CPU bundle; the engine still gets those of its group."""
     file, one = tmp_path / "engines", launcher(2, config={"device": "cuda"})
@@ -217,7 +216,6 @@ def test_engines_get_the_gpus_of_their_bundles(launcher, tmp_path, wait_for):
 
 
 # ------------------------------------------------------------------ groups and room
-@pytest.mark.nightly
 def test_given_groups_are_used_and_kept(connection, launcher):
     """RA-2: the user's groups hold the engines, and still exist afterwards."""
     from ray.util import placement_group, remove_placement_group

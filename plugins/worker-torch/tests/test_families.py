@@ -81,6 +81,7 @@ def test_lean_layers_are_used_where_they_are_known_to_work(family):
     assert (type(forward).__name__ == "LeanForward") == (family in LEAN)
 
 
+@pytest.mark.nightly_after(6)
 @pytest.mark.parametrize(
     "family",
     nightly_unless(

@@ -283,6 +283,7 @@ def test_any_schedule_attends_to_exactly_its_own_tokens(backend, shape, seed):
     schedule(BackendDriver(backend, SHAPES[shape], seed), 30)
 
 
+@pytest.mark.nightly_after(6)
 @pytest.mark.parametrize(
     ("shape", "kept"),
     nightly_unless(
@@ -393,6 +394,7 @@ def test_slabs_that_do_not_fit_are_done_without():
         assert driver.backend.slabs.used_bytes <= budget
 
 
+@pytest.mark.nightly_after(6)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kept", STORAGES)
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -86,6 +86,7 @@ def test_each_row_gets_the_tables_of_its_own_length(kind, changed, fuse):
     assert serve(runner.answer, prompts[:1]) == wanted[:1]
 
 
+@pytest.mark.nightly_after(3)
 @pytest.mark.parametrize("layout", [{"tp": 2}, {"pp": 2}, {"tp": 2, "pp": 2}], ids=str)
 @pytest.mark.slow
 def test_ranks_give_each_row_the_same_tables(kind, changed, layout, tmp_path):
