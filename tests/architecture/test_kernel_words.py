@@ -28,7 +28,6 @@ ALLOWED = {
     "interfaces/launcher.py": (3, OPEN),
     "interfaces/recovery.py": (1, CONTRACT),
     "interfaces/scheduler.py": (4, CONTRACT),
-    "launch/fleet.py": (6, OPEN),
     "messages.py": (1, WIRE),
     "outputs.py": (2, WIRE),
     "plugin/kinds.py": (4, "names of first-party plugins, for the pip command of an error"),

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from tenonry.errors import ConfigError, LaunchError, PluginNotFound
-from tenonry.interfaces.launcher import FIRST_STANDBY, Death
-from tenonry.launch import fleet as fleets
+from tenonry.interfaces.launcher import Death
 from tenonry.launch.fleet import EngineFleet
 from tenonry.launch.handshake import check_alike
 from tenonry.messages import EngineFacts
@@ -61,29 +60,7 @@ def fleet() -> Iterator[FleetOf]:
 def test_each_engine_has_a_rank_of_its_own(fleet, rank, ranks):
     """PM-6: its launcher chooses its devices by it."""
     made = fleet(data_parallel_size=2, data_parallel_rank=rank)
-    assert [made._place(index) for index in (0, 1)] == ranks
-
-
-def test_one_that_stands_by_takes_its_gpus_along(fleet, monkeypatch):
-    """It has GPUs of its own if there are any; the next one to start gets those of the dead one."""
-    monkeypatch.setattr(fleets, "num_places", lambda config: 3)
-    made = fleet(data_parallel_size=2)
-    standby = FIRST_STANDBY + 1
-    assert [made._place(index) for index in (0, 1, standby, standby + 1)] == [0, 1, 2, 0]
-    made.engines = {1: facts(1), standby: facts(standby)}
-    made.stop([0, standby + 1])
-    found = made.promote(standby, 0)
-    assert (found.index, found.epoch) == (0, 1)
-    assert made.engines == {0: found, 1: facts(1)}
-    assert made._place(standby + 2) == 0
-    made.stop([0])
-    assert made._place(0) == 2
-
-
-def test_one_that_ended_takes_no_place(fleet):
-    made = fleet()
-    with pytest.raises(LaunchError, match="standby 1 has just ended"):
-        made.promote(FIRST_STANDBY + 1, 0)
+    assert [made.place(index) for index in (0, 1)] == ranks
 
 
 @pytest.mark.integration

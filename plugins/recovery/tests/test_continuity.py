@@ -312,7 +312,7 @@ class TestOneEngine:
         async def main() -> None:
             tasks = await begun(served, [[1]])
             fleet._ended = slow
-            fleet._launcher.start = lambda specs: None  # it never gets ready
+            fleet.launcher.start = lambda specs: None  # it never gets ready
             kill(served)
             while not seen:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.01)

@@ -14,6 +14,7 @@ import pytest
 from tenonry.errors import ConfigError, EngineDeadError
 from tenonry.interfaces.launcher import FIRST_STANDBY
 from tenonry.interfaces.stat_logger import StatLoggerContext
+from tenonry.launch.fleet import EngineFleet
 from tenonry.launch.process import ProcessLauncher
 from tenonry.stats import RecoveryStats
 from tenonry_recovery import restarts, standbys
@@ -212,19 +213,18 @@ class TestTakingOver:
         titles = {title(pid) for pid in served.engine.engine_pids.values()}
         assert titles == {"tenonry: engine 0 epoch 3"}
 
-    def test_one_that_ends_as_it_takes_over_is_followed_by_another(self, serve):
+    def test_one_that_ends_as_it_takes_over_is_followed_by_another(self, serve, monkeypatch):
         served = serve(worker=SLOW, standby_engines=2)
-        fleet = served.engine._engines.fleet
-        promote = fleet.promote
+        promote = standbys.promote
         promoted: list[int] = []
 
-        def killed(standby: int, index: int) -> Any:
+        def killed(fleet: EngineFleet, standby: int, index: int) -> Any:
             promoted.append(standby)
             if len(promoted) == 1:
                 os.kill(fleet.pids()[f"standby {standby - FIRST_STANDBY}"], signal.SIGKILL)
-            return promote(standby, index)
+            return promote(fleet, standby, index)
 
-        fleet.promote = killed
+        monkeypatch.setattr(standbys, "promote", killed)
 
         async def main() -> list[list[int]]:
             await ready(served, 2)

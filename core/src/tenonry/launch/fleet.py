@@ -36,8 +36,6 @@ from tenonry.transport.folder import RunDirectory
 from tenonry.transport.keys import CurveKeys, read_keys
 from tenonry.transport.sockets import Context, Socket, endpoint, make_socket, tcp_address
 
-FORMER = "former "  # before the name of a process whose place another one took
-
 
 class EngineFleet:
     """Starts engines and owns them. `on_death(engine index, death)` is called once for each that ends by itself,
@@ -45,7 +43,8 @@ class EngineFleet:
 
     `engines`: ready ones, of `size`; `dead`: those that ended by themselves, and why. `coordinated`: run a coordinator
     also for independent engines, as several front ends need one. `companion`: what runs beside the engines. `epochs`:
-    numbers of starts, which fleets with engines of the same front ends share. Raises ConfigError.
+    numbers of starts, which fleets with engines of the same front ends share. `places`: of the GPUs of this node, by
+    engine. `lock`: held while an engine gets or loses its index. Raises ConfigError.
     """
 
     def __init__(
@@ -66,15 +65,15 @@ class EngineFleet:
         self.engines: dict[int, EngineFacts] = {}
         self.dead: dict[int, Death] = {}
         self._indexes: dict[str, int] = {}  # by name of the process
-        self._places: dict[int, int] = {}  # of the GPUs of this node, by engine
-        self._epochs = epochs
+        self.places: dict[int, int] = {}
+        self.epochs = epochs
         self._closing = False
         self.is_cancelled = False  # the start that is under way ends soon, and raises LaunchError
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._starting = threading.Lock()  # held while engines are started
-        self._launcher: Launcher = build_plugin(plan.get("launcher"), LauncherContext(config))
-        self._launcher.on_exit(self._on_exit)
-        host = self._launcher.host()
+        self.launcher: Launcher = build_plugin(plan.get("launcher"), LauncherContext(config))
+        self.launcher.on_exit(self._on_exit)
+        host = self.launcher.host()
         self._host = host or config.data_parallel_address
         self._port = config.data_parallel_rpc_port  # of the first handshake
         num_local = config.data_parallel_size_local
@@ -120,7 +119,7 @@ class EngineFleet:
     def prepare(self) -> None:
         """Let the launcher begin what does not depend on the engine, if this node is to start any."""
         if self.config.data_parallel_size_local != 0:
-            self._launcher.prepare(self._spec(0, place=0, handshake_address=""))
+            self.launcher.prepare(self._spec(0, place=0, handshake_address=""))
 
     def start(self, indexes: Sequence[int], addresses: ClientAddresses) -> list[EngineFacts]:
         """Start engines, which connect to `addresses`, and return when they are ready.
@@ -139,24 +138,20 @@ class EngineFleet:
                 raise
             self._port = 0  # other nodes report to the first one
             self.companion.ready(socket)
-            # One may have ended just now, before its end counted as that of a running engine.
-            for name, code in self.finished().items():
-                self._on_exit(name, 0, code)
+            self.look_for_ends()
             return facts
 
     def _start(
         self, socket: Socket, indexes: Sequence[int], addresses: ClientAddresses
     ) -> list[EngineFacts]:
-        epoch = next(self._epochs)
+        epoch = next(self.epochs)
         self._indexes |= {engine_name(index): index for index in indexes}
         dead = [engine_name(index) for index in indexes if self.dead.pop(index, None)]
-        self._launcher.stop(dead, 0.0 if self.companion.rendezvous else STOP_TIMEOUT_S)
+        self.launcher.stop(dead, 0.0 if self.companion.rendezvous else STOP_TIMEOUT_S)
         address = endpoint(socket)
         local = self.companion.start(indexes, address)
         if local:
-            self._launcher.start(
-                [self._spec(index, self._place(index), address) for index in local]
-            )
+            self.launcher.start([self._spec(index, self.place(index), address) for index in local])
         metadata = HandshakeMetadata(
             addresses=addresses,
             data_parallel_size=self.size,
@@ -189,53 +184,36 @@ class EngineFleet:
             curve_keys=self.curve_keys,
         )
 
-    def _place(self, index: int) -> int:
+    def place(self, index: int) -> int:
         """An engine has the GPUs of its number, unless one that stood by took them along to another number. One that
         stands by shares some where there are no others.
         """
-        used = Counter(self._places.values())
+        used = Counter(self.places.values())
         place = 0 if self.config.data_parallel_rank is not None else index
         if index >= FIRST_STANDBY or used[place]:
             place = min(range(num_places(self.config)), key=lambda each: (used[each], each))
-        self._places[index] = place
+        self.places[index] = place
         return place
-
-    # ------------------------------------------------------------------ standbys
-    def promote(self, standby: int, index: int) -> EngineFacts:
-        """An engine that stood by is this one from now on, in place of one that died. Raises LaunchError."""
-        self._launcher.rename(engine_name(index), FORMER + engine_name(index))
-        with self._lock:
-            facts = self.engines.pop(standby, None)
-            if facts is None:
-                raise LaunchError(f"{engine_name(standby)} has just ended")
-            self._launcher.rename(engine_name(standby), engine_name(index))
-            facts = msgspec.structs.replace(facts, index=index, epoch=next(self._epochs))
-            self._places[index] = self._places.pop(standby)
-            self.engines[index] = facts
-            self.dead.pop(index, None)
-        # It may have ended while it still had the other name.
-        for name, code in self.finished().items():
-            self._on_exit(name, 0, code)
-        return facts
-
-    def stop_former(self, index: int) -> None:
-        """Wait for the process of the engine that was this one before."""
-        self._launcher.stop([FORMER + engine_name(index)])
 
     # ------------------------------------------------------------------ ends
     def finished(self) -> dict[str, int]:
         """Engines of this node that ended: name → exit code (negative: the signal)."""
-        return self._launcher.finished()
+        return self.launcher.finished()
+
+    def look_for_ends(self) -> None:
+        """Report engines of this node that ended before they counted as running ones of their names."""
+        for name, code in self.finished().items():
+            self._on_exit(name, 0, code)
 
     def pids(self) -> dict[str, int]:
         """Processes that run: name → process id."""
-        return self._launcher.pids() | self.companion.pids()
+        return self.launcher.pids() | self.companion.pids()
 
     def _on_exit(self, name: str, pid: int, code: int) -> None:
         """A process has ended. Called in a watcher's thread."""
         if name in self._indexes:  # else another process took its place
             reason = f"{name} (pid {pid}) ended with {describe_exit(code)}"
-            has_stepped = self._launcher.has_stepped(name)
+            has_stepped = self.launcher.has_stepped(name)
             self.lost(self._indexes[name], Death(reason, has_stepped, exit_code=code))
 
     def lost(self, index: int, death: Death) -> None:
@@ -254,14 +232,14 @@ class EngineFleet:
 
     def _take(self, index: int, death: Death) -> bool:
         """False for an engine that is not ready: a start looks for its end itself."""
-        with self._lock:
+        with self.lock:
             facts = self.engines.get(index)
             if self._closing or facts is None or death.epoch not in {0, facts.epoch}:
                 return False
             death = msgspec.structs.replace(death, epoch=facts.epoch)
             self.dead[index] = death
             del self.engines[index]
-            self._places.pop(index, None)
+            self.places.pop(index, None)
         self.on_death(index, death)
         return True
 
@@ -276,9 +254,9 @@ class EngineFleet:
         leaving = list(indexes)
         for index in leaving:
             self.engines.pop(index, None)
-            self._places.pop(index, None)
+            self.places.pop(index, None)
         self.companion.stop(leaving)
-        self._launcher.stop([engine_name(index) for index in leaving], timeout)
+        self.launcher.stop([engine_name(index) for index in leaving], timeout)
 
     def shutdown(self, timeout: float = STOP_TIMEOUT_S) -> None:
         """Stop everything. Idempotent."""
@@ -288,7 +266,7 @@ class EngineFleet:
         # A start that is under way sees `_closing`, stops what it started and closes its sockets.
         if self._starting.acquire(timeout=timeout):
             self._starting.release()
-        self._launcher.shutdown(timeout)
+        self.launcher.shutdown(timeout)
         self.companion.close()
         self._context.destroy(linger=0)
 

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, LaunchError
 from tenonry.info import ModelInfo
@@ -27,6 +29,7 @@ DELAY_S = 1.0
 POLL_S = 0.5
 ANSWER_TIMEOUT_S = 5.0
 LAST_INDEX = (1 << 16) - 1
+FORMER = "former "  # before the name of a process whose place another one took
 
 
 class Standbys:
@@ -174,11 +177,11 @@ class Standbys:
             fleet = self._ready.pop(standby)
             self._tell()
             try:
-                facts = fleet.promote(standby, index)
+                facts = promote(fleet, standby, index)
             except LaunchError as error:
                 await self._stop(standby, fleet, str(error))
                 continue
-            asyncio.get_running_loop().run_in_executor(None, fleet.stop_former, index)
+            asyncio.get_running_loop().run_in_executor(None, stop_former, fleet, index)
             try:
                 await self._use(standby, facts, fleet)
             except BaseException as error:
@@ -208,6 +211,28 @@ class Standbys:
 
     def _tell(self) -> None:
         self._owner.note(0, RecoveryStats(standbys=len(self._ready)))
+
+
+def promote(fleet: EngineFleet, standby: int, index: int) -> EngineFacts:
+    """An engine that stood by is this one from now on, in place of one that died. Raises LaunchError."""
+    launcher = fleet.launcher
+    launcher.rename(engine_name(index), FORMER + engine_name(index))
+    with fleet.lock:
+        facts = fleet.engines.pop(standby, None)
+        if facts is None:
+            raise LaunchError(f"{engine_name(standby)} has just ended")
+        launcher.rename(engine_name(standby), engine_name(index))
+        facts = msgspec.structs.replace(facts, index=index, epoch=next(fleet.epochs))
+        fleet.places[index] = fleet.places.pop(standby)
+        fleet.engines[index] = facts
+        fleet.dead.pop(index, None)
+    fleet.look_for_ends()  # it may have ended while it still had the other name
+    return facts
+
+
+def stop_former(fleet: EngineFleet, index: int) -> None:
+    """Wait for the process of the engine that was this one before."""
+    fleet.launcher.stop([FORMER + engine_name(index)])
 
 
 def check_supported(config: EngineConfig, model: ModelInfo, launcher: type[Launcher]) -> None:
