@@ -15,7 +15,7 @@ from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch_cpu.kernels.attention import LONGEST, SHORTEST, TrialStep, attention_parts
 from tenonry_worker_torch_cpu.kernels.few_bits import FewBitsLayer
 from tenonry_worker_torch_cpu.kernels.linear import KernelLinear
-from tenonry_worker_torch_cpu.kernels.trial import PAR, Candidates
+from tenonry_worker_torch_cpu.kernels.trial import Candidates
 from tenonry_worker_torch_cpu.packing.onednn import PackedLinear
 from tenonry_worker_torch_cpu.packing.widened import BlockedLinear
 
@@ -217,7 +217,7 @@ def stack_candidates(
         made = whole(hidden, cos, sin, paged_keys(steps[1][0]), blocks)
         return (made, *(step.kept() for step in steps[1]))
 
-    return Candidates(one_by_one, together, TOLERANCE, PAR)
+    return Candidates(one_by_one, together, TOLERANCE, is_timed=False)
 
 
 def trial_step(

@@ -13,7 +13,7 @@ from tenonry_worker_torch.fuse.decoder import LeanHead
 from tenonry_worker_torch.fuse.rope import RopeTable
 from tenonry_worker_torch_cpu.kernels.linear import KernelLinear
 from tenonry_worker_torch_cpu.kernels.paged import TOLERANCE, paged_keys, trial_step
-from tenonry_worker_torch_cpu.kernels.trial import PAR, Candidates
+from tenonry_worker_torch_cpu.kernels.trial import Candidates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,5 +95,5 @@ def round_candidates(
         return (known.gather(1, made.token_ids.long()), second.kept())
 
     return Candidates(
-        lambda: (logits().amax(1, keepdim=True), first.kept()), chosen, TOLERANCE, PAR
+        lambda: (logits().amax(1, keepdim=True), first.kept()), chosen, TOLERANCE, is_timed=False
     )

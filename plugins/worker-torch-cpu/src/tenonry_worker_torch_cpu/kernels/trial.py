@@ -31,14 +31,14 @@ PAR = 1.2
 class Candidates(NamedTuple):
     """Functions without arguments that compute the same: each changes tensors of its own, and returns all results.
 
-    `tolerance`: relative error (L2) accepted as rounding. `times`: maximum ratio of the kernel's time to that of our
-    operations; above 1 if it makes the same calls in one.
+    `tolerance`: relative error (L2) accepted as rounding. `is_timed`: False if the kernel makes the same calls in one,
+    so that a difference of time is other processes'.
     """
 
     own: Run
     kernel: Run
     tolerance: float = TOLERANCE
-    times: float = 1.0
+    is_timed: bool = True
 
 
 def tried(kernels: str, part: str, trial: Callable[[], int]) -> int:
