@@ -135,6 +135,19 @@ class TestTransformers:
         optimize = pytest.importorskip("scipy.optimize")
         assert executed(finder, LOSS).linear_sum_assignment is optimize.linear_sum_assignment
 
+    def test_parts_for_training_are_imported_with_their_first_use(self, finder, monkeypatch):
+        fsdp = importlib.import_module("torch.distributed.fsdp")
+        monkeypatch.delitem(sys.modules, fsdp.__name__)
+        module = executed(finder, "transformers.distributed.fsdp")
+        assert fsdp.__name__ not in sys.modules
+        monkeypatch.setitem(sys.modules, fsdp.__name__, fsdp)
+        assert isinstance(module.CPUOffloadPolicy(pin_memory=False), fsdp.CPUOffloadPolicy)
+
+    def test_imports_within_functions_are_as_usual(self, finder):
+        """Such as of a class that is only compared with."""
+        module = executed(finder, "transformers.distributed.fsdp")
+        assert not module.is_fsdp_managed_module(object())
+
     def test_each_folder_of_models_is_read_once(self, finder, monkeypatch):
         module = executed(finder, "transformers.utils.import_utils")
         scan = getattr(module, imports.SCAN)

@@ -3,8 +3,9 @@
 Half a million objects are created, so garbage collection during the import takes a fifth of the time and finds nothing.
 Three other costs are those of transformers: it reads the source of all its models twice, since its cache of exports is
 smaller than their number, and searches every line for a name that is in the last ones; it imports scipy for losses,
-which serving does not compute, and a compiler for marks that only the compiler reads. And torch imports an algebra
-system for queries about sizes that are numbers.
+accelerate and parts of torch for training and for models over several devices, none of which serving computes, and a
+compiler for marks that only the compiler reads. And torch imports an algebra system for queries about sizes that are
+numbers.
 """
 
 from __future__ import annotations
@@ -36,7 +37,23 @@ SCAN = "create_import_structure_from_path"
 EXPORTS = "fetch__all__"
 LOSSES = "transformers.loss."
 PROMOTION = "torch._prims_common"
-ON_CALL = "scipy.optimize"
+TRAINING = {
+    "transformers.distributed.checkpoint",
+    "transformers.distributed.fsdp",
+    "transformers.generation.utils",
+    "transformers.integrations.accelerate",
+    "transformers.modeling_utils",
+}
+ON_CALL = {
+    "accelerate",
+    "accelerate.hooks",
+    "accelerate.utils",
+    "accelerate.utils.modeling",
+    "scipy.optimize",
+    "torch.distributed._composable.fsdp",
+    "torch.distributed.checkpoint.hf_storage",
+    "torch.distributed.fsdp",
+}
 ALGEBRA = "sympy"
 
 
@@ -100,7 +117,8 @@ def _loader(name: str) -> type[SourceFileLoader] | None:
         return DynamoLoader
     if name == SHAPES:
         return ShapesLoader
-    return _ImportsLess if name == PROMOTION or name.startswith(LOSSES) else None
+    imports_less = name == PROMOTION or name in TRAINING or name.startswith(LOSSES)
+    return _ImportsLess if imports_less else None
 
 
 class _Scanner(SourceFileLoader):
@@ -122,11 +140,17 @@ def _last_exports(text: str) -> str:
 
 
 class _ImportsLess(SourceFileLoader):
-    """Imports the functions of `ON_CALL` with their first call, and `ALGEBRA` where something else has imported it."""
+    """Imports the functions and classes of `ON_CALL` with their first call, and `ALGEBRA` where something else has
+    imported it. Imports within functions are as usual.
+    """
 
     def exec_module(self, module: ModuleType) -> None:
         module.__dict__["__builtins__"] = {**vars(builtins), "__import__": _import}
-        super().exec_module(module)
+        _EXECUTED.add(module.__name__)
+        try:
+            super().exec_module(module)
+        finally:
+            _EXECUTED.discard(module.__name__)
 
 
 def _import(
@@ -136,16 +160,17 @@ def _import(
     fromlist: Sequence[str] | None = (),
     level: int = 0,
 ) -> Any:
-    if name == ON_CALL and fromlist and name not in sys.modules:
-        return SimpleNamespace(**{function: _on_call(function) for function in fromlist})
+    is_of_module = globals is not None and globals.get("__name__") in _EXECUTED
+    if name in ON_CALL and is_of_module and fromlist and name not in sys.modules:
+        return SimpleNamespace(**{function: _on_call(name, function) for function in fromlist})
     if name == ALGEBRA and name not in sys.modules:
         return _NO_ALGEBRA
     return builtins.__import__(name, globals, locals, fromlist or (), level)
 
 
-def _on_call(function: str) -> Callable[..., Any]:
+def _on_call(module: str, function: str) -> Callable[..., Any]:
     def call(*args: Any, **options: Any) -> Any:
-        return getattr(importlib.import_module(ON_CALL), function)(*args, **options)
+        return getattr(importlib.import_module(module), function)(*args, **options)
 
     return call
 
@@ -155,6 +180,7 @@ class _Nothing:
 
 
 _NO_ALGEBRA = SimpleNamespace(Basic=_Nothing)  # of which nothing is an object before it is imported
+_EXECUTED: set[str] = set()  # modules whose own imports are made
 _LOCK = threading.Lock()
 _STATE = SimpleNamespace(entered=0, collects=True, known=0)
 _FINDER = _Finder()
