@@ -48,6 +48,7 @@ CORPORA = {
     "scheduler": [f"{TESTKIT}/test_broken_schedulers.py", f"{TESTKIT}/test_broken_snapshots.py"],
     "settings": [f"{TESTKIT}/test_settings_contract.py"],
     "stat_logger": [f"{TESTKIT}/test_other_contracts.py"],
+    "step_observer": [f"{TESTKIT}/test_step_observer_contract.py"],
     "worker": [f"{TESTKIT}/test_worker_contract.py"],
 }
 FEW = 8

@@ -52,5 +52,6 @@ SUITES: dict[str, Suite] = {
     "settings": _suite("settings", "SettingsContract"),
     "stat_logger": _suite("stat_logger", "StatLoggerContract"),
     "step_kernels": _suite("step_kernels", "StepKernelsContract", "kernels"),
+    "step_observer": _suite("step_observer", "StepObserverContract"),
     "worker": _suite("worker", "WorkerContract"),
 }
