@@ -65,16 +65,18 @@ def keep_freed_memory() -> bool:
 
 @contextlib.contextmanager
 def skipping_old_objects() -> Iterator[None]:
-    """Context whose garbage collections skip the objects that exist at its start, such as those of loaded modules."""
-    was_frozen = gc.get_freeze_count() > 0
+    """Context whose garbage collections skip the objects that exist at its start, such as those of loaded modules.
+
+    In a process with frozen objects these are frozen already, and others stay as they are.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
     gc.freeze()
     try:
         yield
     finally:
-        if was_frozen:
-            gc.freeze()
-        else:
-            gc.unfreeze()
+        gc.unfreeze()
 
 
 def return_freed_memory(*, skip_frozen: bool = False) -> None:
