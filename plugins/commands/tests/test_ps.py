@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from setproctitle import getproctitle, setproctitle
 
 from tenonry.cli import make_parser
 from tenonry.launch.supervise import Child, Supervisor
@@ -44,6 +45,15 @@ def run(payload):
         supervisor.start(f"worker 0.{rank}", "tenonry_testkit.roles:sleep", {"file": payload["file"] + str(rank)})
     return roles.sleep(payload)
 """
+
+
+@pytest.fixture(autouse=True)
+def _untitled() -> Iterator[None]:
+    """A test before may have set the title of this process, as `tenonry serve` does."""
+    before = getproctitle()
+    setproctitle("pytest")
+    yield
+    setproctitle(before)
 
 
 @pytest.fixture
