@@ -49,6 +49,7 @@ ELSEWHERE = {
     "python3 dev.py bench",
     "python3 dev.py bench parity",
 }
+WITHOUT_WORKER = {"doctor", "explain", "keys", "plugins", "ps", "replay", "timeline", "top"}
 DEFAULT_PORT = "8000"
 PORTS = (DEFAULT_PORT, "8001", "29550")  # as documented; here any free ones
 EFFORT = "0.1"  # of the suites that pages run: what they find is shown by the tests of the testkit
@@ -299,11 +300,7 @@ class Reader:
     def lighter(self, arguments: list[str]) -> list[str]:
         """With a worker that computes nothing, unless the page, or one of the flags, needs another."""
         of_torch = {f"--{name.replace('_', '-')}" for name in TorchSettings.model_fields}
-        if (
-            self.needs_model
-            or arguments[0] in {"doctor", "explain", "keys", "plugins", "ps", "replay", "timeline"}
-            or of_torch & {*arguments}
-        ):
+        if self.needs_model or arguments[0] in WITHOUT_WORKER or of_torch & {*arguments}:
             return arguments
         return [*arguments, "--worker", "null"]
 

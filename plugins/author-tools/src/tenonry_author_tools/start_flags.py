@@ -83,5 +83,5 @@ class BisectFlag(StartFlag):
 
 def exclude(names: Iterable[str]) -> None:
     """Leave distributions out of this process and its children, besides those that are left out already."""
-    chosen = {*names, *excluded()} - {""}
-    os.environ[EXCLUDED] = ",".join(sorted(chosen))
+    if chosen := {*names, *excluded()} - {""}:
+        os.environ[EXCLUDED] = ",".join(sorted(chosen))

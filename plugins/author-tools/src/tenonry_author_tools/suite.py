@@ -8,8 +8,9 @@ import pkgutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 from tenonry_author_tools.findings import Finding, Rule
@@ -37,24 +38,32 @@ def check_suite(subject: Subject) -> Iterator[Finding]:
 
 def written_suites(subject: Subject, folder: Path) -> Path | None:
     """Write a test module with the suites of all plugins that have one; None if none has."""
-    suites = pkgutil.resolve_name("tenonry_testkit.suites:SUITES")  # installed if asked for
-    lines = []
-    for number, (record, _) in enumerate(subject.records):
-        suite = suites.get(record.kind)
-        if suite is not None and suite.needs_name_only:
-            attribute = suite.attribute
-            lines += [f"from {suite.module} import {suite.name} as Suite{number}", ""]
-            lines += [
-                f"class TestPlugin{number}(Suite{number}):",
-                f"    {attribute} = {record.target!r}",
-            ]
-            lines += ['    scheduler = "batching"', ""] if attribute == "policy" else [""]
-            lines += [f"del Suite{number}"]
-    if not lines:
+    suites = named_suites()
+    found = [(record.kind, record.target) for record, _ in subject.records if record.kind in suites]
+    if not found:
         return None
     file = folder / "test_suites.py"
-    file.write_text("\n".join(lines) + "\n", "utf-8")
+    file.write_text(suite_text(found), "utf-8")
     return file
+
+
+def named_suites() -> dict[str, Any]:
+    """Suites that need nothing but the name of the plugin, by kind. The testkit must be installed."""
+    suites = pkgutil.resolve_name("tenonry_testkit.suites:SUITES")
+    return {kind: suite for kind, suite in suites.items() if suite.needs_name_only}
+
+
+def suite_text(plugins: Iterable[tuple[str, str]]) -> str:
+    """A test module with the suite of each plugin, given by kind and name."""
+    suites, lines = named_suites(), []
+    for number, (kind, plugin) in enumerate(plugins):
+        suite = suites[kind]
+        lines += [f"from {suite.module} import {suite.name} as Suite{number}", ""]
+        lines += [f"class TestPlugin{number}(Suite{number}):"]
+        lines += [f"    {suite.attribute} = {plugin!r}"]
+        lines += ['    scheduler = "batching"', ""] if suite.attribute == "policy" else [""]
+        lines += [f"del Suite{number}"]
+    return "\n".join(lines) + "\n"
 
 
 def run_suite(subject: Subject, tests: Path, folder: Path) -> Iterator[Finding]:

@@ -40,7 +40,7 @@ HEAVY = ("torch", "transformers", "ray", "fastapi", "uvicorn", "jax", "tensorflo
 PLUGIN_COMMANDS = Point(
     "tenonry.plugin_commands",
     "tenonry.interfaces.command:Command",
-    dict.fromkeys(("check", "lock", "new"), "tenonry-author-tools"),
+    dict.fromkeys(("check", "dev", "lock", "new"), "tenonry-author-tools"),
 )
 NO_POINT = Point("object")  # unknown interface: only its owner knows the purpose of a class
 

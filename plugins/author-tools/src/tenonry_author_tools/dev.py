@@ -1,0 +1,213 @@
+"""`tenonry plugins dev FILE`: on save, the contract suite; then the running server takes the plugin. Command line."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tenonry.errors import ConfigError, PluginNotFound, TenonryError
+from tenonry.interfaces.command import Command
+
+if TYPE_CHECKING:
+    from tenonry_author_tools.running_server import RunningServer
+
+KEY = "TENONRY_API_KEY"
+POLL_S = 0.2
+HANG_S = 60.0  # a run of the suite that takes so much longer than its budget hangs
+EFFORT = "0.05"  # of the suite: a search of seconds, again with each save
+
+
+class DevCommand(Command):
+    """Runs the suite whenever a file is saved, and swaps the plugin in a server that uses it."""
+
+    summary = "On save, run the contract suite of a plugin and swap it into a running server."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("file", help="Python file with the plugin, or FILE:CLASS.")
+        parser.add_argument(
+            "--url", help="Server that was started with FILE:CLASS. Without it, nothing is swapped."
+        )
+        parser.add_argument("--api-key", help=f"Key of the server. [env: {KEY}]")
+        parser.add_argument(
+            "--budget",
+            type=float,
+            default=3.0,
+            metavar="S",
+            help="Seconds for the suite; rules without time come first in the next run. [default: %(default)g]",
+        )
+        parser.add_argument("--once", action="store_true", help="One run; status 1 if it fails.")
+
+    def run(self, args: argparse.Namespace) -> int:
+        path, _, name = args.file.partition(".py:")
+        file = Path(f"{path}.py" if name else path)
+        if file.suffix != ".py" or not file.is_file():
+            raise ConfigError(f"{file} is no Python file; give FILE.py or FILE.py:CLASS")
+        if importlib.util.find_spec("tenonry_testkit") is None:
+            raise PluginNotFound("no contract suite is installed: pip install tenonry-testkit")
+        server = None
+        if args.url:
+            from tenonry_author_tools.running_server import RunningServer
+
+            key = args.api_key or os.environ.get(KEY, "").partition(",")[0]
+            server = RunningServer(args.url, key)
+            check_used(server, file)
+        with tempfile.TemporaryDirectory() as folder:
+            loop = DevLoop(file, name, args.budget, Path(folder), server)
+            if args.once:
+                return 0 if loop.round() else 1
+            for _ in saves(file):
+                loop.round()
+        return 0
+
+
+def check_used(server: RunningServer, file: Path) -> None:
+    """Raises ConfigError unless a setting of the server names a class of this file."""
+    if f"{file.name}:" not in json.dumps(server.settings()):
+        raise ConfigError(
+            f"{server.url} does not use {file}: start it with the class, such as --scheduler {file}:CLASS"
+        )
+
+
+def saves(file: Path) -> Iterator[None]:
+    """Now, and after each change of a file."""
+    seen = None
+    while True:
+        try:
+            found = file.stat()
+        except FileNotFoundError:  # an editor that replaces it
+            found = None
+        now = found and (found.st_mtime_ns, found.st_size, found.st_ino)
+        if now is not None and now != seen:
+            seen = now
+            yield
+        else:
+            time.sleep(POLL_S)
+
+
+class DevLoop:
+    """Runs rounds on one file; `folder` holds the suite and the record of its runs."""
+
+    def __init__(
+        self, file: Path, name: str, budget_s: float, folder: Path, server: RunningServer | None
+    ) -> None:
+        self._file = file.resolve()
+        self._name = name
+        self._budget_s = budget_s
+        self._folder = folder
+        self._server = server
+        self._headers: tuple[str, ...] | None = None  # of the classes whose suites are written
+
+    def round(self) -> bool:
+        """Suite, then swap; prints a line for each. Returns False after a failure."""
+        try:
+            begin = time.monotonic()
+            self._write_suite()
+            problem, text = self._run_suite(begin + self._budget_s)
+            _say(f"{problem or text} ({time.monotonic() - begin:.1f} s)")
+            if not problem and self._server is not None:
+                _say(swap(self._server))
+        except TenonryError as error:
+            problem = str(error)
+            _say(problem)
+        return not problem
+
+    def _write_suite(self) -> None:
+        """Write the suites of the file's classes, if these changed.
+
+        Raises ConfigError if there is none, or the import fails.
+        """
+        from tenonry_author_tools.suite import suite_text
+
+        headers = class_headers(self._file)
+        if headers == self._headers:
+            return
+        command = [sys.executable, "-m", "tenonry_author_tools.classes", str(self._file)]
+        done = _run(command, self._budget_s + HANG_S)
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["it ended without a message"])[-1]
+            raise ConfigError(f"{self._file.name} cannot be imported: {last}")
+        found = [pair for pair in json.loads(done.stdout) if self._name in ("", pair[1])]
+        if not found:
+            raise ConfigError(
+                f"{self._file.name} has no class {self._name or 'of a kind'} with a contract suite"
+            )
+        text = suite_text([(kind, f"{self._file}:{name}") for kind, name in found])
+        (self._folder / "test_suites.py").write_text(text, "utf-8")
+        self._headers = headers
+
+    def _run_suite(self, deadline: float) -> tuple[str, str]:
+        """The problem, if there is one, and what held."""
+        from tenonry_author_tools.budget import read_record
+
+        record = self._folder / "record.json"
+        options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "tenonry_author_tools.budget"]
+        options += [f"--dev-record={record}", f"--dev-deadline={deadline}"]
+        options += [f"--testkit-effort={EFFORT}", "--rootdir", str(self._folder)]
+        command = [sys.executable, "-m", "pytest", *options, str(self._folder / "test_suites.py")]
+        done = _run(command, self._budget_s + HANG_S, cwd=self._folder)
+        found = read_record(record)
+        if failures := found.failures():
+            name, text = failures[0]
+            return f"fails: {name.partition('::')[2]}: {text}", ""
+        if done.returncode:
+            last = (done.stdout + done.stderr).strip().splitlines()[-1:]
+            return f"fails: pytest ended with status {done.returncode}: {' '.join(last)}", ""
+        return "", f"holds: {found.num_held()} rules, {found.left} left for the next run"
+
+
+def class_headers(file: Path) -> tuple[str, ...]:
+    """Names and bases of the classes of a file. Raises ConfigError with the line of a syntax error."""
+    try:
+        tree = ast.parse(file.read_text("utf-8"))
+    except (SyntaxError, UnicodeDecodeError) as error:
+        line = getattr(error, "lineno", 1)
+        raise ConfigError(f"{file.name}:{line}: {type(error).__name__}: {error}") from None
+    return tuple(
+        f"{node.name}({', '.join(map(ast.unparse, node.bases))})"
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    )
+
+
+def swap(server: RunningServer) -> str:
+    """Replace the engines; returns what changed, in one line."""
+    before = server.probe()
+    begin = time.monotonic()
+    server.replace()
+    took = time.monotonic() - begin
+    after = server.probe()
+    changes = [
+        f"{name} {1000 * old:.2f} → {1000 * new:.2f} ms"
+        for name, old, new in zip(("TTFT", "ITL"), before, after, strict=True)
+    ]
+    return f"swapped in {took:.1f} s: {', '.join(changes)} (medians of short probes)"
+
+
+def _run(command: list[str], timeout_s: float, **options: Any) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=timeout_s,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+            check=False,
+            **options,
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"the plugin did not answer within {timeout_s:g} s: it hangs") from None
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

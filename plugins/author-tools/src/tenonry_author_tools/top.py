@@ -1,0 +1,87 @@
+"""`tenonry top`: a live view of a running server, by its metrics. Command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from tenonry.interfaces.command import Command
+
+KEY = "TENONRY_API_KEY"
+CLEAR = "\x1b[H\x1b[2J"  # cursor to the corner, and an empty screen
+
+
+class TopCommand(Command):
+    """Throughput, queue, K/V use, cache hits, percentiles and plugins of a server."""
+
+    summary = "Watch a running server: throughput, queue, K/V cache, hits, percentiles, plugins."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--url", default="http://127.0.0.1:8000", help="The server. [default: %(default)s]"
+        )
+        parser.add_argument("--api-key", help=f"Key of the server. [env: {KEY}]")
+        parser.add_argument(
+            "--interval",
+            type=float,
+            default=2.0,
+            metavar="S",
+            help="Seconds between two looks; rates and percentiles are of this time. [default: %(default)g]",
+        )
+        parser.add_argument("--once", action="store_true", help="Show one interval, and end.")
+        parser.add_argument("--json", action="store_true", help="Print a JSON object per interval.")
+
+    def run(self, args: argparse.Namespace) -> int:
+        from tenonry_author_tools.running_server import RunningServer
+        from tenonry_author_tools.samples import read_samples, summary
+
+        key = args.api_key or os.environ.get(KEY, "").partition(",")[0]
+        server = RunningServer(args.url, key)
+        before, then = read_samples(server.text("/metrics")), time.monotonic()
+        while True:
+            time.sleep(args.interval)
+            now, at = read_samples(server.text("/metrics")), time.monotonic()
+            found = summary(before, now, at - then)
+            before, then = now, at
+            if args.json:
+                sys.stdout.write(json.dumps(found) + "\n")
+            else:
+                clear = CLEAR if sys.stdout.isatty() and not args.once else ""
+                sys.stdout.write(clear + screen(args.url, found))
+            sys.stdout.flush()
+            if args.once:
+                return 0
+
+
+def screen(url: str, found: dict[str, Any]) -> str:
+    """The summary as lines for people."""
+    tokens = (
+        f"{found['prompt_tokens_per_s']:.1f} prompt and {found['output_tokens_per_s']:.1f} output"
+    )
+    rows = [
+        ("model", found["model"]),
+        ("requests", f"{found['running']:g} running, {found['waiting']:g} waiting"),
+        ("throughput", f"{tokens} tokens/s, {found['requests_per_s']:.2f} requests/s"),
+        ("KV cache", f"{_percent(found['kv_cache_usage'])} in use"),
+        ("prefix hits", _percent(found["prefix_cache_hits"])),
+        ("preemptions", f"{found['preemptions']:g}"),
+    ]
+    for name, values in found["latency_s"].items():
+        shown = ", ".join(f"{key} {_milliseconds(value)}" for key, value in values.items())
+        rows.append((name, shown))
+    rows += [
+        ("plugins" if not number else "", each) for number, each in enumerate(found["plugins"])
+    ]
+    return f"{url}\n" + "".join(f"{name:<12} {value}\n" for name, value in rows)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1000 * seconds:.1f} ms"

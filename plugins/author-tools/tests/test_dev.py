@@ -1,0 +1,175 @@
+"""`tenonry plugins dev`: rules by budget, verdicts in one line, and what a server is asked for."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from tenonry.cli import main
+from tenonry.errors import ConfigError, LaunchError
+from tenonry_author_tools.budget import Budget, Ran, Record, read_record
+from tenonry_author_tools.classes import plugin_classes
+from tenonry_author_tools.dev import DevLoop, check_used, class_headers, saves, swap
+from tenonry_author_tools.running_server import NUM_PROBES, RunningServer
+
+GOOD = """
+from tenonry.interfaces.stat_logger import StatLogger
+class Mine(StatLogger):
+    def record(self, record): pass
+class Helper: pass
+"""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """A server that streams two tokens, and notes what it is asked for."""
+
+    def do_GET(self) -> None:
+        self._answer({"/v1/models": {"data": [{"id": "demo"}]}}.get(self.path, SETTINGS))
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.asked.append((self.path, body, self.headers["authorization"]))  # type: ignore[attr-defined]
+        if self.path == "/replace" and self.headers["authorization"] != "Bearer key":
+            self._answer({"error": {"message": "no such plugin"}}, 409)
+        elif self.path == "/replace":
+            self._answer({})
+        else:
+            self._answer(b'data: {"a": 1}\n\ndata: {"b": 2}\n\ndata: [DONE]\n\n')
+
+    def _answer(self, value: Any, status: int = 200) -> None:
+        content = value if isinstance(value, bytes) else json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *arguments: Any) -> None:
+        """Nothing."""
+
+
+SETTINGS = {"settings": {"scheduler": "mine.py:Mine"}}
+
+
+@pytest.fixture
+def http() -> Iterator[Any]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.asked = []  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def url_of(http: Any) -> str:
+    return f"http://127.0.0.1:{http.server_port}"
+
+
+def test_engines_are_replaced_between_probes(http: Any):
+    line = swap(RunningServer(url_of(http), "key"))
+    paths = [path for path, _, _ in http.asked]
+    assert paths == ["/v1/completions"] * NUM_PROBES + ["/replace"] + paths[:NUM_PROBES]
+    assert http.asked[NUM_PROBES][1] == {"changes": {}}
+    assert http.asked[0][1]["model"] == "demo"
+    assert "TTFT" in line
+    assert "ITL" in line
+
+
+def test_a_refusal_of_the_server_is_the_error(http: Any):
+    with pytest.raises(LaunchError, match="/replace answered 409: no such plugin"):
+        RunningServer(url_of(http), "other").replace()
+    with pytest.raises(LaunchError, match="cannot be reached"):
+        RunningServer("http://127.0.0.1:1").settings()
+    with pytest.raises(ConfigError, match="must begin with http"):
+        RunningServer("file:///etc/passwd")
+
+
+def test_the_server_must_use_the_file(http: Any):
+    check_used(RunningServer(url_of(http)), Path("/somewhere/mine.py"))
+    with pytest.raises(ConfigError, match=r"does not use other\.py: start it with the class"):
+        check_used(RunningServer(url_of(http)), Path("other.py"))
+
+
+def test_each_save_is_one_round(tmp_path: Path):
+    file = tmp_path / "mine.py"
+    file.write_text("1")
+    rounds = saves(file)
+    next(rounds)
+    for text in ("22", "333"):
+        file.write_text(text)
+        next(rounds)
+
+
+def test_plugins_of_a_file_are_found(tmp_path: Path):
+    file = tmp_path / "mine.py"
+    file.write_text(GOOD)
+    assert plugin_classes(str(file)) == [("stat_logger", "Mine")]
+    assert class_headers(file) == ("Mine(StatLogger)", "Helper()")
+
+
+@pytest.mark.parametrize(("source", "text"), [
+    ("x = (\n", "mine.py:1: SyntaxError"), (b"\xff", "mine.py:1: UnicodeDecodeError"),
+])  # fmt: skip
+def test_a_file_that_is_no_python_is_named_with_its_line(source: Any, text: str, tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_bytes(source if isinstance(source, bytes) else source.encode())
+    assert main(["plugins", "dev", str(file), "--once"]) == 1
+    assert text in capsys.readouterr().out
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["plugins", "dev", "mine.py:Mine"]) == 1
+    assert "mine.py is no Python file" in capsys.readouterr().err
+
+
+def test_a_record_names_what_failed_last():
+    tests = {"a::one": Ran(1, "old"), "a::two": Ran(2, "new"), "a::three": Ran(2)}
+    record = Record(number=2, tests=tests)
+    assert record.failures() == [("a::two", "new")]
+    assert record.num_held() == 1
+
+
+def items(*names: str) -> list[Any]:
+    return [SimpleNamespace(nodeid=name) for name in names]
+
+
+def test_failed_rules_come_first_then_those_without_time(tmp_path: Path):
+    file = tmp_path / "record.json"
+    tests = {"held": Ran(3), "late": Ran(1), "failed": Ran(2, "text")}
+    file.write_bytes(msgspec.json.encode(Record(number=3, tests=tests)))
+    found = items("held", "late", "new", "failed")
+    budget = Budget(file, 0.0)
+    budget.pytest_collection_modifyitems(found)
+    assert [each.nodeid for each in found] == ["failed", "new", "late", "held"]
+    left_out = [budget.pytest_runtest_protocol(each) for each in found]
+    assert left_out == [None, True, True, True]  # one is run without time, too
+    budget.pytest_sessionfinish()
+    assert (read_record(file).number, read_record(file).left) == (4, 3)
+
+
+@pytest.mark.nightly
+@pytest.mark.integration
+@pytest.mark.slow
+def test_rounds_on_one_file(tmp_path: Path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text(GOOD.replace("pass", "raise ValueError('broken')", 1))
+    folder = tmp_path / "suite"
+    folder.mkdir()
+    assert not DevLoop(file, "", 3600.0, folder, None).round()
+    (failed, _, _) = capsys.readouterr().out.partition(" (")
+    assert failed.startswith("fails: TestPlugin0::")
+    hurried = DevLoop(file, "Mine", 0.0, folder, None)
+    assert not hurried.round()
+    assert capsys.readouterr().out.startswith(failed)
+    file.write_text(GOOD)
+    assert hurried.round()
+    assert capsys.readouterr().out.startswith("holds: 1 rules, ")
