@@ -24,7 +24,7 @@ hypothesis.settings.register_profile(
     "tenonry",
     deadline=None,
     derandomize=not os.environ.get("TENONRY_EXPLORE"),
-    max_examples=100 if os.environ.get("TENONRY_EXPLORE") else 50,
+    max_examples=100 if os.environ.get("TENONRY_EXPLORE") else 25,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("tenonry")

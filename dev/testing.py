@@ -27,7 +27,7 @@ TRIED_AGAIN = 2  # tests, at most; more failures are no race
 # The tier `unit` as an expression of pytest's `-m`, and the share of the contract suites' examples that it looks at.
 UNIT = "not integration and not nightly and not slow"
 UNIT_EFFORT = "--testkit-effort=0.2"
-USUAL_EFFORT = "--testkit-effort=0.5"  # of the run for every change; `--all` looks at all examples
+USUAL_EFFORT = "--testkit-effort=0.25"  # of the run for every change; `--all` looks at all examples
 # In a process of their own: Ray may end a process whose cluster is lost.
 ALONE = ("executors/ray/tests", "tests/integration/test_ray.py")
 

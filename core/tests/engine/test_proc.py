@@ -243,9 +243,7 @@ class TestGarbage:
         peer.add(request(1))
         assert sum(stats.frames_dropped for stats in peer.until_finished(1).stats) == 7
 
-    @settings(
-        deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
-    )
+    @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(
         st.lists(
             st.binary(max_size=40) | st.sampled_from([ADD, ABORT, UTILITY, b"\x01" + b"\0" * 7]),

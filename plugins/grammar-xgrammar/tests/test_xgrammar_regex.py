@@ -66,13 +66,13 @@ patterns = st.recursive(
 texts = st.text('ab1. \n"\\-', max_size=6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 @given(patterns, texts)
 def test_the_whole_text_is_matched_as_by_re(pattern, text):
     assert matches(pattern, text) == bool(re.fullmatch(pattern, text))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 @given(patterns, st.sampled_from(["{}", "^{}", "{}$", "^{}$", "^{}|{}$"]), texts)
 def test_a_json_string_is_right_where_re_finds_the_pattern(pattern, form, text):
     whole = form.replace("{}", pattern)

@@ -42,7 +42,7 @@ def is_found(pattern: str, text: str) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:Possible nested set:FutureWarning")
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 @given(patterns, texts)
 def test_a_pattern_is_found_where_re_finds_it(pattern, text):
     try:

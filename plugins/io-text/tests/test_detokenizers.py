@@ -73,7 +73,7 @@ def test_pieces_add_up_to_the_whole_text(codecs, kind, text, data, skip, special
     assert found == whole[len(before) :]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(data=st.data(), skip=st.booleans())
 def test_any_ids_of_a_byte_level_tokenizer(codecs, data, skip):
     """Broken UTF-8 included: the same replacement characters as decoding as a whole."""

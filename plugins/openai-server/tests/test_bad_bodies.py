@@ -75,10 +75,7 @@ def is_openais(response: Any) -> bool:
     )
 
 
-@settings(
-    max_examples=400,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.sampled_from(PATHS), valid, st.dictionaries(st.sampled_from(FIELDS), values, max_size=4))
 @pytest.mark.slow
 def test_any_fields(api, path, base, fields):
@@ -91,7 +88,7 @@ def test_any_fields(api, path, base, fields):
     assert response.status_code == 200 or is_openais(response)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(PATHS),
     st.one_of(st.binary(max_size=60), values.map(lambda v: json.dumps(v).encode())),

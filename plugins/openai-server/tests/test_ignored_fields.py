@@ -264,7 +264,7 @@ def test_too_many_of_them_are_refused_before_all_are_read(api):
         assert f"more than {most} fields" in post(api, {"messages": [message]}).text
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=80), st.sampled_from([1, "x", [1], {"a": 1}]))
 def test_any_name_gives_a_header_that_can_be_sent(api, name, value):
     response = api.request(

@@ -140,8 +140,7 @@ def test_hits_are_those_of_a_naive_oracle(make_driver):
         make = make_driver
 
     run_state_machine_as_test(
-        Machine,
-        settings=settings(max_examples=100, stateful_step_count=40, deadline=None, database=None),
+        Machine, settings=settings(stateful_step_count=40, deadline=None, database=None)
     )
 
 

@@ -49,7 +49,7 @@ class EvictionMachine(RuleBasedStateMachine):
 
 
 TestEviction = EvictionMachine.TestCase
-TestEviction.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestEviction.settings = settings(stateful_step_count=60, deadline=None)
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -149,7 +149,7 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPool = PoolMachine.TestCase
-TestPool.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestPool.settings = settings(stateful_step_count=50, deadline=None)
 
 
 def test_a_new_pool_hands_out_neighbours_from_the_start():

@@ -92,7 +92,7 @@ def test_leaving_raises_the_generation_and_remembers_the_step(driver):
     assert rows.left_in == 7
 
 
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["enter", "activate", "leave"]), st.integers(0, 9)), max_size=60

@@ -132,7 +132,7 @@ LIES = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(
     tensors=st.lists(
         st.tuples(LIES, LIES.map(lambda size: size % (1 << 64))), min_size=1, max_size=4
@@ -157,7 +157,7 @@ def test_tensors_past_the_end_or_on_each_other_are_named(tensors, tmp_path_facto
         read_header(path)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 @given(share=st.floats(0, 1))
 def test_a_truncated_file_is_refused_by_what_it_lacks(share, model_file, tmp_path_factory):
     data = model_file.read_bytes()
@@ -167,7 +167,7 @@ def test_a_truncated_file_is_refused_by_what_it_lacks(share, model_file, tmp_pat
         read_tensors(path)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 @given(
     flips=st.lists(st.tuples(st.integers(8, 12_000), st.integers(0, 255)), min_size=1, max_size=8)
 )

@@ -39,7 +39,7 @@ def test_a_file_that_was_cut_short_is_missing_and_removed(path, length):
 
 
 @given(st.integers(0, len(WHOLE) * 8 - 1))
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 def test_a_file_with_a_flipped_bit_is_missing(path, bit):
     damaged = bytearray(WHOLE)
     damaged[bit // 8] ^= 1 << bit % 8

@@ -34,7 +34,7 @@ def kept(vectors, kind, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("kind", FEW)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None)
 @given(vectors=MATRICES)
 @pytest.mark.slow
 def test_numbers_are_rounded_as_the_formula_says(kind, vectors):
@@ -42,14 +42,14 @@ def test_numbers_are_rounded_as_the_formula_says(kind, vectors):
     np.testing.assert_array_equal(found, kept_vectors.rounded(vectors, kind))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None)
 @given(vectors=MATRICES)
 def test_an_error_is_half_a_scale_at_most(vectors):
     error = np.abs(kept(vectors, "int8").double().numpy() - vectors.astype(np.float64))
     assert (error <= kept_vectors.scales(vectors, "int8") * np.float64(0.5 + 1e-5)).all()
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None)
 @given(vectors=MATRICES)
 def test_an_error_in_floats_of_8_bits_is_a_sixteenth_at_most(vectors):
     error = np.abs(kept(vectors, "fp8").double().numpy() - vectors.astype(np.float64))

@@ -47,7 +47,7 @@ ROW = st.tuples(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None)
 @given(rows=st.lists(ROW, min_size=1, max_size=ROWS), seed=st.integers(0, 10_000))
 @pytest.mark.slow
 def test_every_row_samples_as_if_it_were_alone(rows, seed):
