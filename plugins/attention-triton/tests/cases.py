@@ -70,3 +70,16 @@ CASES = {
         "dtype": "float16",
     },
 }
+# Kernels between matrix products. `turn_and_write`: heads, KV heads, size, rotated elements, with a norm.
+PARTS = {
+    "rotation": ("turn_and_write", [4, 2, 64, 64, False], "float32"),
+    "norm and rotation": ("turn_and_write", [4, 2, 32, 32, True], "float32"),
+    "rotation of a quarter": ("turn_and_write", [2, 1, 64, 16, True], "float32"),
+    "heads of 80": ("turn_and_write", [3, 3, 80, 80, True], "float32"),
+    "rotation in half precision": ("turn_and_write", [4, 2, 64, 64, True], "float16"),
+    "norm": ("add_norm", [96, False], "float32"),
+    "sum and norm": ("add_norm", [256, True], "float32"),
+    "sum and norm in half precision": ("add_norm", [256, True], "float16"),
+    "gate": ("gate", [1500], "float32"),
+    "gate in half precision": ("gate", [64], "float16"),
+}

@@ -17,13 +17,14 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tenonry_attention_triton import launch
+from tenonry_attention_triton import between, launch, parts
 from tenonry_attention_triton.decode import MAX_SPLITS, decode_join, decode_split
 from tenonry_attention_triton.prefill import chunk_attention, write_slots
 from tenonry_torch_base.attention.base import LayerSpec
 
 TOOL = next(Path(triton.__file__).parent.rglob("bin/cuobjdump"), None)
 BLOCK_SIZE = 16
+HIDDEN = 4096
 # Name → data type, query heads, KV heads, key size, value size, more of the spec.
 SHAPES = {
     "llama": ("bf16", 32, 8, 128, 128, {}),
@@ -43,6 +44,8 @@ INTEGERS = {
     "value_stride",
     "key_token",
     "value_token",
+    "qkv_token",
+    "inner",
 }
 POINTERS_TO = {
     "table": "i32", "lengths": "i32", "tokens": "i32", "counts": "i32", "tile_row": "i32", "tile_at": "i32",
@@ -62,12 +65,9 @@ def kernels(arch, name):
     blocks = {"BS": BLOCK_SIZE}
     sinks = {"HAS_SINKS": spec.sinks}
     yield "write", write_slots, {**blocks, **shape.sizes}, shape.write_options
-    yield (
-        "split",
-        decode_split,
-        {"LINES": shape.decode_lines, "TILE": shape.tile, **blocks, **shape.common},
-        shape.decode_options,
-    )
+    split = {"LINES": shape.decode_lines, "TILE": shape.tile, **blocks, **sinks, **shape.common}
+    yield "split", decode_split, {"WHOLE": False, **split}, shape.decode_options
+    yield "whole", decode_split, {"WHOLE": True, **split}, shape.whole_options
     join = {"HEADS": heads, "V": value_size, "VP": shape.sizes["VP"], "MOST": MAX_SPLITS, **sinks}
     yield "join", decode_join, join, shape.join_options
     chunk = {
@@ -78,6 +78,20 @@ def kernels(arch, name):
         **shape.common,
     }
     yield "chunk", chunk_attention, chunk, shape.chunk_options
+    if key_size != value_size:
+        return
+    turn = {
+        "HEADS": heads,
+        "KV": kv,
+        "D": key_size,
+        "DP": shape.sizes["DP"],
+        "ROTATED": key_size,
+        "NORMED": True,
+    }
+    yield "turn", between.turn_and_write, {**turn, **blocks}, {"num_warps": 1}
+    norm = {"SIZE": HIDDEN, "PADDED": HIDDEN, "ADDS": True}
+    yield "norm", between.add_norm, norm, {"num_warps": 8}
+    yield "gate", between.gate, {"BLOCK": parts.GATE_BLOCK}, {"num_warps": 4}
 
 
 def signature(function, constants, dtype):
@@ -87,7 +101,7 @@ def signature(function, constants, dtype):
             types[name] = "constexpr"
         elif name in INTEGERS:
             types[name] = "i32"
-        elif name in {"scale", "softcap"}:
+        elif name in {"scale", "softcap", "eps"}:
             types[name] = "fp32"
         else:
             types[name] = f"*{POINTERS_TO.get(name, dtype)}"

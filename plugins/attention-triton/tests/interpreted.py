@@ -14,7 +14,7 @@ import torch
 from cases import CASES
 
 from tenonry_attention_triton.backend import TritonBackend
-from tenonry_torch_base.attention.base import AttentionBatch, LayerSpec
+from tenonry_torch_base.attention.base import AttentionBatch, DecodeRows, LayerSpec
 
 CPU = torch.device("cpu")
 
@@ -61,7 +61,8 @@ class Step:
         self.counts = np.array(case.get("counts", [1] * len(self.lengths)), np.int32)
         width = -(-int(self.lengths.max()) // self.size)
         self.num_blocks = len(self.lengths) * width + 3
-        order = random.permutation(self.num_blocks)[: len(self.lengths) * width]
+        self.dummy = self.num_blocks - 1  # of no row
+        order = random.permutation(self.dummy)[: len(self.lengths) * width]
         rows = len(self.lengths)
         self.table = np.zeros((rows + 2, width), np.int32)
         self.rows = random.permutation(rows + 2)[:rows].astype(np.int32)
@@ -82,6 +83,20 @@ class Step:
             block_table=self.table, slot_mapping=self.new_slots(), generation=np.zeros(len(self.rows), np.int64),
             put=lambda label, array: torch.from_numpy(np.array(array)),
         )  # fmt: skip
+
+
+def check_repeated(backend, layer, step, given, wanted):
+    """The plan of a graph, with one row of padding in a block of its own: the same bits for the others."""
+    rows = len(step.rows)
+    table = np.vstack(
+        [step.table[step.rows], np.full((1, step.table.shape[1]), step.dummy, np.int32)]
+    )
+    slots = np.append(step.new_slots(), step.dummy * step.size)
+    lengths = np.append(step.lengths, 1).astype(np.int32)
+    plan = backend.decode_plan(DecodeRows(*map(torch.from_numpy, (table, lengths, slots))))
+    padded = [torch.cat([each, each[:1]]) for each in given]
+    out = backend.forward(layer, *padded, plan)[:rows]
+    torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
 
 
 def error_of(case):
@@ -126,6 +141,8 @@ def error_of(case):
     ])  # fmt: skip
     for tensor, expected in zip((cache.key, cache.value), wanted_cache, strict=True):
         torch.testing.assert_close(tensor, expected, rtol=0, atol=0, equal_nan=True)
+    if set(counts) == {1}:
+        check_repeated(backend, Layer(spec, cache, sinks), step, (query, *new), out)
     return float((out.double() - wanted).norm() / wanted.norm())
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
-from cases import CASES
+from cases import CASES, PARTS
 from programs import run
 
 pytestmark = [
+    pytest.mark.timeout(600),  # the interpreter takes half a minute of a processor for a model
     pytest.mark.integration,
     pytest.mark.slow,
     pytest.mark.skipif(
@@ -19,7 +20,10 @@ pytestmark = [
 LIMITS = {"float32": 1e-6, "float16": 1e-3}
 SMALLEST_SHARED = 99 << 10  # bytes that a program may have on every card from sm_80 on
 # Registers of each kernel for heads of 128 in 16 bits; the most that leave room for the wanted programs at a time.
-MOST_REGISTERS = {"write": 32, "split": 128, "join": 64, "chunk": 255}
+MOST_REGISTERS = {
+    "write": 32, "split": 128, "whole": 128, "join": 64, "chunk": 255, "turn": 64, "norm": 64, "gate": 40,
+}  # fmt: skip
+MOST_LAUNCHES = 9  # of a layer in a decoding step
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +37,31 @@ def test_a_step_equals_float64(errors, case):
     assert errors[case] <= LIMITS[CASES[case].get("dtype", "float32")]
 
 
-def test_a_model_generates_the_tokens_of_the_reference_backend():
+@pytest.fixture(scope="module")
+def part_errors():
+    return run("interpreted_parts.py", interpreted=True)
+
+
+@pytest.mark.parametrize("case", PARTS)
+def test_a_kernel_between_matrix_products_equals_float64(part_errors, case):
+    assert part_errors[case] <= LIMITS[PARTS[case][2]]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return run("interpreted_model.py", interpreted=True)
+
+
+@pytest.mark.parametrize("way", ["triton", "triton-layers"])
+def test_a_model_generates_the_tokens_of_the_reference_backend(model, way):
     """Through the worker's own check of a model, then prompts and decoding steps."""
-    found = run("interpreted_model.py", interpreted=True)
-    assert found["triton"] == found["sdpa"]
-    assert len({tuple(step) for step in found["triton"]}) > 1
+    assert model[way] == model["sdpa"]
+    assert len({tuple(step) for step in model[way]}) > 1
+
+
+def test_a_layer_takes_nine_launches(model):
+    """In a step of so many rows that no row's keys are split; splits are joined by a tenth."""
+    assert model["launches"] <= MOST_LAUNCHES
 
 
 COMPILED = [("90", "llama"), ("90", "float32")]
@@ -55,13 +79,13 @@ AT_NIGHT = [
 )
 def test_kernels_compile_without_spills(arch, shape):
     found = run("compiled.py", arch, shape, interpreted=False)
-    assert len(found) == 4
+    assert len(found) == (5 if shape == "mla" else 8)
     for name, used in found.items():
         kernel = name.partition(" ")[0]
         assert used["spills"] == 0, name
         assert used["shared"] <= SMALLEST_SHARED, name
         if shape == "llama":
             assert used["registers"] <= MOST_REGISTERS[kernel], name
-        if kernel in {"split", "chunk"}:
+        if kernel in {"split", "whole", "chunk"}:
             assert used["wide loads"], name
             assert used["products"] or "float32" in shape, name

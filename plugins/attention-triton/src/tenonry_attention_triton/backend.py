@@ -99,17 +99,30 @@ class TritonBackend(SdpaBackend):
             return self._by_reference(layer, query, key, value, plan, both)
         from tenonry_attention_triton import launch
 
+        launch.write(self.shape_of(spec), layer.kv_cache[0], by_token(key), by_token(value), plan)
+        return self.attend(layer, query, plan)
+
+    def attend(self, layer: CachedLayer, query: torch.Tensor, plan: TritonPlan) -> torch.Tensor:
+        """As `forward`, of a step whose K/V are written already."""
+        from tenonry_attention_triton import launch
+
+        spec = layer.spec
+        query = query.contiguous()
+        out = query.new_empty(plan.num_queries, spec.num_heads, spec.value_size)
+        for attend in launch.launches(plan):
+            sinks = layer.sinks if spec.sinks else None
+            attend(self.shape_of(spec), layer.kv_cache[0], query, sinks, plan, out)
+        return out
+
+    def shape_of(self, spec: LayerSpec) -> Shape:
+        """Sizes of a layer for the kernels."""
+        from tenonry_attention_triton import launch
+
         shape = self._shapes.get(spec.name)
         if shape is None:
             lines = launch.most_chunk_lines(self._card)
             shape = self._shapes[spec.name] = launch.Shape(spec, self.dtype.itemsize, lines)
-        cache = layer.kv_cache[0]
-        launch.write(shape, cache, by_token(key), by_token(value), plan)
-        query = query.contiguous()
-        out = query.new_empty(plan.num_queries, spec.num_heads, spec.value_size)
-        for attend in launch.launches(plan):
-            attend(shape, cache, query, layer.sinks if spec.sinks else None, plan, out)
-        return out
+        return shape
 
     def _by_reference(
         self,

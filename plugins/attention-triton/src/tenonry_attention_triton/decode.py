@@ -15,12 +15,14 @@ MAX_SPLITS = 64
 
 @triton.jit(do_not_specialize=["width", "window", "chunk"])
 def decode_split(
-    q, keys, values, table, lengths, tokens, part, stats,
+    q, keys, values, table, lengths, tokens, sinks, part, stats, out,
     scale, softcap, width, window, chunk, key_stride, value_stride,
     HEADS: tl.constexpr, GROUP: tl.constexpr, LINES: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     V: tl.constexpr, VP: tl.constexpr, BS: tl.constexpr, TILE: tl.constexpr, CAPPED: tl.constexpr,
+    WHOLE: tl.constexpr, HAS_SINKS: tl.constexpr,
 ):  # fmt: skip
-    """A program per row, KV head and split: the unscaled sum of its values, f32, with its maximum and its total.
+    """A program per row, KV head and split: the unscaled sum of its values, f32, with its maximum and its total. WHOLE:
+    the one split of a row is written to `out`, and nothing is joined.
 
     LINES, DP and VP are GROUP, D and V rounded up to powers of two. Splits are of whole tiles, from the first key that
     the row sees on; those without keys have the maximum −∞.
@@ -74,10 +76,27 @@ def decode_split(
         total = total * old + tl.sum(weights, 1)
         acc = acc * old[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
         best = now
-    place = (row * HEADS + kv * GROUP + group).to(tl.int64) * splits + split
-    tl.store(part + place[:, None] * V + v[None, :], acc, mask=is_head[:, None] & (v < V)[None, :])
-    tl.store(stats + place * 2, best, mask=is_head)
-    tl.store(stats + place * 2 + 1, total, mask=is_head)
+    if WHOLE:
+        if HAS_SINKS:
+            sink = tl.load(sinks + kv * GROUP + group, mask=is_head, other=0.0).to(tl.float32)
+            most = tl.maximum(best, sink)
+            old = tl.exp(best - most)
+            total = total * old + tl.exp(sink - most)
+            acc = acc * old[:, None]
+        made = acc / tl.where(is_head, total, 1.0)[:, None]
+        heads = (token * HEADS + kv * GROUP + group) * V
+        tl.store(
+            out + heads[:, None] + v[None, :],
+            made.to(out.dtype.element_ty),
+            mask=is_head[:, None] & (v < V)[None, :],
+        )
+    else:
+        place = (row * HEADS + kv * GROUP + group).to(tl.int64) * splits + split
+        tl.store(
+            part + place[:, None] * V + v[None, :], acc, mask=is_head[:, None] & (v < V)[None, :]
+        )
+        tl.store(stats + place * 2, best, mask=is_head)
+        tl.store(stats + place * 2 + 1, total, mask=is_head)
 
 
 @triton.jit(do_not_specialize=["splits"])

@@ -48,6 +48,8 @@ class Shape:
         self.write_options = {"num_warps": 1}
         self.join_options = {"num_warps": 4}
         self.decode_options = {"num_warps": 4, "num_stages": self.num_stages}
+        # With the division at the end, a second stage of float32 spills.
+        self.whole_options = {"num_warps": 4, "num_stages": self.num_stages if is_half else 1}
         # Products of float32 hold their operands in registers: more warps and narrower tiles, or they spill.
         self.chunk_tile = self.tile if is_half else 16
         self.chunk_options = {
@@ -102,18 +104,24 @@ def decode(
     spec = shape.spec
     rows = plan.decode
     splits = num_splits(rows.count, spec.num_kv_heads, plan.programs)
-    lines = rows.count * spec.num_heads * splits
-    part = torch.empty(lines, spec.value_size, dtype=torch.float32, device=query.device)
-    stats = torch.empty(lines, 2, dtype=torch.float32, device=query.device)
+    is_whole = splits == 1
+    part = stats = out
+    if not is_whole:
+        lines = rows.count * spec.num_heads * splits
+        part = torch.empty(lines, spec.value_size, dtype=torch.float32, device=query.device)
+        stats = torch.empty(lines, 2, dtype=torch.float32, device=query.device)
+    given = out if sinks is None else sinks
     decode_split[rows.count, spec.num_kv_heads, splits](
-        query, cache.key, cache.value, rows.table, rows.lengths, rows.tokens, part, stats, spec.scaling, spec.softcap,
-        rows.table.shape[1], spec.window, spec.chunk, cache.key.stride(0), cache.value.stride(0),
-        LINES=shape.decode_lines, TILE=shape.tile, BS=plan.block_size, **shape.decode_options, **shape.common,
+        query, cache.key, cache.value, rows.table, rows.lengths, rows.tokens, given, part, stats, out, spec.scaling,
+        spec.softcap, rows.table.shape[1], spec.window, spec.chunk, cache.key.stride(0), cache.value.stride(0),
+        LINES=shape.decode_lines, TILE=shape.tile, BS=plan.block_size, WHOLE=is_whole,
+        HAS_SINKS=sinks is not None, **(shape.whole_options if is_whole else shape.decode_options), **shape.common,
     )  # fmt: skip
+    if is_whole:
+        return
     decode_join[rows.count, spec.num_heads](
-        part, stats, rows.tokens, stats if sinks is None else sinks, out, splits, HEADS=spec.num_heads,
-        V=spec.value_size, VP=shape.sizes["VP"], MOST=MAX_SPLITS, HAS_SINKS=sinks is not None,
-        **shape.join_options,
+        part, stats, rows.tokens, given, out, splits, HEADS=spec.num_heads, V=spec.value_size,
+        VP=shape.sizes["VP"], MOST=MAX_SPLITS, HAS_SINKS=sinks is not None, **shape.join_options,
     )  # fmt: skip
 
 

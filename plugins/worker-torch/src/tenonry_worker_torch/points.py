@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 CPU = "tenonry-worker-torch-cpu"
 CUDA = "tenonry-worker-torch-cuda"
+TRITON = "tenonry-attention-triton"
 # Passes used without being named, by type of device.
 DEVICE_PASSES: dict[str, dict[str, str]] = {
     "cpu": dict.fromkeys(
@@ -26,7 +27,7 @@ DEVICE_PASSES: dict[str, dict[str, str]] = {
         ),
         CPU,
     ),
-    "cuda": {"graphs": CUDA},
+    "cuda": {"triton-layers": TRITON, "graphs": CUDA},
 }
 POOLING_PASSES = {"cpu": {"prompt-packing": CPU}}  # those of the worker `pooling`
 MODEL_PASSES = Point(

@@ -44,6 +44,7 @@ ORDER = (
     "packing",
     "kernels",
     "token-search",
+    "triton-layers",
     "graphs",
 )
 INSTALLED_CONFLICTS = Conflicts(

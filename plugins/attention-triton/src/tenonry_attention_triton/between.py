@@ -1,0 +1,82 @@
+"""Triton kernels between the matrix products of a layer: norms, rotation with K/V to their slots, gates. Worker
+process.
+
+All compute in float32 and round once.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def turn_and_write(
+    qkv, cos, sin, norm, slots, query, keys, values, eps, qkv_token, key_stride, value_stride,
+    HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, ROTATED: tl.constexpr,
+    BS: tl.constexpr, NORMED: tl.constexpr,
+):  # fmt: skip
+    """A program per token and head of `qkv` [T, HEADS + 2 · KV, D]: queries to `query` [T, HEADS, D], K/V to their
+    slots. Queries and keys are normed with `norm` [HEADS + KV, D] if NORMED, and their first ROTATED elements
+    become x · cos + x rolled by half of them · sin. DP is D rounded up to a power of two.
+    """
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    d = tl.arange(0, DP)
+    inside = d < D
+    line = qkv + token * qkv_token + head * D
+    x = tl.load(line + d, mask=inside, other=0.0).to(tl.float32)
+    slot = tl.load(slots + token)
+    if head < HEADS + KV:
+        half: tl.constexpr = ROTATED // 2
+        is_turned = d < ROTATED
+        other_d = tl.where(d < half, d + half, d - half)
+        other = tl.load(line + other_d, mask=is_turned, other=0.0).to(tl.float32)
+        if NORMED:
+            root = tl.rsqrt(tl.sum(x * x, 0) / D + eps)
+            weight = norm + head * D
+            x = x * root * tl.load(weight + d, mask=inside, other=0.0).to(tl.float32)
+            of_other = tl.load(weight + other_d, mask=is_turned, other=0.0).to(tl.float32)
+            other = other * root * of_other
+        c = tl.load(cos + token * ROTATED + d, mask=is_turned, other=1.0).to(tl.float32)
+        s = tl.load(sin + token * ROTATED + d, mask=is_turned, other=0.0).to(tl.float32)
+        x = x * c + other * s
+    if head < HEADS:
+        there = query + (token * HEADS + head) * D
+        tl.store(there + d, x.to(query.dtype.element_ty), mask=inside)
+    elif head < HEADS + KV:
+        there = keys + (slot // BS) * key_stride + ((head - HEADS) * BS + slot % BS) * D
+        tl.store(there + d, x.to(keys.dtype.element_ty), mask=inside)
+    else:
+        there = values + (slot // BS) * value_stride + ((head - HEADS - KV) * BS + slot % BS) * D
+        tl.store(there + d, x.to(values.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def add_norm(
+    x, residual, weight, out, eps, SIZE: tl.constexpr, PADDED: tl.constexpr, ADDS: tl.constexpr
+):
+    """A program per row: `residual` += `x`, and `out` is the norm of the sum; without ADDS, of `residual`."""
+    row = tl.program_id(0).to(tl.int64) * SIZE
+    at = tl.arange(0, PADDED)
+    inside = at < SIZE
+    value = tl.load(residual + row + at, mask=inside, other=0.0)
+    if ADDS:
+        added = tl.load(x + row + at, mask=inside, other=0.0).to(tl.float32)
+        value = (value.to(tl.float32) + added).to(residual.dtype.element_ty)
+        tl.store(residual + row + at, value, mask=inside)
+    value = value.to(tl.float32)
+    root = tl.rsqrt(tl.sum(value * value, 0) / SIZE + eps)
+    scale = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row + at, (value * root * scale).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def gate(both, out, inner, BLOCK: tl.constexpr):
+    """SiLU of the first half of each row of `both` [N, 2 · inner], times the second."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < inner
+    g = tl.load(both + row * 2 * inner + at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(both + row * 2 * inner + inner + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row * inner + at, (g * tl.sigmoid(g) * up).to(out.dtype.element_ty), mask=inside)

@@ -1,0 +1,93 @@
+"""The kernels between matrix products in Triton's interpreter against float64: prints a JSON object, case → error.
+
+The error of `turn_and_write` is the largest of queries, keys and values; all other slots must stay as they were.
+"""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import torch
+from cases import PARTS
+
+from tenonry_attention_triton import launch, parts
+from tenonry_torch_base.attention.base import LayerCache, LayerSpec
+
+BLOCKS, BLOCK_SIZE = 6, 16
+
+
+def distance(made, wanted):
+    return float((made.double() - wanted).norm() / wanted.norm())
+
+
+def normed(x, weight, eps):
+    x = x.double()
+    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight.double()
+
+
+def turned(x, cos, sin):
+    size = cos.shape[-1]
+    some, rest = x[..., :size], x[..., size:]
+    made = some * cos.double() + some.roll(size // 2, -1) * sin.double()
+    return torch.cat([made, rest], -1)
+
+
+def turn_and_write(heads, kv, size, rotated, has_norm, dtype, tokens=5):
+    spec = LayerSpec(
+        name="layer", index=0, num_heads=heads, num_kv_heads=kv, key_size=size, value_size=size, scaling=1.0
+    )  # fmt: skip
+    both = torch.full((BLOCKS, 2 * kv, BLOCK_SIZE, size), float("nan"), dtype=dtype)
+    key, value = both.split(kv, 1)
+    before = both.clone()
+    qkv = torch.randn(tokens, (heads + 2 * kv) * size).to(dtype)
+    angles = torch.rand(tokens, 1, rotated // 2).repeat(1, 1, 2) * 6
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    sin[..., : rotated // 2].neg_()
+    weights = (torch.rand(heads + kv, size) + 0.5).to(dtype)
+    slots = torch.randperm(BLOCKS * BLOCK_SIZE)[:tokens]
+    query = parts.turn_and_write(
+        launch.Shape(spec, dtype.itemsize, 64), LayerCache(key, value, both), qkv, (cos, sin),
+        parts.HeadWeights(weights, 1e-6) if has_norm else None, SimpleNamespace(slots=slots, block_size=BLOCK_SIZE),
+    )  # fmt: skip
+    every = qkv.view(tokens, -1, size)
+    wanted = every[:, : heads + kv].double()
+    if has_norm:
+        wanted = normed(wanted, weights, 1e-6)
+    wanted = torch.cat([turned(wanted, cos, sin), every[:, heads + kv :].double()], 1)
+    block, place = slots // BLOCK_SIZE, slots % BLOCK_SIZE
+    written = both[block, :, place].clone()
+    both[block, :, place] = before[block, :, place]
+    torch.testing.assert_close(both, before, rtol=0, atol=0, equal_nan=True)
+    return max(
+        distance(query, wanted[:, :heads]),
+        distance(written[:, :kv], wanted[:, heads : heads + kv]),
+        distance(written[:, kv:], wanted[:, heads + kv :]),
+    )
+
+
+def add_norm(size, has_other, dtype, rows=3):
+    x, residual = torch.randn(2, rows, size).to(dtype)
+    weight = torch.rand(size) + 0.5
+    total = (x.float() + residual.float()).to(dtype) if has_other else residual.clone()
+    made = parts.add_norm(x if has_other else None, residual, weight, 1e-5)
+    torch.testing.assert_close(residual, total, rtol=0, atol=0)
+    return distance(made, normed(total, weight, 1e-5))
+
+
+def gate(inner, dtype, rows=3):
+    both = torch.randn(rows, 2 * inner).to(dtype)
+    one, two = both.double().chunk(2, 1)
+    return distance(parts.gate(both), torch.nn.functional.silu(one) * two)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    kinds = {"turn_and_write": turn_and_write, "add_norm": add_norm, "gate": gate}
+    print(
+        json.dumps({
+            name: kinds[kind](*arguments, getattr(torch, dtype))
+            for name, (kind, arguments, dtype) in PARTS.items()
+        })
+    )  # fmt: skip
