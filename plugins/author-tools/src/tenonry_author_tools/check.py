@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import Any
 
 from tenonry.interfaces.command import Command
+
+MUTANTS = 40  # by default: minutes, where the tests take seconds
 
 
 class CheckCommand(Command):
@@ -21,6 +24,14 @@ class CheckCommand(Command):
         )
         parser.add_argument(
             "--no-suite", action="store_true", help="Skip the tests; the grade is C at best."
+        )
+        parser.add_argument(
+            "--mutate",
+            nargs="?",
+            type=int,
+            const=MUTANTS,
+            metavar="N",
+            help="Also try N small changes of the source, each of which a test should notice. [N: %(const)s]",
         )
         parser.add_argument("--json", action="store_true", help="Print one JSON object.")
         parser.add_argument(
@@ -46,19 +57,29 @@ class CheckCommand(Command):
         has_errors = any(finding.is_error for finding in findings)
         if not args.no_suite and not has_errors:
             findings += check_suite(subject)
+        mutation = None
+        if args.mutate and not any(finding.is_error for finding in findings):
+            from tenonry_author_tools.mutation import mutate
+
+            mutation = mutate(subject, args.mutate)
+            findings += mutation.findings(subject)
         grade = _grade([finding.is_error for finding in findings], has_suite=not args.no_suite)
         names = [f"{record.kind}/{record.name}" for record, _ in subject.records]
         if args.json:
             rows = [finding.record() for finding in findings]
-            answer = {
+            answer: dict[str, Any] = {
                 "distribution": subject.label,
                 "plugins": names,
                 "grade": grade,
                 "findings": rows,
             }
+            if mutation is not None:
+                answer["mutants"] = mutation.record()
             sys.stdout.write(json.dumps(answer, indent=1) + "\n")
         else:
             lines = [f"{subject.label}: {', '.join(names) or 'no plugins'}", *map(str, findings)]
+            if mutation is not None:
+                lines.append(str(mutation))
             sys.stdout.write("\n".join([*lines, f"grade {grade}: {GRADES[grade]}"]) + "\n")
         return 1 if grade == "F" else 0
 

@@ -90,7 +90,11 @@ def run_suite(subject: Subject, tests: Path, folder: Path) -> Iterator[Finding]:
 
 
 def run_pytest(
-    subject: Subject, tests: Path, *options: str, path: Path | None = None
+    subject: Subject,
+    tests: Path,
+    *options: str,
+    path: Path | None = None,
+    timeout_s: float = TIMEOUT_S,
 ) -> subprocess.CompletedProcess[str] | None:
     """Run pytest; None if it does not end in time. `path`: folder that comes before those of the plugin."""
     paths = [path, *subject.path] if path else subject.path
@@ -112,7 +116,7 @@ def run_pytest(
             cwd=tests if tests.is_dir() else tests.parent,
             capture_output=True,
             encoding="utf-8",
-            timeout=TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
