@@ -49,7 +49,7 @@ ELSEWHERE = {
     "python3 dev.py bench",
     "python3 dev.py bench parity",
 }
-WITHOUT_WORKER = {"doctor", "explain", "keys", "plugins", "ps", "replay", "timeline", "top"}
+WITHOUT_WORKER = {"doctor", "explain", "keys", "plugins", "ps", "regret", "timeline", "top"}
 DEFAULT_PORT = "8000"
 PORTS = (DEFAULT_PORT, "8001", "29550")  # as documented; here any free ones
 EFFORT = "0.1"  # of the suites that pages run: what they find is shown by the tests of the testkit

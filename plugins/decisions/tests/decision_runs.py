@@ -118,3 +118,23 @@ def busy_run() -> Run:
     asked = [Asked(0, "a", 6, 24), Asked(0, "b", 6, 30), Asked(1, "long", 40, 10)]
     asked += [Asked(2 + n, f"late-{n}", 6, 12) for n in range(4)]
     return run(asked, num_blocks=24)
+
+
+def answer_all(core: Any, number: int = 5) -> list[int]:
+    """Requests of several lengths, two at a time, until none is left; returns the tokens that clients got."""
+    tokens: list[int] = []
+    left = list(range(1, number + 1))
+    while left or core.has_work():
+        for handle in left[:2]:
+            core.add_request(
+                EngineCoreRequest(
+                    handle=handle,
+                    request_id=f"r{handle}",
+                    prompt_token_ids=np.arange(4 + handle, dtype=np.int32),
+                    sampling_params=SamplingParams(temperature=0, max_tokens=3 + handle),
+                )
+            )
+        left = left[2:]
+        for outputs in core.step()[0].values():
+            tokens += outputs.token_ids.tolist()
+    return tokens

@@ -10,10 +10,11 @@ from tenonry.errors import ConfigError
 from tenonry.info import PluginRecord
 from tenonry.interfaces.call_set import Engine
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
-from tenonry_decisions.frames import LIVE, Header
-from tenonry_decisions.observed import ObservedScheduler
+from tenonry_decisions.frames import LIVE, SHADOW, Header
+from tenonry_decisions.observed import ObservedScheduler, SchedulerObserver, logger
 from tenonry_decisions.recorder import Recorder, Sink
 from tenonry_decisions.settings import DecisionSettings, log_of
+from tenonry_decisions.shadow import Shadow, build_candidate, candidate_config
 from tenonry_decisions.sinks import FileSink, MemorySink
 
 
@@ -54,14 +55,33 @@ def attach(engine: Engine, config: EngineConfig, settings: DecisionSettings) -> 
             "super().__init__(context) in its constructor"
         )
     header = make_header(scheduler.context, engine.plan.get("scheduler"), LIVE, policy_of(config))
-    engine.scheduler = ObservedScheduler(scheduler, [records.recorder(header, scheduler)])
+    observers: list[SchedulerObserver] = [records.recorder(header, scheduler)]
+    if settings.has_shadow:
+        try:
+            observers.append(_shadow(scheduler.context, config, settings, records))
+        except Exception as error:  # noqa: BLE001 - the live scheduler goes on without its shadow
+            logger.error("the shadow scheduler is dropped: %s", error)
+    engine.scheduler = ObservedScheduler(scheduler, observers)
     return records
+
+
+def _shadow(
+    context: SchedulerContext,
+    config: EngineConfig,
+    settings: DecisionSettings,
+    records: EngineRecords,
+) -> Shadow:
+    own, choice = candidate_config(config, settings)
+    candidate, plugin = build_candidate(own, choice, context)
+    header = make_header(candidate.context, plugin, SHADOW, policy_of(own))
+    observed = ObservedScheduler(candidate, [records.recorder(header, candidate)])
+    return Shadow(observed, plugin.name, context.max_model_len)
 
 
 def policy_of(config: EngineConfig) -> str:
     """Name of the plugin that decides along with the scheduler, if a setting names one."""
     choice = getattr(config, "scheduling_policy", None)
-    return choice.name if isinstance(choice, PluginChoice) else ""
+    return PluginChoice.model_validate(choice).name if choice else ""
 
 
 def make_header(

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import BaseModel
+
 from tenonry.config import EngineConfig
+from tenonry.errors import ConfigError, Unsupported
 from tenonry.interfaces.call_set import CallSet, Engine, FrontEnd, FrontEndHalf
 from tenonry_decisions.settings import DecisionSettings
 
@@ -17,6 +20,20 @@ class DecisionCalls(CallSet):
 
     Settings = DecisionSettings
     name = "decisions"
+
+    @classmethod
+    def check(cls, config: EngineConfig, options: BaseModel) -> None:
+        """Decisions of a shadow are recorded somewhere, and its scheduler accepts the configuration."""
+        settings = config.section(DecisionSettings)
+        if not settings.has_shadow:
+            return
+        if not settings.is_on:
+            raise ConfigError(
+                "shadow_scheduler and shadow_policy need a record: add --decision-log FILE or --decision-steps N"
+            )
+        from tenonry_decisions.shadow import check_candidate
+
+        check_candidate(config, settings)
 
     def engine_half(self, engine: Engine) -> object | None:
         settings = self.context.config.section(DecisionSettings)
@@ -54,8 +71,6 @@ class Decisions(FrontEndHalf):
     async def records(self) -> list[bytes]:
         """The steps that each engine keeps in memory, as frames. Raises Unsupported without `decision_steps`."""
         if not self._settings.decision_steps:
-            from tenonry.errors import Unsupported
-
             raise Unsupported(
                 "no decision records are kept in memory; start with --decision-steps N"
             )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from tenonry.config import setting
+from tenonry.config import PluginChoice, setting
 from tenonry.interfaces.plugin import PluginSettings
+from tenonry.plugin.kinds import KINDS
+from tenonry.point import Point
 
 
 class DecisionSettings(PluginSettings):
@@ -16,6 +20,19 @@ class DecisionSettings(PluginSettings):
 
     decision_steps: int = setting(0, ge=0)
     """Recent steps whose decision records are kept in memory, for the route `decisions`. 0 keeps none."""
+
+    shadow_scheduler: PluginChoice | None = setting(None, group="plugins")
+    """Scheduler that decides beside the live one; its decisions are recorded and never applied."""
+
+    shadow_policy: PluginChoice | None = setting(None, group="plugins")
+    """Scheduling policy of the shadow scheduler instead of `scheduling_policy`; alone it shadows the live scheduler."""
+
+    def uses(self, options: Mapping[str, Any]) -> list[tuple[Point, PluginChoice]]:
+        return [(KINDS["scheduler"], self.shadow_scheduler)] if self.shadow_scheduler else []
+
+    @property
+    def has_shadow(self) -> bool:
+        return bool(self.shadow_scheduler or self.shadow_policy)
 
     @property
     def is_on(self) -> bool:

@@ -33,16 +33,17 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def load(args: argparse.Namespace) -> list[Recording]:
-    """All runs with steps, the latest last. Raises ConfigError."""
+def load(args: argparse.Namespace, source: str | None = None) -> list[Recording]:
+    """All runs with requests, the latest last; by default of the source that the flags name. Raises ConfigError."""
+    source = source or (SHADOW if args.shadow else LIVE)
     parts = [_read(path) for path in args.log] if args.log else _fetch(args.url, args.api_key)
     place = args.url or " ".join(args.log)
     try:
-        found = [each for each in recordings(parts, SHADOW if args.shadow else LIVE) if each.tracks]
+        found = [each for each in recordings(parts, source) if each.tracks]
     except ValueError as error:
         raise ConfigError(f"{place}: {error}") from None
     if not found:
-        what = "of a shadow scheduler" if args.shadow else "with requests"
+        what = "of a shadow scheduler" if source == SHADOW else "with requests"
         raise ConfigError(f"{place}: there are no records {what}")
     return found
 
