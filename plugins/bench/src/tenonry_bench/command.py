@@ -28,6 +28,7 @@ VERBS = {
     "helpers": "tenonry_bench.helpers:HelpersBench",
     "neighbours": "tenonry_bench.neighbours:NeighboursBench",
     "soak": "tenonry_bench.soak:SoakBench",
+    "gpu": "tenonry_bench.gpu:GpuBench",
     "sleep": "tenonry_bench.sleep:SleepBench",
     "loading": "tenonry_bench.loading:LoadingBench",
     "startup": "tenonry_bench.startup:StartupBench",

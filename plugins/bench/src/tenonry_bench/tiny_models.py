@@ -37,7 +37,43 @@ QWEN3_NEXT = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
-SHAPES: dict[str, dict[str, Any]] = {"tiny-qwen3-next": QWEN3_NEXT}
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "dtype": "float32",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+    "initializer_range": 0.2,
+}
+# Llama 3.1's, and one of the same kind that any machine computes.
+LLAMA_SHAPES: dict[str, dict[str, Any]] = {
+    "tiny": {
+        **LLAMA,
+        "vocab_size": 400,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 512,
+    },
+    "8b": {
+        **LLAMA,
+        "vocab_size": 128256,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 131072,
+        "initializer_range": 0.02,
+    },
+}
+SHAPES: dict[str, dict[str, Any]] = {"tiny-qwen3-next": QWEN3_NEXT, **LLAMA_SHAPES}
 
 
 def write_shape(name: str, folder: Path) -> None:
