@@ -96,6 +96,7 @@ def test_what_is_not_here_says_what_to_do_instead(words, instead, capsys):
     assert "did you mean" not in error
 
 
+@pytest.mark.nightly_after(40)
 @pytest.mark.parametrize("name", INSTEAD)
 @pytest.mark.slow
 def test_every_remedy_stands_alone(name, capsys):

@@ -54,6 +54,7 @@ def names(response: Any) -> list[str]:
     return text.split(", ") if text else []
 
 
+@pytest.mark.nightly_after(60)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", OTHER_SERVERS)
 @pytest.mark.slow

@@ -30,6 +30,7 @@ def accepts(backend: LLGuidance, grammar: Grammar, text: str) -> bool:
     return END in allowed
 
 
+@pytest.mark.nightly_after(40)
 @pytest.mark.parametrize("name", SERVED)
 def test_exactly_the_valid_values_are_accepted(name, backend):
     case = SERVED[name]

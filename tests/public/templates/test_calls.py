@@ -79,12 +79,14 @@ def cuts(text):
     return [[text[:at], text[at:]] for at in range(0, len(text), step)]
 
 
+@pytest.mark.nightly_after(8)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_auto_chooses_the_familys_parsers(family):
     source, names = FAMILIES[family]
     assert recognised(source, find) == names
 
 
+@pytest.mark.nightly_after(60)
 @pytest.mark.parametrize("arguments", ARGUMENTS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_calls_are_read(family, arguments):
@@ -94,6 +96,7 @@ def test_calls_are_read(family, arguments):
     assert outcome(FAMILIES[family].source, calls) == "right"
 
 
+@pytest.mark.nightly_after(12)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_published_tools_are_rendered_and_called(family):
     assert outcome(FAMILIES[family].source, SEARCH, PUBLISHED) == "right"

@@ -50,6 +50,7 @@ def differs(source):
     return None
 
 
+@pytest.mark.nightly_after(12)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_as_transformers(family):
     assert differs(FAMILIES[family].source) is None
