@@ -114,3 +114,4 @@ class RecordedScheduler(ObservedScheduler):
 @pytest.mark.nightly
 class TestRecordedScheduler(SchedulerContract):
     scheduler = RecordedScheduler
+    effort = 0.1
