@@ -1,4 +1,4 @@
-"""`tenonry --safe-mode VERB …`, `--locked` and `--bisect`: conditions of a start. Command line.
+"""`tenonry --safe-mode VERB …`, `--locked`, `--bisect` and `--checked`: conditions of a start. Command line.
 
 Before the verb they act before its module is imported, behind it before plugins are chosen. What they exclude is in a
 variable, so that the processes of the start exclude it, too.
@@ -13,11 +13,12 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
 
+from tenonry.errors import PluginError
 from tenonry.interfaces.command import Command
 from tenonry.plugin.discovery import EXCLUDED, excluded
 
 logger = logging.getLogger("tenonry.plugins")
-FLAGS = ("--safe-mode", "--locked", "--bisect")
+FLAGS = ("--safe-mode", "--locked", "--bisect", "--checked")
 
 
 class StartFlag(Command):
@@ -79,6 +80,23 @@ class BisectFlag(StartFlag):
         state = read_state()
         exclude(state.left_out())
         logger.warning("bisect: %s", state.describe())
+
+
+class CheckedFlag(StartFlag):
+    """Plugins of others without faults."""
+
+    summary = "Run a verb after the checks of `tenonry doctor`; refuse it if a plugin has a fault."
+
+    def prepare(self) -> None:
+        from tenonry_author_tools.imported import TIMEOUT_S
+        from tenonry_author_tools.installation import examine
+
+        findings = examine(TIMEOUT_S)
+        for finding in findings:
+            if not finding.is_error:
+                logger.warning("%s", finding)
+        if errors := [str(finding) for finding in findings if finding.is_error]:
+            raise PluginError("; ".join(errors))
 
 
 def exclude(names: Iterable[str]) -> None:

@@ -18,6 +18,7 @@ PACKAGE = "tenonry-author-tools"
 START_FLAGS = {
     "--safe-mode": "Use plugins of this project only, and name those that are left out.",
     "--locked": "Refuse the start unless the installation is as in tenonry.lock.",
+    "--checked": "Refuse the start if `tenonry doctor` finds a fault of a plugin.",
     "--bisect": "Use the plugins that the current step of `tenonry bisect` tests.",
 }
 END = "--"  # of the flags: what follows is text
