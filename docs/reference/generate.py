@@ -513,6 +513,39 @@ def _public_names(module: Any) -> list[str]:
     return [name for name in names if not name.startswith("_") and name != "logger"]
 
 
+MEASURED = "yes"
+TORCH = "torch's operations around the attention kernels"
+# What is used → tokens equal the CPU's in float32, kernels and graphs of decoding steps.
+ON_CUDA = {
+    "greedy, temperature, top-p, top-k, min-p, seeds, penalties, log-probabilities": (MEASURED, "kernels, graphs"),
+    "prefix cache, chunked prompts, two steps in flight, sleep": (MEASURED, "kernels, graphs"),
+    "JSON schemas": (MEASURED, "kernels, graphs"),
+    "KV connectors `host` and `disk`": (MEASURED, "kernels, graphs"),
+    "`max_loras`": (MEASURED, "kernels"),
+    "`max_images`": ("not measured", "kernels"),
+    "layers with state (Mamba, Kimi Linear, Bamba)": (MEASURED, TORCH),
+    "tables that follow the sequence length": ("not measured", "kernels"),
+    "other structures than Llama's (MLA, sinks, experts)": (MEASURED, TORCH),
+    "`kv_cache_dtype` in 8 bits": ("not measured", "torch's operations, attention backend `sdpa`"),
+    "`tensor_parallel_size`, `pipeline_parallel_size`": ("not measured", "kernels"),
+    "`enable_expert_parallel`": ("not measured", TORCH),
+    "`enforce_eager`": (MEASURED, "attention kernels, the model's own code"),
+}  # fmt: skip
+
+
+def cuda_table() -> list[str]:
+    """What computes on CUDA, by what is used."""
+    return [
+        "\n## On CUDA\n",
+        "Tokens were compared with the CPU's in float32 on an H200 on 28 November 2026, before there were kernels and",
+        "graphs of decoding steps; `tenonry bench gpu` compares again. One log line has the reason where a model goes",
+        "without kernels or graphs.\n",
+        "| what is used | tokens as on the CPU | decoding steps use |",
+        "|---|---|---|",
+        *(f"| {name} | {same} | {used} |" for name, (same, used) in ON_CUDA.items()),
+    ]
+
+
 def compatibility_page() -> str:
     """Return the page of settings, passes and features of the worker `torch` that exclude each other."""
     from tenonry_torch_base.conflicts import CONDITIONS
@@ -539,7 +572,7 @@ def compatibility_page() -> str:
             f"| `{name}` | {CONDITIONS[name].when} | {reason} |"
             for name, reason in part.given.items()
         ]
-    return "\n".join(parts) + "\n"
+    return "\n".join([*parts, *cuda_table()]) + "\n"
 
 
 PAGES = {
