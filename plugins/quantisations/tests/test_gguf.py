@@ -18,6 +18,7 @@ from tenonry_quantisations.blocks import KINDS
 from tenonry_quantisations.gguf import Gguf
 from tenonry_testkit import gguf_files
 from tenonry_torch_base.few_bits import few_bits_weight
+from tenonry_torch_base.kernel_parts import FewBitsRowsParts
 from tenonry_torch_base.quantisations import StoredBlocks
 from tenonry_torch_base.step_kernels import StepKernels
 from tenonry_torch_base.stored_matrices import StoredMatrices
@@ -91,7 +92,7 @@ def test_kernels_lay_out_the_numbers_that_the_library_reads(kind, seed, rows, oc
     assert torch.equal(made.matrix().scales, again.scales)
     assert (made.zeros is None) == (again.zeros is None)
     assert again.zeros is None or torch.equal(made.matrix().zeros, again.zeros)
-    dequantise = CpuKernels().few_bits_rows(made, torch.float32)
+    dequantise = CpuKernels().make(FewBitsRowsParts(made, torch.float32))
     scale = wanted.abs().view(rows, -1, per_block).amax(-1, keepdim=True)
     error = (dequantise(None) - wanted).abs().view(rows, -1, per_block)
     assert (error <= 2e-5 * scale).all()

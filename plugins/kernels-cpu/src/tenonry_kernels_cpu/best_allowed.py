@@ -8,7 +8,7 @@ from tenonry_kernels_cpu.library import function
 
 
 class BestAllowed:
-    """See `StepKernels.best_allowed`."""
+    """See `BestAllowedParts`."""
 
     __slots__ = ("_function",)
 

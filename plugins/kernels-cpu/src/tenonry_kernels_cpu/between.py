@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class HalfNorm:
-    """See `StepKernels.bfloat16_norm`."""
+    """See `Bfloat16NormParts`."""
 
     __slots__ = ("_eps", "_function", "_threads", "_weight")
 
@@ -42,7 +42,7 @@ class HalfNorm:
 
 
 class TurnHeads:
-    """See `StepKernels.turn_heads`."""
+    """See `TurnParts`."""
 
     __slots__ = ("_address", "_function", "_held", "_threads")
 
@@ -66,7 +66,7 @@ class TurnHeads:
 
 
 class Gate:
-    """See `StepKernels.gate`."""
+    """See `GateParts`."""
 
     __slots__ = ("_function", "_threads")
 

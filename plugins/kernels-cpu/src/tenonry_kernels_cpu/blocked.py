@@ -51,7 +51,7 @@ def prepared_bytes(struct: BlockedStruct, instruction_set: str) -> int:
 
 
 class BlockedLinear:
-    """See `StepKernels.linear`."""
+    """See `LinearParts`."""
 
     __slots__ = ("_address", "_function", "_held", "_inputs", "_outputs", "_row_bytes", "_threads")
 
@@ -85,7 +85,7 @@ class BlockedLinear:
 
 
 class FewBitsLinear:
-    """See `StepKernels.few_bits_linear`."""
+    """See `FewBitsParts`."""
 
     __slots__ = ("_address", "_function", "_held", "_order", "_outputs", "_row_bytes", "_threads")
 

@@ -29,7 +29,7 @@ class _Struct(ctypes.Structure):
 
 
 class Experts:
-    """See `StepKernels.experts`. Holds the weights transposed, a second time."""
+    """See `ExpertParts`. Holds the weights transposed, a second time."""
 
     __slots__ = ("_address", "_floats", "_function", "_held", "_room", "_scratch", "_tokens")
 

@@ -54,7 +54,7 @@ class _Ends:
 
 
 class DeltaRuleHalf:
-    """See `StepKernels.delta_rule_half`."""
+    """See `DeltaRuleHalfParts`."""
 
     __slots__ = ("_ends", "_function", "_part")
 
@@ -92,7 +92,7 @@ class DeltaRuleHalf:
 
 
 class AttentionHalf:
-    """See `StepKernels.attention_half`."""
+    """See `AttentionHalfParts`."""
 
     __slots__ = ("_ends", "_function", "_part")
 

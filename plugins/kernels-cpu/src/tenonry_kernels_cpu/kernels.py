@@ -29,26 +29,46 @@ from tenonry_kernels_cpu.low_rank import LowRank
 from tenonry_kernels_cpu.prompts import Prompts
 from tenonry_kernels_cpu.rounds import Rounds
 from tenonry_kernels_cpu.stored import FewBitsRows, laid_out
-from tenonry_torch_base.step_kernels import StepKernels
+from tenonry_torch_base.kernel_parts import (
+    AttentionHalfParts,
+    BestAllowedParts,
+    Bfloat16NormParts,
+    ChunkAttentionParts,
+    DeltaRuleHalfParts,
+    FewBitsParts,
+    FewBitsRowsParts,
+    GateParts,
+    LinearParts,
+    NormParts,
+    PagedAttentionParts,
+    PromptParts,
+    StackParts,
+    TurnParts,
+)
+from tenonry_torch_base.low_rank import LowRankParts
+from tenonry_torch_base.step_kernels import (
+    AttentionParts,
+    DeltaRuleParts,
+    ExpertParts,
+    LayerParts,
+    Refusal,
+    RoundParts,
+    StepKernels,
+    makes,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from tenonry_torch_base.few_bits import FewBitsWeight
-    from tenonry_torch_base.low_rank import LowRankParts
     from tenonry_torch_base.quantisations import StoredBlocks
-    from tenonry_torch_base.step_kernels import (
-        AttentionParts,
-        BlockedWeight,
-        DeltaRuleParts,
-        ExpertParts,
-        HalfParts,
-        LayerKernel,
-        LayerParts,
-        RoundParts,
-    )
+    from tenonry_torch_base.step_kernels import HalfParts
 
 MAX_COPIED = 1 << 20  # weights of one layer, of which kernels hold a second copy
+TOO_LARGE = Refusal(
+    f"the layer has more than {MAX_COPIED} weights, of which the kernel would hold a second copy"
+)
+NOT_MULTIPLIED = Refusal("the weight has a shape without a kernel")
+NOT_ATTENDED = Refusal("heads have a size, or parts, without a kernel")
+NOT_OWN = Refusal("not all layers, or not the head, have a kernel of their own here")
 
 
 class CpuKernels(StepKernels):
@@ -79,104 +99,130 @@ class CpuKernels(StepKernels):
     def description(self) -> str:
         return self.instruction_set
 
-    def rms_norm(
-        self, weight: torch.Tensor, eps: float
-    ) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        return Norm(weight, eps, self.instruction_set)
+    @makes(NormParts)
+    def rms_norm(self, parts: NormParts) -> Norm:
+        return Norm(parts.weight, parts.eps, self.instruction_set)
 
-    def bfloat16_norm(self, weight: torch.Tensor, eps: float) -> HalfNorm:
-        return HalfNorm(weight, eps, self.instruction_set, self.threads)
+    @makes(Bfloat16NormParts)
+    def bfloat16_norm(self, parts: Bfloat16NormParts) -> HalfNorm:
+        return HalfNorm(parts.weight, parts.eps, self.instruction_set, self.threads)
 
-    def turn_heads(self, parts: AttentionParts) -> TurnHeads | None:
-        if parts.is_gated or parts.size > MAX_SIZE:
-            return None
-        return TurnHeads(parts, self.instruction_set, self.threads)
+    @makes(TurnParts)
+    def turn_heads(self, parts: TurnParts) -> TurnHeads | Refusal:
+        attention = parts.attention
+        if attention.is_gated or attention.size > MAX_SIZE:
+            return Refusal(f"heads have a gate, or more than {MAX_SIZE} elements")
+        return TurnHeads(attention, self.instruction_set, self.threads)
 
-    def gate(self) -> Gate:
+    @makes(GateParts)
+    def gate(self, parts: GateParts) -> Gate:
         return Gate(self.instruction_set, self.threads)
 
-    def delta_rule(self, parts: DeltaRuleParts) -> DeltaRule | None:
+    @makes(DeltaRuleParts)
+    def delta_rule(self, parts: DeltaRuleParts) -> DeltaRule:
         return DeltaRule(parts, self.instruction_set)
 
-    def attention(self, parts: AttentionParts) -> Attention | None:
+    @makes(AttentionParts)
+    def attention(self, parts: AttentionParts) -> Attention:
         return Attention(parts, self.instruction_set)
 
-    def delta_rule_half(self, half: HalfParts, parts: DeltaRuleParts) -> DeltaRuleHalf | None:
-        if half.projection.numel() + half.out.numel() > MAX_COPIED:
-            return None
-        return DeltaRuleHalf(half, parts, self.instruction_set)
+    @makes(DeltaRuleHalfParts)
+    def delta_rule_half(self, parts: DeltaRuleHalfParts) -> DeltaRuleHalf | Refusal:
+        if num_weights(parts.half) > MAX_COPIED:
+            return TOO_LARGE
+        return DeltaRuleHalf(parts.half, parts.rule, self.instruction_set)
 
-    def attention_half(self, half: HalfParts, parts: AttentionParts) -> AttentionHalf | None:
-        if half.projection.numel() + half.out.numel() > MAX_COPIED:
-            return None
-        return AttentionHalf(half, parts, self.instruction_set)
+    @makes(AttentionHalfParts)
+    def attention_half(self, parts: AttentionHalfParts) -> AttentionHalf | Refusal:
+        if num_weights(parts.half) > MAX_COPIED:
+            return TOO_LARGE
+        return AttentionHalf(parts.half, parts.attention, self.instruction_set)
 
-    def experts(self, parts: ExpertParts) -> Experts | None:
+    @makes(ExpertParts)
+    def experts(self, parts: ExpertParts) -> Experts | Refusal:
         if parts.gate_up.numel() + parts.down.numel() > MAX_COPIED:
-            return None
+            return TOO_LARGE
         return Experts(parts, self.instruction_set)
 
-    def low_rank(self, parts: LowRankParts) -> LowRank | None:
+    @makes(LowRankParts)
+    def low_rank(self, parts: LowRankParts) -> LowRank:
         return LowRank(parts, self.instruction_set)
 
-    def best_allowed(self) -> BestAllowed:
+    @makes(BestAllowedParts)
+    def best_allowed(self, parts: BestAllowedParts) -> BestAllowed:
         return BestAllowed(self.instruction_set)
 
-    def linear(self, weight: BlockedWeight) -> BlockedLinear | None:
-        if not can_multiply(weight):
-            return None
-        return BlockedLinear(weight, self.instruction_set, self.threads)
+    @makes(LinearParts)
+    def linear(self, parts: LinearParts) -> BlockedLinear | Refusal:
+        if not can_multiply(parts.weight):
+            return NOT_MULTIPLIED
+        return BlockedLinear(parts.weight, self.instruction_set, self.threads)
 
-    def few_bits_linear(self, weight: FewBitsWeight) -> FewBitsLinear:
-        return FewBitsLinear(weight, self.instruction_set, self.threads)
+    @makes(FewBitsParts)
+    def few_bits_linear(self, parts: FewBitsParts) -> FewBitsLinear:
+        return FewBitsLinear(parts.weight, self.instruction_set, self.threads)
 
     def laid_out(self, matrix: StoredBlocks) -> FewBitsWeight | None:
         return laid_out(matrix, self.instruction_set, self.threads)
 
-    def few_bits_rows(self, weight: FewBitsWeight, dtype: torch.dtype) -> FewBitsRows | None:
-        if dtype not in (torch.bfloat16, torch.float32) or weight.order is not None:
-            return None
-        return FewBitsRows(weight, dtype, self.instruction_set, self.threads)
+    @makes(FewBitsRowsParts)
+    def few_bits_rows(self, parts: FewBitsRowsParts) -> FewBitsRows | Refusal:
+        if parts.dtype not in (torch.bfloat16, torch.float32) or parts.weight.order is not None:
+            return Refusal(
+                "rows are dequantised to bfloat16 or float32, without an order of inputs"
+            )
+        return FewBitsRows(parts.weight, parts.dtype, self.instruction_set, self.threads)
 
-    def paged_attention(self, parts: AttentionParts) -> PagedAttention | None:
-        if not can_attend(parts):
-            return None
-        return PagedAttention(parts, self.instruction_set, self.threads)
+    @makes(PagedAttentionParts)
+    def paged_attention(self, parts: PagedAttentionParts) -> PagedAttention | Refusal:
+        if not can_attend(parts.attention):
+            return NOT_ATTENDED
+        return PagedAttention(parts.attention, self.instruction_set, self.threads)
 
-    def chunk_attention(self, parts: AttentionParts) -> ChunkAttention | None:
-        if not can_attend(parts) or parts.size % 2:
-            return None
-        return ChunkAttention(parts, self.instruction_set, self.threads)
+    @makes(ChunkAttentionParts)
+    def chunk_attention(self, parts: ChunkAttentionParts) -> ChunkAttention | Refusal:
+        if not can_attend(parts.attention) or parts.attention.size % 2:
+            return NOT_ATTENDED
+        return ChunkAttention(parts.attention, self.instruction_set, self.threads)
 
-    def layer(self, parts: LayerParts) -> Layer | None:
+    @makes(LayerParts)
+    def layer(self, parts: LayerParts) -> Layer | Refusal:
         if not can_compute(parts):
-            return None
+            return Refusal("a matrix, or the attention, has a shape without a kernel")
         return Layer(parts, self.instruction_set, self.threads)
 
-    def stack(self, layers: Sequence[LayerKernel]) -> Stack | None:
-        own = [layer for layer in layers if isinstance(layer, Layer)]
-        if len(own) < len(layers):
-            return None
+    @makes(StackParts)
+    def stack(self, parts: StackParts) -> Stack | Refusal:
+        own = [layer for layer in parts.layers if isinstance(layer, Layer)]
+        if len(own) < len(parts.layers):
+            return NOT_OWN
         return Stack(own, self.instruction_set, self.threads)
 
-    def prompts(self, layers: Sequence[LayerKernel]) -> Prompts | None:
-        own = [layer for layer in layers if isinstance(layer, Layer) and layer.size % 2 == 0]
-        if len(own) < len(layers):
-            return None
+    @makes(PromptParts)
+    def prompts(self, parts: PromptParts) -> Prompts | Refusal:
+        own = [layer for layer in parts.layers if isinstance(layer, Layer) and layer.size % 2 == 0]
+        if len(own) < len(parts.layers):
+            return NOT_OWN
         return Prompts(own, self.instruction_set, self.threads)
 
-    def rounds(self, parts: RoundParts) -> Rounds | None:
+    @makes(RoundParts)
+    def rounds(self, parts: RoundParts) -> Rounds | Refusal:
         own = [layer for layer in parts.layers if isinstance(layer, Layer)]
         if len(own) < len(parts.layers) or not can_multiply(parts.head):
-            return None
+            return NOT_OWN
         return Rounds(parts, own, self.instruction_set, self.threads)
 
     def invariant(self) -> Invariant:
         return Invariant(self.instruction_set, self.threads)
 
 
+def num_weights(half: HalfParts) -> int:
+    """Weights of both projections."""
+    return half.projection.numel() + half.out.numel()
+
+
 class Norm:
-    """See `StepKernels.rms_norm`."""
+    """See `NormParts`."""
 
     __slots__ = ("_eps", "_function", "_weight")
 

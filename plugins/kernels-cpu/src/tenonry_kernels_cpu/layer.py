@@ -103,7 +103,7 @@ class _OverBlocks:
 
 
 class PagedAttention(_OverBlocks):
-    """See `StepKernels.paged_attention`."""
+    """See `PagedAttentionParts`."""
 
     kernel = "paged_attention"
     __slots__ = ()
@@ -124,7 +124,7 @@ class PagedAttention(_OverBlocks):
 
 
 class ChunkAttention(_OverBlocks):
-    """See `StepKernels.chunk_attention`."""
+    """See `ChunkAttentionParts`."""
 
     kernel = "chunk_attention"
     __slots__ = ()
@@ -146,7 +146,7 @@ class ChunkAttention(_OverBlocks):
 
 
 class Layer:
-    """See `StepKernels.layer`. `row_bytes`: of its scratch, for each row; `size`: of a head."""
+    """See `LayerParts`. `row_bytes`: of its scratch, for each row; `size`: of a head."""
 
     writes_first: ClassVar[bool] = True
     __slots__ = (
@@ -214,7 +214,7 @@ class Layer:
 
 
 class Stack:
-    """See `StepKernels.stack`."""
+    """See `StackParts`."""
 
     writes_first: ClassVar[bool] = True
     __slots__ = (

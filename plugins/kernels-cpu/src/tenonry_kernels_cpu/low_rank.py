@@ -31,7 +31,7 @@ class _Struct(ctypes.Structure):
 
 
 class LowRank:
-    """See `StepKernels.low_rank`. Computes in float32, whatever the weights are in. `address`: of its struct."""
+    """See `LowRankParts`. Computes in float32, whatever the weights are in. `address`: of its struct."""
 
     __slots__ = ("_function", "_held", "_scratch", "address")
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Prompts:
-    """See `StepKernels.prompts`."""
+    """See `PromptParts`."""
 
     __slots__ = (
         "_blocks",

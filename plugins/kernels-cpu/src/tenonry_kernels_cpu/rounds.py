@@ -46,7 +46,7 @@ class _Ends(ctypes.Structure):
 
 
 class Rounds:
-    """See `StepKernels.rounds`."""
+    """See `RoundParts`."""
 
     __slots__ = ("_blocks", "_function", "_held", "_model", "_room_for", "_scratch")
 

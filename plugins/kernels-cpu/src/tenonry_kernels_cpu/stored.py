@@ -61,7 +61,7 @@ def laid_out(matrix: StoredBlocks, instruction_set: str, threads: int) -> FewBit
 
 
 class FewBitsRows:
-    """See `StepKernels.few_bits_rows`."""
+    """See `FewBitsRowsParts`."""
 
     __slots__ = ("_address", "_function", "_held", "_threads", "dtype")
 

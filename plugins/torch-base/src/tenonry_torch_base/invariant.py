@@ -52,7 +52,7 @@ class InvariantLinear(Protocol):
 
 
 class InvariantNorm(Protocol):
-    """As `StepKernels.rms_norm`."""
+    """As `NormParts`."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """`x` f32[N, size], contiguous → the same shape."""

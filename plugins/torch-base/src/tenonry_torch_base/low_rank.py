@@ -1,4 +1,4 @@
-"""Kernels for low-rank adapters: parameters and results of `StepKernels.low_rank`. Worker process."""
+"""Kernels for low-rank adapters: parameters and results of `LowRankParts`. Worker process."""
 
 from __future__ import annotations
 

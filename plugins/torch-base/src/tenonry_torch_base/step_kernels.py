@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from tenonry_torch_base.attention_parts import AttentionParts, TurnKernel
+from tenonry_torch_base.attention_parts import AttentionParts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 
     from tenonry_torch_base.few_bits import FewBitsWeight
     from tenonry_torch_base.invariant import InvariantKernels
-    from tenonry_torch_base.low_rank import LowRankKernel, LowRankParts
-    from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel, PagedKeys, PromptKernel
+    from tenonry_torch_base.paged_attention import PagedKeys
     from tenonry_torch_base.quantisations import StoredBlocks
-    from tenonry_torch_base.round_kernel import RoundKernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +250,7 @@ class StackKernel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RoundParts:
-    """A whole model: `layers` made by `StepKernels.layer`, and the modules before and after them.
+    """A whole model: `layers` made of `LayerParts`, and the modules before and after them.
 
     `embedding` [vocabulary, hidden], `cos` and `sin` [positions, rotated] in bfloat16, the first half of `sin` negated;
     `norm_weight` f32[hidden] and `norm_eps` of the last norm.
@@ -267,11 +265,34 @@ class RoundParts:
     head: BlockedWeight
 
 
+class Refusal(NamedTuple):
+    """No kernel: the part stays with the worker's own operations."""
+
+    reason: str
+
+
+def makes(kind: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Mark a method of `StepKernels` that receives parts of this type, and returns their kernel or a `Refusal`."""
+
+    def marked(method: Callable[..., Any]) -> Callable[..., Any]:
+        method.makes = kind  # type: ignore[attr-defined] - read by `StepKernels`
+        return method
+
+    return marked
+
+
+def _makers_of(base: type) -> dict[type, str]:
+    found: dict[type, str] = vars(base).get("makers", {})
+    return found
+
+
 class StepKernels(ABC):
     """Kernels for one worker process. Construction may load a library.
 
-    Each method makes a kernel from the parts of one layer, or returns None: that part stays with the worker's own
-    operations. A kernel stores its own form of the weights, which never change while it is used, except for adapters.
+    A method with the decorator `makes` makes kernels of one type of parts, or returns a `Refusal`: that part stays with
+    the worker's own operations, as do parts of a type that no method makes.
+
+    A kernel stores its own form of the weights, which never change while it is used, except for adapters.
     Kernels are called from one thread, one after another, in `torch.inference_mode`; they return tensors of their own.
     An input with NaN or infinities must not end the process, nor change the results of other rows.
     """
@@ -282,6 +303,7 @@ class StepKernels(ABC):
     kept: ClassVar[frozenset[str]] = (
         frozenset()
     )  # see `PagedKeys`: what these hold besides bfloat16
+    makers: ClassVar[dict[type, str]] = {}  # type of parts → name of the method
 
     @classmethod
     @abstractmethod
@@ -293,105 +315,27 @@ class StepKernels(ABC):
         """Text logged after the name, such as the chosen instruction set."""
         return ""
 
-    def rms_norm(
-        self, weight: torch.Tensor, eps: float
-    ) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """X / √(mean(x²) + eps) · weight over the last dimension of a contiguous float32 `x` [N, size]."""
-        return None
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        bases = reversed(cls.__mro__[1:])
+        made = {kind: name for base in bases for kind, name in _makers_of(base).items()}
+        cls.makers = made | {
+            method.makes: name for name, method in vars(cls).items() if hasattr(method, "makes")
+        }
 
-    def bfloat16_norm(
-        self, weight: torch.Tensor, eps: float
-    ) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """The same of a contiguous bfloat16 `x`, in bfloat16; `weight` is in float32."""
-        return None
-
-    def turn_heads(self, parts: AttentionParts) -> TurnKernel | None:
-        """See `TurnKernel`."""
-        return None
-
-    def gate(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """Silu(gate) · up of a contiguous bfloat16 [N, 2 · inner], concatenated in each row, → [N, inner]."""
-        return None
-
-    def delta_rule(self, parts: DeltaRuleParts) -> DeltaRuleKernel | None:
-        """See `DeltaRuleKernel`."""
-        return None
-
-    def attention(self, parts: AttentionParts) -> AttentionKernel | None:
-        """See `AttentionKernel`."""
-        return None
-
-    def delta_rule_half(self, half: HalfParts, parts: DeltaRuleParts) -> DeltaRuleKernel | None:
-        """As `delta_rule`, from `hidden` [R, hidden] instead of `projected`: the sum of `hidden` and the part's output
-        for its norm, projected by `half.out`, [R, hidden]. The input is not changed.
-        """
-        return None
-
-    def attention_half(self, half: HalfParts, parts: AttentionParts) -> AttentionKernel | None:
-        """As `attention`, from `hidden` instead of `projected`; see `delta_rule_half`."""
-        return None
-
-    def experts(self, parts: ExpertParts) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """A kernel from `hidden` [T, hidden] to the sum of `hidden` and the experts' output for its norm.
-
-        Both are contiguous and in float32; the input is not changed.
-        """
-        return None
-
-    def low_rank(self, parts: LowRankParts) -> LowRankKernel | None:
-        """See `LowRankKernel`."""
-        return None
-
-    def best_allowed(self) -> BestAllowedKernel | None:
-        """See `BestAllowedKernel`."""
-        return None
-
-    def linear(self, weight: BlockedWeight) -> LinearKernel | None:
-        """See `LinearKernel`."""
-        return None
-
-    def few_bits_linear(self, weight: FewBitsWeight) -> FewBitsKernel | None:
-        """See `FewBitsKernel`."""
-        return None
+    def make(self, parts: Any) -> Any:
+        """The kernel of these parts, by the method that `makes` their type; or the reason why there is none."""
+        kind = type(parts)
+        name = self.makers.get(kind)
+        if name is None:
+            return Refusal(f"step kernels '{self.name}' have none for {kind.__name__}")
+        return getattr(self, name)(parts)
 
     def laid_out(self, matrix: StoredBlocks) -> FewBitsWeight | None:
         """A matrix of a GGUF file in the layout of `few_bits_linear`; None if its kind is not known.
 
         Raises ValueError for scales that are not finite.
         """
-        return None
-
-    def few_bits_rows(
-        self, weight: FewBitsWeight, dtype: torch.dtype
-    ) -> Callable[[torch.Tensor | None], torch.Tensor] | None:
-        """Function that dequantises rows i64[N] of a weight, or all for None, into [N, inputs] of a data type.
-
-        A row that the weight does not have is NaN.
-        """
-        return None
-
-    def paged_attention(self, parts: AttentionParts) -> PagedKernel | None:
-        """See `PagedKernel`. Parts that apply before the keys are written are ignored."""
-        return None
-
-    def chunk_attention(self, parts: AttentionParts) -> ChunkKernel | None:
-        """See `ChunkKernel`. Parts as for `paged_attention`."""
-        return None
-
-    def layer(self, parts: LayerParts) -> LayerKernel | None:
-        """See `LayerKernel`."""
-        return None
-
-    def stack(self, layers: Sequence[LayerKernel]) -> StackKernel | None:
-        """Chain of kernels made by `layer`. See `StackKernel`."""
-        return None
-
-    def prompts(self, layers: Sequence[LayerKernel]) -> PromptKernel | None:
-        """Chain of kernels made by `layer`. See `PromptKernel`."""
-        return None
-
-    def rounds(self, parts: RoundParts) -> RoundKernel | None:
-        """See `RoundKernel`."""
         return None
 
     def invariant(self) -> InvariantKernels | None:

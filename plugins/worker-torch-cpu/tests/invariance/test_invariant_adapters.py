@@ -16,6 +16,7 @@ import worker_tools
 from tenonry.sampling_params import SamplingParams
 from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_testkit.tiers import nightly_unless
+from tenonry_torch_base.step_kernels import Refusal
 from tenonry_worker_torch.adapters.linear import LowRank, Part
 from tenonry_worker_torch.invariance import NotInvariantError
 from tenonry_worker_torch.step_kernels import FoundKernels
@@ -38,7 +39,7 @@ class NoAdapters(CpuKernels):
     """Has kernels for batch invariance, and none for adapters."""
 
     def low_rank(self, parts):
-        return None
+        return Refusal("no adapters today")
 
 
 def found(kernels=CpuKernels):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tenonry_torch_base.kernel_parts import BestAllowedParts
 from tenonry_torch_base.sampler.token_masks import best_on_host
-from tenonry_torch_base.step_kernels import StepKernels
+from tenonry_torch_base.step_kernels import StepKernels, makes
 from tenonry_worker_torch.step_kernels import FoundKernels
 from tenonry_worker_torch_cpu.kernels.best_allowed import TRIAL_WORDS, best_allowed
 
@@ -25,7 +26,8 @@ class Given(StepKernels):
     def refusal(cls):
         return None
 
-    def best_allowed(self):
+    @makes(BestAllowedParts)
+    def best_allowed(self, parts):
         return self.kernel
 
 

@@ -9,7 +9,8 @@ import worker_tools
 from worker_tools import LOST, lost, serve
 
 from tenonry_kernels_cpu.kernels import CpuKernels
-from tenonry_torch_base.step_kernels import StepKernels
+from tenonry_torch_base.kernel_parts import Bfloat16NormParts, GateParts, TurnParts
+from tenonry_torch_base.step_kernels import StepKernels, makes
 from tenonry_worker_torch.step_kernels import FoundKernels
 from tenonry_worker_torch_cpu.kernels.between import PackedNorm
 from tenonry_worker_torch_cpu.kernels.rows import Budget
@@ -39,19 +40,22 @@ class OnlyBetween(StepKernels):
     def refusal(cls):
         return None
 
-    def bfloat16_norm(self, weight, eps):
-        return self.kernels.bfloat16_norm(weight, eps)
+    @makes(Bfloat16NormParts)
+    def bfloat16_norm(self, parts):
+        return self.kernels.make(parts)
 
+    @makes(TurnParts)
     def turn_heads(self, parts):
-        return self.kernels.turn_heads(parts)
+        return self.kernels.make(parts)
 
-    def gate(self):
-        return self.kernels.gate()
+    @makes(GateParts)
+    def gate(self, parts):
+        return self.kernels.make(parts)
 
 
 class WrongNorm(OnlyBetween):
-    def bfloat16_norm(self, weight, eps):
-        kernel = super().bfloat16_norm(weight, eps)
+    def bfloat16_norm(self, parts):
+        kernel = super().bfloat16_norm(parts)
         return lambda x: kernel(x).neg_()
 
 
@@ -63,19 +67,19 @@ class WrongTurn(OnlyBetween):
 
         def made(projected, cos, sin):
             kernel(projected, cos, sin)
-            projected[:, -parts.size :].neg_()
+            projected[:, -parts.attention.size :].neg_()
 
         return made
 
 
 class WrongGate(OnlyBetween):
-    def gate(self):
-        kernel = super().gate()
+    def gate(self, parts):
+        kernel = super().gate(parts)
         return lambda both: kernel(both.flip(1))
 
 
 class RaisingGate(OnlyBetween):
-    def gate(self):
+    def gate(self, parts):
         def made(_):
             raise RuntimeError("no gate today")
 

@@ -60,23 +60,23 @@ class Bytes(Quantisation):
 class Wrong(CpuKernels):
     name = "wrong"
 
-    def few_bits_linear(self, weight):
-        kernel = super().few_bits_linear(weight)
+    def few_bits_linear(self, parts):
+        kernel = super().few_bits_linear(parts)
         return lambda *given: kernel(*given).flip(-1)
 
 
 class Fails(CpuKernels):
     name = "fails"
 
-    def few_bits_linear(self, weight):
+    def few_bits_linear(self, parts):
         raise RuntimeError("out of order")
 
 
 class Slow(CpuKernels):
     name = "slow"
 
-    def few_bits_linear(self, weight):
-        kernel = super().few_bits_linear(weight)
+    def few_bits_linear(self, parts):
+        kernel = super().few_bits_linear(parts)
         return lambda *given: [kernel(*given) for _ in range(200)].pop()
 
 

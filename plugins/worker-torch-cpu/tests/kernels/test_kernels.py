@@ -15,7 +15,8 @@ from worker_driver import Driver, Request
 
 from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_torch_base.attention.base import AttentionBatch
-from tenonry_torch_base.step_kernels import StepKernels
+from tenonry_torch_base.kernel_parts import AttentionHalfParts, DeltaRuleHalfParts
+from tenonry_torch_base.step_kernels import DeltaRuleParts, StepKernels, makes
 from tenonry_worker_torch.changes import Changes
 from tenonry_worker_torch.fuse.rope import RopeTable
 from tenonry_worker_torch.kv_groups import GroupLayout
@@ -65,16 +66,19 @@ class Wrong(StepKernels):
     def refusal(cls):
         return None
 
+    @makes(DeltaRuleParts)
     def delta_rule(self, parts):
-        kernel = CpuKernels().delta_rule(parts)
+        kernel = CpuKernels().make(parts)
         return lambda *given: kernel(*given) * 1.5
 
-    def delta_rule_half(self, half, parts):
-        kernel = CpuKernels().delta_rule_half(half, parts)
+    @makes(DeltaRuleHalfParts)
+    def delta_rule_half(self, parts):
+        kernel = CpuKernels().make(parts)
         return lambda *given: kernel(*given) * 1.5
 
-    def attention_half(self, half, parts):
-        kernel = CpuKernels().attention_half(half, parts)
+    @makes(AttentionHalfParts)
+    def attention_half(self, parts):
+        kernel = CpuKernels().make(parts)
         return lambda *given: kernel(*given) * 1.5
 
 
@@ -269,7 +273,7 @@ def test_attention_is_tried_with_rows_no_longer_than_its_rotation_table(position
     short = RopeTable(rope.cos[:positions], rope.sin[:positions])
     own = model.forward.layers[0].attention.own
     assert attention_layer(own, short) is not None
-    made = CpuKernels().attention(attention_parts(own))
+    made = CpuKernels().make(attention_parts(own))
     compared = functools.partial(candidates, own, made, short)
     assert prefers_kernel(compared, is_timed=False)
     assert attention_layer(own, RopeTable(rope.cos[:2], rope.sin[:2])) is None

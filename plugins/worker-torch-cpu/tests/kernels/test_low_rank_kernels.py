@@ -13,7 +13,8 @@ import worker_families
 import worker_tools
 
 from tenonry_kernels_cpu.kernels import CpuKernels
-from tenonry_torch_base.step_kernels import StepKernels
+from tenonry_torch_base.low_rank import LowRankParts
+from tenonry_torch_base.step_kernels import StepKernels, makes
 from tenonry_worker_torch.adapters.batch import AdapterBatch
 from tenonry_worker_torch.adapters.linear import LowRank, Part
 from tenonry_worker_torch.step_kernels import FoundKernels
@@ -36,8 +37,9 @@ class Wrong(StepKernels):
     def refusal(cls):
         return None
 
+    @makes(LowRankParts)
     def low_rank(self, parts):
-        kernel = CpuKernels().low_rank(parts)
+        kernel = CpuKernels().make(parts)
 
         def half(x, out, tokens):
             before = out[:, parts.begins[-1] :].clone()
@@ -140,6 +142,7 @@ def test_one_that_raises_is_left_out_with_a_warning(module, peft, wanted, caplog
         def refusal(cls):
             return None
 
+        @makes(LowRankParts)
         def low_rank(self, parts):
             raise RuntimeError("no such tile")
 

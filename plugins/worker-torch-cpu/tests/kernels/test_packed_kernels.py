@@ -18,6 +18,7 @@ from worker_tools import LOST, lost, serve
 from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_torch_base.attention.groups import GroupedBackend
 from tenonry_torch_base.buffers import HostBuffers
+from tenonry_torch_base.kernel_parts import LinearParts
 from tenonry_worker_torch.build_model import build
 from tenonry_worker_torch.build_plan import BuildPlan
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
@@ -274,7 +275,7 @@ class TestBlocked:
     def test_rows_with_others_between_them_go_to_the_kernel(self, kind):
         """As those of a norm of few rows do."""
         own = kind(torch.randn(32, 32).bfloat16(), None)
-        layer = KernelLinear(own, CpuKernels().linear(own.blocked()), 4)
+        layer = KernelLinear(own, CpuKernels().make(LinearParts(own.blocked())), 4)
         own.__class__ = type(
             "NeverCalled", (kind,), {"__slots__": (), "__call__": None, "add": None}
         )

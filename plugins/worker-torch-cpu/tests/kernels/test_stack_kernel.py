@@ -9,6 +9,8 @@ import worker_tools
 from worker_tools import LOST, lost, serve
 
 from tenonry_kernels_cpu.kernels import CpuKernels
+from tenonry_torch_base.kernel_parts import StackParts
+from tenonry_torch_base.step_kernels import Refusal
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 from tenonry_worker_torch.step_kernels import FoundKernels
 from tenonry_worker_torch_cpu.kernels.rows import Budget
@@ -17,8 +19,8 @@ pytestmark = pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no lib
 
 
 class NoStack(CpuKernels):
-    def stack(self, layers):
-        return None
+    def stack(self, parts):
+        return Refusal("no stacks today")
 
 
 class Reversed(CpuKernels):
@@ -26,15 +28,15 @@ class Reversed(CpuKernels):
 
     name = "reversed"
 
-    def stack(self, layers):
-        return super().stack(layers[::-1])
+    def stack(self, parts):
+        return super().stack(StackParts(parts.layers[::-1]))
 
 
 class OthersKeys(CpuKernels):
     """Layers write to the K/V of others."""
 
-    def stack(self, layers):
-        kernel = super().stack(layers)
+    def stack(self, parts):
+        kernel = super().stack(parts)
         return lambda hidden, cos, sin, keys, blocks: kernel(hidden, cos, sin, keys, blocks[::-1])
 
 
@@ -94,7 +96,7 @@ def test_it_is_taken_back_where_the_whole_model_differs(monkeypatch):
             kernel = super().layer(parts)
             return lambda *given: kernel(*given).flip(-1)
 
-        def stack(self, layers):
+        def stack(self, parts):
             return lambda hidden, *_: hidden.flip(-1)
 
     model = model_of("qwen3", Wrong)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tenonry_kernels_cpu.kernels import CpuKernels
-from tenonry_torch_base.step_kernels import StepKernels
+from tenonry_torch_base.kernel_parts import LinearParts
+from tenonry_torch_base.step_kernels import Refusal, StepKernels, makes
 from tenonry_worker_torch.fuse.generic import pack_linears
 from tenonry_worker_torch.fuse.linear import DenseLinear, merge, packed_rows
 from tenonry_worker_torch.step_kernels import FoundKernels
@@ -118,8 +119,9 @@ class Multiplying(StepKernels):
     def refusal(cls):
         return None
 
-    def linear(self, weight):
-        return None if weight.outputs % 2 else BlockedLinear
+    @makes(LinearParts)
+    def linear(self, parts):
+        return Refusal("odd") if parts.weight.outputs % 2 else BlockedLinear
 
 
 def test_modules_lose_what_lies_in_blocks_and_keep_what_does_not():

@@ -90,7 +90,7 @@ class AddedSuite(KernelSuite):
             low_rank_parts(SLOTS, inputs, sizes, rank, 0, dtype) if is_there else None
             for (inputs, sizes), is_there in zip(shapes, has, strict=True)
         ]
-        kernels = [None if each is None else self.offered("low_rank", each) for each in parts]
+        kernels = [None if each is None else self.offered(each) for each in parts]
         return Added(parts, kernels, slots)
 
     @EXAMPLES
@@ -118,7 +118,7 @@ class AddedSuite(KernelSuite):
         torch.manual_seed(seed)
         drawn = np.random.default_rng(seed)
         attention = attention_parts(2, 2, 16, is_gated=False, is_normalised=True)
-        kernels = self.offered("invariant")
+        kernels = self.invariant()
         parts, weights = layer_of(kernels, attention, hidden, inner, has_bias=True, dtype=dtype)
         kernel = kernels.layer(parts)
         slots = drawn.integers(NONE, SLOTS, len(new)).tolist()
@@ -146,7 +146,7 @@ class AddedSuite(KernelSuite):
         """So much that threads share it. A token without an adapter has the bits of a layer without any."""
         torch.manual_seed(0)
         attention = attention_parts(2, 2, 32, is_gated=False, is_normalised=True)
-        kernels = self.offered("invariant")
+        kernels = self.invariant()
         parts, _ = layer_of(kernels, attention, 128, 320, has_bias=False)
         kernel = kernels.layer(parts)
         slots = [1, NONE, 2, 1]
@@ -161,7 +161,7 @@ class AddedSuite(KernelSuite):
     def test_adapters_of_the_queries_that_go_on(self):
         torch.manual_seed(0)
         attention = attention_parts(2, 2, 16, is_gated=False, is_normalised=True)
-        kernels = self.offered("invariant")
+        kernels = self.invariant()
         parts, _ = layer_of(kernels, attention, 32, 48, has_bias=True)
         kernel = kernels.layer(parts)
         added = self.added(attention, 32, 48, 4, [True] * 4, [2, NONE, 0], torch.float32)

@@ -11,6 +11,7 @@ from tenonry_testkit.step_formulas import rms_norm, turned_heads
 from tenonry_testkit.step_layers import HEADS, assert_close
 from tenonry_testkit.step_parts import attention_parts
 from tenonry_testkit.step_suite import EXAMPLES, SEEDS, KernelSuite
+from tenonry_torch_base.kernel_parts import Bfloat16NormParts, GateParts, TurnParts
 
 TOKENS = st.integers(1, 70)
 FAR = 200.0  # e to this power is no number of 32 bits
@@ -25,7 +26,7 @@ class BetweenSuite(KernelSuite):
         torch.manual_seed(seed)
         weight = torch.randn(size)
         x = (torch.randn(count, size) * 3).bfloat16()
-        kernel = self.offered("bfloat16_norm", weight, 1e-6)
+        kernel = self.offered(Bfloat16NormParts(weight, 1e-6))
         assert_close(kernel(x.clone()), rms_norm(x, weight, 1e-6))
 
     @EXAMPLES
@@ -36,7 +37,7 @@ class BetweenSuite(KernelSuite):
         x[0, 0] = FAR
         x[-1, inner - 1] = -FAR
         gate, up = x.double().chunk(2, 1)
-        kernel = self.offered("gate")
+        kernel = self.offered(GateParts())
         assert_close(kernel(x.clone()), functional.silu(gate) * up)
 
     @EXAMPLES
@@ -59,7 +60,7 @@ class BetweenSuite(KernelSuite):
         projected = torch.randn(count, parts.columns).bfloat16()
         cos, sin = torch.randn(2, count, 1, rotated).bfloat16()
         given_before = projected.clone()
-        kernel = self.offered("turn_heads", parts)
+        kernel = self.offered(TurnParts(parts))
         kernel(projected, cos, sin)
         query, key, value = turned_heads(parts, given_before, cos, sin)
         wanted = torch.cat([query, key], 1)
@@ -76,12 +77,12 @@ class BetweenSuite(KernelSuite):
         others = torch.arange(20) != 11
         wrong = x.clone()
         wrong[11] = float("nan")
-        turn = self.offered("turn_heads", parts)
+        turn = self.offered(TurnParts(parts))
         turned = [given.clone() for given in (x, wrong)]
         for each in turned:
             turn(each, cos, sin)
-        norm = self.offered("bfloat16_norm", torch.randn(parts.columns), 1e-6)
-        gate = self.offered("gate")
+        norm = self.offered(Bfloat16NormParts(torch.randn(parts.columns), 1e-6))
+        gate = self.offered(GateParts())
         for right, made in (turned, (norm(x), norm(wrong)), (gate(x), gate(wrong))):
             assert made[11].isnan().all()
             assert torch.equal(right[others], made[others])

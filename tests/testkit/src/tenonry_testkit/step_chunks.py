@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tenonry_testkit.step_layers import BLOCK_SIZES, HEADS, assert_close
 from tenonry_testkit.step_parts import PagedShape, attention_parts, paged_case, paged_keys
 from tenonry_testkit.step_suite import EXAMPLES, SEEDS, KernelSuite
+from tenonry_torch_base.kernel_parts import ChunkAttentionParts
 from tenonry_torch_base.paged_attention import Chunks
 
 if TYPE_CHECKING:
@@ -81,13 +82,13 @@ class ChunkSuite(KernelSuite):
     def test_chunk_attention_is_its_formula(self, seed: int, shape: PagedShape):
         torch.manual_seed(seed)
         parts, keys = paged_case(shape)
-        kernel = self.offered("chunk_attention", parts)
+        kernel = self.offered(ChunkAttentionParts(parts))
         assert_chunks(kernel, parts, keys, keys)
 
     def test_chunk_attention_keeps_what_is_not_a_number_to_its_row(self):
         torch.manual_seed(1)
         parts = attention_parts(2, 2, 16, is_gated=False, is_normalised=False)
-        kernel = self.offered("chunk_attention", parts)
+        kernel = self.offered(ChunkAttentionParts(parts))
         keys = paged_keys(parts, 3, 20, 4)
         chunks = chunks_of(keys)
         query = torch.randn(int(chunks.counts.sum()) + 3, parts.heads, 16).bfloat16()

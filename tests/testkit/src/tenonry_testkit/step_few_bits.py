@@ -13,6 +13,7 @@ from tenonry_testkit.step_layers import layer_formula
 from tenonry_testkit.step_parts import attention_parts, layer_parts, paged_keys
 from tenonry_testkit.step_suite import EXAMPLES, SEEDS, KernelSuite
 from tenonry_torch_base.few_bits import FewBitsWeight, few_bits_weight
+from tenonry_torch_base.kernel_parts import FewBitsParts, FewBitsRowsParts
 from tenonry_torch_base.quantisations import QuantisedWeight
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -94,7 +95,7 @@ class FewBitsSuite(KernelSuite):
             bits, outputs, inputs, groups, has_zeros=has_zeros, has_half_scales=has_bias
         )
         bias = torch.randn(outputs).to(dtype) if has_bias else None
-        kernel = self.offered("few_bits_linear", known(weight, bias))
+        kernel = self.offered(FewBitsParts(known(weight, bias)))
         x = exact_rows(count, inputs, dtype)
         other = torch.randn(count, outputs).to(dtype) if has_other else None
         kept = x.clone()
@@ -133,7 +134,7 @@ class FewBitsSuite(KernelSuite):
             has_zeros=has_zeros,
             has_half_scales=has_half_scales,
         )
-        rows = self.offered("few_bits_rows", known(weight), dtype)
+        rows = self.offered(FewBitsRowsParts(known(weight), dtype))
         wanted = weight.dequantised()
         size = wanted.abs().amax() + weight.scales.max() * (1 << bits)
         allowed = size * (2**-8 if dtype == torch.bfloat16 else 1e-6)
@@ -148,7 +149,7 @@ class FewBitsSuite(KernelSuite):
     def test_linear_of_few_bits_rounds_its_inputs(self, bits: int, count: int):
         torch.manual_seed(count)
         weight = random_matrix(bits, 500, 512, 4)
-        kernel = self.offered("few_bits_linear", known(weight))
+        kernel = self.offered(FewBitsParts(known(weight)))
         x = torch.randn(count, 512).bfloat16()
         wanted = x.float() @ weight.dequantised().t()
         error = (kernel(x).float() - wanted).norm() / wanted.norm()
@@ -156,7 +157,7 @@ class FewBitsSuite(KernelSuite):
 
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_linear_of_few_bits_and_no_rows_is_nothing(self, dtype: torch.dtype):
-        kernel = self.offered("few_bits_linear", known(random_matrix(4, 70, 128, 4)))
+        kernel = self.offered(FewBitsParts(known(random_matrix(4, 70, 128, 4))))
         assert kernel(torch.empty(0, 128, dtype=dtype)).shape == (0, 70)
 
     def test_linear_of_few_bits_takes_columns_in_their_order(self):
@@ -164,7 +165,7 @@ class FewBitsSuite(KernelSuite):
         weight = random_matrix(4, 70, 128, 4, has_zeros=True)
         order = torch.arange(4).repeat(32)
         weight = dataclasses.replace(weight, group_of=order)
-        kernel = self.offered("few_bits_linear", known(weight))
+        kernel = self.offered(FewBitsParts(known(weight)))
         x = torch.empty(3, 128)
         x[:, order.argsort(stable=True)] = exact_rows(3, 128, torch.float32)
         wanted = x @ weight.dequantised().t()
@@ -176,7 +177,7 @@ class FewBitsSuite(KernelSuite):
         self, dtype: torch.dtype, bad: float
     ):
         torch.manual_seed(2)
-        kernel = self.offered("few_bits_linear", known(random_matrix(8, 100, 70)))
+        kernel = self.offered(FewBitsParts(known(random_matrix(8, 100, 70))))
         x = torch.randn(9, 70).to(dtype)
         others = [0, 1, 2, 3, 5, 6, 7, 8]
         wanted = kernel(x)[others]
@@ -187,7 +188,7 @@ class FewBitsSuite(KernelSuite):
 
     def test_linear_of_few_bits_gives_a_row_the_same_beside_others(self):
         torch.manual_seed(3)
-        kernel = self.offered("few_bits_linear", known(random_matrix(4, 130, 96, 3)))
+        kernel = self.offered(FewBitsParts(known(random_matrix(4, 130, 96, 3))))
         x = torch.randn(20, 96)
         every = kernel(x)
         for row in range(20):
@@ -207,7 +208,7 @@ class FewBitsSuite(KernelSuite):
             matrix = dataclasses.replace(matrix, scales=matrix.scales / size)
             weights[name] = matrix.dequantised(torch.float64)
             parts = dataclasses.replace(parts, **{name: known(matrix, own.bias)})
-        kernel = self.offered("layer", parts)
+        kernel = self.offered(parts)
         keys = paged_keys(attention, count, 20, 4)
         exact = keys._replace(blocks=keys.blocks.clone())
         hidden = torch.randn(count, 128).bfloat16()

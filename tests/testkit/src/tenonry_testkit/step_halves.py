@@ -16,6 +16,7 @@ from tenonry_testkit.step_parts import (
     states_of,
 )
 from tenonry_testkit.step_suite import COUNTS, EXAMPLES, SEEDS, SIZES, KernelSuite, assert_near
+from tenonry_torch_base.kernel_parts import AttentionHalfParts, DeltaRuleHalfParts
 
 
 class HalfSuite(KernelSuite):
@@ -36,7 +37,7 @@ class HalfSuite(KernelSuite):
         torch.manual_seed(seed)
         parts = delta_rule_parts(2, sharing, (key, value), 4, is_ordered=is_ordered)
         around = half_parts(hidden, parts)
-        kernel = self.offered("delta_rule_half", around, parts)
+        kernel = self.offered(DeltaRuleHalfParts(around, parts))
         rows = torch.randperm(count + 2)[:count]
         window, matrix = states_of(parts, count + 2)
         before = matrix.clone()
@@ -66,7 +67,7 @@ class HalfSuite(KernelSuite):
         torch.manual_seed(seed)
         parts = attention_parts(2, sharing, size, is_gated=is_gated, is_normalised=is_gated)
         around = half_parts(hidden, parts)
-        kernel = self.offered("attention_half", around, parts)
+        kernel = self.offered(AttentionHalfParts(around, parts))
         held = held_keys(parts, count, capacity)
         exact = in_float64(held)
         rotated = 2 * (size // 2)
@@ -82,7 +83,7 @@ class HalfSuite(KernelSuite):
     def test_halves_keep_what_is_not_a_number_to_its_row(self):
         rule = delta_rule_parts(1, 2, (16, 16), 4, is_ordered=True)
         around = half_parts(24, rule)
-        kernel = self.offered("delta_rule_half", around, rule)
+        kernel = self.offered(DeltaRuleHalfParts(around, rule))
         window, matrix = states_of(rule, 3)
         exact = (window.double(), matrix.double())
         x = torch.randn(3, 24)

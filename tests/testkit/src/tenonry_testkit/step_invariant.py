@@ -55,7 +55,7 @@ class InvariantSuite(KernelSuite):
         torch.manual_seed(seed)
         weight = (torch.randn(outputs, inputs) / inputs**0.5).to(dtype)
         bias = torch.randn(outputs).to(dtype) if has_bias else None
-        kernel = self.offered("invariant").linear(weight, bias)
+        kernel = self.invariant().linear(weight, bias)
         assert torch.equal(kernel.weight(), weight)
         x = torch.randn(count, inputs)
         other = torch.randn(count, outputs) if has_other else None
@@ -78,7 +78,7 @@ class InvariantSuite(KernelSuite):
     ):
         torch.manual_seed(seed)
         weight = torch.randn(size).to(dtype)
-        kernel = self.offered("invariant").norm(weight, 1e-6)
+        kernel = self.invariant().norm(weight, 1e-6)
         x = torch.randn(count, size) * 3
         made = kernel(x)
         assert_near(made, rms_norm(x, weight, 1e-6))
@@ -123,9 +123,9 @@ class InvariantSuite(KernelSuite):
             kv_heads, sharing, size, is_gated=False, is_normalised=is_normalised, window=window
         )
         parts, weights = layer_of(
-            self.offered("invariant"), attention, hidden, inner, has_bias=has_bias, dtype=dtype
+            self.invariant(), attention, hidden, inner, has_bias=has_bias, dtype=dtype
         )
-        kernel = self.offered("invariant").layer(parts)
+        kernel = self.invariant().layer(parts)
         known = drawn.integers(0, most_known + 1, len(new)).tolist()
         sequences = Sequences(attention, hidden, known, new, block_size, dtype)
         before = sequences.blocks.clone()
@@ -155,7 +155,7 @@ class InvariantSuite(KernelSuite):
         """So much that threads share it."""
         torch.manual_seed(0)
         attention = attention_parts(2, 2, 32, is_gated=False, is_normalised=True)
-        kernels = self.offered("invariant")
+        kernels = self.invariant()
         parts, _ = layer_of(kernels, attention, 128, 320, has_bias=False)
         kernel = kernels.layer(parts)
         sequences = Sequences(attention, 128, [40, 0], [200, 130], 16)
@@ -174,8 +174,8 @@ class InvariantSuite(KernelSuite):
     def test_invariant_layer_goes_on_with_the_queries_that_it_is_told(self):
         torch.manual_seed(0)
         attention = attention_parts(2, 2, 16, is_gated=False, is_normalised=True)
-        parts, _ = layer_of(self.offered("invariant"), attention, 32, 48, has_bias=True)
-        kernel = self.offered("invariant").layer(parts)
+        parts, _ = layer_of(self.invariant(), attention, 32, 48, has_bias=True)
+        kernel = self.invariant().layer(parts)
         sequences = Sequences(attention, 32, [3, 0, 40], [9, 5, 1], 4)
         pieces = sequences.pieces()
         before = sequences.blocks.clone()
@@ -198,8 +198,8 @@ class InvariantSuite(KernelSuite):
     def test_invariant_layer_keeps_what_is_not_a_number_to_its_sequence(self):
         torch.manual_seed(1)
         attention = attention_parts(2, 2, 16, is_gated=False, is_normalised=True)
-        parts, _ = layer_of(self.offered("invariant"), attention, 32, 48, has_bias=False)
-        kernel = self.offered("invariant").layer(parts)
+        parts, _ = layer_of(self.invariant(), attention, 32, 48, has_bias=False)
+        kernel = self.invariant().layer(parts)
         sequences = Sequences(attention, 32, [3, 7, 0], [2, 1, 20], 4)
         before = sequences.blocks.clone()
         wanted = sequences.run(kernel, sequences.pieces())

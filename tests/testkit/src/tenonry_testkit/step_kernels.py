@@ -44,6 +44,7 @@ from tenonry_testkit.step_prompts import PromptSuite
 from tenonry_testkit.step_rounded import RoundedSuite
 from tenonry_testkit.step_rounds import RoundSuite
 from tenonry_testkit.step_suite import COUNTS, EXAMPLES, SEEDS, SIZES, assert_near
+from tenonry_torch_base.kernel_parts import BestAllowedParts, NormParts
 from tenonry_torch_base.low_rank import SlotTokens
 
 
@@ -73,7 +74,7 @@ class StepKernelsContract(
         torch.manual_seed(seed)
         weight = torch.randn(size)
         x = torch.randn(count, size) * 3
-        kernel = self.offered("rms_norm", weight, 1e-6)
+        kernel = self.offered(NormParts(weight, 1e-6))
         assert_near(kernel(x.clone()), rms_norm(x, weight, 1e-6))
 
     @EXAMPLES
@@ -100,7 +101,7 @@ class StepKernelsContract(
     ):
         torch.manual_seed(seed)
         parts = delta_rule_parts(key_heads, sharing, (key, value), taps, is_ordered=is_ordered)
-        kernel = self.offered("delta_rule", parts)
+        kernel = self.offered(parts)
         window, matrix = states_of(parts, count)
         exact = (window.double(), matrix.double())
         for _ in range(3):
@@ -115,7 +116,7 @@ class StepKernelsContract(
     def test_delta_rule_changes_the_states_of_its_rows_only(self, seed: int, count: int):
         torch.manual_seed(seed)
         parts = delta_rule_parts(2, 2, (8, 24), 4, is_ordered=True)
-        kernel = self.offered("delta_rule", parts)
+        kernel = self.offered(parts)
         rows = torch.randperm(count + 4)[:count]
         window, matrix = states_of(parts, count + 4)
         before = (window.clone(), matrix.clone())
@@ -131,7 +132,7 @@ class StepKernelsContract(
 
     def test_delta_rule_keeps_what_is_not_a_number_to_its_row(self):
         parts = delta_rule_parts(1, 2, (16, 16), 4, is_ordered=False)
-        kernel = self.offered("delta_rule", parts)
+        kernel = self.offered(parts)
         window, matrix = states_of(parts, 3)
         exact = (window.double(), matrix.double())
         projected = torch.randn(3, parts.columns)
@@ -169,7 +170,7 @@ class StepKernelsContract(
         parts = attention_parts(
             kv_heads, sharing, size, is_gated=is_gated, is_normalised=is_normalised
         )
-        kernel = self.offered("attention", parts)
+        kernel = self.offered(parts)
         held = held_keys(parts, count, capacity)
         exact = in_float64(held)
         projected = torch.randn(count, parts.columns)
@@ -186,7 +187,7 @@ class StepKernelsContract(
 
     def test_attention_keeps_what_is_not_a_number_to_its_row(self):
         parts = attention_parts(2, 2, 16, is_gated=True, is_normalised=True)
-        kernel = self.offered("attention", parts)
+        kernel = self.offered(parts)
         held = held_keys(parts, 3, 24)
         exact = in_float64(held)
         projected = torch.randn(3, parts.columns)
@@ -213,7 +214,7 @@ class StepKernelsContract(
         torch.manual_seed(seed)
         chosen = 1 + seed % num_experts
         parts = expert_parts(hidden, num_experts, chosen, inner, shared, has_gate=has_gate)
-        kernel = self.offered("experts", parts)
+        kernel = self.offered(parts)
         given_rows = torch.randn(count, hidden)
         kept = given_rows.clone()
         assert_near(kernel(given_rows), experts(parts, given_rows))
@@ -221,7 +222,7 @@ class StepKernelsContract(
 
     def test_experts_keep_what_is_not_a_number_to_its_row(self):
         parts = expert_parts(24, 4, 2, 16, 8, has_gate=True)
-        kernel = self.offered("experts", parts)
+        kernel = self.offered(parts)
         hidden = torch.randn(5, 24)
         hidden[2, 3] = float("inf")
         made = kernel(hidden)
@@ -254,7 +255,7 @@ class StepKernelsContract(
     ):
         torch.manual_seed(seed)
         parts = low_rank_parts(slots, inputs, sizes, rank, gap, dtype)
-        kernel = self.offered("low_rank", parts)
+        kernel = self.offered(parts)
         columns = sum(sizes) + gap * (len(sizes) + 1)
         for _ in range(2):
             # Neither need begin or end where its tensor does.
@@ -277,7 +278,7 @@ class StepKernelsContract(
     def test_low_rank_keeps_what_is_not_a_number_to_its_token(self):
         for dtype in (torch.float32, torch.bfloat16):
             parts = low_rank_parts(2, 24, [32, 7], 16, 0, dtype)
-            kernel = self.offered("low_rank", parts)
+            kernel = self.offered(parts)
             x = torch.randn(6, 24).to(dtype)
             x[2, 3] = float("nan")
             out = torch.randn(6, 39).to(dtype)
@@ -300,7 +301,7 @@ class StepKernelsContract(
         self, seed: int, count: int, words: int, most_bits: int, dtype: torch.dtype
     ):
         torch.manual_seed(seed)
-        kernel = self.offered("best_allowed")
+        kernel = self.offered(BestAllowedParts())
         integers = torch.randint(-4, 4, (count, 32 * words))  # with ties
         logits = integers.to(dtype)
         is_least = torch.rand(logits.shape) < 0.1
@@ -318,7 +319,7 @@ class StepKernelsContract(
         assert torch.equal(logits, before)
 
     def test_best_allowed_says_which_rows_hold_what_is_not_a_number(self):
-        kernel = self.offered("best_allowed")
+        kernel = self.offered(BestAllowedParts())
         for dtype in (torch.float32, torch.bfloat16):
             logits = torch.arange(4 * 64).view(4, 64)
             logits = logits.to(dtype)

@@ -22,6 +22,7 @@ from tenonry_testkit.step_parts import (
     spoilt_layer,
 )
 from tenonry_testkit.step_suite import COUNTS, EXAMPLES, SEEDS, KernelSuite
+from tenonry_torch_base.kernel_parts import LinearParts, PagedAttentionParts, StackParts
 
 if TYPE_CHECKING:
     from tenonry_torch_base.paged_attention import PagedKeys
@@ -118,7 +119,7 @@ class LayerSuite(KernelSuite):
     ):
         torch.manual_seed(seed)
         made, exact = blocked_weight(outputs, 2 * pairs, has_bias=has_bias)
-        kernel = self.offered("linear", made)
+        kernel = self.offered(LinearParts(made))
         x = torch.randn(count, 2 * pairs).bfloat16()
         other = torch.randn(count, outputs).bfloat16()
         wanted = x.double() @ exact.t()
@@ -131,7 +132,7 @@ class LayerSuite(KernelSuite):
     def test_linear_of_much_work_is_its_formula(self):
         torch.manual_seed(0)
         made, exact = blocked_weight(4000, 1024, has_bias=True)
-        kernel = self.offered("linear", made)
+        kernel = self.offered(LinearParts(made))
         for count in (1, 7, 65):
             x = torch.randn(count, 1024).bfloat16()
             wanted = x.double() @ exact.t() + made.bias.double()
@@ -140,12 +141,12 @@ class LayerSuite(KernelSuite):
     def test_linear_of_no_rows_is_nothing(self):
         """The head is called so if no row of a step samples."""
         made, _ = blocked_weight(100, 64, has_bias=False)
-        found = self.offered("linear", made)(torch.empty(0, 64).bfloat16())
+        found = self.offered(LinearParts(made))(torch.empty(0, 64).bfloat16())
         assert found.shape == (0, 100)
 
     def test_linear_keeps_what_is_not_a_number_to_its_row(self):
         made, exact = blocked_weight(100, 64, has_bias=False)
-        kernel = self.offered("linear", made)
+        kernel = self.offered(LinearParts(made))
         x = torch.randn(9, 64).bfloat16()
         x[4, 5] = float("nan")
         got = kernel(x)
@@ -158,7 +159,7 @@ class LayerSuite(KernelSuite):
     def test_paged_attention_is_its_formula(self, seed: int, shape: PagedShape):
         torch.manual_seed(seed)
         parts, keys = paged_case(shape)
-        kernel = self.offered("paged_attention", parts)
+        kernel = self.offered(PagedAttentionParts(parts))
         query = torch.randn(shape.count, parts.heads, shape.size).bfloat16()
         wanted = paged_formula(parts, query.double(), keys)
         assert_close(kernel(query, keys), wanted)
@@ -196,7 +197,7 @@ class LayerSuite(KernelSuite):
             kv_heads, sharing, size, is_gated=False, is_normalised=is_normalised, window=window
         )
         parts, weights = layer_parts(attention, 2 * pairs, 64 * inner, has_bias=has_bias)
-        kernel = self.offered("layer", parts)
+        kernel = self.offered(parts)
         keys = paged_keys(attention, count, longest, 4)
         before = keys.blocks.clone()
         exact = keys._replace(blocks=keys.blocks.clone())
@@ -221,7 +222,7 @@ class LayerSuite(KernelSuite):
     def test_layer_keeps_what_is_not_a_number_to_its_row(self):
         torch.manual_seed(1)
         case = spoilt_layer()
-        kernel = self.offered("layer", case.parts)
+        kernel = self.offered(case.parts)
         exact = case.keys._replace(blocks=case.keys.blocks.clone())
         made = kernel(case.hidden, case.cos, case.sin, case.keys)
         wanted = layer_formula(
@@ -258,8 +259,8 @@ class LayerSuite(KernelSuite):
                 2, 2, size, is_gated=False, is_normalised=True, window=window
             )
             parts, _ = layer_parts(attention, 2 * pairs, 64, has_bias=False)
-            layers.append(self.offered("layer", parts))
-        kernel = self.offered("stack", layers)
+            layers.append(self.offered(parts))
+        kernel = self.offered(StackParts(layers))
         keys = paged_keys(attention, count, longest, 4)
         blocks = [torch.randn_like(keys.blocks) for _ in layers]
         singly = [each.clone() for each in blocks]

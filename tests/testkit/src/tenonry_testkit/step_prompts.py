@@ -13,6 +13,7 @@ from tenonry_testkit.step_formulas import rms_norm
 from tenonry_testkit.step_layers import BLOCK_SIZES, assert_close, layer_formula
 from tenonry_testkit.step_parts import attention_parts, layer_parts, paged_keys
 from tenonry_testkit.step_suite import EXAMPLES, SEEDS, KernelSuite
+from tenonry_torch_base.kernel_parts import PromptParts
 from tenonry_torch_base.paged_attention import Chunks
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ class PromptSuite(KernelSuite):
         case = prompt_case(shape, num_layers)
         exact = case._replace(blocks=[each.clone() for each in case.blocks])
         kept = case.hidden.clone()
-        kernel = self.offered("prompts", [self.offered("layer", each) for each in case.layers])
+        kernel = self.offered(PromptParts([self.offered(each) for each in case.layers]))
         made = kernel(case.hidden, case.cos, case.sin, case.chunks, case.keys, case.blocks)
         wanted_hidden, gains = prompt_formula(exact)
         assert_close(made, wanted_hidden)
@@ -177,9 +178,9 @@ class PromptSuite(KernelSuite):
         torch.manual_seed(2)
         shape = PromptShape(3, 40, 16, 2, 2, 32, 64, 0, is_normalised=True, has_bias=False)
         case = prompt_case(shape, 2)
-        layers = [self.offered("layer", each) for each in case.layers]
-        both = self.offered("prompts", layers)
-        one = self.offered("prompts", layers[:1])
+        layers = [self.offered(each) for each in case.layers]
+        both = self.offered(PromptParts(layers))
+        one = self.offered(PromptParts(layers[:1]))
         others = [each.clone() for each in case.blocks]
         wanted = one(case.hidden, case.cos, case.sin, case.chunks, case.keys, others[:1])
         made = both(case.hidden, case.cos, case.sin, case.chunks, case.keys, case.blocks[:1])
@@ -194,7 +195,7 @@ class PromptSuite(KernelSuite):
         torch.manual_seed(seed)
         case = prompt_case(shape, num_layers)
         others = [each.clone() for each in case.blocks]
-        kernel = self.offered("prompts", [self.offered("layer", each) for each in case.layers])
+        kernel = self.offered(PromptParts([self.offered(each) for each in case.layers]))
         given = (case.hidden, case.cos, case.sin, case.chunks, case.keys)
         wanted = kernel(*given, others)
         ends = case.chunks.begins + case.chunks.counts - 1
@@ -211,7 +212,7 @@ class PromptSuite(KernelSuite):
         torch.manual_seed(3)
         shape = PromptShape(4, 70, 16, 2, 2, 32, 64, 0, is_normalised=True, has_bias=False)
         case = prompt_case(shape, 2)
-        kernel = self.offered("prompts", [self.offered("layer", each) for each in case.layers])
+        kernel = self.offered(PromptParts([self.offered(each) for each in case.layers]))
         others = [each.clone() for each in case.blocks]
         wanted = kernel(case.hidden, case.cos, case.sin, case.chunks, case.keys, others)
         begin = int(case.chunks.begins[1])
@@ -235,7 +236,7 @@ class PromptSuite(KernelSuite):
         hidden = torch.randn(count, shape.hidden).bfloat16()
         angles = torch.rand(count, 1, 32) * 6
         cos, sin = angles.cos().bfloat16(), angles.sin().bfloat16()
-        kernel = self.offered("prompts", [self.offered("layer", each) for each in case.layers])
+        kernel = self.offered(PromptParts([self.offered(each) for each in case.layers]))
         blocks = [torch.zeros_like(each) for each in case.blocks]
         others = [each.clone() for each in blocks]
         whole = Chunks(torch.tensor([0]), torch.tensor([count]))

@@ -30,6 +30,7 @@ from tenonry_testkit.step_parts import (
     spoilt_layer,
 )
 from tenonry_testkit.step_suite import COUNTS, EXAMPLES, SEEDS, KernelSuite
+from tenonry_torch_base.kernel_parts import ChunkAttentionParts, PagedAttentionParts
 
 if TYPE_CHECKING:
     from tenonry_torch_base.paged_attention import PagedKeys
@@ -68,17 +69,17 @@ def rounded(keys: PagedKeys) -> tuple[PagedKeys, PagedKeys]:
 class RoundedSuite(KernelSuite):
     """Kernels with support for K/V in 8 bits, compared with the formula over the dequantised values."""
 
-    def offered(self, method: str, *arguments: Any) -> Any:
+    def offered(self, parts: Any) -> Any:
         if "int8" not in self.made().kept:
             pytest.skip("no kernel reads K and V in 8 bits")
-        return super().offered(method, *arguments)
+        return super().offered(parts)
 
     @EXAMPLES
     @given(SEEDS, paged_shapes(SIZES))
     def test_paged_attention_reads_8_bits(self, seed: int, shape: PagedShape):
         torch.manual_seed(seed)
         parts, keys = paged_case(shape)
-        kernel = self.offered("paged_attention", parts)
+        kernel = self.offered(PagedAttentionParts(parts))
         given, exact = rounded(keys)
         query = torch.randn(shape.count, parts.heads, shape.size).bfloat16()
         assert_close(kernel(query, given), paged_formula(parts, query.double(), exact))
@@ -88,7 +89,7 @@ class RoundedSuite(KernelSuite):
     def test_chunk_attention_reads_8_bits(self, seed: int, shape: PagedShape):
         torch.manual_seed(seed)
         parts, keys = paged_case(shape)
-        kernel = self.offered("chunk_attention", parts)
+        kernel = self.offered(ChunkAttentionParts(parts))
         given, exact = rounded(keys)
         assert_chunks(kernel, parts, given, exact)
 
@@ -117,7 +118,7 @@ class RoundedSuite(KernelSuite):
             kv_heads, sharing, size, is_gated=False, is_normalised=True, window=window
         )
         parts, weights = layer_parts(attention, 32, 64, has_bias=False)
-        kernel = self.offered("layer", parts)
+        kernel = self.offered(parts)
         given, exact = rounded(paged_keys(attention, count, longest, 4))
         before = given.blocks.clone()
         hidden = torch.randn(count, 32).bfloat16()
@@ -139,7 +140,7 @@ class RoundedSuite(KernelSuite):
         """No element of such a vector is finite, for any reader."""
         torch.manual_seed(1)
         case = spoilt_layer()
-        kernel = self.offered("layer", case.parts)
+        kernel = self.offered(case.parts)
         given, exact = rounded(case.keys)
         made = kernel(case.hidden, case.cos, case.sin, given)
         wanted = layer_formula(

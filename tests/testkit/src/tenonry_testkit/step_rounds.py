@@ -108,8 +108,8 @@ class RoundSuite(KernelSuite):
     """Kernels for several passes of a model, against the formula of a layer for one token."""
 
     def run_round(self, case: RoundCase, ends: RoundEnds) -> RoundTokens:
-        layers = [self.offered("layer", each) for each in case.layers]
-        kernel = self.offered("rounds", dataclasses.replace(case.parts, layers=layers))
+        layers = [self.offered(each) for each in case.layers]
+        kernel = self.offered(dataclasses.replace(case.parts, layers=layers))
         made: RoundTokens = kernel(case.token_ids, case.keys, case.blocks, ends)
         return made
 

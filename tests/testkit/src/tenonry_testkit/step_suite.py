@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tenonry.plugin.manager import resolve_point
 from tenonry_torch_base.points import STEP_KERNELS
-from tenonry_torch_base.step_kernels import StepKernels
+from tenonry_torch_base.step_kernels import Refusal, StepKernels
 
 EXAMPLES = settings(
     max_examples=25,
@@ -46,9 +46,16 @@ class KernelSuite:
         made: StepKernels = found()
         return made
 
-    def offered(self, method: str, *arguments: Any) -> Any:
+    def offered(self, parts: Any) -> Any:
         """The kernel for these parts; skips the test if there is none."""
-        found = getattr(self.made(), method)(*arguments)
+        found = self.made().make(parts)
+        if isinstance(found, Refusal):
+            pytest.skip(f"no kernel for {type(parts).__name__}: {found.reason}")
+        return found
+
+    def invariant(self) -> Any:
+        """The batch-invariant kernels; skips the test if there are none."""
+        found = self.made().invariant()
         if found is None:
-            pytest.skip(f"no kernel {method} for these parts")
+            pytest.skip("no batch-invariant kernels")
         return found

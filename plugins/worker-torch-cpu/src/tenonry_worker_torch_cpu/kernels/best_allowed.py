@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tenonry_torch_base.kernel_parts import BestAllowedParts
 from tenonry_torch_base.sampler.token_masks import best_on_host
 from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser
 from tenonry_worker_torch_cpu.kernels.trial import Candidates
@@ -30,12 +31,13 @@ def best_allowed(
     """
     if found is None or dtype not in TYPES or vocab_size % WORD_BITS:
         return None
-    kernel = found.kernels.best_allowed()
+    chooser = KernelChooser(found)
+    kernel = chooser.make(BestAllowedParts())
     if kernel is None:
         return None
     words = min(vocab_size // WORD_BITS, TRIAL_WORDS)
     compared = partial(candidates, kernel, dtype, words)
-    return kernel if KernelChooser(found).prefers((PART,), compared) else None
+    return kernel if chooser.prefers((PART,), compared) else None
 
 
 def candidates(kernel: BestAllowedKernel, dtype: torch.dtype, words: int, count: int) -> Candidates:

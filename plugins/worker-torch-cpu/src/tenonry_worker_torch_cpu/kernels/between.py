@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tenonry_torch_base.kernel_parts import Bfloat16NormParts, GateParts, TurnParts
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP, is_silu
 from tenonry_worker_torch.fuse.decoder import LeanHead
 from tenonry_worker_torch.fuse.norm import RMSNorm
@@ -54,7 +55,6 @@ class BetweenKernels:
     """Assigns the chosen kernels."""
 
     def __init__(self, chooser: KernelChooser, changes: Changes) -> None:
-        self._kernels = chooser.kernels
         self._chooser = chooser
         self._changes = changes
 
@@ -75,7 +75,7 @@ class BetweenKernels:
         own: RMSNorm | None = getattr(owner, place)
         if own is None or own.weight is None:
             return
-        made = self._kernels.bfloat16_norm(own.weight.float(), own.eps)
+        made = self._chooser.make(Bfloat16NormParts(own.weight.float(), own.eps))
         if made is None:
             return
         with_kernel = PackedNorm(own, made)
@@ -89,7 +89,7 @@ class BetweenKernels:
         if own.gate_order is not None:
             return
         parts = attention_parts(own)
-        made = self._kernels.turn_heads(parts)
+        made = self._chooser.make(TurnParts(parts))
         if made is None:
             return
         has_norm = own.head_norm is not None
@@ -100,7 +100,7 @@ class BetweenKernels:
     def _give_gate(self, own: FusedMLP) -> None:
         if not is_silu(own.activation):
             return
-        made = self._kernels.gate()
+        made = self._chooser.make(GateParts())
         if made is not None and self._chooser.is_better(
             (GATE,), partial(gate_candidates, own, made)
         ):

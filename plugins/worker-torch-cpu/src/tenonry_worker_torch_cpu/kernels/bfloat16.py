@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tenonry_torch_base.kernel_parts import ChunkAttentionParts, LinearParts, PagedAttentionParts
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
 from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
@@ -47,7 +48,6 @@ class Bfloat16Kernels:
 
     def __init__(self, chooser: KernelChooser, changes: Changes) -> None:
         self._chooser = chooser
-        self._kernels = chooser.kernels
         self._changes = changes
 
     def give(
@@ -91,7 +91,7 @@ class Bfloat16Kernels:
         if not isinstance(own, PackedLinear | BlockedLinear):
             return
         weight = own.blocked()
-        made = None if weight is None else self._kernels.linear(weight)
+        made = None if weight is None else self._chooser.make(LinearParts(weight))
         if made is None:
             self._chooser.left[LINEAR] += 1
             return
@@ -114,7 +114,7 @@ class Bfloat16Kernels:
         if isinstance(own, PackedLinear):
             return own, made
         some = own.sample(SAMPLE)
-        return some, self._kernels.linear(some.blocked()) or made
+        return some, self._chooser.make(LinearParts(some.blocked())) or made
 
     def _attention_kernels(
         self, forward: LeanForward, backend: AttentionBackend
@@ -131,7 +131,7 @@ class Bfloat16Kernels:
             attends: Any = own.attend
             if rope is None or not paged.is_plain(attends):
                 return {}
-            made = self._kernels.paged_attention(paged.paged_parts(own.spec))
+            made = self._chooser.make(PagedAttentionParts(paged.paged_parts(own.spec)))
             if made is None:
                 return {}
             compared = partial(paged.attention_candidates, own, made, rope)
@@ -150,7 +150,7 @@ class Bfloat16Kernels:
             if not isinstance(own, FusedAttention):
                 continue
             spec = own.spec
-            made = self._kernels.chunk_attention(paged.paged_parts(spec))
+            made = self._chooser.make(ChunkAttentionParts(paged.paged_parts(spec)))
             if made is None:
                 self._chooser.left[PREFILL] += 1
                 continue
@@ -164,7 +164,7 @@ class Bfloat16Kernels:
     ) -> None:
         rope = forward.ropes.get(layer.layer_type)
         parts = paged.layer_parts(layer, rope)
-        made = None if parts is None else self._kernels.layer(parts)
+        made = None if parts is None else self._chooser.make(parts)
         if made is None or parts is None or rope is None:
             self._chooser.left[LAYER] += 1
             return

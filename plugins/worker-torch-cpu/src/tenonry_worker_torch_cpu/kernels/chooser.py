@@ -4,11 +4,13 @@ process.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tenonry_torch_base.step_kernels import Refusal
 from tenonry_worker_torch_cpu.kernels.rows import LIMIT_S, Budget
 from tenonry_worker_torch_cpu.kernels.trial import prefers_kernel, tried
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.step_kernels import FoundKernels
     from tenonry_worker_torch_cpu.kernels.trial import Candidates
 
+logger = logging.getLogger("tenonry.worker")
 ANY_ROWS = sys.maxsize
 
 
@@ -41,6 +44,14 @@ class KernelChooser:
     def kernels(self) -> StepKernels:
         """The kernels to choose from."""
         return self.found.kernels
+
+    def make(self, parts: Any) -> Any:
+        """The kernel of these parts; None, with the reason at DEBUG, if there is none."""
+        made = self.found.kernels.make(parts)
+        if isinstance(made, Refusal):
+            logger.debug("Step kernels %s: %s", self.found.text, made.reason)
+            return None
+        return made
 
     @property
     def is_timed(self) -> bool:

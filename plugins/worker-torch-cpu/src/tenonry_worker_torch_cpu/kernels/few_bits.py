@@ -14,6 +14,7 @@ import torch
 
 from tenonry.errors import ModelError
 from tenonry_torch_base.few_bits import FewBitsWeight, few_bits_weight, matrix_of
+from tenonry_torch_base.kernel_parts import FewBitsParts
 from tenonry_torch_base.quantisations import QuantisedLinear
 from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser, listed
 from tenonry_worker_torch_cpu.kernels.trial import Candidates
@@ -95,7 +96,7 @@ class FewBitsKernels:
             blocks = replace(weight, bias=None if bias is None else bias.detach().float())
         else:
             blocks = few_bits_weight(weight, bias)
-        kernel = None if blocks is None else self.found.kernels.few_bits_linear(blocks)
+        kernel = None if blocks is None else self._chooser.make(FewBitsParts(blocks))
         if kernel is None or blocks is None:
             return None
         return FewBitsLayer(blocks, kernel)

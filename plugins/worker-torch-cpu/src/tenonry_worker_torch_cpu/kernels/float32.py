@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tenonry_torch_base.kernel_parts import AttentionHalfParts, DeltaRuleHalfParts, NormParts
 from tenonry_worker_torch.fuse.block import FusedAttention
 from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
 from tenonry_worker_torch.fuse.mixers.delta_rule import DeltaRule
@@ -40,7 +41,6 @@ class Float32Kernels:
 
     def __init__(self, chooser: KernelChooser, changes: Changes) -> None:
         self._chooser = chooser
-        self._kernels = chooser.kernels
         self._changes = changes
 
     def give(
@@ -79,7 +79,7 @@ class Float32Kernels:
         if not isinstance(path, DeltaRule):
             return
         parts = mixer.delta_rule_parts(path)
-        made = None if parts is None else self._kernels.delta_rule(parts)
+        made = None if parts is None else self._chooser.make(parts)
         if made is None:
             self._chooser.left[DELTA_RULE] += 1
             return
@@ -93,7 +93,7 @@ class Float32Kernels:
         if attends_in is None:
             return
         parts = attention.attention_parts(own)
-        made = self._kernels.attention(parts)
+        made = self._chooser.make(parts)
         if made is None:
             self._chooser.left[ATTENTION] += 1
             return
@@ -117,7 +117,7 @@ class Float32Kernels:
         if parts is None or not isinstance(path, DeltaRule | mixer.KernelDeltaRule):
             return
         around = half.half_parts(layer, own.projection, own.out)
-        made = None if around is None else self._kernels.delta_rule_half(around, parts)
+        made = None if around is None else self._chooser.make(DeltaRuleHalfParts(around, parts))
         if made is None:
             return
         compared = partial(half.mixer_candidates, layer, each, path, made)
@@ -132,7 +132,7 @@ class Float32Kernels:
         if attends_in is None or around is None:
             return
         parts = attention.attention_parts(own)
-        made = self._kernels.attention_half(around, parts)
+        made = self._chooser.make(AttentionHalfParts(around, parts))
         if made is None:
             return
         compared = partial(half.attention_candidates, layer, own, made, rope)
@@ -144,7 +144,7 @@ class Float32Kernels:
         parts = experts.expert_parts(layer)
         if parts is None:
             return
-        made = self._kernels.experts(parts)
+        made = self._chooser.make(parts)
         if made is None:
             self._chooser.left[EXPERTS] += 1
             return
@@ -156,7 +156,7 @@ class Float32Kernels:
         own: RMSNorm | None = getattr(owner, place)
         if own is None or own.weight is None:
             return
-        made = self._kernels.rms_norm(own.weight, own.eps)
+        made = self._chooser.make(NormParts(own.weight, own.eps))
         size = len(own.weight)
         if made is None:
             self._chooser.left[NORM] += 1

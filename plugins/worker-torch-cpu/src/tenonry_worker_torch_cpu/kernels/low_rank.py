@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from tenonry_torch_base.buffers import put_on_host
+from tenonry_torch_base.step_kernels import Refusal
 from tenonry_worker_torch.adapters.batch import AdapterBatch
 from tenonry_worker_torch.adapters.linear import LowRank
 from tenonry_worker_torch.invariance import refused
@@ -39,7 +40,7 @@ class LowRankKernels:
         sizes = [part.size for part in layer.parts]
         kind = (ADDED, layer.dtype, in_features, *sizes)
         if self._chooser.count(kind, partial(self._prefers, layer, in_features)):
-            layer.make_kernel = self._chooser.kernels.low_rank
+            layer.make_kernel = self._chooser.make
 
     @property
     def text(self) -> str:
@@ -55,7 +56,7 @@ class LowRankKernels:
         own, other = (
             LowRank(layer.parts, slots, layer.dtype, torch.device("cpu")) for _ in range(2)
         )
-        other.make_kernel = self._chooser.kernels.low_rank
+        other.make_kernel = self._chooser.make
         weights = random_weights(layer, slots, in_features, min(self._max_rank, MOST_RANK))
         for each in (own, other):
             for slot in range(slots):
@@ -89,9 +90,9 @@ class AllLowRank:
 
     def _made(self, parts: LowRankParts) -> LowRankKernel:
         """Make a kernel. Without one, a layer would omit its adapters."""
-        made = self._found.kernels.low_rank(parts)
-        if made is None:
-            raise refused(f"step kernels {self._found.text} have none for adapters")
+        made = self._found.kernels.make(parts)
+        if isinstance(made, Refusal):
+            raise refused(f"step kernels {self._found.text} have none for adapters: {made.reason}")
         return made
 
     @property

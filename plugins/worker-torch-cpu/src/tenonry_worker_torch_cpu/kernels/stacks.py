@@ -8,6 +8,7 @@ import dataclasses
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tenonry_torch_base.kernel_parts import PromptParts, StackParts
 from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 from tenonry_worker_torch_cpu.kernels.paged import WholeLayer, WholeStack, stack_candidates
 from tenonry_worker_torch_cpu.kernels.prompts import WholePrompts, prompt_candidates
@@ -36,7 +37,6 @@ class StackKernels:
     """Assigns the chosen kernels."""
 
     def __init__(self, chooser: KernelChooser, changes: Changes) -> None:
-        self._kernels = chooser.kernels
         self._chooser = chooser
         self._changes = changes
 
@@ -68,8 +68,8 @@ class StackKernels:
         parts = round_parts(forward, [each.kernel for each in whole], rope)
         if parts is None:
             return
-        made = self._kernels.rounds(parts)
-        some = self._kernels.rounds(dataclasses.replace(parts, layers=parts.layers[:1]))
+        made = self._chooser.make(parts)
+        some = self._chooser.make(dataclasses.replace(parts, layers=parts.layers[:1]))
         if made is None or some is None:
             return
         attend = attends[whole[0].layer.spec.name]
@@ -87,8 +87,8 @@ class StackKernels:
         rope: RopeTable,
     ) -> None:
         singly = [each.kernel for each in whole]
-        made = self._kernels.stack(singly)
-        some = self._kernels.stack(singly[:SOME_LAYERS])
+        made = self._chooser.make(StackParts(singly))
+        some = self._chooser.make(StackParts(singly[:SOME_LAYERS]))
         if made is None or some is None:
             return
         compared = partial(
@@ -114,8 +114,8 @@ class StackKernels:
     ) -> None:
         """Tried only if the kernels of layers are fast for all numbers of rows of their trials."""
         singly = [each.kernel for each in whole]
-        made = self._kernels.prompts(singly)
-        some = self._kernels.prompts(singly[:PROMPT_LAYERS])
+        made = self._chooser.make(PromptParts(singly))
+        some = self._chooser.make(PromptParts(singly[:PROMPT_LAYERS]))
         if made is None or some is None:
             return
         compared = partial(

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tenonry_torch_base.step_kernels import BlockedWeight
+from tenonry_torch_base.kernel_parts import LinearParts
+from tenonry_torch_base.step_kernels import BlockedWeight, Refusal
 from tenonry_worker_torch.fuse.linear import DenseLinear, is_half_on_host, mark_packed, merge
 from tenonry_worker_torch_cpu.packing.onednn import OneDnnPacking, can_pack
 
@@ -133,7 +134,7 @@ class BlockedPacking:
         if linear.weight.shape[1] % 2 == 0:
             with torch.inference_mode(False), torch.no_grad():
                 made = BlockedLinear(linear.weight, linear.bias)
-            if self.kernels.linear(made.blocked()) is not None:
+            if not isinstance(self.kernels.make(LinearParts(made.blocked())), Refusal):
                 mark_packed(made, linear.sources)
                 return made
         return WidenedPacking().dense(linear)

@@ -14,8 +14,10 @@ from torch import nn
 from torch.nn import functional
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.kernel_parts import FewBitsRowsParts
 from tenonry_torch_base.quantisations import Quantisation
 from tenonry_torch_base.settings import torch_settings
+from tenonry_torch_base.step_kernels import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,8 +117,8 @@ def attach_stored(model: PreTrainedModel, checkpoint: Checkpoint, kernels: StepK
         names = sharing[id(model.get_submodule(owner).weight)]
         blocks = matrix.blocks()
         stored = None if blocks is None else _laid_out(key, blocks, checkpoint, kernels)
-        rows = None if stored is None else kernels.few_bits_rows(stored, model.dtype)
-        if stored is None or rows is None:
+        rows = None if stored is None else kernels.make(FewBitsRowsParts(stored, model.dtype))
+        if stored is None or isinstance(rows, Refusal):
             matrices.read[key] = whole = matrix.weight()  # for `attach`
             weight = nn.Parameter(whole.dequantised(model.dtype), requires_grad=False)
             for name in names:
