@@ -48,6 +48,23 @@ def test_float32_weights_become_bfloat16_on_a_gpu_and_a_line_reports_it(caplog):
     assert choose_dtype("auto", Config, CUDA) == torch.float16
 
 
+def test_bfloat16_on_a_gpu_without_it_is_refused_with_another_type(monkeypatch):
+    class Config:
+        dtype = torch.bfloat16
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    for wanted in ("auto", "bfloat16"):
+        with pytest.raises(
+            ConfigError, match=r"capability 8\.0, and this one has 7\.5; use --dtype float16"
+        ):
+            choose_dtype(wanted, Config, CUDA)
+    assert choose_dtype("float16", Config, CUDA) == torch.float16
+    assert choose_dtype("auto", Config, CPU) == torch.bfloat16
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert choose_dtype("auto", Config, CUDA) == torch.bfloat16
+
+
 def test_attention_of_cudnn_is_off_on_a_gpu(monkeypatch):
     """It makes a plan for each new shape, and the shapes of steps change every few tokens."""
     selected = []

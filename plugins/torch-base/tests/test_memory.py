@@ -5,8 +5,12 @@ import sys
 import weakref
 
 import pytest
+import torch
 
+from tenonry.errors import ConfigError
 from tenonry_torch_base.memory import (
+    GIB,
+    free_device_memory,
     host_memory,
     keep_freed_memory,
     return_freed_memory,
@@ -22,6 +26,39 @@ def test_memory_is_what_the_control_group_leaves(tmp_path):
     assert host_memory(tmp_path) == 2_000_000
     (tmp_path / "memory.max").write_text("max\n")
     assert host_memory(tmp_path) == pytest.approx(machine, rel=0.5)
+
+
+CUDA = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """A GPU of 80 GiB: `card(free=…, own=…)`, in GiB."""
+
+    def hold(free, own):
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free * GIB, 80 * GIB))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: own * GIB)
+
+    return hold
+
+
+def test_the_cache_takes_what_a_share_leaves(card):
+    card(free=60, own=19)
+    assert free_device_memory(CUDA, 0.5, 4 * GIB) == 16 * GIB
+
+
+def test_two_engines_on_one_gpu_are_told_to_share_it(card):
+    card(free=8, own=16)
+    with pytest.raises(
+        ConfigError, match=r"other processes hold 56\.0 of the 80\.0 GiB.*add up to less"
+    ):
+        free_device_memory(CUDA, 0.9, GIB)
+
+
+def test_a_model_that_is_too_large_by_itself_leaves_nothing(card):
+    card(free=8, own=71)
+    assert free_device_memory(CUDA, 0.9, GIB) == 0
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a switch of glibc")

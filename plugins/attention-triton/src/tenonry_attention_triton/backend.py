@@ -8,6 +8,7 @@ the reference backend, over the same blocks.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 from typing import TYPE_CHECKING, ClassVar
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tenonry_torch_base.attention.base import AttentionBatch, CachedLayer, DecodeRows, LayerSpec
 
 OLDEST_CARD = (8, 0)
+OLDEST_TRITON = (3, 5)  # of torch 2.9
 PROGRAMS_PER_PROCESSOR = 4  # programs of a decode that run on a multiprocessor together
 FEW_PROGRAMS = 16  # where there is none
 
@@ -33,6 +35,20 @@ FEW_PROGRAMS = 16  # where there is none
 def is_interpreted() -> bool:
     """Return True if Triton's interpreter runs the kernels, on the CPU."""
     return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def triton_version() -> tuple[int, int] | None:
+    """Version of the installed Triton; None where it comes under another name, as in nightly builds of torch."""
+    try:
+        major, minor, *_ = importlib.metadata.version("triton").split(".")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return int(major), int(minor)
+
+
+def text_of(version: tuple[int, int]) -> str:
+    """A version as it is written."""
+    return ".".join(map(str, version))
 
 
 class TritonBackend(SdpaBackend):
@@ -48,6 +64,12 @@ class TritonBackend(SdpaBackend):
         if importlib.util.find_spec("triton") is None:
             return (
                 "there is no Triton, which torch for CUDA brings; use sdpa, or pip install triton"
+            )
+        found = triton_version()
+        if found is not None and found < OLDEST_TRITON:
+            return (
+                f"it needs Triton {text_of(OLDEST_TRITON)}, and {text_of(found)} is installed; use sdpa, or "
+                "pip install --upgrade torch"
             )
         if is_interpreted():
             return None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tenonry.worker")
 IMPORTED_BY = os.getpid()  # another process in engines that are forks
+FIRST_WITH_BFLOAT16 = (8, 0)  # compute capability
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -47,8 +48,16 @@ def choose_device(wanted: str, local_rank: int = 0, world_size: int = 1) -> torc
 
 def choose_dtype(wanted: str, config: Any, device: torch.device) -> torch.dtype:
     """`auto` is the checkpoint's own type, with two exceptions: half precision becomes bfloat16 on CPUs that cannot
-    compute with it, and float32 becomes bfloat16 on GPUs.
+    compute with it, and float32 becomes bfloat16 on GPUs. Raises ConfigError for bfloat16 on a GPU without it, once the
+    process uses the GPU.
     """
+    dtype = _wanted_dtype(wanted, config, device)
+    if dtype == torch.bfloat16 and device.type == "cuda":
+        _require_bfloat16(device)
+    return dtype
+
+
+def _wanted_dtype(wanted: str, config: Any, device: torch.device) -> torch.dtype:
     if wanted != "auto":
         return DTYPES[wanted]
     stored = getattr(config, "dtype", None) or torch.float32
@@ -63,6 +72,19 @@ def choose_dtype(wanted: str, config: Any, device: torch.device) -> torch.dtype:
         _report_narrowed()
         return torch.bfloat16
     return dtype
+
+
+def _require_bfloat16(device: torch.device) -> None:
+    if (
+        not torch.cuda.is_initialized()
+    ):  # a process that only describes the model leaves the GPU alone
+        return
+    card = torch.cuda.get_device_capability(device)
+    if card < FIRST_WITH_BFLOAT16:
+        raise ConfigError(
+            f"dtype bfloat16 needs a GPU of compute capability 8.0, and this one has {card[0]}.{card[1]}; use --dtype "
+            "float16, or float32 where its range is too small"
+        )
 
 
 @cache

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tenonry.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -20,6 +22,10 @@ M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 LARGEST_MMAP_THRESHOLD = 32 << 20
 KEPT_BYTES = 1 << 30
+GIB = 1 << 30
+LARGEST_CONTEXT = (
+    0.05  # share of a device that this process itself may hold outside of torch's allocator
+)
 
 
 def host_memory(cgroup: Path = CGROUP) -> int:
@@ -40,10 +46,21 @@ def host_memory(cgroup: Path = CGROUP) -> int:
 
 
 def free_device_memory(device: torch.device, utilization: float, needed: int) -> int:
-    """Bytes of a CUDA device for the KV cache: its share, less used memory and the `needed` bytes of a step."""
+    """Bytes of a CUDA device for the KV cache: its share, less used memory and the `needed` bytes of a step.
+
+    Raises ConfigError where other processes hold what would be enough.
+    """
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    return max(0, int(total * utilization) - (total - free) - needed)
+    left = int(total * utilization) - (total - free) - needed
+    others = total - free - torch.cuda.memory_reserved(device)
+    if left <= 0 < left + others and others > total * LARGEST_CONTEXT:
+        raise ConfigError(
+            f"gpu_memory_utilization={utilization:g}: other processes hold {others / GIB:.1f} of the {total / GIB:.1f} "
+            f"GiB of {device}, and none of this share is left for a KV cache; set --gpu-memory-utilization so that the "
+            "shares of all engines on one GPU add up to less than 1, or give each a GPU with CUDA_VISIBLE_DEVICES"
+        )
+    return max(0, left)
 
 
 def keep_freed_memory() -> bool:
