@@ -41,14 +41,16 @@ class BisectCommand(Command):
             metavar="S",
             help="Seconds after which the command counts as bad. [default: %(default)g]",
         )
-        run.add_argument("command", nargs=argparse.REMAINDER, help="Command and its arguments.")
+        run.add_argument(
+            "words", metavar="command", nargs=argparse.REMAINDER, help="Command and its arguments."
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         match args.verb:
             case "start":
                 state = begin(args.keep)
             case "run":
-                return _run_all(begin(args.keep), args.command, args.timeout)
+                return _run_all(begin(args.keep), args.words, args.timeout)
             case "reset":
                 STATE_FILE.unlink(missing_ok=True)
                 return 0
