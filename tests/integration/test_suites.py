@@ -14,17 +14,11 @@ from tenonry_testkit.suites import SUITES
 
 ROOT = Path(__file__).parents[2]
 KINDS = {point.kind for point in [*points(), SETTINGS]} - {POINTS.kind}
-WITHOUT = {
-    "attention_backend",
-    "buffers",
-    "image_processor",
-    "launcher",
-    "logits_processor",
-    "route",
-}
+WITHOUT = {"attention_backend", "image_processor", "launcher", "route"}
 TESTKIT = "tests/testkit/tests"
 # The broken plugins on which a suite is tried.
 CORPORA = {
+    "buffers": ["plugins/torch-base/tests/test_buffers_contract.py"],
     "call_set": [f"{TESTKIT}/test_call_set_contract.py"],
     "command": [f"{TESTKIT}/test_command_contract.py"],
     "coordination": [f"{TESTKIT}/test_coordination_contract.py"],
@@ -36,6 +30,7 @@ CORPORA = {
     "io_processor": [f"{TESTKIT}/test_other_contracts.py"],
     "kv_connector": [f"{TESTKIT}/test_kv_connector_contract.py"],
     "load_balancer": [f"{TESTKIT}/test_load_balancer_contract.py"],
+    "logits_processor": ["plugins/torch-base/tests/sampler/test_logits_processor_contract.py"],
     "model": ["plugins/hf-hub/tests/test_model_contract.py"],
     "model_pass": ["plugins/worker-torch/tests/passes/odd_passes.py"],
     "output_parser": [f"{TESTKIT}/test_output_parser_contract.py"],

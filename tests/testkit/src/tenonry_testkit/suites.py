@@ -27,6 +27,7 @@ def _suite(module: str, name: str, attribute: str = "", *, needs_name_only: bool
 
 
 SUITES: dict[str, Suite] = {
+    "buffers": _suite("buffers", "StepBuffersContract"),
     "call_set": _suite("call_set", "CallSetContract", needs_name_only=False),
     "command": _suite("command", "CommandContract"),
     "coordination": _suite("coordination", "CoordinationContract"),
@@ -38,6 +39,9 @@ SUITES: dict[str, Suite] = {
     "io_processor": _suite("io_processor", "IOProcessorContract", needs_name_only=False),
     "kv_connector": _suite("kv_connector", "KVConnectorContract", needs_name_only=False),
     "load_balancer": _suite("load_balancer", "LoadBalancerContract"),
+    "logits_processor": _suite(
+        "logits_processor", "LogitsProcessorContract", needs_name_only=False
+    ),
     "model": _suite("model", "ModelContract"),
     "model_pass": _suite("model_pass", "ModelPassContract"),
     "output_parser": _suite("output_parser", "OutputParserContract", needs_name_only=False),
