@@ -61,7 +61,7 @@ class Stream(threading.Thread):
 
     def end(self) -> str:
         """Read to the end; return its finish reason, the code of its error, or "broken"."""
-        self.join(30)
+        self.join(100)  # for hangs: the machine may be busy
         assert not self.is_alive()
         last = self.events[-1] if self.events else {"choices": [{"finish_reason": None}]}
         return (

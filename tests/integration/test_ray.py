@@ -182,7 +182,8 @@ def test_ranks_on_two_nodes_answer_as_one(cluster, expected):
     assert [list(answer.outputs[0].token_ids) for answer in answers] == expected[:8]
 
 
-@pytest.mark.parametrize("victim", [pytest.param("actor", marks=pytest.mark.nightly), "engine"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("victim", ["actor", "engine"])
 def test_streams_of_a_dead_engine_on_the_second_node_go_on(serve, expected_long, victim):
     """Some move to the other engine immediately; those of this rank wait for the restarted engine (AF-24)."""
     engine = serve(data_parallel_size=2)

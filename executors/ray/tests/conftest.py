@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -57,8 +58,10 @@ def connect():
     def run(address, **settings):
         import ray
 
+        before = signal.getsignal(signal.SIGTERM)
         with ray_settings():
             ray.init(address=address, log_to_driver=False, **settings)
+        signal.signal(signal.SIGTERM, before)  # Ray's handler stays after `ray.shutdown`
         return ray
 
     return run
