@@ -26,6 +26,7 @@ import tenonry.client.llm
 from tenonry_torch_base.imports import importing
 with importing():
     import torch, transformers.modeling_utils
+    import tenonry_worker_torch.loader, tenonry_worker_torch.start_runner
 """
 
 
