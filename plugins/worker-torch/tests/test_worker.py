@@ -88,7 +88,7 @@ def test_a_worker_serves_from_start_to_end(folder):
 def test_what_the_extension_points_resolved_to_is_reported(folder):
     worker, _ = started(worker_tools.context(folder, attention_backend="sdpa"))
     resolved = worker.resolved_plugins()
-    assert resolved["attention_backend"].startswith("sdpa (tenonry-worker-torch ")
+    assert resolved["attention_backend"].startswith("sdpa (tenonry-torch-base ")
     assert resolved["buffers"].startswith("host (tenonry-torch-base ")
 
 
