@@ -27,6 +27,7 @@ def _suite(module: str, name: str, attribute: str = "", *, needs_name_only: bool
 
 
 SUITES: dict[str, Suite] = {
+    "attention_backend": _suite("attention_backend", "AttentionBackendContract"),
     "buffers": _suite("buffers", "StepBuffersContract"),
     "call_set": _suite("call_set", "CallSetContract", needs_name_only=False),
     "command": _suite("command", "CommandContract"),
@@ -36,8 +37,10 @@ SUITES: dict[str, Suite] = {
     "executor": _suite("executor", "ExecutorContract"),
     "grammar": _suite("grammar", "GrammarContract", "backend", needs_name_only=False),
     "hook_module": _suite("hook_module", "HookModuleContract"),
+    "image_processor": _suite("image_processor", "ImageProcessorContract", needs_name_only=False),
     "io_processor": _suite("io_processor", "IOProcessorContract", needs_name_only=False),
     "kv_connector": _suite("kv_connector", "KVConnectorContract", needs_name_only=False),
+    "launcher": _suite("launcher", "LauncherContract"),
     "load_balancer": _suite("load_balancer", "LoadBalancerContract"),
     "logits_processor": _suite(
         "logits_processor", "LogitsProcessorContract", needs_name_only=False
@@ -50,6 +53,7 @@ SUITES: dict[str, Suite] = {
     "quantisation": _suite("quantisation", "QuantisationContract"),
     "request_check": _suite("request_check", "RequestCheckContract"),
     "request_codec": _suite("request_codec", "RequestCodecContract"),
+    "route": _suite("route", "RouteContract"),
     "runner_feature": _suite("runner_feature", "RunnerFeatureContract", "feature"),
     "scheduler": _suite("scheduler", "SchedulerContract"),
     "scheduling_policy": _suite("scheduler", "SchedulerContract", "policy"),
