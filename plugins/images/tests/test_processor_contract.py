@@ -30,8 +30,7 @@ NONE = "test_what_is_no_image_is_rejected"
 PLACES = "test_placeholders_are_found"
 
 
-@pytest.mark.integration
-@pytest.mark.slow
+@pytest.mark.nightly  # the tests of the processor have it for every change
 class TestTransformers(ImageProcessorContract):
     """Its helpers are processes."""
 
