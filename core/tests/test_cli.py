@@ -164,7 +164,8 @@ class TestStatus:
         assert main(["acct"]) == 2
         err = capsys.readouterr().err
         assert err.startswith("usage: tenonry")
-        assert "tenonry: error: no command is called 'acct'; installed: act (acts 2.0)" in err
+        assert "tenonry: error: no command is called 'acct'; installed: " in err
+        assert "act (acts 2.0)" in err
         assert "did you mean 'act'?" in err
 
     @pytest.mark.parametrize(

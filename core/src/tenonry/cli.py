@@ -24,14 +24,18 @@ COMMANDS = Point(
     {
         "batch": "tenonry-openai-server",
         "bench": "tenonry-bench",
+        "bisect": "tenonry-author-tools",
         "chat": "tenonry-commands",
         "completion": "tenonry-commands",
+        "doctor": "tenonry-author-tools",
+        "explain": "tenonry-decisions",
         "generate": "tenonry-commands",
         "keys": "tenonry-commands",
         "models": "tenonry-models",
         "plugins": "tenonry-commands",
         "ps": "tenonry-commands",
         "serve": "tenonry-openai-server",
+        "top": "tenonry-author-tools",
     },
 )
 
@@ -40,10 +44,17 @@ SUMMARIES = {
     "generate": "Complete one prompt and print the text.",
     "chat": "Talk to a model in the terminal.",
     "batch": "Answer a file of requests in OpenAI's batch format.",
+    "models": "Check what a model needs, or convert a checkpoint to safetensors.",
     "plugins": "List, show, write, check and lock plugins.",
     "ps": "List the processes of running instances.",
     "keys": "Write the keys that the nodes of one instance share.",
     "completion": "Print a shell completion script.",
+    "doctor": "Check the environment and the installed plugins.",
+    "bisect": "Find the plugin that breaks a start.",
+    "top": "Watch a running server.",
+    "explain": "Explain why a request waited.",
+    "timeline": "Draw the decisions of a scheduler.",
+    "regret": "Replay recorded requests with another scheduler.",
 }
 USAGE = "usage: tenonry [--version] [--help] VERB …"
 EXIT_INTERRUPTED = 130

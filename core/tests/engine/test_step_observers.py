@@ -3,37 +3,52 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 import msgspec
 import pytest
 
 from tenonry.engine.build import build_engine
-from tenonry.errors import PluginFault, PluginIncompatible
+from tenonry.errors import ContractViolation, PluginFault, PluginIncompatible
 from tenonry.plugin.manager import PluginManager
 from tenonry_testkit.fakes.model import FakeModelHooks
 from tenonry_testkit.kernel.engine import Inbox, expected, fake_config, make_core, request
 
 OBSERVER = """
+from tenonry.errors import RequestError
 from tenonry.interfaces.step_observer import StepObserver
 class Tape(StepObserver):
-    fails = ""
+    fails, error = "", RuntimeError("the tape is full")
     def __init__(self, context):
         super().__init__(context)
         self.calls = []
     def note(self, call, value):
         self.calls.append((call, value))
         if call == self.fails:
-            raise RuntimeError("the tape is full")
+            raise self.error
+    def shutdown(self): ENDED.append(type(self).__name__)
     def added(self, request): self.note("added", request.handle)
     def ended(self, handle): self.note("ended", handle)
     def scheduled(self, output): self.note("scheduled", output.step_id)
     def answered(self, result): self.note("answered", result.step_id)
 class Full(Tape):
     fails = "scheduled"
+class LateFull(Tape):
+    fails = "answered"
+class Refusing(Tape):
+    fails, error = "added", RequestError("no room on the tape")
+class Unsure(Tape):
+    @classmethod
+    def observes(cls, config): raise OSError("no such file")
+class Unbuilt(Tape):
+    def __init__(self, context): raise OSError("no permission")
 class Idle(Tape):
     @classmethod
     def observes(cls, config): return False
+class Strict(Tape):
+    def scheduled(self, output): raise ValueError("unknown row")
 class Other: pass
+ENDED = []
 """
 
 
@@ -75,6 +90,65 @@ def test_an_observer_that_raises_is_named(site):
     core.add_request(request(1))
     with pytest.raises(PluginFault, match=r"tape.*scheduled: RuntimeError: the tape is full"):
         core.step()
+
+
+@pytest.mark.parametrize(
+    ("name", "call"), [("LateFull", "answered: RuntimeError"), ("Refusing", "added: RequestError")]
+)
+def test_whatever_it_raises_ends_the_engine(site, name, call):
+    """Also in a call that answers its errors, and an error that stands for one request elsewhere."""
+    install(site, name)
+    core = make_core()
+
+    def run() -> None:
+        core.add_request(request(1))
+        core.step()
+        core.reset_prefix_cache()
+
+    with pytest.raises(PluginFault, match=rf"tape.*{call}"):
+        run()
+    with pytest.raises(PluginFault, match="tape"):
+        core.step()
+
+
+def test_a_broken_scheduler_is_blamed_before_others_see_its_step(site, monkeypatch):
+    install(site, "Strict")
+    core = make_core()
+    core.add_request(request(1))
+    schedule = core.scheduler.schedule
+
+    def broken():
+        output = schedule()
+        output.row += 77
+        return output
+
+    monkeypatch.setattr(core.scheduler, "schedule", broken)
+    with pytest.raises(ContractViolation):
+        core.step()
+
+
+def test_one_that_cannot_say_whether_it_is_needed_is_named(site):
+    install(site, "Unsure")
+    with pytest.raises(PluginFault, match=r"tape.*observes: OSError: no such file"):
+        make_core()
+
+
+def test_a_failed_build_shuts_down_what_was_built(site, monkeypatch):
+    install(site, "Unbuilt")
+    ended = []
+    monkeypatch.setattr(
+        "tenonry_testkit.fakes.ReferenceScheduler.shutdown", lambda _: ended.append("scheduler")
+    )
+    with pytest.raises(PluginFault, match="no permission"):
+        make_core()
+    assert ended == ["scheduler"]
+
+
+def test_it_is_shut_down_with_the_engine(site):
+    install(site, "Tape")
+    core = make_core()
+    core.shutdown()
+    assert sys.modules["acme_tape"].ENDED == ["Tape"]
 
 
 def test_a_class_of_another_kind_is_refused_before_anything_starts(site):

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tenonry.config import STEP_TOKENS, EngineConfig
 from tenonry.engine.core import EngineCore, shut_down
@@ -57,6 +57,8 @@ def build_engine(
     context.starter = starter
     executor: Executor = build_plugin(plan.get("executor"), context)
     kv_connector: KVConnector | None = None
+    scheduler: Scheduler | None = None
+    observers: list[tuple[PluginRecord, StepObserver]] = []
     try:
         with blamed(plan.get("executor"), "on_failure"):
             executor.on_failure(on_failure)
@@ -83,10 +85,12 @@ def build_engine(
         )
         # Each gets a copy: a scheduler may change the context that it was given.
         given = dataclasses.replace(scheduler_context)
-        scheduler: Scheduler = build_plugin(plan.get("scheduler"), given)
-        observers = _build_observers(plan, scheduler_context)
+        scheduler = build_plugin(plan.get("scheduler"), given)
+        for record in _observers(plan, scheduler_context):
+            observer = build_plugin(record, dataclasses.replace(scheduler_context))
+            observers.append((record, observer))
     except BaseException:
-        shut_down(executor, kv_connector)
+        shut_down(executor, scheduler, kv_connector, *(each for _, each in observers))
         raise
     return EngineCore(
         config,
@@ -102,23 +106,25 @@ def build_engine(
     )
 
 
-def _build_observers(
-    plan: PluginPlan, context: SchedulerContext
-) -> list[tuple[PluginRecord, StepObserver]]:
-    """The observers that the configuration needs. A missing one of ours is reported: no other guards its promise."""
-    records = plan.all(STEP_OBSERVERS.kind)
-    for name in STEP_OBSERVERS.provider.keys() - {record.name for record in records}:
+def _observers(plan: PluginPlan, context: SchedulerContext) -> Iterator[PluginRecord]:
+    """The observers that the configuration needs: ours before others, which may rely on what it guards.
+
+    A missing one of ours is reported: no other guards its promise.
+    """
+    own = STEP_OBSERVERS.provider
+    records = sorted(plan.all(STEP_OBSERVERS.kind), key=lambda record: record.name not in own)
+    for name in own.keys() - {record.name for record in records}:
         logger.warning(
             "steps of scheduler '%s' run without the step observer '%s'; pip install %s",
             context.plugin_name,
             name,
-            STEP_OBSERVERS.provider[name],
+            own[name],
         )
-    return [
-        (record, build_plugin(record, dataclasses.replace(context)))
-        for record in records
-        if load_class(record).observes(context.config)
-    ]
+    for record in records:
+        with blamed(record, "observes"):
+            is_needed = load_class(record).observes(context.config)
+        if is_needed:
+            yield record
 
 
 def _for_remote_ranks(config: EngineConfig) -> EngineConfig:

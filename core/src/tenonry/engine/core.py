@@ -6,6 +6,7 @@ results are collected.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -39,7 +40,6 @@ from tenonry.messages import (
     client_of,
 )
 from tenonry.outputs import FinishReason
-from tenonry.plugin.manager import blamed
 from tenonry.plugin.plan import PluginPlan
 from tenonry.request import Request
 from tenonry.step import SchedulerOutput, StepFuture
@@ -50,7 +50,7 @@ STALL_S = 10.0
 MAX_DUMPED_ROWS = 32
 
 
-def shut_down(*parts: Executor | Scheduler | KVConnector | None) -> None:
+def shut_down(*parts: Executor | Scheduler | KVConnector | StepObserver | None) -> None:
     """Shut down the parts that exist; an error of one is logged, and the others follow."""
     for part in parts:
         if part is None:
@@ -139,7 +139,7 @@ class EngineCore:
                 param=error.param,
             )
         except BaseException as error:
-            raise self._blame("scheduler", "add_request", error) from error
+            raise self._blame(self.plan.get("scheduler"), "add_request", error) from error
         self._live.add(source.handle)
         self._observe("added", known)
         return None
@@ -258,25 +258,26 @@ class EngineCore:
 
     def _observe(self, call: str, *args: Any) -> None:
         for record, observer in self.observers:
-            with blamed(record, call):
+            try:
                 getattr(observer, call)(*args)
+            except BaseException as error:
+                raise self._blame(record, call, error) from error
 
     def _execute(self, output: SchedulerOutput) -> StepFuture:
         try:
             return self.executor.execute_model(output)
         except BaseException as error:
             if self.executor.runs_elsewhere:
-                self._observe(
-                    "scheduled", output
-                )  # a fault of the scheduler is not blamed on the worker
-            raise self._blame("worker", "execute_model", error, output) from error
+                with contextlib.suppress(PluginFault):  # ContractViolation: the scheduler's fault
+                    self._observe("scheduled", output)
+            raise self._blame_worker(error, output) from error
 
     def _collect(self) -> OutputsByClient:
         output, future = self._in_flight.popleft()
         try:
             result = future.result()
         except BaseException as error:
-            raise self._blame("worker", "execute_model", error, output) from error
+            raise self._blame_worker(error, output) from error
         outputs_by_client: OutputsByClient = self._ask("update_from_output", output, result)
         self._observe("answered", result)
         for outputs in outputs_by_client.values():
@@ -344,27 +345,27 @@ class EngineCore:
         try:
             return getattr(self.scheduler, call)(*args)
         except BaseException as error:
-            raise self._blame("scheduler", call, error) from error
+            raise self._blame(self.plan.get("scheduler"), call, error) from error
 
-    def _blame(
-        self, kind: str, call: str, error: BaseException, output: SchedulerOutput | None = None
-    ) -> TenonryError:
-        """Name the plugin behind an exception; an error that names it already passes. No step follows.
+    def _blame_worker(self, error: BaseException, output: SchedulerOutput) -> TenonryError:
+        """As `_blame`, with the state of the engine at the step that failed."""
+        if not is_interrupt(error):
+            self._dump_state(output)
+        return self._blame(self.plan.get("worker"), "execute_model", error)
 
-        `output`: the step that failed.
-        """
+    def _blame(self, entry: PluginRecord, call: str, error: BaseException) -> TenonryError:
+        """Name the plugin behind an exception; an error that names it already passes. No step follows."""
         if is_interrupt(error):
             raise error
-        if output:
-            self._dump_state(output)
-        if isinstance(error, PluginError):
-            self._fault = error
-        else:
-            entry = self.plan.get(kind)
-            self._fault = PluginFault(entry.name, entry.distribution, entry.version, call, error)
+        self._fault = (
+            error
+            if isinstance(error, PluginError)
+            else PluginFault(entry.name, entry.distribution, entry.version, call, error)
+        )
         return self._fault
 
     def shutdown(self) -> None:
         """Release everything; called once, also after a fault."""
         self._in_flight.clear()
-        shut_down(self.executor, self.scheduler, self.kv_connector)
+        observers = [observer for _, observer in self.observers]
+        shut_down(self.executor, self.scheduler, self.kv_connector, *observers)

@@ -20,6 +20,7 @@ class StepObserver(Plugin[SchedulerContext]):
     - Whatever it raises ends the engine: ContractViolation names the scheduler, any other exception the observer.
     - `scheduled` comes once per step, in step order, before its `answered`. With ranks in other processes it comes when
       the step was sent, while they compute.
+    - A step that workers never receive, because it is empty, or that failed in one has no `answered`.
     """
 
     @classmethod
@@ -38,3 +39,6 @@ class StepObserver(Plugin[SchedulerContext]):
 
     def answered(self, result: ModelRunnerOutput) -> None:
         """The workers computed a step, and the scheduler has received the result."""
+
+    def shutdown(self) -> None:
+        """Release resources; called once, also after a fault and after a start that failed later."""

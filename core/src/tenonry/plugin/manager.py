@@ -163,18 +163,16 @@ class PluginManager:
                 getattr(config, name) == defaults[name].default for name in needed_by
             ):
                 continue
-            choices: Any = (
-                getattr(config, f"{kind}s")
-                if kind in {"stat_logger", "call_set"}
-                else [getattr(config, kind)]
-            )
+            is_list = kind in {"stat_logger", "call_set"}
+            choices: Any = getattr(config, f"{kind}s") if is_list else [getattr(config, kind)]
             if choices is None:
                 own = KINDS[kind].provider  # those of others are asked for by name
                 choices = [each for each in installed(KINDS[kind]) if each.name in own]
             entries += [self._find(KINDS[kind], choice, config) for choice in choices if choice]
-        return entries + [
-            find_plugin(point, each.name) for point in EVERY_INSTALLED for each in installed(point)
-        ]
+        for point in EVERY_INSTALLED:
+            names = dict.fromkeys(each.name for each in installed(point))
+            entries += [find_plugin(point, name) for name in names]
+        return entries
 
     def plan(self, config: EngineConfig, *, launcher: bool = True) -> PluginPlan:
         """Choose the plugins, and check them and their settings; raises on the first that fails."""

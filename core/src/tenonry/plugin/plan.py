@@ -19,7 +19,7 @@ import msgspec
 from tenonry.errors import PluginError
 from tenonry.info import PluginRecord
 from tenonry.plugin.checks import check_plugin
-from tenonry.plugin.kinds import EVERY_INSTALLED, KINDS
+from tenonry.plugin.kinds import EVERY_INSTALLED, KINDS, STEP_OBSERVERS
 
 LOOSE: list[str] = []  # files that were imported, whose folders were added to the path
 
@@ -64,6 +64,8 @@ class PluginPlan(msgspec.Struct, frozen=True):
         """Return the plugins that all engines must share: kind → name and class of each."""
         found: dict[str, list[str]] = {}
         for entry in self.entries:
+            if entry.kind == STEP_OBSERVERS.kind:
+                continue  # each node's own: they change nothing
             if entry.kind not in KINDS or KINDS[entry.kind].lives_in != "front end":
                 found.setdefault(entry.kind, []).append(f"'{entry.name}' ({entry.target})")
         return {kind: ", ".join(names) for kind, names in found.items()}
