@@ -106,7 +106,7 @@ class TestLocked:
         assert "acme_hooks" not in sys.modules
 
     def test_without_a_lock_the_start_is_refused(self, site):
-        with pytest.raises(ConfigError, match="write one: tenonry plugins lock"):
+        with pytest.raises(ConfigError, match="create it with: tenonry plugins lock"):
             run_start_flags(["--locked"])
 
 

@@ -6,11 +6,14 @@ import argparse
 import hashlib
 import importlib.metadata
 import json
+import os
 import platform
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+import msgspec
 from packaging.utils import canonicalize_name
 
 from tenonry.errors import ConfigError, PluginError
@@ -23,6 +26,17 @@ PREFIX = "tenonry"
 IGNORED = {".pyc"}
 # Written by installers, and different from one installation to the next.
 VOLATILE = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"}
+DECLARATIONS = ("METADATA", "entry_points.txt")  # decide which modules are loaded
+CODE = {".py", ".so", ".pyd"}
+OUTPUTS = {"build", "dist"}  # of build tools, at the top of a source folder
+UNVERIFIABLE = ""  # hash of a distribution without a list of files
+
+
+class Content(TypedDict):
+    """Locked state of one distribution."""
+
+    version: str
+    sha256: str
 
 
 class LockCommand(Command):
@@ -47,10 +61,15 @@ class LockCommand(Command):
             sys.stdout.write(f"{check_lock(args.file)} distributions are as in {args.file}\n")
             return 0
         here, found = platform_name(), installed_contents()
-        locked = read_lock(args.file) if args.file.exists() else {}
-        locked[here] = found
-        text = json.dumps({"format": FORMAT, "platforms": locked}, indent=1, sort_keys=True)
-        args.file.write_text(text + "\n", "utf-8")
+        if unknown := [name for name, each in found.items() if each["sha256"] == UNVERIFIABLE]:
+            raise PluginError("; ".join(map(_cannot_verify, sorted(unknown))))
+        try:
+            locked = read_lock(args.file) if args.file.exists() else {}
+            locked[here] = found
+            text = json.dumps({"format": FORMAT, "platforms": locked}, indent=1, sort_keys=True)
+            args.file.write_text(text + "\n", "utf-8")
+        except OSError as error:
+            raise ConfigError(f"{args.file} cannot be written: {error.strerror}") from error
         sys.stdout.write(f"locked {len(found)} distributions for {here} in {args.file}\n")
         return 0
 
@@ -78,9 +97,9 @@ def platform_name() -> str:
     return f"{sys.platform}-{platform.machine()}-py{sys.version_info[0]}.{sys.version_info[1]}"
 
 
-def installed_contents() -> dict[str, dict[str, str]]:
+def installed_contents() -> dict[str, Content]:
     """Distribution → version and hash, of the kernel and of all with plugins or points; the first copy of each."""
-    found: dict[str, dict[str, str]] = {}
+    found: dict[str, Content] = {}
     for dist in importlib.metadata.distributions():
         name = canonicalize_name(dist.metadata["Name"] or "")
         groups = {point.group for point in dist.entry_points}
@@ -91,20 +110,50 @@ def installed_contents() -> dict[str, dict[str, str]]:
 
 
 def content_hash(dist: importlib.metadata.Distribution) -> str:
-    """Hash of names and bytes of a distribution's files; of an editable one, those of its source."""
+    """Hash of a distribution's metadata, and of names and bytes of its files; of an editable one, those of its source.
+
+    Returns UNVERIFIABLE if the installer recorded no files.
+    """
     folder = source_folder(dist)
     if folder is None:
         files = {str(file): Path(str(file.locate())) for file in dist.files or ()}
     else:
-        files = {str(file.relative_to(folder)): file for file in folder.rglob("*.py")}
-    made = hashlib.sha256()
-    for name, path in sorted(files.items()):
-        if path.suffix not in IGNORED and path.name not in VOLATILE and path.is_file():
-            made.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
-    return made.hexdigest()
+        files = {file.relative_to(folder).as_posix(): file for file in _source_files(folder)}
+    hashes = [
+        f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+        for name, path in sorted(files.items())
+        if path.suffix not in IGNORED and path.name not in VOLATILE and path.is_file()
+    ]
+    if not hashes and folder is None:
+        return UNVERIFIABLE
+    hashes += [f"{name}\0{dist.read_text(name) or ''}\n" for name in DECLARATIONS]
+    return hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
-def compare(locked: dict[str, dict[str, str]], found: dict[str, dict[str, str]]) -> list[str]:
+def _source_files(folder: Path) -> Iterator[Path]:
+    """Code of a source folder, and all files of its packages. Build outputs and hidden folders are skipped."""
+    for text, names, files in os.walk(folder):
+        place = Path(text)
+        is_top = place == folder
+        names[:] = [
+            name
+            for name in names
+            if not name.startswith((".", "__pycache__"))
+            and not name.endswith(".egg-info")
+            and not (is_top and name in OUTPUTS)
+        ]
+        top = folder.joinpath(*place.relative_to(folder).parts[:1])
+        is_package = not is_top and (top.name == "src" or (top / "__init__.py").is_file())
+        for name in files:
+            if is_package or Path(name).suffix in CODE:
+                yield place / name
+
+
+def _cannot_verify(name: str) -> str:
+    return f"{name}: its files cannot be verified, as its RECORD is missing or empty: reinstall it"
+
+
+def compare(locked: dict[str, Content], found: dict[str, Content]) -> list[str]:
     """Differences, one sentence each, with the remedy."""
     lines = []
     for name in sorted(locked.keys() | found.keys()):
@@ -113,6 +162,8 @@ def compare(locked: dict[str, dict[str, str]], found: dict[str, dict[str, str]])
             lines.append(f"{name} is not installed: pip install {name}=={old['version']}")
         elif old is None:
             lines.append(f"{name} is not locked: uninstall it, or lock again")
+        elif new is not None and new["sha256"] == UNVERIFIABLE:
+            lines.append(_cannot_verify(name))
         elif new is not None and old["version"] != new["version"]:
             lines.append(
                 f"{name} is {new['version']}: pip install {name}=={old['version']}, or lock again"
@@ -124,15 +175,19 @@ def compare(locked: dict[str, dict[str, str]], found: dict[str, dict[str, str]])
     return lines
 
 
-def read_lock(file: Path) -> dict[str, dict[str, dict[str, str]]]:
+def read_lock(file: Path) -> dict[str, dict[str, Content]]:
     """Platforms of a lock file. Raises ConfigError."""
+    create = "tenonry plugins lock" + ("" if file == Path(DEFAULT_FILE) else f" {file}")
     try:
         content: dict[str, Any] = json.loads(file.read_text("utf-8"))
         if content["format"] != FORMAT:
             raise ConfigError(f"{file} has format {content['format']}; this tenonry reads {FORMAT}")
-        platforms: dict[str, dict[str, dict[str, str]]] = content["platforms"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return msgspec.convert(content["platforms"], dict[str, dict[str, Content]])
+    except FileNotFoundError:
+        raise ConfigError(f"{file} not found; create it with: {create}") from None
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
         raise ConfigError(
-            f"{file} is no lock file: {type(error).__name__} {error}; write one: tenonry plugins lock {file}"
+            f"{file} is not a lock file: {type(error).__name__}: {error}; remove it and run: {create}"
         ) from error
-    return platforms
