@@ -84,6 +84,44 @@ def test_file_and_memory_have_the_same_records(tmp_path):
         assert found.header.engine == 2
 
 
+def test_a_replacement_records_beside_the_engine_that_it_replaces(tmp_path):
+    path = tmp_path / "decisions"
+    old, new = (make_core(decision_log=str(path)) for _ in range(2))
+    kept = half(old)
+    answer(old, 1)
+    kept.decision_records()  # writes what is recorded
+    half(new)
+    answer(new, 2)
+    new.shutdown()
+    answer(old, 3)
+    old.shutdown()
+    found = recordings([path.read_bytes()])
+    assert [len(each.tracks) for each in found] == [4, 2]
+    assert [each.first for each in found] == [0, 0]
+
+
+def test_a_standby_records_as_the_engine_that_it_becomes(tmp_path):
+    path = tmp_path / "decisions"
+    core = make_core(decision_log=str(path), decision_steps=100)
+    kept = half(core)
+    core.index = 1
+    answer(core)
+    [memory] = recordings([kept.decision_records()])
+    core.shutdown()
+    assert path.read_bytes() == b""
+    [file] = recordings([log_of(str(path), 1).read_bytes()])
+    assert file.header.engine == memory.header.engine == 1
+    assert file.header.run == memory.header.run > 0
+
+
+def test_an_idle_engine_writes_nothing(tmp_path):
+    path = tmp_path / "decisions"
+    core = make_core(decision_log=str(path))
+    half(core)
+    core.shutdown()
+    assert path.read_bytes() == b""
+
+
 def test_a_fault_still_names_the_scheduler():
     core = make_core(decision_steps=8)
     scheduler = core.scheduler

@@ -35,6 +35,16 @@ def test_chunks_without_a_header_are_refused(busy):
         runs(busy.chunks)
 
 
+def test_interleaved_runs_keep_their_chunks(busy):
+    first, second = (
+        [msgspec.structs.replace(frame, run=run) for frame in (busy.header, *busy.chunks)]
+        for run in (1, 2)
+    )
+    mixed = [first[0], first[1], second[0], *first[2:], *second[1:]]
+    found = runs(mixed)
+    assert [[header, *chunks] for header, chunks in found] == [first, second]
+
+
 def test_a_second_start_in_one_file_is_a_run_of_its_own(busy):
     found = runs([busy.header, *busy.chunks, busy.header, *busy.chunks])
     assert [chunks for _, chunks in found] == [busy.chunks, busy.chunks]

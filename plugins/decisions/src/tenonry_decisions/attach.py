@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 
@@ -13,24 +14,28 @@ from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry_decisions.frames import LIVE, SHADOW, Header
 from tenonry_decisions.observed import ObservedScheduler, SchedulerObserver, logger
 from tenonry_decisions.recorder import Recorder, Sink
-from tenonry_decisions.settings import DecisionSettings, log_of
+from tenonry_decisions.settings import DecisionSettings
 from tenonry_decisions.shadow import Shadow, build_candidate, candidate_config
-from tenonry_decisions.sinks import FileSink, MemorySink
+from tenonry_decisions.sinks import EngineLog, MemorySink
+
+RUN_BITS = 64
 
 
 class EngineRecords:
-    """The sinks of one engine, and the recorders that fill them."""
+    """Sinks of one engine start, and the recorders that fill them."""
 
-    def __init__(self, settings: DecisionSettings, engine_index: int) -> None:
-        self._path = log_of(settings.decision_log, engine_index) if settings.decision_log else None
+    def __init__(self, settings: DecisionSettings, engine: Engine) -> None:
+        self.run = secrets.randbits(RUN_BITS)
+        self._engine = engine
+        self._log = settings.decision_log
         self._memory = MemorySink(settings.decision_steps) if settings.decision_steps else None
         self._recorders: list[Recorder] = []
 
     def recorder(self, header: Header, scheduler: Scheduler) -> Recorder:
         """An observer that records into the sinks."""
         sinks: list[Sink] = []
-        if self._path is not None:
-            sinks.append(FileSink(self._path, header).write)
+        if self._log is not None:
+            sinks.append(EngineLog(self._log, header, lambda: self._engine.index).write)
         if self._memory is not None:
             self._memory.begin(header)
             sinks.append(self._memory.write)
@@ -42,19 +47,22 @@ class EngineRecords:
         """The records in memory, up to the latest step."""
         for recorder in self._recorders:
             recorder.flush()
+            recorder.header.engine = self._engine.index  # a standby gets its index when it takes over
         return b"" if self._memory is None else self._memory.frames()
 
 
 def attach(engine: Engine, config: EngineConfig, settings: DecisionSettings) -> EngineRecords:
     """Observe the engine's scheduler from now on. Raises ConfigError for a file that cannot be written."""
-    records = EngineRecords(settings, engine.index)
+    records = EngineRecords(settings, engine)
     scheduler: Scheduler = engine.scheduler
     if getattr(scheduler, "context", None) is None:
         raise ConfigError(
             f"{engine.plan.get('scheduler').label()} keeps no context, so its decisions cannot be recorded; call "
             "super().__init__(context) in its constructor"
         )
-    header = make_header(scheduler.context, engine.plan.get("scheduler"), LIVE, policy_of(config))
+    header = make_header(
+        scheduler.context, engine.plan.get("scheduler"), LIVE, policy_of(config), run=records.run
+    )
     observers: list[SchedulerObserver] = [records.recorder(header, scheduler)]
     if settings.has_shadow:
         try:
@@ -73,7 +81,7 @@ def _shadow(
 ) -> Shadow:
     own, choice = candidate_config(config, settings)
     candidate, plugin = build_candidate(own, choice, context)
-    header = make_header(candidate.context, plugin, SHADOW, policy_of(own))
+    header = make_header(candidate.context, plugin, SHADOW, policy_of(own), run=records.run)
     observed = ObservedScheduler(candidate, [records.recorder(header, candidate)])
     return Shadow(observed, plugin.name, context.max_model_len)
 
@@ -90,10 +98,12 @@ def make_header(
     source: str,
     policy: str = "",
     clock: Callable[[], float] = time.time,
+    run: int = 0,
 ) -> Header:
     """The header of a scheduler's records. `clock`: Unix time."""
     config, kv_cache = context.config, context.kv_cache
     return Header(
+        run=run,
         source=source,
         engine=context.engine_index,
         scheduler=plugin.name,

@@ -1,9 +1,9 @@
 """The format of decision records: frames of msgpack, in a file, a message or memory. Any process.
 
 A frame is its length in bytes (u32, little-endian) and a msgpack map with the key `type`. A `Header` opens the records
-of one engine start, or of its shadow; the `Chunk`s that follow with the same `source` are its steps, in order and
-without gaps. A file that is appended to by a second start has a second header. A last frame that is cut off is
-ignored: the process ended while it wrote.
+of one engine start, or of its shadow; the `Chunk`s that follow with the same `run` and `source` are its steps, in order
+and without gaps. Several starts may append to one file, interleaved while one engine replaces another. A truncated last
+frame is ignored: the process ended during a write.
 
 Frames hold what happened. Reasons are derived from them by the reader (`tenonry_decisions.reasons`), so that the engine
 does not compute what nobody asks for.
@@ -29,11 +29,13 @@ _LENGTH = struct.Struct("<I")
 
 
 class Header(msgspec.Struct, tag="header", kw_only=True):
-    """The engine and scheduler of the chunks that follow. `origin`: distribution and version. `policy`: a plugin of
-    the scheduler's own that decides with it. `started_at`: Unix time at which the scheduler's clock showed `clock`.
+    """Engine and scheduler of the chunks with the same `run` and `source`. `run`: random id of an engine start, shared
+    with its shadow. `origin`: distribution and version. `policy`: a plugin of the scheduler's own that decides with it.
+    `started_at`: Unix time at which the scheduler's clock showed `clock`.
     """
 
     format: int = FORMAT
+    run: int = 0
     source: str = LIVE
     engine: int = 0
     scheduler: str
@@ -80,6 +82,7 @@ class Chunk(msgspec.Struct, tag="chunk", kw_only=True):
     for what.
     """
 
+    run: int = 0
     source: str = LIVE
     first_step: int
     num_steps: int
@@ -165,16 +168,16 @@ def unpack(data: bytes) -> Iterator[Frame]:
 
 
 def runs(frames: Iterable[Frame]) -> list[tuple[Header, list[Chunk]]]:
-    """Headers with their chunks, in order of start."""
+    """Headers with their chunks, in order of the headers."""
     found: list[tuple[Header, list[Chunk]]] = []
+    current: dict[tuple[int, str], list[Chunk]] = {}
     for frame in frames:
+        key = frame.run, frame.source
         if isinstance(frame, Header):
-            found.append((frame, []))
+            current[key] = []
+            found.append((frame, current[key]))
+        elif key in current:
+            current[key].append(frame)
         else:
-            same = [chunks for header, chunks in found if header.source == frame.source]
-            if not same:
-                raise ValueError(
-                    "decision records begin with a chunk; the start of the file is missing"
-                )
-            same[-1].append(frame)
+            raise ValueError("decision records without a header; the start of the file is missing")
     return found

@@ -151,6 +151,7 @@ class Recorder:
         _transpose(columns, [each[:2] for each in self._held], "held_step held_handle")
         _transpose(columns, [each[:2] for each in self._pending], "pending_step pending_handle")
         return Chunk(
+            run=self.header.run,
             source=self.header.source,
             first_step=self._first_step,
             num_steps=len(steps),

@@ -3,28 +3,56 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+
+import msgspec
 
 from tenonry.errors import ConfigError
 from tenonry_decisions.frames import Chunk, Header, RequestFacts, column, pack
+from tenonry_decisions.settings import log_of
 
 
-class FileSink:
-    """Appends frames to a file, each as a whole; begins with `header`. Raises ConfigError if that fails."""
+class EngineLog:
+    """Appends the chunks of one source to the log of its engine. Raises ConfigError if the file cannot be written.
 
-    def __init__(self, path: Path, header: Header) -> None:
-        self._path = path
+    `header` is written with the first chunk: an idle standby writes nothing, and has the index of its engine by then.
+    """
+
+    def __init__(self, log: str, header: Header, index: Callable[[], int]) -> None:
+        self._log = log
+        self._header: Header | None = header
+        self._index = index
+        self._file = FrameFile(log_of(log, index()))
+
+    def write(self, chunk: Chunk) -> None:
+        """Append a chunk."""
+        if self._header is not None:
+            header = msgspec.structs.replace(self._header, engine=self._index())
+            path = log_of(self._log, header.engine)
+            if path != self._file.path:
+                self._file = FrameFile(path)
+            self._file.append(header)
+            self._header = None
+        self._file.append(chunk)
+
+
+class FrameFile:
+    """File of whole frames that several engines may append to. Raises ConfigError if it cannot be written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.write(header)
+            path.open("ab").close()
         except OSError as error:
             raise ConfigError(
                 f"decision_log={path} cannot be written: {error.strerror}; name another file"
             ) from None
 
-    def write(self, frame: Header | Chunk) -> None:
+    def append(self, frame: Header | Chunk) -> None:
         """Append a frame."""
-        with self._path.open("ab", buffering=0) as file:
+        with self.path.open("ab", buffering=0) as file:
             file.write(pack(frame))
 
 
