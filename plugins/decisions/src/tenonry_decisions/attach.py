@@ -47,7 +47,8 @@ class EngineRecords:
         """The records in memory, up to the latest step."""
         for recorder in self._recorders:
             recorder.flush()
-            recorder.header.engine = self._engine.index  # a standby gets its index when it takes over
+            # A standby gets its index when it takes over.
+            recorder.header.engine = self._engine.index
         return b"" if self._memory is None else self._memory.frames()
 
 

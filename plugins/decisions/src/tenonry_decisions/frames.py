@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Any
+from io import FileIO
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -26,6 +27,9 @@ SHADOW = "shadow"
 CHUNK_STEPS = 256
 UNKNOWN = -1
 _LENGTH = struct.Struct("<I")
+_MAP = b"\xde"  # mark of a map, which two bytes of its size and its first key follow
+_TYPE_KEY = b"\xa4type"
+_PREFIX = _LENGTH.size + 3 + len(_TYPE_KEY)
 
 
 class Header(msgspec.Struct, tag="header", kw_only=True):
@@ -165,6 +169,24 @@ def unpack(data: bytes) -> Iterator[Frame]:
             )
         yield frame
         start += length
+
+
+def end_of_frames(file: BinaryIO | FileIO, start: int, size: int) -> int:
+    """End of the last whole frame of a file, from a frame at `start` on. Raises ValueError for anything else."""
+    while start < size:
+        file.seek(start)
+        prefix = file.read(_PREFIX)
+        mark, key = prefix[_LENGTH.size : _LENGTH.size + 1], prefix[_LENGTH.size + 3 :]
+        if not (_MAP.startswith(mark) and _TYPE_KEY.startswith(key)):
+            raise ValueError(f"no decision records at byte {start}")
+        if len(prefix) < _PREFIX:
+            break
+        (length,) = _LENGTH.unpack_from(prefix)
+        stop = start + _LENGTH.size + length
+        if stop > size:
+            break
+        start = stop
+    return start
 
 
 def runs(frames: Iterable[Frame]) -> list[tuple[Header, list[Chunk]]]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
+import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from io import FileIO
 from pathlib import Path
 
 import msgspec
 
 from tenonry.errors import ConfigError
-from tenonry_decisions.frames import Chunk, Header, RequestFacts, column, pack
+from tenonry_decisions.frames import Chunk, Header, RequestFacts, column, end_of_frames, pack
 from tenonry_decisions.settings import log_of
 
 
@@ -38,22 +43,49 @@ class EngineLog:
 
 
 class FrameFile:
-    """File of whole frames that several engines may append to. Raises ConfigError if it cannot be written."""
+    """File of whole frames to which several processes may append. Raises ConfigError if it cannot be written.
+
+    Each write holds a lock, so a truncated frame belongs to a process that ended. The next write removes it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._end = 0  # of the frames that this process has seen
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.open("ab").close()
+            with self._opened() as file:
+                self._repair(file)
         except OSError as error:
             raise ConfigError(
                 f"decision_log={path} cannot be written: {error.strerror}; name another file"
             ) from None
+        except ValueError as error:
+            raise ConfigError(f"decision_log={path}: {error}; name another file") from None
 
     def append(self, frame: Header | Chunk) -> None:
-        """Append a frame."""
-        with self.path.open("ab", buffering=0) as file:
-            file.write(pack(frame))
+        """Append a frame. Raises OSError, and leaves no part of the frame, if the disk is full."""
+        data = pack(frame)
+        with self._opened() as file:
+            self._repair(file)
+            written = file.write(data)
+            if written != len(data):
+                file.truncate(self._end)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            self._end += written
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[FileIO]:
+        with self.path.open("a+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
+
+    def _repair(self, file: FileIO) -> None:
+        """Remove what follows the last whole frame."""
+        size = file.seek(0, os.SEEK_END)
+        if size != self._end:
+            self._end = end_of_frames(file, self._end if self._end < size else 0, size)
+            if self._end < size:
+                file.truncate(self._end)
 
 
 class MemorySink:
