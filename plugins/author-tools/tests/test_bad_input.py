@@ -36,7 +36,11 @@ from tenonry.interfaces.plugin import PluginSettings
 class Wanted(PluginSettings):
     max_num_seqs: int = setting(1)
 """
-LIMITS_S = {"hangs": 2.0, "others": 60.0}  # of an import; what hangs is installed alone
+LIMITS_S = {
+    "hangs": 2.0,
+    "others": 60.0,
+}  # of an import; those that hang are installed by themselves
+HANGING = {"hangs", "point-hangs"}
 
 
 class Bad(NamedTuple):
@@ -73,12 +77,17 @@ BAD = {
         "PL201", "speaks version 1", "from opener import Sampler\nclass Mine(Sampler): interface_version = 1\n", 3,
         group="opener.samplers",
     ),
+    "point-hangs": Bad(
+        "PL102", "did not finish", "import threading\nthreading.Event().wait()\n", 3, group="tenonry.points",
+    ),
+    "point-exits": Bad("PL103", "os._exit(0)", "import os\nos._exit(0)\n", 3, group="tenonry.points"),
+    "point-other": Bad("PL201", "is not a tenonry.plugin.Point", "Mine = 3\n", group="tenonry.points"),
 }  # fmt: skip
 
 
 def install(site: TmpPlugins, kind: str, bad: Bad) -> None:
     """Install the distribution `bad-KIND`."""
-    module = f"bad_{kind}"
+    module = module_of(kind)
     info = site.distribution(
         f"bad-{kind}",
         "2.5",
@@ -115,7 +124,7 @@ class Environment:
         return "\n".join(lines)
 
 
-@pytest.fixture(scope="module", params=[{"hangs"}, {*BAD} - {"hangs"}], ids=[*LIMITS_S])
+@pytest.fixture(scope="module", params=[HANGING, {*BAD} - HANGING], ids=[*LIMITS_S])
 def environment(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Environment]:
@@ -134,12 +143,16 @@ def environment(
 
 
 def limit_of(kinds: set[str]) -> str:
-    return "hangs" if "hangs" in kinds else "others"
+    return "hangs" if kinds == HANGING else "others"
+
+
+def module_of(kind: str) -> str:
+    return f"bad_{kind.replace('-', '_')}"
 
 
 def file_of(kind: str, bad: Bad) -> str:
     if bad.line:
-        return f"bad_{kind}.py"
+        return f"{module_of(kind)}.py"
     return "bad.pth" if kind == "pth" else "METADATA"
 
 

@@ -45,11 +45,11 @@ class CheckCommand(Command):
     def run(self, args: argparse.Namespace) -> int:
         from tenonry_author_tools.declared import check_metadata
         from tenonry_author_tools.imported import check_import
+        from tenonry_author_tools.installation import checked_points
         from tenonry_author_tools.subject import find_subject
         from tenonry_author_tools.suite import check_suite
-        from tenonry_commands.plugins import points
 
-        known = points()
+        known, _ = checked_points(args.import_timeout)
         subject = find_subject(args.target, known)
         findings = [*check_metadata(subject, known)]
         for record, point in subject.records:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from packaging.utils import canonicalize_name
 
+from tenonry.plugin import Point
+from tenonry.plugin.kinds import POINTS
 from tenonry.version import __version__
 from tenonry_author_tools.declared import check_metadata
 from tenonry_author_tools.findings import Finding, Rule
@@ -15,17 +17,37 @@ from tenonry_author_tools.imported import check_import
 from tenonry_author_tools.subject import read_installed
 from tenonry_commands.plugins import BROKEN, plugins, points
 
+# Of a point whose module must not be imported in this process.
+UNREADABLE = {Rule.IMPORT, Rule.HANG, Rule.EXIT, Rule.INTERFACE}
+
 
 def examine(timeout_s: float) -> list[Finding]:
     """All findings: versions of this project, and the plugins of others."""
-    known, own = points(), first_party()
-    findings = [*_versions(own), *_broken_points()]
+    known, findings = checked_points(timeout_s)
+    findings = [*_versions(first_party()), *findings]
     for dist in third_party({point.group for point in known}).values():
         subject = read_installed(dist, known)
         findings += check_metadata(subject, known)
         for record, point in subject.records:
-            findings += check_import(subject, record, point, timeout_s)
+            if point is not POINTS:  # checked above
+                findings += check_import(subject, record, point, timeout_s)
     return findings
+
+
+def checked_points(timeout_s: float) -> tuple[list[Point], list[Finding]]:
+    """All points that can be read, and findings about points.
+
+    Points of others are imported in a process of their own first: their modules may hang or end the process.
+    """
+    findings, skip = [], set()
+    for dist in third_party().values():
+        subject = read_installed(dist, [POINTS])
+        for record, point in subject.records:
+            found = [*check_import(subject, record, point, timeout_s)]
+            findings += found
+            if any(finding.rule in UNREADABLE for finding in found):
+                skip.add(record.distribution)
+    return points(skip), [*findings, *_broken_points(skip)]
 
 
 def _versions(own: set[str]) -> Iterator[Finding]:
@@ -49,9 +71,9 @@ def _versions(own: set[str]) -> Iterator[Finding]:
             yield Finding(Rule.COPIES, name, text, folders[1])
 
 
-def _broken_points() -> Iterator[Finding]:
-    """Points that cannot be read: plugins for them are not found."""
-    for listed in plugins("point"):
+def _broken_points(skip: Collection[str]) -> Iterator[Finding]:
+    """Points that cannot be read: plugins for them are not found. `skip`: distributions with findings."""
+    for listed in plugins("point", skip):
         if listed.state.startswith(BROKEN):
             label = f"{listed.record.distribution} {listed.record.version}"
             yield Finding(Rule.IMPORT, label, listed.state, listed.record.target)

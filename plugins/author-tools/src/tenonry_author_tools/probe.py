@@ -84,6 +84,7 @@ def examine(task: dict[str, Any]) -> dict[str, Any]:
     from tenonry.errors import PluginError
     from tenonry.info import PluginRecord
     from tenonry.plugin.checks import check_plugin
+    from tenonry.plugin.kinds import POINTS
     from tenonry.plugin.plan import import_target
     from tenonry.point import Point
 
@@ -119,6 +120,8 @@ def examine(task: dict[str, Any]) -> dict[str, Any]:
     ]
     try:
         check_plugin(found, record, point)
+        if point.group == POINTS.group and not isinstance(found, Point):
+            raise PluginError(f"{record.label()} is not a tenonry.plugin.Point")
     except PluginError as error:
         answer["problem"] = str(error)
     answer["version"] = getattr(found, "interface_version", None)
@@ -129,13 +132,13 @@ def examine(task: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def _source(found: Any) -> tuple[str, int]:
+def _source(found: Any) -> tuple[str, int] | None:
     import inspect
 
     try:
         return inspect.getsourcefile(found) or "", inspect.getsourcelines(found)[1]
     except (OSError, TypeError):
-        return "", 0
+        return None
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import inspect
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -102,13 +102,16 @@ def _add_verb(verbs: Any, name: str) -> None:
     parser.set_defaults(command=command)
 
 
-def points() -> list[Point]:
+def points(skip: Collection[str] = ()) -> list[Point]:
     """Every point: the kernel's kinds, those that installed distributions open, and hook modules.
 
-    A point that cannot be read is skipped; `plugins` lists it as broken.
+    A point that cannot be read is skipped; `plugins` lists it as broken. `skip`: distributions whose points are not
+    imported.
     """
     opened = []
     for record in installed(POINTS):
+        if record.distribution in skip:
+            continue
         with contextlib.suppress(PluginError):
             opened.append(_read_point(record))
     return [*KINDS.values(), *opened, POINTS, HOOK_MODULES]
@@ -123,16 +126,19 @@ def _read_point(record: PluginRecord) -> Point:
     return point
 
 
-def plugins(kind: str | None = None) -> list[Listed]:
-    """Every plugin of a kind, or of all, with its state. Raises PluginNotFound for an unknown kind."""
-    known = points()
+def plugins(kind: str | None = None, skip: Collection[str] = ()) -> list[Listed]:
+    """Every plugin of a kind, or of all, with its state. Raises PluginNotFound for an unknown kind.
+
+    `skip`: distributions that are left out, and whose points are not imported.
+    """
+    known = points(skip)
     wanted = [point for point in known if kind in (None, point.kind)]
     if not wanted:
         kinds = sorted({point.kind for point in known})
         raise PluginNotFound(f"there is no kind of plugin '{kind}'; kinds: {', '.join(kinds)}")
     found = []
     for point in wanted:
-        records = installed(point)
+        records = [record for record in installed(point) if record.distribution not in skip]
         found += [Listed(record, _state(record, records), point) for record in records]
     return found + _misplaced(wanted, known)
 
