@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 from html.parser import HTMLParser
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
 from decision_runs import Asked, run
 
@@ -34,10 +37,75 @@ def test_explain_says_what_became_of_a_request(log, capsys):
 def test_explain_writes_json_and_lists_requests(log, capsys):
     assert main(["explain", "--log", str(log)]) == 0
     assert capsys.readouterr().out.splitlines() == ["a", EVIL, "c"]
+    assert main(["explain", "--json", "--log", str(log)]) == 0
+    assert json.loads(capsys.readouterr().out) == {"requests": ["a", EVIL, "c"]}
     assert main(["explain", "c", "--json", "--log", str(log)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["request"] == "c"
     assert found["spans"][1] == {"start": 1, "stop": 8, "text": "waited: all 2 rows were in use"}
+
+
+def test_a_request_may_follow_the_log(log, capsys):
+    assert main(["explain", "--log", str(log), "c"]) == 0
+    assert capsys.readouterr().out.startswith("request c: ")
+
+
+@pytest.fixture
+def logs(log, tmp_path, monkeypatch):
+    """Logs of engines 0 and 1; that of engine 1 has two runs, the first in the file being the latest."""
+    monkeypatch.chdir(tmp_path)
+    found = run([Asked(0, "other", 6, 8)])
+    path = tmp_path / "decisions.1"
+    data = []
+    for number, started_at in ((1, 200.0), (2, 100.0)):
+        change = {"run": number, "engine": 1, "started_at": started_at}
+        data.append(msgspec.structs.replace(found.header, **change))
+        data += [msgspec.structs.replace(chunk, run=number) for chunk in found.chunks]
+        found = run([Asked(0, "first", 6, 8)])
+    path.write_bytes(b"".join(map(pack, data)))
+    return ["--log", str(log), "--log", str(path)]
+
+
+@pytest.mark.parametrize("words", [["timeline", "x.json"], ["regret"]])
+def test_the_engine_must_be_chosen_where_there_are_several(words, logs, capsys):
+    assert main([*words, *logs]) == 1
+    assert "records of engines 0, 1; choose one with --engine N" in capsys.readouterr().err
+    assert main([*words, *logs, "--engine", "2"]) == 1
+    assert "--engine 2 has no records; engines with records: 0, 1" in capsys.readouterr().err
+
+
+def test_the_latest_run_of_the_engine_is_drawn_and_others_are_counted(logs, tmp_path, capsys):
+    file = tmp_path / "trace.json"
+    assert main(["timeline", str(file), *logs, "--engine", "1"]) == 0
+    assert "using the latest of 2 runs of engine 1" in capsys.readouterr().err
+    assert b'"other"' in file.read_bytes()
+    assert b'"first"' not in file.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("variable", "words", "key"), [("one,two", [], "one"), ("one", ["--api-key", "flag"], "flag")]
+)
+def test_the_first_key_of_the_variable_is_sent(log, monkeypatch, capsys, variable, words, key):
+    monkeypatch.setenv("TENONRY_API_KEY", variable)
+    sent = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            sent.append(self.headers["Authorization"])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(log.read_bytes())
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert main(["explain", "c", "--url", url, *words]) == 0
+        thread.join()
+    assert sent == [f"Bearer {key}"]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +113,10 @@ def test_explain_writes_json_and_lists_requests(log, capsys):
     [
         (["explain", "x", "--log", "nowhere"], "nowhere cannot be read: No such file"),
         (["explain", "x", "--log", __file__], "no decision records at byte 0|there are no records"),
-        (["timeline", "x.pdf", "--log", "nowhere"], "'.pdf' is no form; name a file with .html"),
+        (
+            ["timeline", "x.pdf", "--log", "nowhere"],
+            "unsupported suffix '.pdf'; name a file with .html",
+        ),
         (["explain", "x", "--url", "http://127.0.0.1:9"], "does not answer"),
     ],
 )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 
+import msgspec
 import pytest
 from decision_runs import Asked, run
 
 from tenonry.cli import main
 from tenonry.config import EngineConfig
 from tenonry_decisions.frames import pack
+from tenonry_decisions.regret_command import RegretCommand, replay_config
 from tenonry_decisions.replay import complete, outcome, recorded_settings, regret, replay
 from tenonry_scheduler_static import StaticScheduler
 
@@ -79,6 +82,46 @@ def test_the_verb_prints_a_table_or_json(log, capsys):
     assert main(["regret", "--log", log, "--scheduler", "static", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found) == {"live", "replay", "regret"}
+
+
+def config_of_words(words, live):
+    parser = argparse.ArgumentParser()
+    RegretCommand().add_arguments(parser)
+    return replay_config(parser.parse_args(["--log", "x", *words]), live)
+
+
+def test_a_replay_has_the_settings_of_file_and_environment(busy, tmp_path, monkeypatch):
+    file = tmp_path / "settings.yaml"
+    file.write_text("max_num_seqs: 2\nenable_prefix_caching: false\n")
+    monkeypatch.setenv("TENONRY_MAX_NUM_BATCHED_TOKENS", "32")
+    words = ["--config", str(file), "--enable-prefix-caching"]
+    config = config_of_words(words, busy.recording)
+    assert (config.max_num_seqs, config.max_num_batched_tokens) == (2, 32)
+    assert config.enable_prefix_caching
+
+
+def test_a_replay_has_the_recorded_settings_by_default(busy):
+    config = config_of_words([], busy.recording)
+    assert (config.max_num_seqs, config.max_num_batched_tokens) == (4, 16)
+
+
+def of_run(run, source, frames):
+    return [msgspec.structs.replace(frame, run=run, source=source) for frame in frames]
+
+
+def test_a_live_run_is_compared_with_its_own_shadow(busy, tmp_path, capsys):
+    frames = [busy.header, *busy.chunks]
+    other = run([Asked(0, "b", 6, 8)])
+    path = tmp_path / "decisions"
+    data = of_run(1, "live", frames) + of_run(1, "shadow", frames)
+    shadow_only = of_run(2, "shadow", [other.header, *other.chunks])
+    path.write_bytes(b"".join(map(pack, data + shadow_only)))
+    assert main(["regret", "--log", str(path), "--shadow", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["shadow"]["requests"] == 7
+    without = of_run(3, "live", [other.header, *other.chunks])
+    path.write_bytes(b"".join(map(pack, data + without)))
+    assert main(["regret", "--log", str(path), "--shadow"]) == 1
+    assert "the latest run has no shadow" in capsys.readouterr().err
 
 
 def test_a_missing_shadow_and_an_unknown_scheduler_are_named(log, capsys):

@@ -11,7 +11,7 @@ from tenonry_decisions.sources import add_source_arguments, load
 
 
 class ExplainCommand(Command):
-    """Prints what became of one request."""
+    """Prints the history of one request."""
 
     summary = "Explain why a request waited, and what it got in each step, from decision records."
 
@@ -20,7 +20,7 @@ class ExplainCommand(Command):
             "request",
             nargs="?",
             metavar="REQUEST",
-            help="Its id, a unique part of it, or its handle.",
+            help="Request id, a unique part of it, or the handle. Default: list all requests.",
         )
         parser.add_argument("--json", action="store_true", help="Print one JSON object.")
         add_source_arguments(parser)
@@ -31,8 +31,11 @@ class ExplainCommand(Command):
 
         found = load(args)
         if args.request is None:
+            labels = [track.label for each in found for track in each.tracks]
             sys.stdout.write(
-                "\n".join(track.label for each in found for track in each.tracks) + "\n"
+                json.dumps({"requests": labels}) + "\n"
+                if args.json
+                else "".join(f"{label}\n" for label in labels)
             )
             return 0
         error: LookupError | None = None

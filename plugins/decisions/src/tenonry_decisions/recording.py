@@ -76,6 +76,12 @@ class Recording:
             self._read(chunk)
         self.tracks.sort(key=lambda track: track.order)
 
+    @property
+    def began_at(self) -> float:
+        """Unix time of the first step; that of the engine's start without a step."""
+        header = self.header
+        return header.started_at + (self.time[0] - header.clock if len(self.time) else 0.0)
+
     def _whole(self, name: str) -> np.ndarray:
         parts = [column(chunk, name) for chunk in self._chunks]
         return np.concatenate(parts) if parts else np.empty(0, np.int32)

@@ -7,10 +7,15 @@ import sys
 
 import msgspec
 
+from tenonry.config import EngineConfig
 from tenonry.interfaces.command import Command
-from tenonry_commands.arguments import add_engine_arguments, config_from_arguments
-from tenonry_decisions.frames import LIVE, SHADOW
-from tenonry_decisions.sources import add_source_arguments, load
+from tenonry_commands.arguments import (
+    add_engine_arguments,
+    config_from_arguments,
+    sources_from_arguments,
+)
+from tenonry_decisions.recording import Recording
+from tenonry_decisions.sources import add_source_arguments, load_pair, place
 
 COLUMNS = ("requests", "steps", "preemptions")
 MEASURES = ("mean", "p50", "p99")
@@ -30,22 +35,18 @@ class RegretCommand(Command):
 
     def run(self, args: argparse.Namespace) -> int:
         from tenonry.errors import ConfigError
-        from tenonry_decisions.replay import complete, outcome, recorded_settings, regret, replay
+        from tenonry_decisions.replay import complete, outcome, regret, replay
 
-        live = load(args, LIVE)[-1]
+        live, other = load_pair(args)
         handles = {track.facts.handle for track in complete(live)}
         try:
-            if args.shadow:
-                other = load(args, SHADOW)[-1]
-                handles &= {track.facts.handle for track in complete(other)}
+            if other is None:
+                other = replay(live, replay_config(args, live))
             else:
-                for name, value in {"model": "recorded", **recorded_settings(live)}.items():
-                    if getattr(args, name, None) is None:
-                        setattr(args, name, value)
-                other = replay(live, config_from_arguments(args))
+                handles &= {track.facts.handle for track in complete(other)}
             first, second = outcome(live, handles), outcome(other, handles)
         except ValueError as error:
-            raise ConfigError(f"{args.url or ' '.join(args.log)}: {error}") from None
+            raise ConfigError(f"{place(args)}: {error}") from None
         lost = regret(first, second)
         if args.json:
             found = {"live": first, other.header.source: second, "regret": lost}
@@ -62,6 +63,16 @@ class RegretCommand(Command):
             sys.stdout.write(_line(f"{label}: {one.scheduler}", values))
         sys.stdout.write(_line("regret", ["", "", "", *lost.values()]))
         return 0
+
+
+def replay_config(args: argparse.Namespace, live: Recording) -> EngineConfig:
+    """Configuration of a replay: flags, environment and `--config`, then the recorded settings. Raises ConfigError."""
+    from tenonry_decisions.replay import recorded_settings
+
+    given = sources_from_arguments(args).values(EngineConfig)
+    recorded = {"model": "recorded", **recorded_settings(live)}
+    missing = {name: value for name, value in recorded.items() if name not in given}
+    return config_from_arguments(args, **missing)
 
 
 def _line(name: str, values: list[object]) -> str:

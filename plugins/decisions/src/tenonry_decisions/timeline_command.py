@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 from tenonry.interfaces.command import Command
-from tenonry_decisions.sources import add_source_arguments, load
+from tenonry_decisions.sources import add_source_arguments, latest, load
 
 MAX_REQUESTS = 200
 SUFFIXES = (".html", ".svg", ".json")
 
 
 class TimelineCommand(Command):
-    """Writes one file; its suffix is its form."""
+    """Writes one file, in the format of its suffix."""
 
     summary = (
         "Draw decision records: a page (.html), a drawing (.svg), or a trace for Perfetto (.json)."
@@ -27,7 +27,7 @@ class TimelineCommand(Command):
             type=int,
             default=MAX_REQUESTS,
             metavar="N",
-            help=f"Most requests, the latest ones [default: {MAX_REQUESTS}].",
+            help=f"Maximum requests drawn, newest first. [default: {MAX_REQUESTS}]",
         )
         add_source_arguments(parser)
 
@@ -39,11 +39,11 @@ class TimelineCommand(Command):
         target = Path(args.output)
         if target.suffix not in SUFFIXES:
             raise ConfigError(
-                f"{target}: '{target.suffix}' is no form; name a file with {', '.join(SUFFIXES)}"
+                f"{target}: unsupported suffix '{target.suffix}'; name a file with {', '.join(SUFFIXES)}"
             )
         if args.requests < 1:
             raise ConfigError(f"--requests {args.requests} is below 1")
-        recording = load(args)[-1]
+        recording = latest(args, load(args))
         tracks = recording.tracks[-args.requests :]
         if target.suffix == ".json":
             data = trace(recording, tracks)
@@ -54,7 +54,7 @@ class TimelineCommand(Command):
         except OSError as error:
             raise ConfigError(f"{target} cannot be written: {error.strerror}") from None
         left_out = len(recording.tracks) - len(tracks)
-        more = f"; {left_out} earlier ones are left out (--requests)" if left_out else ""
+        more = f"; omitted {left_out} earlier requests (--requests)" if left_out else ""
         sys.stdout.write(
             f"{target}: {len(tracks)} requests, steps {recording.first}–{recording.stop - 1}{more}\n"
         )
