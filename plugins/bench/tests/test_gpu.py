@@ -17,9 +17,20 @@ def test_answers_that_differ_are_counted_up_to_the_first_other_token():
 
 
 @pytest.mark.slow
-def test_a_device_that_is_not_measured_is_refused():
+@pytest.mark.parametrize("device", ["meta", "gpu", "cuda:x", ""])
+def test_a_device_that_is_not_measured_is_refused(device: str):
     with pytest.raises(ConfigError, match="cpu, cuda or cuda:N is measured"):
-        device_facts("meta")
+        device_facts(device)
+
+
+@pytest.mark.slow
+def test_a_gpu_beyond_the_last_is_refused(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ConfigError, match="--device cuda:9: this machine has cuda:0 to cuda:0"):
+        device_facts("cuda:9")
 
 
 @pytest.mark.slow

@@ -112,13 +112,19 @@ def device_facts(wanted: str) -> DeviceFacts:
 
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    kind = torch.device(wanted).type
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        raise ConfigError(f"--device {wanted}: cpu, cuda or cuda:N is measured") from None
+    kind = device.type
     if kind not in READ_BYTES:
         raise ConfigError(f"--device {wanted}: cpu, cuda or cuda:N is measured")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             f"--device {wanted}: torch {torch.__version__} sees no GPU; use --device cpu to rehearse"
         )
+    if kind == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise ConfigError(f"--device {wanted}: this machine has cuda:0 to cuda:{count - 1}")
     properties = torch.cuda.get_device_properties(wanted) if kind == "cuda" else None
     return DeviceFacts(
         device=wanted,
