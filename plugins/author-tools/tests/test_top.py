@@ -122,3 +122,10 @@ def test_once_for_scripts_and_for_people(url: str, capsys):
 def test_a_server_that_is_not_there(capsys):
     assert main(["top", "--url", "http://127.0.0.1:1", "--once"]) == 1
     assert "cannot be reached" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("interval", ["-1", "nan", "inf", "1e300", "soon"])
+def test_an_interval_is_a_time_to_wait(interval: str, capsys):
+    with pytest.raises(SystemExit):
+        main(["top", "--interval", interval])
+    assert f"argument --interval: '{interval}' is not" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from tenonry.interfaces.command import Command
+from tenonry_author_tools.argument_types import count, seconds
 
 MUTANTS = 40  # by default: minutes, where the tests take seconds
 
@@ -28,7 +29,7 @@ class CheckCommand(Command):
         parser.add_argument(
             "--mutate",
             nargs="?",
-            type=int,
+            type=count,
             const=MUTANTS,
             metavar="N",
             help="Also try N small changes of the source, each of which a test should notice. [N: %(const)s]",
@@ -36,7 +37,7 @@ class CheckCommand(Command):
         parser.add_argument("--json", action="store_true", help="Print one JSON object.")
         parser.add_argument(
             "--import-timeout",
-            type=float,
+            type=seconds,
             default=20.0,
             metavar="S",
             help="Seconds within which a module must be imported.",

@@ -7,6 +7,7 @@ import json
 import sys
 
 from tenonry.interfaces.command import Command
+from tenonry_author_tools.argument_types import seconds
 
 
 class DoctorCommand(Command):
@@ -25,7 +26,7 @@ class DoctorCommand(Command):
         )
         parser.add_argument(
             "--import-timeout",
-            type=float,
+            type=seconds,
             default=20.0,
             metavar="S",
             help="Seconds within which a plugin's module must be imported.",

@@ -37,7 +37,7 @@ def read_samples(text: str) -> list[Sample]:
             for each in family.samples
             if each.name.startswith(PREFIX)
         ]
-    except ValueError as error:
+    except (ValueError, LookupError) as error:
         raise LaunchError(f"the metrics of the server cannot be read: {error}") from None
 
 

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from tenonry.interfaces.command import Command
+from tenonry_author_tools.argument_types import seconds
 
 KEY = "TENONRY_API_KEY"
 CLEAR = "\x1b[H\x1b[2J"  # cursor to the corner, and an empty screen
@@ -22,17 +23,19 @@ class TopCommand(Command):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "--url", default="http://127.0.0.1:8000", help="The server. [default: %(default)s]"
+            "--url",
+            default="http://127.0.0.1:8000",
+            help="URL of the server. [default: %(default)s]",
         )
         parser.add_argument("--api-key", help=f"Key of the server. [env: {KEY}]")
         parser.add_argument(
             "--interval",
-            type=float,
+            type=seconds,
             default=2.0,
             metavar="S",
-            help="Seconds between two looks; rates and percentiles are of this time. [default: %(default)g]",
+            help="Refresh interval in seconds. Rates and percentiles cover one interval. [default: %(default)g]",
         )
-        parser.add_argument("--once", action="store_true", help="Show one interval, and end.")
+        parser.add_argument("--once", action="store_true", help="Show one interval and exit.")
         parser.add_argument("--json", action="store_true", help="Print a JSON object per interval.")
 
     def run(self, args: argparse.Namespace) -> int:
