@@ -183,6 +183,12 @@ class TestSuites:
         assert finding["rule"] == "PL302"
         assert re.search("test_.*fails", finding["text"])
 
+    def test_tests_that_were_cut_off_fail(self, site: TmpPlugins, capsys):
+        install(site, GOOD.replace("pass", "__import__('os')._exit(0)"))
+        (finding,) = check(capsys, "acme")["findings"]
+        assert finding["rule"] == "PL302"
+        assert "exited with status 0 before the tests were finished" in finding["text"]
+
     def test_a_folder_is_checked_with_its_own_tests(self, tmp_path: Path, monkeypatch, capsys):
         """It need not be installed."""
         monkeypatch.chdir(tmp_path)

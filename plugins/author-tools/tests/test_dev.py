@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import StreamRequestHandler, TCPServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from tenonry.cli import main
 from tenonry.errors import ConfigError, LaunchError
 from tenonry_author_tools.budget import Budget, Ran, Record, read_record
 from tenonry_author_tools.classes import plugin_classes
-from tenonry_author_tools.dev import DevLoop, check_used, class_headers, saves, swap
+from tenonry_author_tools.dev import DevLoop, check_used, class_headers, names_class_of, saves, swap
 from tenonry_author_tools.running_server import NUM_PROBES, RunningServer
 
 GOOD = """
@@ -98,6 +99,54 @@ def test_the_server_must_use_the_file(http: Any):
         check_used(RunningServer(url_of(http)), Path("other.py"))
 
 
+@pytest.mark.parametrize(("text", "file", "is_used"), [
+    ("mine.py:Mine", "/somewhere/mine.py", True), ("determine.py:Mine", "mine.py", False),
+    ("plugins/mine.py:Mine", "mine.py", True), ("/a/mine.py:Mine", "/a/b/../mine.py", True),
+    ("/a/mine.py:Mine", "/b/mine.py", False), ("mine.py", "mine.py", False), ("x.py:mine", "x.py", True),
+])  # fmt: skip
+def test_a_setting_names_a_class_of_the_file(text: str, file: str, is_used: bool):
+    assert names_class_of(text, Path(file)) == is_used
+
+
+RAW = {  # what a server sends, and closes the connection
+    "html": (b"HTTP/1.0 200 OK\r\n\r\n<html>", "invalid response"),
+    "cut": (b"HTTP/1.0 200 OK\r\ncontent-length: 99\r\n\r\n{", "IncompleteRead"),
+    "cut error": (b"HTTP/1.0 500 No\r\ncontent-length: 99\r\n\r\n{", "answered 500: IncompleteRead"),
+    "bytes": (b"HTTP/1.0 200 OK\r\n\r\n\xff", "invalid response"),
+    "no http": (b"SSH-2.0-OpenSSH\r\n", "invalid response"),
+    "silent": (b"", "cannot be reached"),
+    "list": (b"HTTP/1.0 200 OK\r\n\r\n[]", "invalid response"),
+    "other keys": (b"HTTP/1.0 200 OK\r\n\r\n{}", "invalid response"),
+    "no model": (b'HTTP/1.0 200 OK\r\n\r\n{"data": []}', "lists no model"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_another_server_is_reported(name: str):
+    content, text = RAW[name]
+
+    class Raw(StreamRequestHandler):
+        def handle(self) -> None:
+            while self.rfile.readline().strip():
+                """Until the end of the request's head."""
+            self.wfile.write(content)
+
+    with TCPServer(("127.0.0.1", 0), Raw) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(LaunchError, match=text):
+            RunningServer(f"http://127.0.0.1:{server.server_address[1]}").probe()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "url", ["http://localhost:abc", "http://", "http://[::1", "http://h:99999"]
+)
+def test_a_bad_url_is_refused(url: str):
+    with pytest.raises(ConfigError, match="--url"):
+        RunningServer(url)
+
+
 def test_each_save_is_one_round(tmp_path: Path):
     file = tmp_path / "mine.py"
     file.write_text("1")
@@ -154,6 +203,17 @@ def test_failed_rules_come_first_then_those_without_time(tmp_path: Path):
     assert left_out == [None, True, True, True]  # one is run without time, too
     budget.pytest_sessionfinish()
     assert (read_record(file).number, read_record(file).left) == (4, 3)
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_a_suite_that_was_cut_off_does_not_hold(tmp_path: Path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text(GOOD.replace("pass", "__import__('os')._exit(0)", 1))
+    folder = tmp_path / "suite"
+    folder.mkdir()
+    assert not DevLoop(file, "", 3600.0, folder, None).round()
+    assert capsys.readouterr().out.startswith("fails: the plugin ended the test process")
 
 
 @pytest.mark.nightly

@@ -10,7 +10,9 @@ import pytest
 from tenonry.cli import main
 from tenonry.errors import ConfigError
 from tenonry_author_tools.mutants import mutants
-from tenonry_author_tools.mutation import try_mutants
+from tenonry_author_tools.mutation import mutate, try_mutants
+from tenonry_author_tools.subject import Subject
+from tenonry_author_tools.suite import passes
 
 SOURCE = '''
 LIMIT = 3
@@ -96,6 +98,46 @@ def test_tests_of_other_files_are_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match="import other files"):
         try_mutants([file], lambda: True, 2)
     assert file.read_text() == ADD
+
+
+def test_files_that_are_no_python_are_skipped(tmp_path: Path):
+    texts = {
+        "mine.py": ADD.encode(),
+        "template.py": b"class {{ name }}:\n",
+        "latin.py": b"# \xff\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_bytes(text)
+    tests = Needs(tmp_path / "mine.py", "return a + b", "def near")
+    assert try_mutants([tmp_path / name for name in texts], tests, 100).num_all == 5
+    assert {name: (tmp_path / name).read_bytes() for name in texts} == texts
+
+
+def test_a_package_without_tests_has_none_to_run(tmp_path: Path):
+    source = tmp_path / "mine/src"
+    source.mkdir(parents=True)
+    subject = Subject("mine", "1", [], tmp_path / "mine/pyproject.toml", path=[source])
+    with pytest.raises(ConfigError, match="there are no tests to run for mine"):
+        mutate(subject, 1)
+
+
+@pytest.mark.parametrize("number", ["0", "-3", "many"])
+def test_the_number_is_at_least_one(number: str, capsys):
+    with pytest.raises(SystemExit):
+        main(["plugins", "check", "mine", "--mutate", number])
+    assert (
+        f"argument --mutate: {'' if number != 'many' else chr(39)}{number}"
+        in capsys.readouterr().err
+    )
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("end", "has_passed"), [("", True), ("__import__('os')._exit(0)", False)])
+def test_tests_that_were_cut_off_have_not_passed(end: str, has_passed: bool, tmp_path: Path):
+    file = tmp_path / "test_it.py"
+    file.write_text(f"def test_it():\n    assert True\n    {end}\n")
+    subject = Subject("mine", "1", [], tmp_path / "pyproject.toml")
+    assert passes(subject, file, tmp_path, tmp_path) == has_passed
 
 
 @pytest.mark.nightly

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from tenonry.errors import ConfigError
 from tenonry.interfaces.command import Command
 from tenonry.plugin.discovery import EXCLUDED, excluded
+from tenonry_author_tools.argument_types import seconds
 from tenonry_author_tools.bisect_state import STATE_FILE, BisectState, read_state, write_state
+from tenonry_author_tools.children import run_child
 
 UNTESTABLE = 125  # exit status of a command that can decide neither, as for `git bisect run`
 FOUND, NOT_FOUND = 0, 1
@@ -36,7 +38,7 @@ class BisectCommand(Command):
         _add_keep(run)
         run.add_argument(
             "--timeout",
-            type=float,
+            type=seconds,
             default=600.0,
             metavar="S",
             help="Seconds after which the command counts as bad. [default: %(default)g]",
@@ -99,6 +101,7 @@ def _advice(state: BisectState) -> str:
 
 def _run_all(state: BisectState, command: Sequence[str], timeout_s: float) -> int:
     """Test until the verdict. Raises ConfigError where the command cannot run or decides nothing."""
+    command = command[1:] if command[:1] == ["--"] else command
     if not command:
         raise ConfigError("tenonry bisect run: give a command, such as tenonry generate Hello")
     while not state.verdict:
@@ -114,9 +117,7 @@ def _is_bad(state: BisectState, command: Sequence[str], timeout_s: float) -> boo
     names = {*state.left_out(), *excluded()} - {""}
     environment = {**os.environ, EXCLUDED: ",".join(sorted(names))}
     try:
-        status = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, timeout=timeout_s, check=False
-        ).returncode
+        status = run_child(command, timeout_s, env=environment, stdin=subprocess.DEVNULL).returncode
     except subprocess.TimeoutExpired:
         return True
     except OSError as error:

@@ -47,7 +47,7 @@ class BisectState(msgspec.Struct, frozen=True, kw_only=True):
         if len(self.tested) > 1:
             return self._narrowed(self.tested)
         (culprit,) = self.tested
-        text = f"{culprit} breaks the start: without it, it works, and with it alone, it does not"
+        text = f"{culprit} breaks the start: it fails with it alone, and works without any"
         return msgspec.structs.replace(self._ended(text), culprit=culprit)
 
     def _narrowed(self, suspects: Sequence[str]) -> BisectState:

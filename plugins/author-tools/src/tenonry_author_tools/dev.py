@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from tenonry.errors import ConfigError, PluginNotFound, TenonryError
 from tenonry.interfaces.command import Command
+from tenonry_author_tools.argument_types import seconds
+from tenonry_author_tools.children import run_child
 
 if TYPE_CHECKING:
     from tenonry_author_tools.running_server import RunningServer
@@ -40,7 +42,7 @@ class DevCommand(Command):
         parser.add_argument("--api-key", help=f"Key of the server. [env: {KEY}]")
         parser.add_argument(
             "--budget",
-            type=float,
+            type=seconds,
             default=3.0,
             metavar="S",
             help="Seconds for the suite; rules without time come first in the next run. [default: %(default)g]",
@@ -72,10 +74,32 @@ class DevCommand(Command):
 
 def check_used(server: RunningServer, file: Path) -> None:
     """Raises ConfigError unless a setting of the server names a class of this file."""
-    if f"{file.name}:" not in json.dumps(server.settings()):
+    if not any(names_class_of(text, file) for text in _texts(server.settings())):
         raise ConfigError(
             f"{server.url} does not use {file}: start it with the class, such as --scheduler {file}:CLASS"
         )
+
+
+def names_class_of(text: str, file: Path) -> bool:
+    """Return True for FILE:CLASS of this file: by its name where the path is relative to the server's folder."""
+    path, found, _ = text.rpartition(".py:")
+    named = Path(f"{path}.py")
+    if named.is_absolute():
+        return bool(found) and named.resolve() == file.resolve()
+    return bool(found) and named.name == file.name
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All strings of a JSON value."""
+    match value:
+        case str():
+            yield value
+        case dict():
+            for each in value.values():
+                yield from _texts(each)
+        case list():
+            for each in value:
+                yield from _texts(each)
 
 
 def saves(file: Path) -> Iterator[None]:
@@ -154,14 +178,19 @@ class DevLoop:
         options += [f"--dev-record={record}", f"--dev-deadline={deadline}"]
         options += [f"--testkit-effort={EFFORT}", "--rootdir", str(self._folder)]
         command = [sys.executable, "-m", "pytest", *options, str(self._folder / "test_suites.py")]
+        number = read_record(record).number
         done = _run(command, self._budget_s + HANG_S, cwd=self._folder)
         found = read_record(record)
-        if failures := found.failures():
+        if found.number != number and (failures := found.failures()):
             name, text = failures[0]
             return f"fails: {name.partition('::')[2]}: {text}", ""
         if done.returncode:
             last = (done.stdout + done.stderr).strip().splitlines()[-1:]
             return f"fails: pytest ended with status {done.returncode}: {' '.join(last)}", ""
+        if found.number == number:
+            return "fails: the plugin ended the test process before the suite was finished", ""
+        if not found.num_held():
+            return "fails: no rule was tested", ""
         return "", f"holds: {found.num_held()} rules, {found.left} left for the next run"
 
 
@@ -195,13 +224,13 @@ def swap(server: RunningServer) -> str:
 
 def _run(command: list[str], timeout_s: float, **options: Any) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(
+        return run_child(
             command,
-            capture_output=True,
+            timeout_s,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             encoding="utf-8",
-            timeout=timeout_s,
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-            check=False,
             **options,
         )
     except subprocess.TimeoutExpired:

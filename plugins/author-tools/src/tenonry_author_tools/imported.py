@@ -18,6 +18,7 @@ from tenonry.config import EngineConfig
 from tenonry.info import PluginRecord
 from tenonry.plugin import Point
 from tenonry.plugin.kinds import KINDS
+from tenonry_author_tools.children import run_child
 from tenonry_author_tools.findings import Finding, Rule
 from tenonry_author_tools.subject import Subject
 
@@ -114,12 +115,12 @@ def probe(subject: Subject, record: PluginRecord, point: Point, timeout_s: float
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         command = [sys.executable, "-m", "tenonry_author_tools.probe", json.dumps(task)]
         try:
-            done = subprocess.run(
+            done = run_child(
                 command,
+                timeout_s + START_S,
                 env=environment,
-                capture_output=True,
-                timeout=timeout_s + START_S,
-                check=False,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
             )
         except subprocess.TimeoutExpired:
             return {"hang": _innermost(_text(traces), subject)}

@@ -49,7 +49,7 @@ class Mutation:
 
 def mutate(subject: Subject, most: int) -> Mutation:
     """Try up to `most` mutants. Raises ConfigError without the source, or where the tests do not test the copy."""
-    from tenonry_author_tools.suite import run_pytest, written_suites
+    from tenonry_author_tools.suite import has_suites, passes, written_suites
 
     source = subject.path[0] if subject.path else None
     if source is None:
@@ -62,22 +62,22 @@ def mutate(subject: Subject, most: int) -> Mutation:
         if subject.tests:
             tests = place / subject.tests.resolve().relative_to(folder)
         else:
-            tests = written_suites(subject, Path(temporary)) or place
-        limit = LEAST_S
-
-        def passes() -> bool:
-            done = run_pytest(subject, tests, "-x", path=copied, timeout_s=limit)
-            return done is not None and done.returncode == 0
-
+            written = has_suites() and written_suites(subject, Path(temporary))
+            if not written:
+                raise ConfigError(
+                    f"there are no tests to run for {subject.name}: add a folder tests"
+                )
+            tests = written
         begin = time.monotonic()
-        done = run_pytest(subject, tests, "-x", path=copied)
-        if done is None or done.returncode:
+        if not passes(subject, tests, Path(temporary), copied):
             raise ConfigError(
                 "the tests fail in a copy of the package: they need files outside of it"
             )
-        limit += TIMES_AS_LONG * (time.monotonic() - begin)
+        limit = LEAST_S + TIMES_AS_LONG * (time.monotonic() - begin)
         files = [file for file in copied.rglob("*.py") if not file.is_relative_to(tests)]
-        outcome = try_mutants(sorted(files), passes, most)
+        outcome = try_mutants(
+            sorted(files), lambda: passes(subject, tests, Path(temporary), copied, limit), most
+        )
         outcome.survivors = [
             (source / file.relative_to(copied), mutant) for file, mutant in outcome.survivors
         ]
@@ -87,16 +87,23 @@ def mutate(subject: Subject, most: int) -> Mutation:
 def try_mutants(files: list[Path], passes: Callable[[], bool], most: int) -> Mutation:
     """Write each mutant of these files, and run the tests; the files are then as before.
 
-    Raises ConfigError where tests pass although no file can be imported: they import others.
+    Files that are not Python of this interpreter, such as templates, are skipped. Raises ConfigError where tests pass
+    although no file can be imported: they import others.
     """
-    texts = {file: file.read_text("utf-8") for file in files}
-    found = [(file, mutant) for file in files for mutant in mutants(texts[file])]
+    texts, found = {}, []
+    for file in files:
+        try:
+            text = file.read_text("utf-8")
+            found += [(file, mutant) for mutant in mutants(text)]
+        except (SyntaxError, ValueError):
+            continue
+        texts[file] = text
     chosen = found
     if len(found) > most:
         places = random.Random(SEED).sample(range(len(found)), most)  # noqa: S311 - no secret
         chosen = [found[place] for place in sorted(places)]
     outcome = Mutation(len(found), len(chosen))
-    for file in files:
+    for file in texts:
         file.write_text("raise ImportError('replaced by a mutant')\n", "utf-8")
     are_others = passes()
     for file, text in texts.items():

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from tenonry_author_tools.children import run_child
 from tenonry_author_tools.findings import Finding, Rule
 from tenonry_author_tools.subject import Subject
 
@@ -22,7 +23,7 @@ MOST_FAILURES = 5
 
 def check_suite(subject: Subject) -> Iterator[Finding]:
     """Run the tests; yields failures, and a warning where there are none to run."""
-    if importlib.util.find_spec("tenonry_testkit") is None:
+    if not has_suites():
         text = "no conformance suite is installed"
         yield Finding(Rule.NO_SUITE, subject.label, text, advice="pip install tenonry-testkit")
         return
@@ -34,6 +35,11 @@ def check_suite(subject: Subject) -> Iterator[Finding]:
             yield Finding(Rule.NO_SUITE, subject.label, text, str(subject.metadata), 1, advice)
             return
         yield from run_suite(subject, tests, Path(folder))
+
+
+def has_suites() -> bool:
+    """Return True if the testkit, which has the conformance suites, is installed."""
+    return importlib.util.find_spec("tenonry_testkit") is not None
 
 
 def written_suites(subject: Subject, folder: Path) -> Path | None:
@@ -75,7 +81,7 @@ def run_suite(subject: Subject, tests: Path, folder: Path) -> Iterator[Finding]:
             Rule.SUITE, subject.label, f"tests did not end within {TIMEOUT_S:g} s", str(tests)
         )
         return
-    if done.returncode == 0:
+    if done.returncode == 0 and report.exists():
         return
     failures = _failures(report) if report.exists() else []
     for name, text in failures[:MOST_FAILURES]:
@@ -86,6 +92,8 @@ def run_suite(subject: Subject, tests: Path, folder: Path) -> Iterator[Finding]:
     if not failures:
         last = (done.stdout + done.stderr).strip().splitlines()[-1:]
         text = f"pytest ended with status {done.returncode}: {' '.join(last)}"
+        if not report.exists():
+            text = f"the test process exited with status {done.returncode} before the tests were finished"
         yield Finding(Rule.SUITE, subject.label, text, str(tests))
 
 
@@ -110,17 +118,27 @@ def run_pytest(
         str(tests.resolve()),
     ]
     try:
-        return subprocess.run(
+        return run_child(
             command,
+            timeout_s,
             env={**os.environ, "PYTHONPATH": text, "PYTHONDONTWRITEBYTECODE": "1"},
             cwd=tests if tests.is_dir() else tests.parent,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             encoding="utf-8",
-            timeout=timeout_s,
-            check=False,
         )
     except subprocess.TimeoutExpired:
         return None
+
+
+def passes(
+    subject: Subject, tests: Path, folder: Path, path: Path, timeout_s: float = TIMEOUT_S
+) -> bool:
+    """Return True if all tests ran to their end and passed. `folder`: for the report, which pytest writes last."""
+    report = folder / "passed.xml"
+    report.unlink(missing_ok=True)
+    done = run_pytest(subject, tests, "-x", f"--junitxml={report}", path=path, timeout_s=timeout_s)
+    return done is not None and done.returncode == 0 and report.exists()
 
 
 def _failures(report: Path) -> list[tuple[str, str]]:
