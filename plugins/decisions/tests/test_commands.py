@@ -112,12 +112,12 @@ def test_the_first_key_of_the_variable_is_sent(log, monkeypatch, capsys, variabl
     ("words", "error"),
     [
         (["explain", "x", "--log", "nowhere"], "nowhere cannot be read: No such file"),
-        (["explain", "x", "--log", __file__], "no decision records at byte 0|there are no records"),
+        (["explain", "x", "--log", __file__], "invalid decision record at byte 0|no records"),
         (
             ["timeline", "x.pdf", "--log", "nowhere"],
             "unsupported suffix '.pdf'; name a file with .html",
         ),
-        (["explain", "x", "--url", "http://127.0.0.1:9"], "does not answer"),
+        (["explain", "x", "--url", "http://127.0.0.1:9"], "is unreachable"),
     ],
 )
 def test_errors_name_the_source(words, error, capsys):
@@ -128,7 +128,7 @@ def test_errors_name_the_source(words, error, capsys):
 
 def test_an_unknown_request_is_named(log, capsys):
     assert main(["explain", "nobody", "--log", str(log)]) == 1
-    assert "request 'nobody' is in no record; the latest: a" in capsys.readouterr().err
+    assert "request 'nobody' is not in the records; the latest: a" in capsys.readouterr().err
 
 
 def test_the_page_is_whole_and_escaped(log, tmp_path, capsys):

@@ -20,7 +20,7 @@ def test_a_last_frame_that_is_cut_off_is_ignored(busy):
 
 
 def test_other_files_are_refused():
-    with pytest.raises(ValueError, match="no decision records at byte 0"):
+    with pytest.raises(ValueError, match="invalid decision record at byte 0"):
         list(unpack(b"\x02\x00\x00\x00{}"))
 
 

@@ -84,7 +84,7 @@ def test_an_observer_that_raises_is_dropped_and_named(call, caplog):
     assert broken.calls.count(call) == 1
     assert broken.calls[-1] == call
     assert [record.getMessage() for record in caplog.records] == [
-        f"broken is dropped: {call} raised ZeroDivisionError: on purpose"
+        f"disabled broken: {call} raised ZeroDivisionError: on purpose"
     ]
 
 

@@ -85,7 +85,7 @@ class Late(StaticScheduler):
 
 
 def test_unknown_requests_are_named_with_known_ones(busy):
-    with pytest.raises(LookupError, match=r"'nobody' is in no record; the latest: .*late-3"):
+    with pytest.raises(LookupError, match=r"'nobody' is not in the records; the latest: .*late-3"):
         busy.recording.find("nobody")
     with pytest.raises(LookupError, match=r"'late' is part of 4 ids"):
         busy.recording.find("late")

@@ -63,7 +63,7 @@ def test_a_scheduler_that_does_nothing_is_reported(busy, monkeypatch):
     monkeypatch.setattr("tenonry_decisions.replay.MAX_IDLE_STEPS", 20)
     live = busy.recording
     config = config_of(live, scheduler=f"{__name__}:Idle")
-    with pytest.raises(ValueError, match="has scheduled nothing for 21 steps; 7 requests wait"):
+    with pytest.raises(ValueError, match="scheduled nothing in 21 steps; 7 requests are waiting"):
         replay(live, config)
 
 
@@ -126,6 +126,6 @@ def test_a_live_run_is_compared_with_its_own_shadow(busy, tmp_path, capsys):
 
 def test_a_missing_shadow_and_an_unknown_scheduler_are_named(log, capsys):
     assert main(["regret", "--log", log, "--shadow"]) == 1
-    assert "there are no records of a shadow scheduler" in capsys.readouterr().err
+    assert "no records of a shadow scheduler" in capsys.readouterr().err
     assert main(["regret", "--log", log, "--scheduler", "statik"]) == 1
     assert "did you mean 'static'" in capsys.readouterr().err

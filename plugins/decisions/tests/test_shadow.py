@@ -76,8 +76,8 @@ def test_the_same_scheduler_as_its_own_shadow_decides_alike():
 @pytest.mark.parametrize(
     ("name", "error"),
     [
-        ("Failing", "is dropped: scheduled raised ZeroDivisionError: on purpose"),
-        ("Unbuilt", "the shadow scheduler is dropped: plugin"),
+        ("Failing", "scheduled raised ZeroDivisionError: on purpose"),
+        ("Unbuilt", "disabled the shadow scheduler: plugin"),
     ],
 )
 def test_a_fault_of_the_candidate_ends_the_shadow_alone(name, error, caplog):

@@ -52,6 +52,8 @@ def test_a_partial_write_is_an_error_and_leaves_whole_frames(busy, tmp_path):
 def test_a_file_of_anything_else_is_refused_and_kept(tmp_path, text):
     path = tmp_path / "notes"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=f"decision_log={path}: no decision records at byte 0;"):
+    with pytest.raises(
+        ConfigError, match=f"decision_log={path}: invalid decision record at byte 0;"
+    ):
         FrameFile(path)
     assert path.read_text() == text

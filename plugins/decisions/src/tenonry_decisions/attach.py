@@ -68,8 +68,8 @@ def attach(engine: Engine, config: EngineConfig, settings: DecisionSettings) -> 
     if settings.has_shadow:
         try:
             observers.append(_shadow(scheduler.context, config, settings, records))
-        except Exception as error:  # noqa: BLE001 - the live scheduler goes on without its shadow
-            logger.error("the shadow scheduler is dropped: %s", error)
+        except Exception as error:  # noqa: BLE001 - the live scheduler continues without its shadow
+            logger.error("disabled the shadow scheduler: %s", error)
     engine.scheduler = ObservedScheduler(scheduler, observers)
     return records
 
@@ -88,7 +88,7 @@ def _shadow(
 
 
 def policy_of(config: EngineConfig) -> str:
-    """Name of the plugin that decides along with the scheduler, if a setting names one."""
+    """Name of the scheduling policy, "" without one."""
     choice = getattr(config, "scheduling_policy", None)
     return PluginChoice.model_validate(choice).name if choice else ""
 

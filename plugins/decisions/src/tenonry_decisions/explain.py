@@ -12,7 +12,7 @@ from tenonry_decisions.recording import Recording, Stay, Track
 
 
 class Line(NamedTuple):
-    """What happened from step `start` until before `stop`; equal: at one moment."""
+    """Event of the steps `start` to `stop` − 1; `start` = `stop`: a moment."""
 
     start: int
     stop: int
@@ -20,7 +20,7 @@ class Line(NamedTuple):
 
 
 def explain(recording: Recording, track: Track, reasons: Reasons | None = None) -> list[Line]:
-    """What became of the request, from its arrival on."""
+    """History of the request since its arrival."""
     reasons = reasons or Reasons(recording)
     lines = [Line(track.facts.step, track.facts.step, "arrived")]
     lines += [
@@ -61,7 +61,7 @@ def why(recording: Recording, reasons: Reasons, track: Track, span: Span) -> str
     if span.reason is Reason.ORDER:
         first = reasons.first_in_queue(span.start)
         cause = "" if first is None else reasons.reason(first, span.start)[0].name.lower()
-        return f"waited: request {span.by} was first in the queue, and waited itself ({cause})"
+        return f"waited: request {span.by} was first in the queue and also waiting ({cause})"
     if span.reason is Reason.BLOCKS:
         if span.by == PREEMPTION:
             return "waited: KV blocks ran out, and a running request was preempted"

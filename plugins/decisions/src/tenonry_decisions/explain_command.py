@@ -13,7 +13,7 @@ from tenonry_decisions.sources import add_source_arguments, load
 class ExplainCommand(Command):
     """Prints the history of one request."""
 
-    summary = "Explain why a request waited, and what it got in each step, from decision records."
+    summary = "Explain from decision records why a request waited, and list its steps."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(

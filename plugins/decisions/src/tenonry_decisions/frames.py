@@ -161,7 +161,7 @@ def unpack(data: bytes) -> Iterator[Frame]:
             frame = _decode(data[start : start + length])
         except msgspec.DecodeError as error:
             raise ValueError(
-                f"no decision records at byte {start - _LENGTH.size}: {error}"
+                f"invalid decision record at byte {start - _LENGTH.size}: {error}"
             ) from None
         if isinstance(frame, Header) and frame.format != FORMAT:
             raise ValueError(
@@ -178,7 +178,7 @@ def end_of_frames(file: BinaryIO | FileIO, start: int, size: int) -> int:
         prefix = file.read(_PREFIX)
         mark, key = prefix[_LENGTH.size : _LENGTH.size + 1], prefix[_LENGTH.size + 3 :]
         if not (_MAP.startswith(mark) and _TYPE_KEY.startswith(key)):
-            raise ValueError(f"no decision records at byte {start}")
+            raise ValueError(f"invalid decision record at byte {start}")
         if len(prefix) < _PREFIX:
             break
         (length,) = _LENGTH.unpack_from(prefix)

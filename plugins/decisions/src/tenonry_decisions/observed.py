@@ -1,8 +1,8 @@
 """A scheduler whose calls observers follow. Engine process.
 
-Calls, answers and exceptions are those of the scheduler; observers learn of them afterwards. They see requests, endings
-and the scheduler itself, where the kernel's step observers see what workers get. An observer that raises is
-dropped with one line in the log, and neither the scheduler nor another observer notices.
+Calls, results and exceptions are those of the scheduler; observers are notified afterwards. They receive requests,
+endings and the scheduler itself, whereas the kernel's step observers receive the input of workers. An observer that
+raises is disabled with one line in the log, without effect on the scheduler and the other observers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ObservedScheduler(Scheduler):
     def _drop(self, observer: SchedulerObserver, call: str, error: Exception) -> None:
         self._observers = tuple(each for each in self._observers if each is not observer)
         logger.error(
-            "%s is dropped: %s raised %s: %s", observer.name, call, type(error).__name__, error
+            "disabled %s: %s raised %s: %s", observer.name, call, type(error).__name__, error
         )
 
     def add_request(self, request: Request) -> None:

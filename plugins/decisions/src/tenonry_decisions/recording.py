@@ -201,7 +201,7 @@ class Recording:
         if len(near) == 1:
             return near[0]
         some = ", ".join(track.label for track in (near or self.tracks)[-5:]) or "none"
-        what = f"is part of {len(near)} ids" if near else "is in no record"
+        what = f"is part of {len(near)} ids" if near else "is not in the records"
         raise LookupError(f"request '{name}' {what}; the latest: {some}")
 
 
@@ -213,7 +213,7 @@ def _stop(chunk: Chunk) -> int:
 
 
 def recordings(parts: Iterable[bytes], source: str = LIVE) -> list[Recording]:
-    """The runs of some files or messages, in their order. Raises ValueError for what is no record."""
+    """The runs of some files or messages, in their order. Raises ValueError for other data."""
     return [
         Recording(header, chunks)
         for data in parts

@@ -1,4 +1,4 @@
-"""`tenonry regret`: recorded requests under another scheduler, and what was lost. Command line."""
+"""`tenonry regret`: compares recorded requests with a replay under another scheduler. Command line."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Latencies(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a scheduler did for some requests. `ttft`: steps from arrival to the first token, `e2e`: to the last."""
+    """Results of a scheduler for some requests. `ttft`: steps from arrival to the first token, `e2e`: to the last."""
 
     scheduler: str
     requests: int
@@ -146,7 +146,7 @@ def _drive(
         if idle > MAX_IDLE_STEPS:
             wait = len(engine.num_outputs)
             raise ValueError(
-                f"the scheduler has scheduled nothing for {idle} steps; {wait} requests wait"
+                f"the scheduler scheduled nothing in {idle} steps; {wait} requests are waiting"
             )
         step += 1
         now[0] += 1.0
@@ -165,7 +165,7 @@ def _add(engine: VirtualEngine, recording: Recording, track: Track, now: float) 
     try:
         engine.add(source, now)
     except RequestError as error:
-        raise ValueError(f"the scheduler refuses request {track.label}: {error}") from None
+        raise ValueError(f"the scheduler rejected request {track.label}: {error}") from None
 
 
 def recorded_settings(recording: Recording) -> dict[str, Any]:

@@ -19,10 +19,10 @@ class DecisionSettings(PluginSettings):
     """File to which each engine appends its decision records; engine N above 0 appends `.N` to the name."""
 
     decision_steps: int = setting(0, ge=0)
-    """Recent steps whose decision records are kept in memory, for the route `decisions`. 0 keeps none."""
+    """Recent steps whose decision records are kept in memory for the route `decisions`. 0 disables them."""
 
     shadow_scheduler: PluginChoice | None = setting(None, group="plugins")
-    """Scheduler that decides beside the live one; its decisions are recorded and never applied."""
+    """Scheduler that runs alongside the live one; its decisions are recorded and never applied."""
 
     shadow_policy: PluginChoice | None = setting(None, group="plugins")
     """Scheduling policy of the shadow scheduler instead of `scheduling_policy`; alone it shadows the live scheduler."""

@@ -5,7 +5,7 @@ Its requests get tokens that mean nothing, and end with as many as the live ones
 and never before them, because their lengths are not known yet. An abort ends both. It runs in the live engine's process
 and takes that engine's time. It has one step in flight and no KV connector.
 
-Whatever the candidate raises ends the shadow alone: the observed scheduler drops it with one line in the log.
+Whatever the candidate raises ends the shadow alone: the observed scheduler disables it with one line in the log.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Shadow:
         try:
             self._engine.add(request.source, request.arrival_time)
         except RequestError:
-            self._counts.pop(request.handle)  # the candidate refuses it
+            self._counts.pop(request.handle)  # rejected by the candidate
 
     def scheduled(self, output: SchedulerOutput) -> None:
         self._engine.step()
@@ -102,7 +102,7 @@ class Shadow:
                 self._engine.end(request.handle)
 
     def _drain(self) -> None:
-        """Let the candidate finish while nothing else is to do."""
+        """Step the candidate to its end while the live scheduler is idle."""
         for _ in range(MAX_DRAINED_STEPS):
             if not self._engine.num_outputs or not len(self._engine.step().row):
                 return

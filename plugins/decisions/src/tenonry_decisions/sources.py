@@ -83,7 +83,7 @@ def _select(args: argparse.Namespace, parts: list[bytes], source: str) -> list[R
         raise ConfigError(f"{place(args)}: {error}") from None
     if not found:
         what = "of a shadow scheduler" if source == SHADOW else "with requests"
-        raise ConfigError(f"{place(args)}: there are no records {what}")
+        raise ConfigError(f"{place(args)}: no records {what}")
     chosen = [each for each in found if args.engine in (None, each.header.engine)]
     if not chosen:
         raise ConfigError(
@@ -121,7 +121,7 @@ def _fetch(url: str, api_key: str) -> list[bytes]:
             f"{url.rstrip('/')}/plugins/decisions/records", headers=headers, timeout=60
         )
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ConfigError(f"{url} does not answer: {error}") from None
+        raise ConfigError(f"{url} is unreachable: {error}") from None
     if response.status_code != httpx.codes.OK:
-        raise ConfigError(f"{url} answered {response.status_code}: {response.text:.300}")
+        raise ConfigError(f"{url} returned {response.status_code}: {response.text:.300}")
     return [response.content]
