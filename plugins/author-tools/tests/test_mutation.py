@@ -79,7 +79,7 @@ def test_survivors_are_what_no_test_notices(tmp_path: Path):
     assert [(each.line, each.text) for _, each in outcome.survivors] == [
         (4, "return a < 2 → return None"), (4, "a < 2 → a <= 2"), (4, "2 → 3"),
     ]  # fmt: skip
-    assert str(outcome) == "mutants: 2 of 5 noticed, of 5 in all"
+    assert str(outcome) == "mutants: 2 of 5 killed, 5 in total"
     assert file.read_text() == ADD
     assert tests.count == 6
 

@@ -22,18 +22,18 @@ FOUND, NOT_FOUND = 0, 1
 class BisectCommand(Command):
     """A search over the installed distributions of others."""
 
-    summary = "Find the distribution whose plugins break a start, by leaving halves of them out."
+    summary = "Find the distribution whose plugins break a start, by bisection."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
-        start = verbs.add_parser("start", help=f"Begin a search; {STATE_FILE} holds its state.")
+        start = verbs.add_parser("start", help=f"Start a search; {STATE_FILE} stores its state.")
         _add_keep(start)
-        verbs.add_parser("good", help="The start with `tenonry --bisect …` worked.")
-        verbs.add_parser("bad", help="It did not.")
-        verbs.add_parser("reset", help="Forget the search.")
+        verbs.add_parser("good", help="Mark the current step as working.")
+        verbs.add_parser("bad", help="Mark the current step as failing.")
+        verbs.add_parser("reset", help="Delete the state of the search.")
         run = verbs.add_parser(
             "run",
-            help="Run the whole search with a command: status 0 is good, 125 ends the search.",
+            help="Run the search with a command: status 0 is good, 125 aborts, any other is bad.",
         )
         _add_keep(run)
         run.add_argument(
@@ -41,7 +41,7 @@ class BisectCommand(Command):
             type=seconds,
             default=600.0,
             metavar="S",
-            help="Seconds after which the command counts as bad. [default: %(default)g]",
+            help="Command timeout in seconds; a timeout counts as bad. [default: %(default)g]",
         )
         run.add_argument(
             "words", metavar="command", nargs=argparse.REMAINDER, help="Command and its arguments."
@@ -69,7 +69,7 @@ def _add_keep(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="DISTRIBUTION",
-        help="Never leave it out: the settings of the start name a plugin of it.",
+        help="Distribution to keep enabled, as the settings name a plugin of it. Repeatable.",
     )
 
 
@@ -95,7 +95,7 @@ def _advice(state: BisectState) -> str:
         return f"{state.verdict}\n`tenonry bisect reset` ends the search\n"
     return (
         f"next: {state.describe()} ({len(state.suspects)} suspects)\n"
-        "start as before, with `tenonry --bisect` in place of `tenonry`; then `tenonry bisect good` or `bad`\n"
+        "start as before, with `tenonry --bisect` instead of `tenonry`; then `tenonry bisect good` or `bad`\n"
     )
 
 
@@ -123,7 +123,5 @@ def _is_bad(state: BisectState, command: Sequence[str], timeout_s: float) -> boo
     except OSError as error:
         raise ConfigError(f"{command[0]} cannot be run: {error.strerror}") from None
     if status == UNTESTABLE:
-        raise ConfigError(
-            f"the command ended with {UNTESTABLE}: it cannot decide, and the search ends"
-        )
+        raise ConfigError(f"the command exited with {UNTESTABLE}: it cannot decide; search aborted")
     return status != 0

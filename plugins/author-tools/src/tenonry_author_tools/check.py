@@ -16,7 +16,7 @@ MUTANTS = 40  # by default: minutes, where the tests take seconds
 class CheckCommand(Command):
     """Checks the plugins of one distribution, and grades it."""
 
-    summary = "Check a plugin: metadata, import, interface and tests; ends in a grade."
+    summary = "Check metadata, import, interface and tests of a plugin, and grade it."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -24,7 +24,7 @@ class CheckCommand(Command):
             help="Folder with pyproject.toml, or name of an installed distribution or plugin.",
         )
         parser.add_argument(
-            "--no-suite", action="store_true", help="Skip the tests; the grade is C at best."
+            "--no-suite", action="store_true", help="Skip the tests, which limits the grade to C."
         )
         parser.add_argument(
             "--mutate",
@@ -32,7 +32,7 @@ class CheckCommand(Command):
             type=count,
             const=MUTANTS,
             metavar="N",
-            help="Also try N small changes of the source, each of which a test should notice. [N: %(const)s]",
+            help="Also test N small changes of the source, each of which should fail a test. [N: %(const)s]",
         )
         parser.add_argument("--json", action="store_true", help="Print one JSON object.")
         parser.add_argument(
@@ -40,7 +40,7 @@ class CheckCommand(Command):
             type=seconds,
             default=20.0,
             metavar="S",
-            help="Seconds within which a module must be imported.",
+            help="Import timeout per module in seconds. [default: %(default)g]",
         )
 
     def run(self, args: argparse.Namespace) -> int:

@@ -37,17 +37,19 @@ class DevCommand(Command):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("file", help="Python file with the plugin, or FILE:CLASS.")
         parser.add_argument(
-            "--url", help="Server that was started with FILE:CLASS. Without it, nothing is swapped."
+            "--url", help="Server started with FILE:CLASS. Without it, nothing is swapped."
         )
-        parser.add_argument("--api-key", help=f"Key of the server. [env: {KEY}]")
+        parser.add_argument("--api-key", help=f"API key of the server. [env: {KEY}]")
         parser.add_argument(
             "--budget",
             type=seconds,
             default=3.0,
             metavar="S",
-            help="Seconds for the suite; rules without time come first in the next run. [default: %(default)g]",
+            help="Time budget of the suite in seconds; skipped rules run first next time. [default: %(default)g]",
         )
-        parser.add_argument("--once", action="store_true", help="One run; status 1 if it fails.")
+        parser.add_argument(
+            "--once", action="store_true", help="Run once and exit; status 1 on failure."
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         path, _, name = args.file.partition(".py:")
@@ -158,7 +160,7 @@ class DevLoop:
         command = [sys.executable, "-m", "tenonry_author_tools.classes", str(self._file)]
         done = _run(command, self._budget_s + HANG_S)
         if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["it ended without a message"])[-1]
+            last = (done.stderr.strip().splitlines() or ["it exited without a message"])[-1]
             raise ConfigError(f"{self._file.name} cannot be imported: {last}")
         found = [pair for pair in json.loads(done.stdout) if self._name in ("", pair[1])]
         if not found:
@@ -186,7 +188,7 @@ class DevLoop:
             return f"fails: {name.partition('::')[2]}: {text}", ""
         if done.returncode:
             last = (done.stdout + done.stderr).strip().splitlines()[-1:]
-            return f"fails: pytest ended with status {done.returncode}: {' '.join(last)}", ""
+            return f"fails: pytest exited with status {done.returncode}: {' '.join(last)}", ""
         if found.number == number:
             return "fails: the plugin ended the test process before the suite was finished", ""
         if not found.num_held():
@@ -234,7 +236,7 @@ def _run(command: list[str], timeout_s: float, **options: Any) -> subprocess.Com
             **options,
         )
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"the plugin did not answer within {timeout_s:g} s: it hangs") from None
+        raise ConfigError(f"the plugin timed out after {timeout_s:g} s") from None
 
 
 def _say(line: str) -> None:

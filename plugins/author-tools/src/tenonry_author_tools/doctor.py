@@ -20,16 +20,14 @@ class DoctorCommand(Command):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="Print one JSON object.")
         parser.add_argument(
-            "--config",
-            metavar="FILE",
-            help="YAML file of a start whose choice of plugins is shown.",
+            "--config", metavar="FILE", help="YAML configuration whose choice of plugins is shown."
         )
         parser.add_argument(
             "--import-timeout",
             type=seconds,
             default=20.0,
             metavar="S",
-            help="Seconds within which a plugin's module must be imported.",
+            help="Import timeout per module in seconds. [default: %(default)g]",
         )
 
     def run(self, args: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ class Rule(Enum):
     NAME_TAKEN = ("PL006", "choose another entry-point name, or uninstall one of the two")
     COPIES = ("PL007", "uninstall all but one")
     START = ("PL008", "`tenonry plugins list` shows what there is to choose from")
-    IMPORT = ("PL101", "mend the module; `python -c 'import MODULE'` repeats it")
+    IMPORT = ("PL101", "fix the module; `python -c 'import MODULE'` repeats it")
     HANG = ("PL102", "wait for nothing while the module is imported; do it in a method")
     EXIT = ("PL103", "raise an error of tenonry.errors instead of ending the process")
     HEAVY = (
@@ -37,7 +37,7 @@ class Rule(Enum):
         "PL301",
         "derive tests from the conformance suite of the kind; `tenonry plugins new` has an example",
     )
-    SUITE = ("PL302", "mend the plugin until its tests pass")
+    SUITE = ("PL302", "fix the plugin until its tests pass")
     MUTANT = ("PL303", "add a test that fails with this change")
 
     @property

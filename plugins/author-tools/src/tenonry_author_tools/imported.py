@@ -128,9 +128,7 @@ def probe(subject: Subject, record: PluginRecord, point: Point, timeout_s: float
             return {"hang": _innermost(_text(traces), subject)}
         if not answer.exists():
             lines = done.stderr.decode(errors="replace").strip().splitlines()
-            return {
-                "died": f"exit status {done.returncode}, {lines[-1] if lines else 'nothing said'}"
-            }
+            return {"died": f"exit status {done.returncode}, {lines[-1] if lines else 'no output'}"}
         found: dict[str, Any] = json.loads(answer.read_text("utf-8"))
         return found
 

@@ -50,10 +50,10 @@ class LockCommand(Command):
             nargs="?",
             type=Path,
             default=Path(DEFAULT_FILE),
-            help="Defaults to tenonry.lock.",
+            help="Lock file. [default: %(default)s]",
         )
         parser.add_argument(
-            "--check", action="store_true", help="Write nothing; status 1 if anything differs."
+            "--check", action="store_true", help="Compare only; status 1 on differences."
         )
 
     def run(self, args: argparse.Namespace) -> int:

@@ -26,7 +26,7 @@ LEAST_S = 20.0
 
 @dataclass
 class Mutation:
-    """Outcome: how many mutants there are, and how many of those tried the tests noticed."""
+    """Outcome: how many mutants there are, and how many of those tried the tests killed."""
 
     num_all: int = 0
     num_tried: int = 0
@@ -34,7 +34,7 @@ class Mutation:
 
     def __str__(self) -> str:
         killed = self.num_tried - len(self.survivors)
-        return f"mutants: {killed} of {self.num_tried} noticed, of {self.num_all} in all"
+        return f"mutants: {killed} of {self.num_tried} killed, {self.num_all} in total"
 
     def record(self) -> dict[str, int]:
         """Numbers for JSON."""

@@ -28,10 +28,14 @@ class StartFlag(Command):
         for flag in FLAGS:
             if not parser.prog.endswith(f" {flag}"):
                 parser.add_argument(
-                    flag, action="append_const", dest="further", const=flag, help="As by itself."
+                    flag,
+                    action="append_const",
+                    dest="further",
+                    const=flag,
+                    help="Also apply this flag.",
                 )
         parser.add_argument(
-            "words", nargs=argparse.REMAINDER, metavar="VERB …", help="The verb and its arguments."
+            "words", nargs=argparse.REMAINDER, metavar="VERB …", help="Verb and its arguments."
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -42,13 +46,13 @@ class StartFlag(Command):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Check or change what this process and its children see. Raises a TenonryError to refuse the start."""
+        """Check or change what this process and its children see. Raises a TenonryError to reject the start."""
 
 
 class SafeModeFlag(StartFlag):
     """Plugins of this project alone."""
 
-    summary = "Run a verb with plugins of this project only; name those that are left out."
+    summary = "Run a verb with first-party plugins only; list the excluded ones."
 
     def prepare(self) -> None:
         from tenonry_author_tools.first_party import third_party
@@ -61,7 +65,7 @@ class SafeModeFlag(StartFlag):
 class LockedFlag(StartFlag):
     """An installation as it was locked."""
 
-    summary = "Run a verb if the installation is as in tenonry.lock; refuse it before any plugin is imported."
+    summary = "Run a verb only if the installation matches tenonry.lock; imports no plugin before."
 
     def prepare(self) -> None:
         from tenonry_author_tools.lock import DEFAULT_FILE, check_lock
@@ -85,7 +89,7 @@ class BisectFlag(StartFlag):
 class CheckedFlag(StartFlag):
     """Plugins of others without faults."""
 
-    summary = "Run a verb after the checks of `tenonry doctor`; refuse it if a plugin has a fault."
+    summary = "Run a verb only if the checks of `tenonry doctor` find no errors in plugins."
 
     def prepare(self) -> None:
         from tenonry_author_tools.imported import TIMEOUT_S

@@ -78,7 +78,7 @@ def run_suite(subject: Subject, tests: Path, folder: Path) -> Iterator[Finding]:
     done = run_pytest(subject, tests, f"--junitxml={report}")
     if done is None:
         yield Finding(
-            Rule.SUITE, subject.label, f"tests did not end within {TIMEOUT_S:g} s", str(tests)
+            Rule.SUITE, subject.label, f"tests timed out after {TIMEOUT_S:g} s", str(tests)
         )
         return
     if done.returncode == 0 and report.exists():
@@ -91,7 +91,7 @@ def run_suite(subject: Subject, tests: Path, folder: Path) -> Iterator[Finding]:
         yield Finding(Rule.SUITE, subject.label, text, str(tests))
     if not failures:
         last = (done.stdout + done.stderr).strip().splitlines()[-1:]
-        text = f"pytest ended with status {done.returncode}: {' '.join(last)}"
+        text = f"pytest exited with status {done.returncode}: {' '.join(last)}"
         if not report.exists():
             text = f"the test process exited with status {done.returncode} before the tests were finished"
         yield Finding(Rule.SUITE, subject.label, text, str(tests))

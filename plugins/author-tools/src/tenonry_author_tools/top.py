@@ -27,7 +27,7 @@ class TopCommand(Command):
             default="http://127.0.0.1:8000",
             help="URL of the server. [default: %(default)s]",
         )
-        parser.add_argument("--api-key", help=f"Key of the server. [env: {KEY}]")
+        parser.add_argument("--api-key", help=f"API key of the server. [env: {KEY}]")
         parser.add_argument(
             "--interval",
             type=seconds,
