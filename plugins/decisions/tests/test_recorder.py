@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
-from decision_runs import Asked, run
+import dataclasses
 
+import numpy as np
+import pytest
+from decision_runs import Asked, make_context, run
+
+from tenonry.info import PluginRecord
+from tenonry.messages import EngineCoreRequest
+from tenonry.request import Request
+from tenonry.sampling_params import SamplingParams
+from tenonry_decisions.attach import make_header
+from tenonry_decisions.explain import num_outputs
 from tenonry_decisions.frames import CHUNK_STEPS
-from tenonry_decisions.recording import recordings
+from tenonry_decisions.observed import ObservedScheduler
+from tenonry_decisions.recorder import Recorder
+from tenonry_decisions.recording import Recording, recordings
+from tenonry_decisions.virtual import answer
+from tenonry_scheduler_batching.scheduler import BatchingScheduler
 
 
 def tokens_of_steps(recording):
@@ -42,6 +55,35 @@ def test_each_request_ends_with_its_tokens(busy):
     }
     assert got == {"a": 24, "b": 30, "long": 10} | {f"late-{n}": 12 for n in range(4)}
     assert all(str(track.reason) == "length" for track in recording.tracks)
+
+
+def test_a_step_in_flight_at_a_stop_adds_no_token():
+    context = dataclasses.replace(make_context(), max_concurrent_steps=2, feeds_back_tokens=True)
+    scheduler = BatchingScheduler(context)
+    header = make_header(context, PluginRecord("scheduler", "batching", ""), "live")
+    chunks = []
+    observed = ObservedScheduler(scheduler, [Recorder(header, scheduler, [chunks.append])])
+    source = EngineCoreRequest(
+        handle=1,
+        request_id="a",
+        prompt_token_ids=np.arange(4, dtype=np.int32),
+        sampling_params=SamplingParams(temperature=0, max_tokens=9),
+        stop_token_ids=(7,),
+    )
+    observed.add_request(Request(source, 1, context.clock(), context.max_model_len))
+    in_flight = [observed.schedule(), observed.schedule()]
+    for token_id in (5, 6, 7, 8):
+        output = in_flight.pop(0)
+        result = answer(output)
+        result.token_ids[:] = token_id
+        observed.update_from_output(output, result)
+        in_flight.append(observed.schedule())
+    observed.shutdown()
+    recording = Recording(header, chunks)
+    [track] = recording.tracks
+    assert recording.total_tokens.tolist()[:4] == [4, 1, 1, 1]
+    assert str(track.reason) == "stop"
+    assert num_outputs(recording, track) == 3
 
 
 def long_run(**options):

@@ -81,7 +81,8 @@ class Chunk(msgspec.Struct, tag="chunk", kw_only=True):
     `ran_set`: the one of each step. `other_*`: rows that computed another number of tokens than one. `total_tokens`: of
     the step. `free_blocks`: after it, −1 if the scheduler has no count. `start_*`: requests that got a row;
     `start_computed` of their `start_length` tokens had K/V. `gone_*`: rows that were given up. `got_*`: tokens of a
-    request in a multi-token step; in others a row that samples gets one. `end_*`: endings, with the step that follows.
+    request in a multi-token step; in others a row that samples gets one. `end_*`: endings, with the step that follows,
+    and the tokens that the request had.
     `held_*`: requests that were held back in a step, `held_by` whom; `pending_*`: requests that were not ready, and
     for what.
     """
@@ -114,6 +115,7 @@ class Chunk(msgspec.Struct, tag="chunk", kw_only=True):
     end_step: bytes
     end_handle: bytes
     end_reason: bytes
+    end_length: bytes
     held_step: bytes
     held_handle: bytes
     held_by: list[str] = []

@@ -52,7 +52,7 @@ class Recorder:
         self._steps: list[tuple[SchedulerOutput, float, int]] = []
         self._got: list[tuple[int, np.ndarray, np.ndarray]] = []
         self._requests: list[RequestFacts] = []
-        self._ends: list[tuple[int, int, int]] = []
+        self._ends: list[tuple[int, int, int, int]] = []
         self._held: list[tuple[int, int, str]] = []
         self._pending: list[tuple[int, int, str]] = []
 
@@ -104,8 +104,11 @@ class Recorder:
         self.flush()
 
     def _end(self, handle: int, reason: FinishReason) -> None:
-        self._live.pop(handle, None)
-        self._ends.append((len(self._steps), handle, int(reason)))
+        request = self._live.pop(handle, None)
+        length = UNKNOWN
+        if request is not None:
+            length = request.num_prompt_tokens + request.num_output_tokens
+        self._ends.append((len(self._steps), handle, int(reason), length))
 
     def _note_transfers(self) -> None:
         self._pending += [
@@ -147,7 +150,7 @@ class Recorder:
         _transpose(columns, _other_counts(outputs), "other_step other_row other_tokens")
         _transpose(columns, starts, "start_step start_row start_handle start_computed start_length")
         _transpose(columns, gone, "gone_step gone_row")
-        _transpose(columns, self._ends, "end_step end_handle end_reason")
+        _transpose(columns, self._ends, "end_step end_handle end_reason end_length")
         _transpose(columns, [each[:2] for each in self._held], "held_step held_handle")
         _transpose(columns, [each[:2] for each in self._pending], "pending_step pending_handle")
         return Chunk(

@@ -30,12 +30,13 @@ class Stay:
 
 @dataclass
 class Track:
-    """A request through the steps. `end`: the step before which it ended."""
+    """A request through the steps. `end`: the step before which it ended, with `length` tokens (−1: unknown)."""
 
     facts: RequestFacts
     stays: list[Stay] = field(default_factory=list)
     end: int | None = None
     reason: FinishReason | None = None
+    length: int = -1
 
     @property
     def label(self) -> str:
@@ -95,7 +96,7 @@ class Recording:
             self._enter_first(chunk)
         events: list[tuple[int, int, tuple[int, ...]]] = []
         for kind, names in enumerate(
-            ("end_step end_handle end_reason", "gone_step gone_row", _START)
+            ("end_step end_handle end_reason end_length", "gone_step gone_row", _START)
         ):
             columns = [column(chunk, name).tolist() for name in names.split()]
             events += [(each[0], kind, each) for each in zip(*columns, strict=True)]
@@ -140,11 +141,11 @@ class Recording:
             track.stays[-1].is_preempted = True
             self.preempted[step - self.first] += 1
 
-    def _end(self, step: int, handle: int, reason: int) -> None:
+    def _end(self, step: int, handle: int, reason: int, length: int) -> None:
         track = self._current.pop(handle, None)
         if track is None:
             return
-        track.end, track.reason = step, FinishReason(reason)
+        track.end, track.reason, track.length = step, FinishReason(reason), length
         if track.stays and track.stays[-1].stop is None:
             track.stays[-1].stop = step
 
@@ -186,6 +187,10 @@ class Recording:
             got = self._got.get((stay.start + step, track.facts.handle))
             if got is not None:
                 sampled[step] = got
+        if stay.computed >= 0 and stay is track.stays[-1] and stay.length < track.length:
+            # Steps in flight at the end of a request sample tokens that are dropped.
+            before = np.cumsum(sampled) - sampled
+            sampled = np.clip(track.length - stay.length - before, 0, sampled)
         return sampled
 
     def find(self, name: str) -> Track:
