@@ -89,7 +89,7 @@ def test_the_report_for_people(site: TmpPlugins, capsys):
 @pytest.mark.parametrize(("source", "changes", "rule"), [
     (LOGGER, {"requires": ["tenonry<0.1"]}, "PL004"),
     (LOGGER, {"entry_points": {"tenonry.stat_loger": {"acme": "acme_logger:Mine"}}}, "PL002"),
-    (LOGGER, {"entry_points": {"tenonry.points": {"acme": "acme_logger:Mine"}}}, "PL101"),
+    (LOGGER, {"entry_points": {"tenonry.points": {"acme": "acme_logger:Mine"}}}, "PL201"),
 ])  # fmt: skip
 def test_bad_plugins_are_named(
     source: str, changes: dict[str, Any], rule: str, site: TmpPlugins, capsys
