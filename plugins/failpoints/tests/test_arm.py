@@ -49,6 +49,8 @@ def run(main: Callable[[], None], faults: str, shared: Path | None = None) -> No
         os.environ["TENONRY_FAILPOINTS"] = faults
         if shared is not None:
             os.environ["TENONRY_FAILPOINTS_SHARED"] = str(shared)
+        for name in [each for each in sys.modules if each.startswith("tenonry_failpoints")]:
+            del sys.modules[name]  # imported, and not armed, by a test before
         main()
         return 0
 

@@ -24,7 +24,7 @@ GROUP = "tenonry.stat_loggers"
 
 
 def install(
-    plugins, name="my-logger", version="2.3", module="quiet_logger", source=LOGGER, **options
+    plugins, name="my-logger", version="2.3", module="made_logger", source=LOGGER, **options
 ):
     options.setdefault("requires", ["tenonry>=0.1,<0.2"])
     plugins.distribution(
@@ -46,7 +46,7 @@ def test_installed_plugin_resolves_with_its_distribution_and_version(tmp_plugins
     assert (entry.distribution, entry.version, entry.target) == (
         "my-logger",
         "2.3",
-        "quiet_logger:Quiet",
+        "made_logger:Quiet",
     )
 
 
@@ -99,7 +99,7 @@ def test_hook_module_in_a_package_is_found(tmp_plugins):
 
         @hookimpl
         def tenonry_get_stat_logger(name, config):
-            return "quiet_logger:Quiet" if name == "alias" else None
+            return "made_logger:Quiet" if name == "alias" else None
     """
     install(tmp_plugins)
     tmp_plugins.distribution(
@@ -107,7 +107,7 @@ def test_hook_module_in_a_package_is_found(tmp_plugins):
         entry_points={"tenonry.plugins": {"mine": "pkg.hooks"}},
         modules={"pkg.hooks": source},
     )
-    assert resolve(tmp_plugins, "alias").target == "quiet_logger:Quiet"
+    assert resolve(tmp_plugins, "alias").target == "made_logger:Quiet"
     assert [record.name for record in tmp_plugins.manager().hook_modules] == ["mine"]
 
 
@@ -116,11 +116,11 @@ def test_nothing_is_left_behind(tmp_path):
     with TmpPlugins(tmp_path) as plugins:
         install(plugins)
         assert resolve(plugins)
-        assert "quiet_logger" in sys.modules
+        assert "made_logger" in sys.modules
     assert (list(sys.path), importlib.metadata.entry_points) == before
-    assert "quiet_logger" not in sys.modules
+    assert "made_logger" not in sys.modules
     with pytest.raises(ModuleNotFoundError):
-        importlib.import_module("quiet_logger")
+        importlib.import_module("made_logger")
 
 
 def test_really_installed_plugins_can_be_seen(tmp_path):
