@@ -151,4 +151,4 @@ def test_a_file_that_is_lost_ends_the_record_and_nothing_else(tmp_path, caplog):
         answer(core)
         core.shutdown()
     assert "disabled the decision record of scheduler" in caplog.text
-    assert "shutdown raised FileNotFoundError" in caplog.text
+    assert "raised FileNotFoundError" in caplog.text

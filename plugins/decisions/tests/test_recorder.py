@@ -10,6 +10,7 @@ from decision_runs import Asked, make_context, run
 
 from tenonry.info import PluginRecord
 from tenonry.messages import EngineCoreRequest
+from tenonry.outputs import FinishReason
 from tenonry.request import Request
 from tenonry.sampling_params import SamplingParams
 from tenonry_decisions.attach import make_header
@@ -84,6 +85,29 @@ def test_a_step_in_flight_at_a_stop_adds_no_token():
     assert recording.total_tokens.tolist()[:4] == [4, 1, 1, 1]
     assert str(track.reason) == "stop"
     assert num_outputs(recording, track) == 3
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+def test_the_end_of_the_last_request_is_written_before_its_output_leaves(aborted):
+    context = make_context()  # its clock stands still
+    scheduler = BatchingScheduler(context)
+    header = make_header(context, PluginRecord("scheduler", "batching", ""), "live")
+    chunks = []
+    observed = ObservedScheduler(scheduler, [Recorder(header, scheduler, [chunks.append])])
+    source = EngineCoreRequest(
+        handle=1,
+        request_id="a",
+        prompt_token_ids=np.arange(4, dtype=np.int32),
+        sampling_params=SamplingParams(temperature=0, max_tokens=1),
+    )
+    observed.add_request(Request(source, 1, context.clock(), context.max_model_len))
+    output = observed.schedule()
+    if aborted:
+        observed.finish_requests([1], FinishReason.ABORT)
+    else:
+        observed.update_from_output(output, answer(output))
+    [track] = Recording(header, chunks).tracks
+    assert str(track.reason) == ("abort" if aborted else "length")
 
 
 def long_run(**options):

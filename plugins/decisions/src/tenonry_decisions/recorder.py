@@ -18,8 +18,7 @@ from tenonry.request import Request, RequestStatus
 from tenonry.step import SchedulerOutput
 from tenonry_decisions.frames import CHUNK_STEPS, UNKNOWN, Chunk, Header, RequestFacts, to_bytes
 
-MAX_WAIT_S = 1.0  # until steps are written, while others follow
-IDLE_WAIT_S = 0.2  # between two writes at the end of all requests
+MAX_WAIT_S = 1.0  # until steps are written, while requests are live
 GRAMMAR = "grammar"
 KV_TRANSFER = "KV transfer"
 
@@ -92,16 +91,20 @@ class Recorder:
                 self._got.append((len(self._steps) - 1, outputs.handles, np.diff(outputs.offsets)))
             for finished in outputs.finished:
                 self._end(finished.handle, finished.reason)
-
-        if not self._live and self._clock() - self._written > IDLE_WAIT_S:
-            self.flush()
+        self._flush_if_idle()
 
     def ended(self, requests: list[Request], reason: FinishReason) -> None:
         for request in requests:
             self._end(request.handle, reason)
+        self._flush_if_idle()
 
     def shutdown(self) -> None:
         self.flush()
+
+    def _flush_if_idle(self) -> None:
+        """Flush after the last live request: an idle engine has no later step that would do it."""
+        if not self._live:
+            self.flush()
 
     def _end(self, handle: int, reason: FinishReason) -> None:
         request = self._live.pop(handle, None)
