@@ -11,6 +11,8 @@
     python3 dev.py check [--fix] [NAME ...]    ruff, format, mypy, layers, declared: all of them, or by name
     python3 dev.py bench [WORDS]               tenonry bench WORDS; without words: the standard set
     python3 dev.py bench parity [WORDS]        every causal type of transformers served tiny, compared with generate
+    python3 dev.py release [--out FOLDER]      wheels, sdists, checksums and bill of materials of the last commit
+    python3 dev.py release --check FOLDER      whether such a folder is complete and unchanged
 
 Everything lives in .venv, made on first use and brought up to date when requirements.txt, constraints.txt,
 a pyproject.toml or a source to be compiled changed; pip's output goes to .venv/pip.log. DIST is a folder

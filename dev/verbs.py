@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import NoReturn
 
-from dev import checks, environment, paths, programs, testing
+from dev import checks, environment, paths, programs, release, testing
 from dev.console import stop
 
 SUPPORTED = ((3, 11), (3, 12), (3, 13), (3, 14))
@@ -44,7 +44,9 @@ def bench(words: list[str]) -> NoReturn:
     programs.become(paths.PYTHON, paths.VENV / "bin" / "tenonry", "bench", *words)
 
 
-VERBS = {"run": run, "test": testing.test, "check": checks.check, "bench": bench}
+VERBS = {
+    "run": run, "test": testing.test, "check": checks.check, "bench": bench, "release": release.release,
+}  # fmt: skip
 
 
 def main(words: list[str], usage: str) -> int:
