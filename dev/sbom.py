@@ -25,12 +25,13 @@ found = {}
 for dist in distributions():
     needs = [Requirement(line) for line in dist.requires or ()]
     needs = [need.name for need in needs if not need.marker or need.marker.evaluate({"extra": ""})]
-    licence = dist.metadata["License-Expression"] or dist.metadata["License"] or ""
-    found[dist.name] = [dist.version, licence.strip().partition("\\n")[0], needs]
+    expression = dist.metadata["License-Expression"]
+    named = [line.rpartition(" :: ")[2] for line in dist.metadata.get_all("Classifier") or () if line[:7] == "License"]
+    text = (dist.metadata["License"] or "").strip().partition("\\n")[0] or " or ".join(named)
+    licence = {"expression": expression} if expression else {"license": {"name": text}} if text else {}
+    found[dist.name] = [dist.version, licence, needs]
 print(json.dumps(found))
 """
-# A licence that is given as an SPDX expression; other texts stand as names.
-SPDX = re.compile(r"[\w.+-]+(-\d[\w.]*|MIT|ISC)( (AND|OR|WITH) [\w.+-]+)*|MIT|ISC|MPL-2.0")
 
 
 def write(out: Path, version: str, time: int) -> None:
@@ -56,7 +57,10 @@ def bill(out: Path, version: str, time: int, installed: dict[str, Any]) -> dict[
         for name, folder in distributions().items()
     }
     versions = dict.fromkeys(requires, version)
-    licences = {name: str(metadata(folder)["license"]) for name, folder in distributions().items()}
+    licences = {
+        name: {"expression": metadata(folder)["license"]}
+        for name, folder in distributions().items()
+    }
     pending = [name for needs in requires.values() for name in needs]
     while pending:
         name = pending.pop()
@@ -100,17 +104,16 @@ def files_of(out: Path, name: str) -> list[Path]:
     return sorted(out.glob(f"{name.replace('-', '_')}-[0-9]*"))
 
 
-def component(name: str, version: str, licence: str, files: list[Path]) -> dict[str, Any]:
+def component(
+    name: str, version: str, licence: dict[str, Any], files: list[Path]
+) -> dict[str, Any]:
     """Return one package, with its release files as nested components if it is ours."""
     reference = f"pkg:pypi/{name}@{version}"
     entry: dict[str, Any] = {
         "type": "library", "bom-ref": reference, "name": name, "version": version, "purl": reference,
     }  # fmt: skip
     if licence:
-        is_expression = SPDX.fullmatch(licence)
-        entry["licenses"] = [
-            {"expression": licence} if is_expression else {"license": {"name": licence}}
-        ]
+        entry["licenses"] = [licence]
     if files:
         entry["components"] = [
             {
