@@ -101,7 +101,7 @@ def alone(served_model):
         return [answers(llm, number)[0] for number in range(len(requests()))]
 
 
-@pytest.mark.nightly_after(4)
+@pytest.mark.nightly_after(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_bits_of_a_request_are_those_that_it_gets_alone(served_model, alone, way):
     with LLM(**served_model, **SETTINGS | WAYS[way]) as llm:

@@ -37,6 +37,7 @@ def answers(server):
     ],
     ids=["in the engine", "in two ranks", "another takes over"],
 )
+@pytest.mark.nightly_after(1)
 def test_streams_go_on_when_it_raised_twice(tmp_path, call, fallback, flags):
     file = tmp_path / "broken.py"
     file.write_text(BROKEN.format(call=call), "utf-8")

@@ -177,10 +177,12 @@ def ids_of(outputs):
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
+@pytest.mark.nightly_after(1)
 def test_prompts_in_chunks(family):
     assert ids_of(serve(cleared(family.in_chunks), PROMPTS)) == family.answers
 
 
+@pytest.mark.nightly_after(1)
 def test_a_shared_beginning_is_computed_once(family):
     with family.engine(scheduler=SNAPSHOTS) as llm:
         first = serve(llm, ALIKE[:1])
@@ -235,6 +237,7 @@ def test_two_steps_in_flight(family):
     assert ids_of(serve(cleared(family.in_flight), PROMPTS)) == family.answers
 
 
+@pytest.mark.nightly_after(1)
 def test_preempted_with_two_steps_in_flight(family):
     with family.two_steps(**family.few_blocks) as llm:
         outputs = serve(llm, PROMPTS)
@@ -243,6 +246,7 @@ def test_preempted_with_two_steps_in_flight(family):
         assert ids_of(serve(llm, ALIKE)) == family.answers_to_shared
 
 
+@pytest.mark.nightly_after(1)
 def test_layers_cut_over_two_ranks(family, pool):
     settings = {
         "executor": f"{rank_pool.__name__}:PooledExecutor",

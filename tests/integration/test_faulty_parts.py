@@ -74,7 +74,7 @@ def generated():
     return [ids[0, len(prompt) :].tolist() for prompt, ids in zip(PROMPTS, made, strict=True)]
 
 
-@pytest.mark.nightly_after(2)
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -109,6 +109,7 @@ def test_a_feature_that_cannot_be_made_on_one_rank_ends_the_start_with_its_name(
 @pytest.mark.parametrize(
     ("name", "text"), [("EnterRaises", "no such request"), ("StepRaises", "no such logits")]
 )
+@pytest.mark.nightly_after(1)
 def test_a_feature_that_raises_in_a_step_on_one_rank_fails_it_with_its_name(folder, name, text):
     with (
         engine(folder, "runner_features", name) as llm,

@@ -111,7 +111,7 @@ def test_weights_can_be_rounded_to_8_bits_as_those_of_any_model(tmp_path, caplog
     assert distance(made, logprobs) < 0.03
 
 
-@pytest.mark.nightly_after(2)
+@pytest.mark.nightly_after(1)
 @pytest.mark.usefixtures("tokenizer_here")
 @pytest.mark.parametrize(
     ("name", "kind", "tied"),

@@ -110,6 +110,7 @@ def test_an_idle_server_ends_at_once(start, layout):
         pytest.param("two engines", r"(\[engine 1\])", marks=pytest.mark.nightly),
     ],
 )
+@pytest.mark.nightly_after(1)
 def test_a_start_is_given_up(start, layout, moment):
     """A signal during the start ends it, even before its children have read their payload."""
     server = start(*LAYOUTS[layout], worker="torch", fresh=True)
@@ -129,6 +130,7 @@ def test_in_the_first_instants_there_is_nothing_to_stop(start):
 
 
 @pytest.mark.parametrize("layout", ["two ranks", "two servers"])
+@pytest.mark.nightly_after(1)
 def test_the_second_one_aborts(start, layout):
     server = start("--worker-option", "step_ms=20", *LAYOUTS[layout]).ready()
     stream = Stream(server)
@@ -141,6 +143,7 @@ def test_the_second_one_aborts(start, layout):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.nightly_after(1)
 def test_a_terminal_speaks_to_the_whole_group_too(start, number):
     """Ctrl-C, and the end of the terminal itself, which shell and system may both signal."""
     server = start("--worker-option", "step_ms=3").ready()

@@ -140,6 +140,7 @@ def test_the_pictures_have_different_numbers_of_tiles(family):
 
 
 @pytest.mark.parametrize("budget", nightly_unless(lambda budget: budget == 7, [512, 7]))
+@pytest.mark.nightly_after(1)
 def test_tokens_equal_generate_however_prompts_are_cut(family, budget):
     with family.engine(max_num_batched_tokens=max(budget, family.least_budget)) as llm:
         family.serve(llm, CHATS)
@@ -166,6 +167,7 @@ def test_an_image_that_no_step_has_room_for_is_refused_with_the_setting(family):
     assert re.search(reason, output.error)
 
 
+@pytest.mark.nightly_after(1)
 def test_a_beginning_is_shared_as_far_as_its_images_are_the_same(family):
     with family.engine() as llm:
         cached = [family.serve(llm, [chat])[0].num_cached_tokens for chat in CHATS]
@@ -181,6 +183,7 @@ def test_a_beginning_is_shared_as_far_as_its_images_are_the_same(family):
     )
 
 
+@pytest.mark.nightly_after(1)
 def test_completions_of_one_request_share_its_images(family):
     two = SamplingParams(n=2, temperature=0.0, max_tokens=LENGTH, ignore_eos=True, detokenize=False)
     with family.engine() as llm:
@@ -194,6 +197,7 @@ def test_completions_of_one_request_share_its_images(family):
     nightly_unless(lambda forgets: forgets, [False, True]),
     ids=["kept", "forgotten by the worker"],
 )
+@pytest.mark.nightly_after(1)
 def test_rows_that_come_back_have_their_images_again(family, forgets, monkeypatch):
     if forgets:
         monkeypatch.setattr("tenonry_worker_torch.images.encoder.CACHED_TOKENS", 0)

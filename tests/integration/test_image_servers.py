@@ -78,6 +78,7 @@ def test_tokens_equal_generate_and_images_are_shared(served):
     assert again.usage.prompt_tokens_details.cached_tokens >= least
 
 
+@pytest.mark.nightly_after(1)
 def test_a_stream_says_the_same(served):
     chunks = served.ask("swapped", stream=True)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)

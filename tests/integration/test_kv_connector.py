@@ -111,7 +111,7 @@ def external_hits(llm):
     return llm.engine_core.scheduler.make_stats().external_prefix_cache_hits
 
 
-@pytest.mark.nightly_after(2)
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("name", ["host", "host that drops", "disk", "disk that deletes", "chain"])
 def test_tokens_are_the_same_with_it_again_and_after_a_restart(folder, wanted, tmp_path, name):
     connector = connectors(tmp_path)[name]
@@ -144,6 +144,7 @@ def test_blocks_are_written_before_the_same_step_asks_for_them(folder, wanted, t
 
 
 @pytest.mark.parametrize("name", ["host", "chain"])
+@pytest.mark.nightly_after(1)
 def test_tokens_are_the_same_when_requests_are_preempted(folder, wanted, tmp_path, name):
     """Twelve blocks of four for four rows."""
     settings = {**SETTINGS, "num_gpu_blocks_override": 12, "max_model_len": 44}

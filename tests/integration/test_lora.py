@@ -310,6 +310,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.nightly_after(1)
 def test_offline_with_a_prefix_cache(folder, peft, way, tmp_path):
     (tmp_path / "deep.py").write_text(DEEP)
     ways = dict(WAYS[way])

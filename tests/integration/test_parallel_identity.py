@@ -129,7 +129,7 @@ def pooled(path, layout, **more):
     return LLM(model=path, executor=f"{rank_pool.__name__}:PooledExecutor", **settings)
 
 
-@pytest.mark.nightly_after(2)
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize(("family", "layout"), CASES)
 def test_tokens_are_those_of_one_process(pool, folder, family, layout):
     """Prompts come in chunks; some are found in the prefix cache the second time."""

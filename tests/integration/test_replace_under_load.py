@@ -79,6 +79,7 @@ def load() -> Load:
     engine.shutdown()
 
 
+@pytest.mark.nightly
 def test_there_and_back(load, tmp_path, caplog, monkeypatch):
     own = tmp_path / "own.py"
     own.write_text(OWN, "utf-8")

@@ -113,7 +113,7 @@ def model(request, tmp_path_factory):
     return Model(request.param, tmp_path_factory.mktemp("rope"))
 
 
-@pytest.mark.nightly_after(3)
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize(("model", "way"), diagonal(MODELS, WAYS), indirect=["model"])
 def test_tokens_equal_generate_for_each_row_alone(model, way):
     changes = {
@@ -125,7 +125,7 @@ def test_tokens_equal_generate_for_each_row_alone(model, way):
     assert tokens == [model.generated(prompt) for prompt in prompts()]
 
 
-@pytest.mark.nightly_after(2)
+@pytest.mark.nightly_after(1)
 def test_prefixes_are_shared_only_where_keys_are_equal(model):
     """A common beginning in prompts on both sides of the original length, twice."""
     ids = prompts((22, 30, 45, 60, 45, 24), shared=20)
@@ -137,7 +137,7 @@ def test_prefixes_are_shared_only_where_keys_are_equal(model):
         assert found >= 20  # of the last one: those of its own class share
 
 
-@pytest.mark.nightly_after(2)
+@pytest.mark.nightly_after(1)
 def test_a_row_that_outgrows_the_original_length_is_computed_again_where_generate_does(model):
     (crossing,) = prompts((28,))
     with LLM(model=str(model.folder), **SETTINGS) as llm:

@@ -100,6 +100,7 @@ class TestTokens:
         assert [each[2] for each in expected[:1] + expected[2:4]] == ["stop"] * 3
 
     @pytest.mark.parametrize("count", [1, 17], ids=["one", "as many as a thread fills masks for"])
+    @pytest.mark.nightly_after(2)
     def test_grammars(self, plain, llm, sampling, count):
         specs = [
             StructuredOutput(json=json.dumps(PERSON)),

@@ -91,6 +91,7 @@ def run(llm, prompts) -> tuple[list[list[int]], list[int]]:
 
 @pytest.mark.usefixtures("one_thread")
 class TestSharedPrefix:
+    @pytest.mark.nightly_after(1)
     def test_it_is_computed_once(self, folder):
         with engine(folder) as llm:
             first, cached = run(llm, [*PROMPTS[:1], SHORT])
@@ -102,6 +103,7 @@ class TestSharedPrefix:
         assert [first[0], *others, first[1]] == generated(folder)
         assert again == [first[1], first[0]]
 
+    @pytest.mark.nightly_after(1)
     def test_prompts_that_come_together_wait_for_the_first(self, folder):
         with engine(folder) as llm:
             ids, cached = run(llm, [PROMPTS[0]] * 3 + PROMPTS[1:])
@@ -109,6 +111,7 @@ class TestSharedPrefix:
         assert cached[0] == 0
         assert min(cached[1:]) == 512
 
+    @pytest.mark.nightly_after(1)
     def test_a_beginning_of_any_length_is_found_the_third_time(self, folder):
         """300 tokens are alike: no multiple of the interval, and not the end of a prompt."""
         prompts = [[*SHARED[:300], *[20 + i] * 30] for i in range(3)]
@@ -118,6 +121,7 @@ class TestSharedPrefix:
         with engine(folder, state_cache_memory_bytes=0) as llm:
             assert run(llm, prompts)[0] == [ids[0] for ids, _ in each]
 
+    @pytest.mark.nightly_after(1)
     def test_switched_off_nothing_changes_but_the_work(self, folder):
         with engine(folder, state_cache_memory_bytes=0) as llm:
             for _ in range(2):
@@ -125,6 +129,7 @@ class TestSharedPrefix:
                 assert ids == generated(folder)
                 assert cached == [0] * 5
 
+    @pytest.mark.nightly_after(1)
     def test_few_slots_and_few_blocks(self, folder):
         """Room for one prompt and a few snapshots: the cached ones are replaced all the time."""
         options = {"state_snapshot_interval": 64, "long_prefill_token_threshold": 50}

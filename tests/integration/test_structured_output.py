@@ -150,7 +150,7 @@ def test_together_they_are_what_they_are_alone(llm, alone):
     assert outputs(llm, requests()) == alone
 
 
-@pytest.mark.nightly_after(2)
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_however_the_batch_is_cut(way, alone, tmp_path, forked_children):
     (tmp_path / "deep.py").write_text(DEEP)

@@ -151,7 +151,7 @@ def serve_in(family, way):
         assert preemptions > 0 or not keeps_all
 
 
-@pytest.mark.nightly_after(2)
+@pytest.mark.nightly_after(1)
 def test_tokens_equal_generate_in_one_big_batch(family):
     tokens, _ = serve(family.usual, prompts())
     assert tokens == family.generated()
@@ -163,7 +163,7 @@ def test_tokens_equal_generate_in_ways_that_combine_several(family, way):
     serve_in(family, way)
 
 
-@pytest.mark.nightly_after(2)
+@pytest.mark.nightly_after(1)
 @pytest.mark.parametrize(
     ("family", "way"),
     diagonal(FAMILIES[: len(EVERY_WAY)], [way for way in WAYS if way not in COMBINED]),

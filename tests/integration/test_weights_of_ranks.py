@@ -55,6 +55,7 @@ def made_by(llm):
 @pytest.mark.parametrize(
     "layout", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=["TP 2", "PP 2"]
 )
+@pytest.mark.nightly_after(1)
 def test_half_an_update_ends_service_until_a_good_one(tmp_path, layout):
     first = random_model(0)
     second = random_model(1)

@@ -177,6 +177,7 @@ print(*engine.engine_pids.values(), flush=True)
             "pass",
         ],
     )
+    @pytest.mark.nightly_after(1)
     def test_a_script_that_just_ends_leaves_nothing(self, fake_model_site, body):
         """No `if __name__` guard, no shutdown, no process left, no noise."""
         with self.script(fake_model_site.folder, body) as script:

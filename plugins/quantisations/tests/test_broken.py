@@ -193,6 +193,7 @@ BROKEN = [
     ids=lambda broken: broken.__name__,
 )
 @pytest.mark.slow
+@pytest.mark.nightly_after(2)
 def test_the_suite_finds_it(broken):
     assert broken.caught_by in failing_tests(suite_of(broken), [broken.caught_by])
 

@@ -65,6 +65,7 @@ def assert_near(found, wanted, error=STATED_ERROR):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.slow
+@pytest.mark.nightly_after(2)
 def test_a_checkpoint_of_compressed_tensors_answers_as_the_library_dequantises_it(
     scheme, tmp_path, caplog
 ):
@@ -79,6 +80,7 @@ def test_a_checkpoint_of_compressed_tensors_answers_as_the_library_dequantises_i
 
 @pytest.mark.parametrize("kind", PLAIN)
 @pytest.mark.slow
+@pytest.mark.nightly_after(2)
 def test_a_checkpoint_written_by_the_documentation_answers_as_its_floats(kind, tmp_path, caplog):
     method, config = PLAIN[kind]
     model_folder(tmp_path)

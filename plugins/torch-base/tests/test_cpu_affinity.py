@@ -82,6 +82,7 @@ assert where(mine) == processors
 
 
 @pytest.mark.parametrize("num_threads", [1, 3], ids=["fewer", "more"])
+@pytest.mark.nightly_after(1)
 def test_threads_stay_free_if_they_are_not_as_many_as_processors(num_threads):
     run(
         """
@@ -93,6 +94,7 @@ with found:
     )
 
 
+@pytest.mark.nightly
 def test_threads_stay_free_that_sleep_soon_or_whose_places_are_given():
     run(
         """
@@ -114,6 +116,7 @@ assert [where(thread) for thread in others] == [[processors[1]]]
     )
 
 
+@pytest.mark.nightly
 def test_all_are_let_go_once_there_are_other_threads():
     """Those that OpenMP makes anew would begin on the processor of the thread that computes steps."""
     run(

@@ -81,6 +81,7 @@ print(model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False
         ],
     ),
 )
+@pytest.mark.nightly_after(1)
 def test_any_other_use_executes_it(run, use):
     program = f"""
 before = torch._dynamo
@@ -94,6 +95,7 @@ assert isinstance(TransformGetItemToIndex, type)
     run(program)
 
 
+@pytest.mark.nightly
 def test_a_process_group_does_not_execute_it(run, tmp_path):
     """It clears the caches of a package that has none yet. Ranks would import 700 modules for that."""
     program = f"""
@@ -109,6 +111,7 @@ rules.clear_lru_cache()
     run(program)
 
 
+@pytest.mark.nightly
 def test_no_submodule_is_executed_twice(run):
     program = """
 import torch._dynamo.trace_rules as rules
@@ -122,6 +125,7 @@ importlib.reload(importlib.import_module("torch._dynamo.types"))
     run(program)
 
 
+@pytest.mark.nightly
 def test_marks_arrive_with_the_package(run):
     program = """
 @torch._dynamo.allow_in_graph
@@ -166,6 +170,7 @@ assert seen == [False, False]
     run(program)
 
 
+@pytest.mark.nightly
 def test_a_name_that_it_has_not(run):
     program = """
 try:

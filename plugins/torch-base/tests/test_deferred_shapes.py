@@ -135,6 +135,7 @@ print(hasattr(shapes, "__path__"))
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_sizes_that_are_symbols_are_computed_with(run):
     """The exported program is run by torch with another size than the one that it was exported with."""
     program = """

@@ -69,6 +69,7 @@ def alone(family, kind):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.slow
+@pytest.mark.nightly_after(6)
 def test_a_request_gets_the_same_tokens_alone_and_in_any_way(family, way):
     found = serve(runner(family, "int8").answer, requests(), **WAYS[way])
     assert found == alone(family, "int8")
@@ -134,6 +135,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(("dtype", "at_least"), [("float32", 3.5), ("bfloat16", 1.75)])
 @pytest.mark.parametrize("kind", FEW)
 @pytest.mark.slow
+@pytest.mark.nightly_after(1)
 def test_as_many_times_more_tokens_fit(folder, kind, dtype, at_least, caplog):
     """Heads of 16 numbers: 18 bytes of 64, or of 32. The same is reported before and after loading."""
 

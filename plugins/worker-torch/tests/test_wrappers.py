@@ -76,6 +76,7 @@ def serve(answer, **way):
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 @pytest.mark.slow
+@pytest.mark.nightly_after(3)
 def test_tokens_equal_the_wrappers_own_generate(served, wrapper):
     runner = worker_tools.runner(served(wrapper))
     assert serve(runner.answer, **WAYS["preempted"]) == generated(wrapper)

@@ -44,6 +44,7 @@ CROWDED = {
     "family", nightly_unless(lambda family: family in USUAL, families.FAMILIES)
 )
 @pytest.mark.integration
+@pytest.mark.nightly_after(4)
 def test_tokens_are_those_of_generate_alone(family):
     """Mixed lengths, chunks, more requests than rows, preemption, and a second batch in the same engine."""
     with tools.engine(family, **CROWDED) as llm:

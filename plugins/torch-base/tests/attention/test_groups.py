@@ -196,6 +196,7 @@ class Rows:
     ),
 )
 @pytest.mark.slow
+@pytest.mark.nightly_after(3)
 def test_blocks_that_were_given_back_are_not_read(kind, windows, kept):
     """Prompts, chunks and some two hundred decoded tokens, in and out of slabs, with NaN in released blocks."""
     rows = Rows(kind, windows, num_rows=3, length=240, kept=kept)

@@ -53,6 +53,7 @@ def run() -> Iterator[Callable[[str], str]]:
 @pytest.mark.parametrize(
     ("rows", "vocab", "length"), [(3, 1000, 64), (8, 150_000, 10_000), (200, 128_256, 4096)]
 )
+@pytest.mark.nightly_after(1)
 def test_a_sampling_with_every_parameter_fits(run, rows, vocab, length):
     peak, tile = map(int, run(PROGRAM.format(rows=rows, vocab=vocab, length=length)).split())
     bound = sampling_bytes(rows, vocab, length)

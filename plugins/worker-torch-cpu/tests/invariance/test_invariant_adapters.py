@@ -110,6 +110,7 @@ def test_tokens_are_those_of_peft(module, peft):
     ),
 )
 @pytest.mark.slow
+@pytest.mark.nightly_after(4)
 def test_bits_are_those_that_a_request_gets_alone(module, peft, dtype, way):
     """Also where its adapter is the only one that was ever loaded, in the only slot."""
     every = range(len(ROWS))

@@ -127,6 +127,7 @@ def alone(family, *given_request):
     ),
 )
 @pytest.mark.slow
+@pytest.mark.nightly_after(4)
 def test_bits_of_a_request_are_those_that_it_gets_alone(family, threads, monkeypatch):
     model = model_of(family)
     for layer in model.forward.layers:

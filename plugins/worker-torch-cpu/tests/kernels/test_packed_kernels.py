@@ -152,6 +152,7 @@ def test_what_was_chosen_is_said_by_shape_and_number_of_rows(monkeypatch, layout
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.slow
+@pytest.mark.nightly_after(20)
 def test_tokens_are_the_best_ones_of_the_models_own_code(family, way, layout):
     """Except for rounding: prompts and decoded tokens together and apart, with rows of other lengths."""
     served = serve(model_of(family, layout=layout), **WAYS[way])

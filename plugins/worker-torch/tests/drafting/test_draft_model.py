@@ -84,6 +84,7 @@ class Histories:
 @pytest.mark.parametrize("backend", ["cpu", "sdpa"])
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 @pytest.mark.slow
+@pytest.mark.nightly_after(2)
 def test_it_continues_histories_as_the_models_own_code_does(family, backend, seed):
     histories = Histories(make(family, backend=backend), seed)
     for _ in range(25):
@@ -92,6 +93,7 @@ def test_it_continues_histories_as_the_models_own_code_does(family, backend, see
 
 @pytest.mark.parametrize("chunk", [1, 5])
 @pytest.mark.slow
+@pytest.mark.nightly_after(1)
 def test_histories_in_small_chunks(monkeypatch, chunk):
     monkeypatch.setattr(draft_model, "CHUNK", chunk)
     histories = Histories(make(), 4)

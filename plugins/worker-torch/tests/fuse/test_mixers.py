@@ -42,6 +42,7 @@ def loaded(family, dtype=torch.float32, **options):
 
 @pytest.mark.parametrize("family", sorted(PATHS))
 @pytest.mark.slow
+@pytest.mark.nightly_after(4)
 def test_layers_of_a_known_mechanism_get_a_path(family):
     model = loaded(family)
     assert {type(mixer.path) for mixer in model.states.mixers} == {PATHS[family]}

@@ -43,6 +43,7 @@ def skeleton(config):
     nightly_unless(lambda family: family in worker_families.USUAL, worker_families.FAMILIES),
 )
 @pytest.mark.slow
+@pytest.mark.nightly_after(4)
 def test_facts_of_a_family_are_those_of_its_loaded_model(family, tmp_path):
     worker_families.save(family, tmp_path)
     # Kernels of batch invariance lay weights out anew, and modules lose theirs.
@@ -66,6 +67,7 @@ def test_facts_of_a_family_are_those_of_its_loaded_model(family, tmp_path):
     "wrapper", nightly_unless(lambda name: name in worker_wrappers.USUAL, worker_wrappers.WRAPPERS)
 )
 @pytest.mark.slow
+@pytest.mark.nightly_after(2)
 def test_facts_of_a_wrapper_are_those_of_its_text_part(wrapper, tmp_path):
     """Towers are neither counted nor looked at."""
     worker_wrappers.build(wrapper).save_pretrained(tmp_path)

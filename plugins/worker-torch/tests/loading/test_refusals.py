@@ -193,6 +193,7 @@ SEES = {
 
 @pytest.mark.parametrize("family", SEES)
 @pytest.mark.slow
+@pytest.mark.nightly_after(5)
 def test_what_a_model_does_with_images_is_looked_at_before_its_weights(family, tmp_path):
     """None: its code shows no more than reading embeddings; the self check at the start decides."""
     from transformers import CONFIG_MAPPING

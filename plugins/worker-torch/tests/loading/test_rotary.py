@@ -77,6 +77,7 @@ def prompts_of(kind):
 
 @pytest.mark.parametrize("fuse", [True, False])
 @pytest.mark.slow
+@pytest.mark.nightly_after(3)
 def test_each_row_gets_the_tables_of_its_own_length(kind, changed, fuse):
     model = worker_tools.loaded(worker_families.build(changed), fuse=fuse, max_model_len=64)
     runner = worker_tools.runner(model)

@@ -91,6 +91,7 @@ def served(folder, prompts, **layout):
     ),
 )
 @pytest.mark.slow
+@pytest.mark.nightly_after(5)
 def test_embedding_and_head_are_those_of_transformers(case, layout, tmp_path):
     tied, change = CASES[case]
     folder = model(tmp_path, tied=tied, change=change)
@@ -207,6 +208,7 @@ FOLDERS = (
     ids=lambda each: getattr(each, "__name__", each),
 )
 @pytest.mark.slow
+@pytest.mark.nightly_after(4)
 def test_one_rule_says_which_files_count(arrange, layout, tmp_path):
     model_of = tmp_path / "model"
     model_of.mkdir()

@@ -146,6 +146,7 @@ def wanted(family, *numbers):
 
 @pytest.mark.parametrize("family", sorted(experts.FAMILIES))
 @pytest.mark.slow
+@pytest.mark.nightly_after(2)
 def test_tokens_equal_generate_whatever_the_other_engine_does(folders, family):
     """Chunks of a prompt in one engine, decoding in the other; then one of them has nothing to do."""
     engines = Engines(folders(family), 2)

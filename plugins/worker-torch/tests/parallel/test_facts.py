@@ -21,6 +21,7 @@ SIZES = (2, 3)
     nightly_unless(lambda family: family in worker_families.USUAL, worker_families.FAMILIES),
 )
 @pytest.mark.slow
+@pytest.mark.nightly_after(4)
 def test_ranks_that_facts_name_are_those_that_load(family, tmp_path):
     """Rank 0's part is loaded as in a start; the first run of cut layers is left to the tests of families."""
     worker_families.save(family, tmp_path)

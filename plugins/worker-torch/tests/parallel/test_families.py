@@ -93,6 +93,7 @@ def sampled(**more):
     "family", nightly_unless(lambda family: family in worker_families.USUAL, PLANNED)
 )
 @pytest.mark.slow
+@pytest.mark.nightly_after(3)
 def test_tokens_equal_generate(folders, family):
     """In a pipeline of two stages whose layers are cut in two; prompts come in chunks."""
     ranks = Ranks(folders(family), 2, 2)
@@ -107,6 +108,7 @@ def test_tokens_equal_generate(folders, family):
     "family", nightly_unless(lambda family: family in {"llama4", "gemma4"}, sorted(NO_STAGES))
 )
 @pytest.mark.slow
+@pytest.mark.nightly_after(1)
 def test_tokens_equal_generate_where_only_layers_are_cut(folders, family):
     if not worker_families.has_tensor_plan(family):
         pytest.skip(f"the installed transformers has no tensor parallel plan of {family}")
@@ -131,6 +133,7 @@ def test_tokens_equal_generate_with_one_kind_of_ranks(folders, layout):
 
 @pytest.mark.parametrize("family", ["llama", "mixtral", "phi3"])
 @pytest.mark.slow
+@pytest.mark.nightly_after(1)
 def test_fewer_kv_heads_than_ranks_are_shared(folders, family):
     ranks = Ranks(folders(family), 4)
     assert serve(ranks, greedy()) == worker_tools.generated(family)

@@ -51,6 +51,7 @@ class Folder:
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "llava", "gemma3"])
 @pytest.mark.slow
+@pytest.mark.nightly_after(1)
 def test_tokens_of_two_ranks_equal_generate(family, tmp_path):
     folder = Folder(tmp_path, family)
     ranks = Ranks(tmp_path, tp=2, sees=True)

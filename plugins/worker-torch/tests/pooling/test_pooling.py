@@ -60,6 +60,7 @@ POOLED = {
 @pytest.mark.parametrize("mode", POOLED)
 @pytest.mark.parametrize("name", ["bert", "roberta", "modernbert"])
 @pytest.mark.slow
+@pytest.mark.nightly_after(3)
 def test_vectors_of_encoders_are_those_of_transformers(folders, prompts, name, mode):
     folder, model = folders[name]
     with engine(folder, worker={"name": "pooling", "options": {"pooling": mode}}) as llm:

@@ -74,6 +74,7 @@ def told(request):
 @pytest.mark.parametrize("way", [{}, {"budget": 9, "depth": 2, "preempt_every": 4}])
 @pytest.mark.parametrize("most", [1, 5])
 @pytest.mark.slow
+@pytest.mark.nightly_after(5)
 def test_tokens_are_those_of_an_undisturbed_run(most, way, backend, is_late, caplog):
     model = worker_tools.loaded(worker_families.build("llama"), backend=backend)
     wanted = [told(each) for each in served(worker_tools.runner(model), **way)]

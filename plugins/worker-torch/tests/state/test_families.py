@@ -68,6 +68,7 @@ def test_pieces_of_one_length_are_computed_together(family):
 
 @pytest.mark.parametrize("family", ONE_WAY)
 @pytest.mark.slow
+@pytest.mark.nightly_after(3)
 def test_tokens_equal_generate_when_rows_are_cut_and_preempted(family):
     assert serve(model_of(family), **WAYS["preempted"]) == worker_tools.generated(family)
 
