@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Set up this repository and work with it. Needs Python 3.11 to 3.14 and nothing else.
 
-    python3 dev.py run [WORDS]                 tenonry WORDS; without words: serve the demo model
+    python3 dev.py run [WORDS]                 tenonry WORDS; without words: serve smollm2, or else the demo model
     python3 dev.py test [PYTEST ARGUMENTS]     tests of every change, some at a time, or those that the arguments choose
     python3 dev.py test --unit [ARGUMENTS]     the quick ones, which start no process: 2 to 3 minutes
     python3 dev.py test --changed [BASE]       those that the change since BASE, or since this branch left main, touches

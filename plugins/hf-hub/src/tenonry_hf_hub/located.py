@@ -10,7 +10,9 @@ from tenonry.plugin import Point
 from tenonry.plugin.discovery import installed
 
 # A name refers to a function without arguments that returns a folder, or to the folder itself.
-MODELS = Point("tenonry.models", provider={"demo": "tenonry-demo-model"})
+MODELS = Point(
+    "tenonry.models", provider={"demo": "tenonry-demo-model", "smollm2": "tenonry-model-smollm2"}
+)
 
 
 class Located(NamedTuple):
