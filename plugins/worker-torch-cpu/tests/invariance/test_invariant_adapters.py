@@ -20,7 +20,7 @@ from tenonry_torch_base.step_kernels import Refusal
 from tenonry_worker_torch.adapters.linear import LowRank, Part
 from tenonry_worker_torch.invariance import NotInvariantError
 from tenonry_worker_torch.step_kernels import FoundKernels
-from tenonry_worker_torch_cpu.kernels.low_rank import AllLowRank
+from tenonry_worker_torch_cpu.kernels.low_rank import LowRankKernels
 
 pytestmark = pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")
 RANKS = (1, 3, 4)
@@ -124,4 +124,4 @@ def test_bits_are_those_that_a_request_gets_alone(module, peft, dtype, way):
 def test_what_has_no_kernel_for_adapters_is_refused():
     layer = LowRank([Part("a", 0, 24)], 4, torch.float32, torch.device("cpu"))
     with pytest.raises(NotInvariantError, match=r"'cpu'.* have none for adapters"):
-        AllLowRank(found(NoAdapters), 8).give(layer, 32)
+        LowRankKernels(found(NoAdapters), 8, is_required=True).give(layer, 32)

@@ -28,7 +28,7 @@ from tenonry_worker_torch_cpu.kernels.attention import (
     candidates,
 )
 from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser
-from tenonry_worker_torch_cpu.kernels.float32 import Float32Kernels
+from tenonry_worker_torch_cpu.kernels.float32 import float32_parts
 from tenonry_worker_torch_cpu.kernels.half import MixerHalf
 from tenonry_worker_torch_cpu.kernels.mixer import KernelDeltaRule
 from tenonry_worker_torch_cpu.kernels.norm import KernelNorm
@@ -300,11 +300,11 @@ def test_model_with_adapters_keeps_the_experts_that_they_may_add_to():
     module = worker_families.build("qwen3_next")
     model = worker_tools.loaded(module)
     changes = Changes()
-    kernels = Float32Kernels(KernelChooser(FoundKernels(CpuKernels(), True)), changes)
-    kernels.give(model.forward, model.mixers, has_adapters=True)
+    chooser = KernelChooser(FoundKernels(CpuKernels(), True))
+    chooser.apply(float32_parts(model.forward, model.mixers, has_adapters=True), changes)
     assert kernels_of(model) == (2, 0, 3, 1)
     assert halves_of(model) == 0
     changes.undo()
     assert kernels_of(model) == (0, 0, 0, 0)
-    kernels.give(model.forward, model.mixers)
+    chooser.apply(float32_parts(model.forward, model.mixers), changes)
     assert kernels_of(model) == (2, 3, 3, 1)

@@ -13,16 +13,15 @@ from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP, is_silu
 from tenonry_worker_torch.fuse.decoder import LeanHead
 from tenonry_worker_torch.fuse.norm import RMSNorm
 from tenonry_worker_torch_cpu.kernels.attention import attention_parts
+from tenonry_worker_torch_cpu.kernels.candidate import Candidate, Trial, setting
 from tenonry_worker_torch_cpu.kernels.trial import Candidates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tenonry_torch_base.attention_parts import TurnKernel
-    from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.fuse.decoder import LeanForward
     from tenonry_worker_torch.fuse.rope import RopeTable
-    from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser
 
 NORM = "norm"
 TURN = "rotation"
@@ -51,60 +50,61 @@ class PackedNorm(RMSNorm):
         return self.kernel(x)
 
 
-class BetweenKernels:
-    """Assigns the chosen kernels."""
+def between_products(forward: LeanForward) -> Iterator[Candidate]:
+    """Candidates of all layers and of the head: norms, rotations and gates."""
+    for layer in forward.layers:
+        for place in NORMS_OF_A_LAYER:
+            yield from _norm(layer, place)
+        rope = forward.ropes.get(layer.layer_type)
+        if isinstance(layer.attention, FusedAttention) and rope is not None:
+            yield from _turn(layer.attention, rope)
+        if isinstance(layer.mlp, FusedMLP) and is_silu(layer.mlp.activation):
+            yield _between(
+                (GATE,), GateParts(), partial(gate_candidates, layer.mlp), layer.mlp, "gate_kernel"
+            )
+    if isinstance(forward.end, LeanHead):
+        yield from _norm(forward.end, NORM)
 
-    def __init__(self, chooser: KernelChooser, changes: Changes) -> None:
-        self._chooser = chooser
-        self._changes = changes
 
-    def give(self, forward: LeanForward) -> None:
-        """Assign kernels to all parts of a kind whose first one is correct and faster with it."""
-        for layer in forward.layers:
-            for place in NORMS_OF_A_LAYER:
-                self._give_norm(layer, place)
-            rope = forward.ropes.get(layer.layer_type)
-            if isinstance(layer.attention, FusedAttention) and rope is not None:
-                self._give_turn(layer.attention, rope)
-            if isinstance(layer.mlp, FusedMLP):
-                self._give_gate(layer.mlp)
-        if isinstance(forward.end, LeanHead):
-            self._give_norm(forward.end, NORM)
+def _norm(owner: Any, place: str) -> Iterator[Candidate]:
+    own: RMSNorm | None = getattr(owner, place)
+    if own is None or own.weight is None:
+        return
+    yield Candidate(
+        kind=(NORM, len(own.weight), own.is_offset),
+        parts=Bfloat16NormParts(own.weight.float(), own.eps),
+        trial=Trial.ONCE,
+        compared=lambda kernel: partial(norm_candidates, own, PackedNorm(own, kernel)),
+        assign=setting(owner, place, partial(PackedNorm, own)),
+        reports_refusal=False,
+    )
 
-    def _give_norm(self, owner: Any, place: str) -> None:
-        own: RMSNorm | None = getattr(owner, place)
-        if own is None or own.weight is None:
-            return
-        made = self._chooser.make(Bfloat16NormParts(own.weight.float(), own.eps))
-        if made is None:
-            return
-        with_kernel = PackedNorm(own, made)
-        size = len(own.weight)
-        if self._chooser.is_better(
-            (NORM, size, own.is_offset), partial(norm_candidates, own, with_kernel)
-        ):
-            self._changes.set(owner, place, with_kernel)
 
-    def _give_turn(self, own: FusedAttention, rope: RopeTable) -> None:
-        if own.gate_order is not None:
-            return
-        parts = attention_parts(own)
-        made = self._chooser.make(TurnParts(parts))
-        if made is None:
-            return
-        has_norm = own.head_norm is not None
-        kind = (TURN, parts.heads, parts.kv_heads, parts.size, has_norm, rope.size)
-        if self._chooser.is_better(kind, partial(turn_candidates, own, made, rope)):
-            self._changes.set(own, "turn_kernel", made)
+def _turn(own: FusedAttention, rope: RopeTable) -> Iterator[Candidate]:
+    if own.gate_order is not None:
+        return
+    parts = attention_parts(own)
+    has_norm = own.head_norm is not None
+    kind = (TURN, parts.heads, parts.kv_heads, parts.size, has_norm, rope.size)
+    compared = partial(turn_candidates, own, rope)
+    yield _between(kind, TurnParts(parts), compared, own, "turn_kernel")
 
-    def _give_gate(self, own: FusedMLP) -> None:
-        if not is_silu(own.activation):
-            return
-        made = self._chooser.make(GateParts())
-        if made is not None and self._chooser.is_better(
-            (GATE,), partial(gate_candidates, own, made)
-        ):
-            self._changes.set(own, "gate_kernel", made)
+
+def _between(
+    kind: tuple[object, ...],
+    parts: object,
+    compared: Callable[[Any], Candidates],
+    owner: object,
+    place: str,
+) -> Candidate:
+    return Candidate(
+        kind=kind,
+        parts=parts,
+        trial=Trial.ONCE,
+        compared=lambda kernel: partial(compared, kernel),
+        assign=setting(owner, place),
+        reports_refusal=False,
+    )
 
 
 def norm_candidates(own: RMSNorm, kernel: PackedNorm) -> Candidates:
@@ -113,7 +113,7 @@ def norm_candidates(own: RMSNorm, kernel: PackedNorm) -> Candidates:
     return Candidates(lambda: (own(x),), lambda: (kernel(x),), TOLERANCE)
 
 
-def turn_candidates(own: FusedAttention, kernel: TurnKernel, rope: RopeTable) -> Candidates:
+def turn_candidates(own: FusedAttention, rope: RopeTable, kernel: TurnKernel) -> Candidates:
     """Both over random heads, which are rotated repeatedly, and values, which are not."""
     spec = own.spec
     columns = (spec.num_heads + 2 * spec.num_kv_heads) * spec.key_size

@@ -14,27 +14,26 @@ from typing import TYPE_CHECKING, Any
 from tenonry_torch_base.kernel_parts import ChunkAttentionParts, LinearParts, PagedAttentionParts
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
 from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
-from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
 from tenonry_worker_torch_cpu.attention.cpu import CpuBackend
 from tenonry_worker_torch_cpu.kernels import linear, paged
-from tenonry_worker_torch_cpu.kernels.between import BetweenKernels
+from tenonry_worker_torch_cpu.kernels.between import between_products
+from tenonry_worker_torch_cpu.kernels.candidate import Candidate, Trial
 from tenonry_worker_torch_cpu.kernels.chooser import ANY_ROWS
 from tenonry_worker_torch_cpu.kernels.chunks import chunk_candidates
-from tenonry_worker_torch_cpu.kernels.stacks import StackKernels
+from tenonry_worker_torch_cpu.kernels.stacks import rounds, stacks
 from tenonry_worker_torch_cpu.packing.onednn import PackedLinear
 from tenonry_worker_torch_cpu.packing.widened import BlockedLinear
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from tenonry_torch_base.attention.base import AttentionBackend, LayerSpec
-    from tenonry_torch_base.attention.layer import AttentionLayer
     from tenonry_torch_base.paged_attention import ChunkKernel, PagedKernel
-    from tenonry_torch_base.step_kernels import LinearKernel
     from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.forward import Forward
     from tenonry_worker_torch.fuse.layer import LeanLayer
-    from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser
+    from tenonry_worker_torch.fuse.rope import RopeTable
+    from tenonry_worker_torch_cpu.kernels.trial import Candidates
 
 LAYER = "layer"
 ATTENTION = "attention"
@@ -43,139 +42,179 @@ PREFILL = "prefill"
 SAMPLE = 4096  # outputs of a trial
 
 
-class Bfloat16Kernels:
-    """Assigns the chosen kernels."""
+def bfloat16_parts(
+    forward: Forward, backend: AttentionBackend, *, reads_cache: bool = True
+) -> Iterator[Candidate]:
+    """Candidates of a fused model in bfloat16 with packed weights.
 
-    def __init__(self, chooser: KernelChooser, changes: Changes) -> None:
-        self._chooser = chooser
-        self._changes = changes
-
-    def give(
-        self, forward: Forward, backend: AttentionBackend, *, reads_cache: bool = True
-    ) -> None:
-        """Assign kernels to all parts of a model that have one and are faster with it.
-
-        `reads_cache`: they can read what will be in the KV cache; otherwise attention has none, and no whole layer.
-        """
-        if not isinstance(forward, LeanForward):
-            return
-        stacks = StackKernels(self._chooser, self._changes)
+    `reads_cache`: they can read what will be in the KV cache; otherwise attention has none, and no whole layer.
+    """
+    if not isinstance(forward, LeanForward):
+        return
+    for layer in forward.layers:
+        if isinstance(layer.attention, FusedAttention):
+            yield from _linear(layer.attention, "qkv")
+            yield from _linear(layer.attention, "out")
+        if isinstance(layer.mlp, FusedMLP):
+            yield from _linear(layer.mlp, "gate_up")
+            yield from _linear(layer.mlp, "down")
+    attends: dict[str, PagedKernel] = {}
+    chunks: dict[str, ChunkKernel] = {}
+    if reads_cache and paged.cpu_backends(backend):
+        yield from _decoding(forward, backend, attends)
+    if attends and len(attends) == len(backend.layers):
+        yield from _prefill(forward, backend, attends, chunks)
         for layer in forward.layers:
-            if isinstance(layer.attention, FusedAttention):
-                self._give_linear(layer.attention, "qkv")
-                self._give_linear(layer.attention, "out")
-            if isinstance(layer.mlp, FusedMLP):
-                self._give_linear(layer.mlp, "gate_up")
-                self._give_linear(layer.mlp, "down")
-        kernels = self._attention_kernels(forward, backend) if reads_cache else {}
-        if kernels:
-            attend_with(backend, kernels, {})
-            self._changes.on_undo(partial(attend_with, backend, {}, {}))
-            chunks = self._chunk_kernels(forward, kernels)
-            attend_with(backend, kernels, chunks)
-            for layer in forward.layers:
-                self._give_layer(forward, layer, kernels)
-            if type(backend) is CpuBackend:
-                stacks.give(forward, kernels, chunks)
-        if isinstance(forward.end, LeanHead):
-            self._give_linear(
-                forward.end, "head"
-            )  # the largest: what is left of the time is enough for few rows
-        stacks.give_rounds(forward, kernels)
-        BetweenKernels(self._chooser, self._changes).give(
-            forward
-        )  # for prompts: whole layers have theirs by now
+            yield _layer(layer, forward.ropes.get(layer.layer_type), attends)
+        if type(backend) is CpuBackend:
+            yield from stacks(forward, attends, chunks)
+    if isinstance(forward.end, LeanHead):
+        # The largest: what is left of the time is enough for few rows.
+        yield from _linear(forward.end, "head")
+    yield from rounds(forward, attends)
+    yield from between_products(forward)  # for prompts: whole layers have theirs by now
 
-    def _give_linear(self, owner: Any, place: str) -> None:
-        own = getattr(owner, place)
-        if not isinstance(own, PackedLinear | BlockedLinear):
-            return
-        weight = own.blocked()
-        made = None if weight is None else self._chooser.make(LinearParts(weight))
-        if made is None:
-            self._chooser.left[LINEAR] += 1
-            return
-        outputs, inputs = own.shape
-        shape = f"{outputs}×{inputs}"
-        compared = partial(linear.candidates, *self._sample(own, made))
+
+def _linear(owner: Any, place: str) -> Iterator[Candidate]:
+    own = getattr(owner, place)
+    if not isinstance(own, PackedLinear | BlockedLinear):
+        return
+    weight = own.blocked()
+    outputs, inputs = own.shape
+    shape = f"{outputs}×{inputs}"
+    # Compared outputs: some of them, if weights are available in parts.
+    some = own if isinstance(own, PackedLinear) else own.sample(SAMPLE)
+    some_weight = None if some is own else some.blocked()
+    yield Candidate(
+        kind=(LINEAR, shape, own.bias is None),
+        parts=None if weight is None else LinearParts(weight),
+        sample=None if some_weight is None else LinearParts(some_weight),
+        trial=Trial.ROWS,
+        compared=lambda kernel: partial(linear.candidates, some, kernel),
+        assign=lambda changes, kernel, most: changes.set(
+            owner, place, linear.KernelLinear(own, kernel, most)
+        ),
+        rows_name=shape,
         # Torch would widen blocks piece by piece, and so is many times slower for few rows, and slower for many.
-        any_rows = ANY_ROWS if isinstance(own, BlockedLinear) else 0
-        most = self._chooser.most_rows((LINEAR, shape, own.bias is None), compared, any_rows)
-        if most == KERNEL_TOKENS:
-            most = any_rows or most
-        self._chooser.rows[shape] = most
-        if most:
-            self._changes.set(owner, place, linear.KernelLinear(own, made, most))
+        if_untried=ANY_ROWS if isinstance(own, BlockedLinear) else 0,
+    )
 
-    def _sample(
-        self, own: PackedLinear | BlockedLinear, made: LinearKernel
-    ) -> tuple[PackedLinear | BlockedLinear, LinearKernel]:
-        """Compared outputs: some of them, if weights are available in parts."""
-        if isinstance(own, PackedLinear):
-            return own, made
-        some = own.sample(SAMPLE)
-        return some, self._chooser.make(LinearParts(some.blocked())) or made
 
-    def _attention_kernels(
-        self, forward: LeanForward, backend: AttentionBackend
-    ) -> dict[str, PagedKernel]:
-        """Kernels by the names of all layers with attention; empty if one of them has none."""
-        if not paged.cpu_backends(backend):
-            return {}
-        kernels: dict[str, PagedKernel] = {}
-        for layer in forward.layers:
-            own = layer.attention
-            rope = forward.ropes.get(layer.layer_type)
-            if not isinstance(own, FusedAttention):
-                continue
-            attends: Any = own.attend
-            if rope is None or not paged.is_plain(attends):
-                return {}
-            made = self._chooser.make(PagedAttentionParts(paged.paged_parts(own.spec)))
-            if made is None:
-                return {}
-            compared = partial(paged.attention_candidates, own, made, rope)
-            if not self._chooser.most_rows((ATTENTION, *_shape(own.spec)), compared):
-                return {}
-            kernels[own.spec.name] = made
-        return kernels if len(kernels) == len(backend.layers) else {}
+def _decoding(
+    forward: LeanForward, backend: AttentionBackend, attends: dict[str, PagedKernel]
+) -> Iterator[Candidate]:
+    """Attention of rows that decode: for all layers or for none, so the backend gets the kernels with the last one.
 
-    def _chunk_kernels(
-        self, forward: LeanForward, attends: dict[str, PagedKernel]
-    ) -> dict[str, ChunkKernel]:
-        """Chunk kernels by the names of the layers that have one."""
-        kernels: dict[str, ChunkKernel] = {}
-        for layer in forward.layers:
-            own = layer.attention
-            if not isinstance(own, FusedAttention):
-                continue
-            spec = own.spec
-            made = self._chooser.make(ChunkAttentionParts(paged.paged_parts(spec)))
-            if made is None:
-                self._chooser.left[PREFILL] += 1
-                continue
-            compared = partial(chunk_candidates, spec, attends[spec.name], made)
-            if self._chooser.is_better((PREFILL, *_shape(spec)), compared):
-                kernels[spec.name] = made
-        return kernels
-
-    def _give_layer(
-        self, forward: LeanForward, layer: LeanLayer, kernels: dict[str, PagedKernel]
-    ) -> None:
+    `attends`: receives the kernels by layer name.
+    """
+    places: list[tuple[FusedAttention, RopeTable]] = []
+    for layer in forward.layers:
+        own: Any = layer.attention
         rope = forward.ropes.get(layer.layer_type)
-        parts = paged.layer_parts(layer, rope)
-        made = None if parts is None else self._chooser.make(parts)
-        if made is None or parts is None or rope is None:
-            self._chooser.left[LAYER] += 1
+        if not isinstance(own, FusedAttention):
+            continue
+        attend: Any = own.attend
+        if rope is None or not paged.is_plain(attend):
             return
-        attends_in: AttentionLayer = layer.attention.attend  # type: ignore[attr-defined] - has parts
-        attends = kernels[attends_in.spec.name]
-        compared = partial(paged.layer_candidates, layer, made, attends, rope)
+        places.append((own, rope))
+    for own, rope in places:
+        name = own.spec.name
+        yield Candidate(
+            kind=(ATTENTION, *_shape(own.spec)),
+            parts=PagedAttentionParts(paged.paged_parts(own.spec)),
+            trial=Trial.ROWS,
+            compared=partial(_attention_compared, own, rope),
+            assign=partial(_attend, backend, attends, name),
+            reports_refusal=False,
+        )
+        if name not in attends:
+            return
+
+
+def _attention_compared(
+    own: FusedAttention, rope: RopeTable, kernel: PagedKernel
+) -> Callable[[int], Candidates]:
+    return partial(paged.attention_candidates, own, kernel, rope)
+
+
+def _attend(
+    backend: AttentionBackend,
+    attends: dict[str, PagedKernel],
+    name: str,
+    changes: Changes,
+    kernel: PagedKernel,
+    _most: int,
+) -> None:
+    """Add the kernel of a layer; with the last one, the backend reads K/V from their blocks."""
+    attends[name] = kernel
+    if len(attends) == len(backend.layers):
+        changes.on_undo(partial(attend_with, backend, {}, {}))
+        attend_with(backend, attends, {})
+
+
+def _prefill(
+    forward: LeanForward,
+    backend: AttentionBackend,
+    attends: Mapping[str, PagedKernel],
+    chunks: dict[str, ChunkKernel],
+) -> Iterator[Candidate]:
+    """Attention of prompt chunks. `chunks`: receives the kernels by layer name."""
+    for layer in forward.layers:
+        if isinstance(layer.attention, FusedAttention):
+            spec = layer.attention.spec
+            yield Candidate(
+                kind=(PREFILL, *_shape(spec)),
+                parts=ChunkAttentionParts(paged.paged_parts(spec)),
+                trial=Trial.ONCE,
+                compared=partial(_chunks_compared, spec, attends[spec.name]),
+                assign=partial(_prefill_with, backend, attends, chunks, spec.name),
+            )
+
+
+def _chunks_compared(
+    spec: LayerSpec, attends: PagedKernel, kernel: ChunkKernel
+) -> Callable[[], Candidates]:
+    return partial(chunk_candidates, spec, attends, kernel)
+
+
+def _prefill_with(
+    backend: AttentionBackend,
+    attends: Mapping[str, PagedKernel],
+    chunks: dict[str, ChunkKernel],
+    name: str,
+    _changes: Changes,
+    kernel: ChunkKernel,
+    _most: int,
+) -> None:
+    """Add the kernel of a layer. The reversal of `_attend` covers it."""
+    chunks[name] = kernel
+    attend_with(backend, attends, chunks)
+
+
+def _layer(
+    layer: LeanLayer, rope: RopeTable | None, attends: Mapping[str, PagedKernel]
+) -> Candidate:
+    parts = paged.layer_parts(layer, rope)
+    attend: Any = getattr(layer.attention, "attend", None)
+    shape: tuple[object, ...] = ()
+    if parts is not None:
         shape = (parts.attention.window, parts.attention.heads, parts.gate_up.outputs)
-        most = self._chooser.most_rows((LAYER, *shape, layer.layer_type), compared)
-        self._chooser.rows[LAYER] = most
-        if most:
-            self._changes.set(layer, "kernel", paged.WholeLayer(attends_in, made, most))
+    return Candidate(
+        kind=(LAYER, *shape, layer.layer_type),
+        parts=parts,
+        trial=Trial.ROWS,
+        compared=lambda kernel: partial(
+            paged.layer_candidates,
+            layer,
+            kernel,
+            attends[attend.spec.name],
+            rope,  # type: ignore[arg-type] - has parts
+        ),
+        assign=lambda changes, kernel, most: changes.set(
+            layer, "kernel", paged.WholeLayer(attend, kernel, most)
+        ),
+        rows_name=LAYER,
+    )
 
 
 def attend_with(

@@ -1,5 +1,8 @@
 """Chooses step kernels for the parts of one model: which are correct, and faster than the operations of torch. Worker
 process.
+
+Suppliers, one for each kind of model, walk its modules once and yield candidates; the chooser makes their kernels,
+tries one of each kind, assigns those that are used through the undo stack, and reports.
 """
 
 from __future__ import annotations
@@ -11,14 +14,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tenonry_torch_base.step_kernels import Refusal
+from tenonry_worker_torch.fuse.layer import KERNEL_TOKENS
+from tenonry_worker_torch_cpu.kernels.candidate import Trial
 from tenonry_worker_torch_cpu.kernels.rows import LIMIT_S, Budget
 from tenonry_worker_torch_cpu.kernels.trial import prefers_kernel, tried
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from tenonry_torch_base.step_kernels import StepKernels
+    from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.step_kernels import FoundKernels
+    from tenonry_worker_torch_cpu.kernels.candidate import Candidate
     from tenonry_worker_torch_cpu.kernels.trial import Candidates
 
 logger = logging.getLogger("tenonry.worker")
@@ -45,6 +52,32 @@ class KernelChooser:
         """The kernels to choose from."""
         return self.found.kernels
 
+    def apply(self, candidates: Iterable[Candidate], changes: Changes) -> None:
+        """Assign the kernels that are used to their places, in order: a candidate may depend on those before it."""
+        for each in candidates:
+            made = None if each.parts is None else self.make(each.parts)
+            tried_one = made if each.sample is None or made is None else self.make(each.sample)
+            if made is None or tried_one is None:
+                if each.reports_refusal:
+                    self.left[each.part] += 1
+                continue
+            most = self._most_rows(each, each.compared(tried_one))
+            if each.rows_name is not None:
+                self.rows[each.rows_name] = most
+            if most:
+                each.assign(changes, made, most)
+
+    def _most_rows(self, each: Candidate, compared: Callable[..., Candidates]) -> int:
+        """Verdict on a candidate: 0 if torch computes, the number of rows of a trial of `ROWS`, otherwise 1."""
+        if each.trial is Trial.SIZES:
+            return int(self.prefers(each.kind, compared))
+        if each.trial is Trial.ONCE:
+            trial = partial(self._budget.is_better, compared, is_timed=self.is_timed)
+            return self.count(each.kind, trial)
+        trial = self.rows_trial(compared, each.if_untried, is_timed=self.is_timed)
+        most = self.count(each.kind, trial)
+        return each.if_untried or most if most == KERNEL_TOKENS else most
+
     def make(self, parts: Any) -> Any:
         """The kernel of these parts; None, with the reason at DEBUG, if there is none."""
         made = self.found.kernels.make(parts)
@@ -62,23 +95,10 @@ class KernelChooser:
         """Return True if the kernel is correct and faster for each number of rows of a trial."""
         return bool(self.count(kind, partial(prefers_kernel, compared, is_timed=self.is_timed)))
 
-    def is_better(self, kind: tuple[object, ...], compared: Callable[[], Candidates]) -> bool:
-        """Return True if the kernel is correct and faster, for any number of rows."""
-        return bool(
-            self.count(kind, partial(self._budget.is_better, compared, is_timed=self.is_timed))
-        )
-
-    def most_rows(
-        self, kind: tuple[object, ...], compared: Callable[[int], Candidates], if_untried: int = 0
-    ) -> int:
-        """Number of rows up to which the kernel is correct and faster; see `Budget.most_rows`."""
-        trial = self.rows_trial(compared, if_untried, is_timed=self.is_timed)
-        return self.count(kind, trial)
-
     def rows_trial(
         self, compared: Callable[[int], Candidates], if_untried: int = 0, *, is_timed: bool
     ) -> Callable[[], int]:
-        """Trial of `most_rows`."""
+        """Trial that finds up to which number of rows a kernel is correct and faster; see `Budget.most_rows`."""
         return partial(self._budget.most_rows, compared, is_timed=is_timed, if_untried=if_untried)
 
     def count(self, kind: tuple[object, ...], trial: Callable[[], int]) -> int:

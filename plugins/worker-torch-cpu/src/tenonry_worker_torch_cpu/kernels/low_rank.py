@@ -17,6 +17,8 @@ from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser
 from tenonry_worker_torch_cpu.kernels.trial import Candidates, prefers_kernel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tenonry_torch_base.low_rank import LowRankKernel, LowRankParts
     from tenonry_worker_torch.step_kernels import FoundKernels
 
@@ -29,34 +31,51 @@ TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 1e-2}  # relative errors take
 class LowRankKernels:
     """Assigns kernels to adapter layers if they are correct and faster; layers of one kind are tried once. Ranks need
     not agree: each adds to outputs of its own.
+
+    `is_required`: all layers must have one, since no token may depend on the rest of the batch; nothing is tried.
     """
 
-    def __init__(self, found: FoundKernels, max_rank: int) -> None:
+    def __init__(self, found: FoundKernels, max_rank: int, *, is_required: bool = False) -> None:
         self._chooser = KernelChooser(found)
         self._max_rank = max_rank
+        self._is_required = is_required
 
     def give(self, layer: LowRank, in_features: int) -> None:
-        """A kernel to this layer, or none."""
+        """Assign a kernel to a layer, or none.
+
+        Raises NotInvariantError if one is required and there is none, with adapters of the largest rank.
+        """
         sizes = [part.size for part in layer.parts]
         kind = (ADDED, layer.dtype, in_features, *sizes)
-        if self._chooser.count(kind, partial(self._prefers, layer, in_features)):
+        if self._is_required:
+            layer.make_kernel = self._required
+            one = _copy(layer, 1, self._required)
+            one.put(random_weights(layer, 1, in_features, self._max_rank), 0)
+            self._chooser.counts[ADDED] += 1
+        elif self._chooser.count(kind, partial(self._prefers, layer, in_features)):
             layer.make_kernel = self._chooser.make
 
     @property
     def text(self) -> str:
         """Summary for the log."""
         chooser = self._chooser
-        used, left = chooser.counts[ADDED], chooser.left[ADDED]
-        return f"Step kernels {chooser.found.text} of adapters: {used} layers; with torch: {left}"
+        text = f"Step kernels {chooser.found.text} of adapters: {chooser.counts[ADDED]} layers"
+        return text if self._is_required else f"{text}; with torch: {chooser.left[ADDED]}"
+
+    def _required(self, parts: LowRankParts) -> LowRankKernel:
+        """Make a kernel. Without one, a layer would omit its adapters."""
+        found = self._chooser.found
+        made = found.kernels.make(parts)
+        if isinstance(made, Refusal):
+            raise refused(f"step kernels {found.text} have none for adapters: {made.reason}")
+        return made
 
     def _prefers(self, layer: LowRank, in_features: int) -> bool:
         if layer.dtype not in TOLERANCES:
             return False
         slots = min(layer.num_slots, MOST_SLOTS)
-        own, other = (
-            LowRank(layer.parts, slots, layer.dtype, torch.device("cpu")) for _ in range(2)
-        )
-        other.make_kernel = self._chooser.make
+        own = _copy(layer, slots, None)
+        other = _copy(layer, slots, self._chooser.make)
         weights = random_weights(layer, slots, in_features, min(self._max_rank, MOST_RANK))
         for each in (own, other):
             for slot in range(slots):
@@ -70,35 +89,13 @@ class LowRankKernels:
         return prefers_kernel(compared, is_timed=self._chooser.is_timed)
 
 
-class AllLowRank:
-    """Assigns kernels to all layers, if no token may depend on the rest of the batch."""
-
-    def __init__(self, found: FoundKernels, max_rank: int) -> None:
-        self._found = found
-        self._max_rank = max_rank
-        self._num_used = 0
-
-    def give(self, layer: LowRank, in_features: int) -> None:
-        """Assign a kernel. Raises NotInvariantError if there is none for such a layer, with adapters of the largest
-        rank.
-        """
-        layer.make_kernel = self._made
-        one = LowRank(layer.parts, 1, layer.dtype, torch.device("cpu"))
-        one.make_kernel = self._made
-        one.put(random_weights(layer, 1, in_features, self._max_rank), 0)
-        self._num_used += 1
-
-    def _made(self, parts: LowRankParts) -> LowRankKernel:
-        """Make a kernel. Without one, a layer would omit its adapters."""
-        made = self._found.kernels.make(parts)
-        if isinstance(made, Refusal):
-            raise refused(f"step kernels {self._found.text} have none for adapters: {made.reason}")
-        return made
-
-    @property
-    def text(self) -> str:
-        """Summary for the log."""
-        return f"Step kernels {self._found.text} of adapters: {self._num_used} layers"
+def _copy(
+    layer: LowRank, slots: int, make_kernel: Callable[[LowRankParts], LowRankKernel | None] | None
+) -> LowRank:
+    """A layer of the same parts, without adapters."""
+    made = LowRank(layer.parts, slots, layer.dtype, torch.device("cpu"))
+    made.make_kernel = make_kernel
+    return made
 
 
 def random_weights(

@@ -10,18 +10,21 @@ import torch
 from tenonry_worker_torch.fuse.decoder import LeanForward
 from tenonry_worker_torch.fuse.linear import is_half_on_host
 from tenonry_worker_torch.passes.model_pass import ModelPass
-from tenonry_worker_torch_cpu.kernels.bfloat16 import Bfloat16Kernels
+from tenonry_worker_torch_cpu.kernels.bfloat16 import bfloat16_parts
 from tenonry_worker_torch_cpu.kernels.chooser import KernelChooser, listed
 from tenonry_worker_torch_cpu.kernels.few_bits import FewBitsKernels
-from tenonry_worker_torch_cpu.kernels.float32 import Float32Kernels
+from tenonry_worker_torch_cpu.kernels.float32 import float32_parts
 from tenonry_worker_torch_cpu.passes.alone import why_no_kernels
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tenonry_torch_base.attention.kv_storage import KVStorage
     from tenonry_worker_torch.changes import Changes
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.passes.model_pass import PassFacts
     from tenonry_worker_torch.step_kernels import FoundKernels
+    from tenonry_worker_torch_cpu.kernels.candidate import Candidate
 
 
 class ChosenKernels(ModelPass):
@@ -46,27 +49,10 @@ class ChosenKernels(ModelPass):
         changes.on_undo(chooser.forget)
         if few_bits is not None and isinstance(model.forward, LeanForward):
             changes.on_undo(partial(few_bits.leave_to_quantisation, model.forward))
-        self._give(chooser, model, facts.storage, changes)
+        chooser.apply(_candidates(chooser, model, facts.storage), changes)
         self._describe(model, found)
         counts = chooser.counts if few_bits is None else chooser.counts + few_bits.counts
         return listed(counts) or "no part is faster with one"
-
-    @staticmethod
-    def _give(
-        chooser: KernelChooser, model: LoadedModel, storage: KVStorage, changes: Changes
-    ) -> None:
-        if model.dtype == torch.float32:
-            Float32Kernels(chooser, changes).give(
-                model.forward,
-                model.mixers,
-                has_adapters=model.adapters is not None,
-                reads_cache=storage.is_exact,
-            )
-        elif is_half_on_host(model.dtype, model.device):
-            reads_cache = storage.is_exact or storage.name in chooser.kernels.kept
-            Bfloat16Kernels(chooser, changes).give(
-                model.forward, model.backend, reads_cache=reads_cache
-            )
 
     def is_right(self, model: LoadedModel, facts: PassFacts) -> bool:
         """Compare, if any part has a kernel."""
@@ -91,6 +77,23 @@ class ChosenKernels(ModelPass):
         if few_bits is not None:
             texts.append(few_bits.text)
         model.chosen_kernels = "; ".join(texts)
+
+
+def _candidates(
+    chooser: KernelChooser, model: LoadedModel, storage: KVStorage
+) -> Iterable[Candidate]:
+    """Candidates of a model by its type; none if step kernels do not compute in it."""
+    if model.dtype == torch.float32:
+        return float32_parts(
+            model.forward,
+            model.mixers,
+            has_adapters=model.adapters is not None,
+            reads_cache=storage.is_exact,
+        )
+    if is_half_on_host(model.dtype, model.device):
+        reads_cache = storage.is_exact or storage.name in chooser.kernels.kept
+        return bfloat16_parts(model.forward, model.backend, reads_cache=reads_cache)
+    return ()
 
 
 def _few_bits(model: LoadedModel) -> FewBitsKernels | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tenonry_worker_torch.passes.model_pass import ModelPass
-from tenonry_worker_torch_cpu.kernels.low_rank import AllLowRank, LowRankKernels
+from tenonry_worker_torch_cpu.kernels.low_rank import LowRankKernels
 
 if TYPE_CHECKING:
     from tenonry_worker_torch.changes import Changes
@@ -30,9 +30,10 @@ class AdapterKernels(ModelPass):
 
     def apply(self, model: LoadedModel, facts: PassFacts, changes: Changes) -> str:
         assert facts.kernels is not None and facts.seats is not None  # noqa: S101, PT018 - `why_not` looked
-        giver = AllLowRank if model.is_invariant else LowRankKernels
-        changes.set(facts.seats, "kernels", giver(facts.kernels, facts.seats.max_rank))
-        return f"up to rank {facts.seats.max_rank}"
+        max_rank = facts.seats.max_rank
+        kernels = LowRankKernels(facts.kernels, max_rank, is_required=model.is_invariant)
+        changes.set(facts.seats, "kernels", kernels)
+        return f"up to rank {max_rank}"
 
     def is_right(self, model: LoadedModel, facts: PassFacts) -> bool:
         """No layer has one yet."""
