@@ -48,6 +48,7 @@ ELSEWHERE = {
     "python3 dev.py check",
     "python3 dev.py bench",
     "python3 dev.py bench parity",
+    "python3 dev.py release --out wheels",
 }
 WITHOUT_WORKER = {"doctor", "explain", "keys", "plugins", "ps", "regret", "timeline", "top"}
 DEFAULT_PORT = "8000"
@@ -62,14 +63,14 @@ FRESH = {
 NO_MODEL = {
     "run-on-several-gpus", "run-several-engines", "run-on-several-nodes", "run-several-api-servers", "see-what-runs",
     "trace-requests", "add-a-route-or-command", "package-a-plugin", "write-a-load-balancer", "debug",
-    "write-an-output-parser", "write-a-call-set", "write-a-recovery", "explain-a-wait",
+    "write-an-output-parser", "write-a-call-set", "write-a-recovery", "explain-a-wait", "deploy",
 }  # fmt: skip
 
 
 # Pages whose programs and servers take longest, and whose subject an integration test or a suite of the testkit shows,
 # too; they run at night, and when a change touches them.
 AT_NIGHT = {
-    "answer-a-file", "configure", "debug", "draft-tokens", "keep-kv-in-memory-or-on-disk", "open-a-point",
+    "answer-a-file", "configure", "debug", "deploy", "draft-tokens", "keep-kv-in-memory-or-on-disk", "open-a-point",
     "package-a-plugin", "prefill-on-another-engine", "replace-engines", "run-on-several-gpus", "run-on-several-nodes",
     "run-several-api-servers", "run-several-engines", "serve-adapters", "serve-quantised-models",
     "serve-several-clients", "test-a-plugin", "trace-requests", "train-with-rollouts", "use-with-coding-agents",
