@@ -15,6 +15,7 @@ from house import ROOT
 CLAUSE = re.compile(r"\W*(How|What|Where|Whether|Which|Who|Why)\b")
 MAX_SHARE = 0.01  # of docstrings that begin with a clause; it only falls
 SUBJECT = re.compile(r"(?=.{1,72}$)(Merge |Revert |[a-z0-9-]+(\(.+\))?: )")
+DIARY = re.compile(r"\b(hours|days) before,|\bof that day\b", re.IGNORECASE)
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -55,6 +56,16 @@ def test_docstrings_begin_with_nouns_and_verbs():
     found = [each for file in files for each in docstrings(file)]
     named = clauses(found)
     assert len(named) <= MAX_SHARE * len(found), "\n".join(named)
+
+
+def test_pages_are_no_diary():
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("[!.]*/*/README.md")]
+    found = [
+        f"{page.relative_to(ROOT)}: {match[0]}"
+        for page in pages
+        for match in DIARY.finditer(page.read_text(encoding="utf-8"))
+    ]
+    assert found == [], "name a date or a version"
 
 
 @pytest.mark.integration
