@@ -248,16 +248,6 @@ class Spans(NamedTuple):
     start: I32
     seq_lens: I32
 
-    def blocks(self, block_size: int) -> tuple[NDArray[np.intp], I32]:
-        """The blocks that these positions fall into: row [B], and place in the row's block table [B]."""
-        row = self.row
-        first = self.start // block_size
-        place = (self.seq_lens - 1) // block_size
-        if np.count_nonzero(first != place):
-            count = place - first + 1
-            return np.repeat(row, count), joined_ranges(first, count)
-        return row, place
-
 
 class StepInputs:
     """The flattened batch of one step, T tokens over R rows: what a model runner needs besides its caches.

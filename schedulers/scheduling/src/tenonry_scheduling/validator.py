@@ -9,12 +9,21 @@ from typing import Any, NoReturn
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ContractViolation
 from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.interfaces.step_observer import StepObserver
-from tenonry.step import BatchState, ModelRunnerOutput, NewRow, SchedulerOutput, Spans
+from tenonry.step import (
+    I32,
+    BatchState,
+    ModelRunnerOutput,
+    NewRow,
+    SchedulerOutput,
+    Spans,
+    joined_ranges,
+)
 from tenonry.transport.serial import Encoder
 from tenonry_scheduling.settings import ValidatorSettings
 
@@ -287,7 +296,7 @@ class StepValidator(StepObserver):
         size = self._state.block_size
         if np.count_nonzero(self._state.num_blocks[group][spans.row] * size < spans.seq_lens):
             self._broken("every scheduled token has a slot", "a row lacks blocks")
-        row, place = spans.blocks(size)
+        row, place = blocks_of(spans, size)
         blocks = self._state.block_table[group][row, place].astype(np.intp)
         if not self._distinct(blocks):
             self._broken("one writer per block", "two rows write one block")
@@ -316,3 +325,14 @@ class StepValidator(StepObserver):
         places = np.arange(len(indexes))
         self._scratch[indexes] = places
         return bool(np.count_nonzero(self._scratch[indexes] == places) == len(indexes))
+
+
+def blocks_of(spans: Spans, block_size: int) -> tuple[NDArray[np.intp], I32]:
+    """The blocks that positions fall into: row [B], and place in the row's block table [B]."""
+    row = spans.row
+    first = spans.start // block_size
+    place = (spans.seq_lens - 1) // block_size
+    if np.count_nonzero(first != place):
+        count = place - first + 1
+        return np.repeat(row, count), joined_ranges(first, count)
+    return row, place
