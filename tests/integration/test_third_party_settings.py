@@ -19,6 +19,7 @@ from server_process import Server
 from tenonry import LLM, EngineConfig
 from tenonry.cli import main
 from tenonry.errors import ConfigError
+from tenonry.plugin.discovery import EXCLUDED
 from tenonry.plugin.manager import PluginManager
 from tenonry_testkit.plugins import TmpPlugins
 
@@ -275,6 +276,12 @@ class TestCommandLine:
     )  # fmt: skip
     def test_a_flag_of_another_plugin_names_it(self, capsys, words, text):
         assert main(["serve", "demo", *words]) == 1
+        assert text in capsys.readouterr().err
+
+    def test_a_flag_of_a_distribution_that_is_not_installed_names_it(self, capsys, monkeypatch):
+        monkeypatch.setenv(EXCLUDED, "tenonry-scheduling")
+        assert main(["serve", "demo", "--no-validate-scheduler"]) == 1
+        text = "--no-validate-scheduler comes with: pip install tenonry-scheduling"
         assert text in capsys.readouterr().err
 
     def test_a_misspelt_flag_of_a_chosen_one_is_suggested(self, capsys):

@@ -293,7 +293,10 @@ class TestHookModules:
         )
         with pytest.raises(
             PluginError,
-            match=r"hook_module 'acme-hooks' is claimed twice, by acme-hooks 1\.2 .* and rival 9",
+            match=(
+                r"hook_module 'acme-hooks' is claimed twice, by acme-hooks 1\.2 .* and rival 9 \(rival_hooks\); "
+                "uninstall one of them; uninstall it, or disable it"
+            ),
         ):
             PluginManager()
 

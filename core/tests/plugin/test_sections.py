@@ -14,6 +14,7 @@ from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import ConfigError, PluginIncompatible, RequestError
 from tenonry.info import PluginRecord
 from tenonry.interfaces.request_check import RequestLimits
+from tenonry.plugin.discovery import EXCLUDED
 from tenonry.plugin.manager import PluginManager, part_settings, settings_of
 from tenonry.plugin.plan import PluginPlan
 from tenonry_testkit.kernel.engine import fake_config
@@ -96,6 +97,13 @@ def test_one_of_the_kernel_is_refused(tmp_path):
 def test_a_bad_value_and_an_unknown_name_are_refused(tmp_path, values, text):
     with pytest.raises(ConfigError, match=text):
         settings(logger(tmp_path, "lanes", SETTINGS.format(default=4)), **values)
+
+
+def test_one_of_a_distribution_that_is_not_installed_names_it(tmp_path, monkeypatch):
+    monkeypatch.setenv(EXCLUDED, "tenonry-scheduling")
+    text = "^unknown setting 'validate_scheduler'; it comes with: pip install tenonry-scheduling$"
+    with pytest.raises(ConfigError, match=text):
+        settings(logger(tmp_path, "lanes", SETTINGS.format(default=4)), validate_scheduler=False)
 
 
 def test_settings_that_are_no_model_are_refused(tmp_path):

@@ -19,6 +19,7 @@ from stevedore.named import NamedExtensionManager
 
 from tenonry.errors import PluginError, PluginIncompatible, PluginNotFound
 from tenonry.info import PluginRecord
+from tenonry.plugin.kinds import UNNAMED
 from tenonry.point import Point
 from tenonry.version import __version__
 
@@ -91,8 +92,8 @@ def find_entry_point(point: Point, name: str) -> PluginRecord | None:
             f"{entry.distribution} {entry.version} ({entry.target})" for entry in matches
         )
         raise PluginError(
-            f"{point.kind} '{name}' is claimed twice, by {claims}; uninstall one of them or give the class as "
-            "module:Class"
+            f"{point.kind} '{name}' is claimed twice, by {claims}; uninstall one of them"
+            + " or give the class as module:Class" * (point not in UNNAMED)
         )
     return matches[0] if matches else None
 

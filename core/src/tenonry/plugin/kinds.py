@@ -121,6 +121,12 @@ STEP_OBSERVERS = Point(
 )
 EVERY_INSTALLED = (REQUEST_CHECKS, STEP_OBSERVERS)  # in use without being chosen
 # PluginSettings of plugins, named KIND.NAME, in modules that import quickly.
-SETTINGS = Point("tenonry.settings", "tenonry.interfaces.plugin:PluginSettings", kind="settings")
+SETTINGS = Point(
+    "tenonry.settings",
+    "tenonry.interfaces.plugin:PluginSettings",
+    {"validate_scheduler": "tenonry-scheduling"},  # by setting
+    kind="settings",
+)
+UNNAMED = (HOOK_MODULES, SETTINGS, *EVERY_INSTALLED)  # of which users name no class
 # Where owners name the points that they open, as "module:POINT".
 POINTS = Point("tenonry.points")

@@ -271,7 +271,9 @@ def _stray(name: str, known: Iterable[str]) -> ConfigError:
         return ConfigError(
             f"setting '{name}' belongs to {labels}, not in use here; leave it out, or choose that {kind}"
         )
-    return ConfigError(f"unknown setting '{name}'{nearest(name, known)}")
+    package = SETTINGS.provider.get(name)
+    hint = f"; it comes with: pip install {package}" if package else nearest(name, known)
+    return ConfigError(f"unknown setting '{name}'{hint}")
 
 
 def owners_of(is_meant: Callable[[str, FieldInfo], bool]) -> list[PluginRecord]:

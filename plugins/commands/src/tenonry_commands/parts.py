@@ -14,6 +14,7 @@ from tenonry.config import EngineConfig, fact
 from tenonry.errors import ConfigError, TenonryError
 from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import PluginSettings
+from tenonry.plugin.kinds import SETTINGS
 from tenonry.plugin.manager import PluginManager, merged, owners_of, sections
 from tenonry_commands.flags import add_flags, flags_of
 from tenonry_commands.start_flags import run_start_flags
@@ -36,7 +37,7 @@ class Parts:
 
 
 def belongs(word: str) -> str:
-    """The message for a flag or key of installed plugins that are not chosen; empty if there is none."""
+    """The message for a flag or key of plugins that are not chosen or not installed; empty if there is none."""
 
     def is_meant(name: str, field: FieldInfo) -> bool:
         flags = flags_of(name, field)
@@ -45,7 +46,9 @@ def belongs(word: str) -> str:
     owners = owners_of(is_meant)
     choices = [f"--{record.kind.replace('_', '-')} {record.name}" for record in owners]
     if not owners:
-        return ""
+        name = word.removeprefix("--").removeprefix("no-").replace("-", "_")
+        package = SETTINGS.provider.get(name)
+        return f"{word} comes with: pip install {package}" if package else ""
     return f"{word} belongs to {owners[0].label()}; choose it with {' or '.join(choices)}"
 
 
