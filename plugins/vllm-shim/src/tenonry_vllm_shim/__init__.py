@@ -1,0 +1,1 @@
+"""Adapters that run plugins written for vLLM. vLLM need not be installed."""
