@@ -16,6 +16,8 @@ LONGEST = {
     # Its three numbers and the virtual time are state, which the others do not have.
     "schedulers/fair-share/src/tenonry_policy_fair_share/__init__.py:FairShare": 16,
     "schedulers/static/src/tenonry_scheduler_static/__init__.py:StaticScheduler": 15,
+    "schedulers/prefill-first/src/tenonry_scheduler_prefill_first/__init__.py:PrefillFirstScheduler": 60,
+    "schedulers/mlfq/src/tenonry_scheduler_mlfq/__init__.py:MlfqScheduler": 60,
 }
 
 
