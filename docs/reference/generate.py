@@ -184,22 +184,33 @@ def interfaces_page() -> str:
 
 
 def _kinds_table() -> str:
-    lines = ["| kind | entry-point group | lives in | how many |", "|---|---|---|---|"]
+    lines = ["| kind | entry-point group | lives in | how many | tier |", "|---|---|---|---|---|"]
     lines += [
-        f"| {kind.kind} | `{kind.group}` | {kind.lives_in} | {HOW_MANY.get(kind.kind, 'one')} |"
+        f"| {kind.kind} | `{kind.group}` | {kind.lives_in} | {HOW_MANY.get(kind.kind, 'one')} | {kind.tier} |"
         for kind in KINDS.values()
     ]
-    lines += [f"| hook module | `{HOOK_MODULES.group}` | where an engine is started | any |", ""]
+    lines += [
+        f"| hook module | `{HOOK_MODULES.group}` | where an engine is started | any | {HOOK_MODULES.tier} |",
+        "",
+    ]
     lines += [
         "Parts open further points, which are resolved in the process of the part. Any plugin can open one: it",
         "declares a `tenonry.plugin.Point` and names it in the group `tenonry.points`. Those of this repository:\n",
     ]
-    lines += ["| kind | entry-point group | a name stands for | asked by |", "|---|---|---|---|"]
-    groups = {point.kind: point.group for point in points()}
     lines += [
-        f"| {kind} | `{groups[kind]}` | {what} | {who} |" for kind, (what, who) in OWNERS.items()
+        "| kind | entry-point group | a name stands for | asked by | tier |",
+        "|---|---|---|---|---|",
     ]
-    lines += ["\n[Records](records.md) has what plugins are given and give back.\n"]
+    opened = {point.kind: point for point in points()}
+    opened |= {point.kind: point for point in EVERY_INSTALLED}
+    lines += [
+        f"| {kind} | `{opened[kind].group}` | {what} | {who} | {opened[kind].tier} |"
+        for kind, (what, who) in OWNERS.items()
+    ]
+    lines += [
+        "\n[Versions](../explanation/versioning.md#tiers) says what a tier promises.",
+        "[Records](records.md) has what plugins are given and give back.\n",
+    ]
     return "\n".join(lines)
 
 

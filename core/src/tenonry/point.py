@@ -17,13 +17,15 @@ class Point:
     `group`: the entry-point group. `base`: the class that a plugin must derive from, or "module:Class" where its
     module is heavy; None where a name stands for something else, which the owner checks. `provider`: name →
     distribution, for the pip command in "not found" errors. `kind`: the word for one of them; by default the group's
-    last part without its plural ending. Named in the group `tenonry.points`, `tenonry plugins list` knows the point.
+    last part without its plural ending. `tier`: "alpha" (may change with any release), "beta" or "stable". Named in the
+    group `tenonry.points`, `tenonry plugins list` knows the point.
     """
 
     group: str
     base: type[Any] | str | None = None
     provider: Mapping[str, str] = field(default_factory=dict, hash=False)
     kind: str = ""
+    tier: str = "beta"
 
     def __post_init__(self) -> None:
         plural = self.group.rpartition(".")[2]

@@ -167,7 +167,8 @@ thread.join()
 """
     install(site, source)
     assert check(capsys, "acme", "--no-suite") == {
-        "distribution": "acme 2.5", "plugins": ["stat_logger/acme"], "grade": "C", "findings": [],
+        "distribution": "acme 2.5", "plugins": ["stat_logger/acme"],
+        "tiers": {"stat_logger/acme": "beta"}, "grade": "C", "findings": [],
     }  # fmt: skip
 
 

@@ -94,10 +94,11 @@ def tenonry(capsys: Any, *words: str) -> str:
 class TestList:
     def test_every_plugin_has_a_line(self, acme, capsys):
         lines = [line.split() for line in tenonry(capsys, "list").splitlines()]
-        assert lines[0] == ["kind", "name", "distribution", "version", "state"]
-        assert ["stat_logger", "acme", "acme", "2.5", "available"] in lines
-        assert ["hook_module", "acme-hooks", "acme", "2.5", "active"] in lines
-        assert ["launcher", "process", "tenonry", "0.1.0", "available"] in lines
+        assert lines[0] == ["kind", "name", "distribution", "version", "tier", "state"]
+        assert ["stat_logger", "acme", "acme", "2.5", "beta", "available"] in lines
+        assert ["hook_module", "acme-hooks", "acme", "2.5", "beta", "active"] in lines
+        assert ["launcher", "process", "tenonry", "0.1.0", "beta", "available"] in lines
+        assert {line[4] for line in lines if line[0] == "engine_recovery"} == {"alpha"}
         assert {"acme_cli", "acme_hooks", "old_acme"}.isdisjoint(sys.modules)
 
     def test_one_kind_only(self, acme, capsys):
@@ -109,8 +110,8 @@ class TestList:
 
     def test_json(self, acme, capsys):
         rows = json.loads(tenonry(capsys, "list", "--json"))
-        assert {"kind": "stat_logger", "name": "acme", "distribution": "acme", "version": "2.5", "state": "available",
-                "target": "acme_cli:Mine"} in rows  # fmt: skip
+        assert {"kind": "stat_logger", "name": "acme", "distribution": "acme", "version": "2.5", "tier": "beta",
+                "state": "available", "target": "acme_cli:Mine"} in rows  # fmt: skip
 
     def test_what_does_not_fit_says_so(self, acme):
         (state,) = [listed.state for listed in plugins("scheduler") if listed.record.name == "old"]
@@ -173,6 +174,7 @@ class TestShow:
         assert "class         acme_cli:Mine" in out
         assert "distribution  acme 2.5" in out
         assert "state         available" in out
+        assert "tier          beta" in out
         assert "about         Hears nothing in particular." in out
         assert "\n\n                What it hears stands elsewhere.\n" in out
         assert "option        level: How much. (default 1)" in out

@@ -33,9 +33,10 @@ def check_plugin(found: Any, record: PluginRecord, point: Point) -> None:
     """
     base: Any = point.load_base()
     problem = _wrong_options(found)
-    if base is not None and not problem:
+    if base:
         problem = (
-            wrong_class(found, base, point)
+            problem
+            or wrong_class(found, base, point)
             or _misspelt(found, base)
             or _wrong_signature(found, base)
         )
@@ -99,8 +100,8 @@ def _misspelt(found: type, base: type) -> str:
             break
         inherited = set[str]().union(*map(vars, found.__mro__[place + 1 :]))
         own = vars(owner).keys()
-        codes = [getattr(member, "__code__", None) for member in vars(owner).values()]
-        used.update(*(code.co_names for code in codes if code))
+        for member in vars(owner).values():
+            used.update(getattr(getattr(member, "__code__", None), "co_names", ()))
         for name in own - inherited - used:
             near = difflib.get_close_matches(name, inherited - own, n=1, cutoff=0.85)
             if near and not name.startswith("_"):
@@ -116,14 +117,12 @@ def _wrong_signature(found: type, base: type) -> str:
     """A method that cannot take what the interface, or an abstract method above it, says that it is given."""
     for owner in reversed(found.__mro__[:-1]):  # without object
         for name, member in vars(owner).items():
-            called = not name.startswith("_") or name == "__init__"
-            is_interface = owner in base.__mro__ and called
+            is_interface = owner in base.__mro__ and (name == "__init__" or name[0] != "_")
             if not (is_interface or getattr(member, "__isabstractmethod__", False)):
                 continue
             mine = inspect.getattr_static(found, name)
-            if not (inspect.isfunction(member) and inspect.isfunction(mine)):
-                continue
-            if not _takes(mine, member):
+            are_functions = inspect.isfunction(member) and inspect.isfunction(mine)
+            if are_functions and not _takes(mine, member):
                 wanted = str(inspect.signature(member)).replace("'", "")
                 return (
                     f"has {name}{inspect.signature(mine)} at {_where(mine)}, which cannot be called as "

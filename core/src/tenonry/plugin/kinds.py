@@ -78,6 +78,7 @@ KINDS: dict[str, Kind] = {
             "tenonry.interfaces.coordination:Coordination",
             {"scale-out": "tenonry-scale-out"},
             lives_in="front end and engine",
+            tier="alpha",
             needed_by=("data_parallel_size", "load_balancer"),
         ),
         _kind(
@@ -95,6 +96,7 @@ KINDS: dict[str, Kind] = {
             "tenonry.interfaces.recovery:EngineRecovery",
             {"resume": "tenonry-recovery"},
             lives_in="front end",
+            tier="alpha",
         ),
     )
 }

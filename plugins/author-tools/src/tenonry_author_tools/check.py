@@ -66,11 +66,13 @@ class CheckCommand(Command):
             findings += mutation.findings(subject)
         grade = _grade([finding.is_error for finding in findings], has_suite=not args.no_suite)
         names = [f"{record.kind}/{record.name}" for record, _ in subject.records]
+        tiers = dict(zip(names, (point.tier for _, point in subject.records), strict=True))
         if args.json:
             rows = [finding.record() for finding in findings]
             answer: dict[str, Any] = {
                 "distribution": subject.label,
                 "plugins": names,
+                "tiers": tiers,
                 "grade": grade,
                 "findings": rows,
             }
@@ -78,7 +80,8 @@ class CheckCommand(Command):
                 answer["mutants"] = mutation.record()
             sys.stdout.write(json.dumps(answer, indent=1) + "\n")
         else:
-            lines = [f"{subject.label}: {', '.join(names) or 'no plugins'}", *map(str, findings)]
+            labels = [f"{name} ({tier})" for name, tier in tiers.items()]
+            lines = [f"{subject.label}: {', '.join(labels) or 'no plugins'}", *map(str, findings)]
             if mutation is not None:
                 lines.append(str(mutation))
             sys.stdout.write("\n".join([*lines, f"grade {grade}: {GRADES[grade]}"]) + "\n")

@@ -61,7 +61,7 @@ class PluginsCommand(Command):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
         listing = verbs.add_parser(
-            "list", help="Kind, name, distribution, version and state of every plugin."
+            "list", help="Kind, name, distribution, version, tier and state of every plugin."
         )
         listing.add_argument("--kind", help="Only this kind.")
         listing.add_argument("--json", action="store_true", help="Print JSON.")
@@ -189,15 +189,17 @@ def _row(listed: Listed) -> dict[str, str]:
         "target": record.target,
         "distribution": record.distribution,
         "version": record.version,
+        "tier": listed.point.tier,
         "state": listed.state,
     }
 
 
 def _table(found: list[Listed]) -> str:
-    cells = [("kind", "name", "distribution", "version", "state")]
+    cells = [("kind", "name", "distribution", "version", "tier", "state")]
     for listed in found:
         record = listed.record
-        cells.append((record.kind, record.name, record.distribution, record.version, listed.state))
+        origin = record.distribution, record.version
+        cells.append((record.kind, record.name, *origin, listed.point.tier, listed.state))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "".join(
         "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() + "\n"
@@ -247,6 +249,7 @@ def _describe(listed: Listed, known: set[str]) -> str:
         f"{entry.kind} {entry.name}",
         f"  file          {entry.path}" if entry.path else f"  class         {entry.target}",
         *([f"  distribution  {entry.distribution} {entry.version}"] if entry.distribution else []),
+        f"  tier          {point.tier}",
         f"  state         {state}",
     ]
     if state.startswith(INCOMPATIBLE):  # what does not fit is not even imported

@@ -20,6 +20,7 @@ BUFFERS = Point(
     "tenonry_torch_base.buffers:StepBuffers",
     {"host": "tenonry-torch-base", "cuda": "tenonry-worker-torch-cuda"},
     kind="buffers",
+    tier="alpha",
 )
 LOGITS_PROCESSORS = Point(
     "tenonry.logits_processors", "tenonry_torch_base.sampler.processors:LogitsProcessor"
@@ -29,6 +30,7 @@ STEP_KERNELS = Point(
     "tenonry_torch_base.step_kernels:StepKernels",
     {"cpu": "tenonry-kernels-cpu"},
     kind="step_kernels",
+    tier="alpha",
 )
 QUANTISATIONS = Point(
     "tenonry.quantisations",

@@ -35,9 +35,10 @@ MODEL_PASSES = Point(
     "tenonry_worker_torch.passes.model_pass:ModelPass",
     DEVICE_PASSES["cpu"] | DEVICE_PASSES["cuda"] | POOLING_PASSES["cpu"],
     kind="model_pass",
+    tier="alpha",
 )
 RUNNER_FEATURES = Point(
-    "tenonry.runner_features", "tenonry_worker_torch.runner.feature:RunnerFeature"
+    "tenonry.runner_features", "tenonry_worker_torch.runner.feature:RunnerFeature", tier="alpha"
 )
 
 
