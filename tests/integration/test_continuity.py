@@ -241,7 +241,7 @@ def test_killed_in_each_step_of_a_mixed_run(start, tmp_path):
 def test_one_that_stands_by_takes_over_in_a_mixed_run(start, tmp_path, size):
     """With one rank and with two; it has the adapters that were added before it was built, and after (AF-28)."""
     engine = start(tensor_parallel_size=size, worker="torch", standby_engines=1)
-    stands_by = engine._events.recovery.owner.standbys._ready
+    stands_by = engine.recovery.owner.standbys.ready
 
     async def main() -> tuple[dict[str, Told], list[dict[str, Told]]]:
         await add_adapters(engine, tmp_path)
@@ -288,7 +288,7 @@ def test_replaced_there_and_back_in_a_mixed_run(start, tmp_path, caplog, monkeyp
         """The new engine is ready; requests begin in the one before it."""
         await renew(fleet, indexes)
         runs.append(asyncio.ensure_future(run_all(engine, len(runs) + 1)))
-        outputs = engine._outputs
+        outputs = engine.output_processor
         greedy = f"greedy {len(runs)}"
         while (stream := outputs.get(greedy)) is None or stream.num_generated < 4:  # noqa: ASYNC110 - no event says so
             await asyncio.sleep(0)

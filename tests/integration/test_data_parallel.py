@@ -71,7 +71,7 @@ def test_two_engines_answer_as_one_and_go_on_without_their_coordinator(expected,
 
     async def main() -> list[list[list[int]]]:
         answers = [await streams(engine, GREEDY, "greedy")]
-        fleet = engine._engines.fleet
+        fleet = engine.engines.fleet
         os.kill(fleet.pids()["coordinator"], signal.SIGKILL)
         deadline = time.monotonic() + 10
         while fleet.coordinator:

@@ -96,7 +96,7 @@ def test_tokens_on_two_ranks_are_those_of_one_engine_alone(settings):
 
 def test_ends_reach_both_engines(settings):
     async def test(llm):
-        open_ids = llm._outputs.request_ids
+        open_ids = llm.output_processor.request_ids
         # the caller aborts it while the prompt is computed
         task = asyncio.create_task(complete(llm, 0, "early"))
         await until(lambda: "early" + SUFFIX in open_ids())
@@ -116,7 +116,7 @@ def test_ends_reach_both_engines(settings):
         assert (await anext(outputs)).outputs[0].token_ids
         await outputs.aclose()
         assert not open_ids()
-        assert not any(link.requests for link in llm._client.engines.values())
+        assert not any(link.requests for link in llm.engine_core.engines.values())
         assert not llm._prefilled
         assert not llm._aborted
         # none of which changes what comes after
@@ -130,13 +130,13 @@ def test_ends_reach_both_engines(settings):
 def test_what_is_not_worth_it_or_finds_no_prefill_engine_runs_as_ever(settings):
     async def test(llm):
         seen = []
-        send = llm._client.send_requests
+        send = llm.engine_core.send_requests
 
         def watched(engine, requests):
             seen.append([request.request_id for request in requests])
             send(engine, requests)
 
-        llm._client.send_requests = watched
+        llm.engine_core.send_requests = watched
         scored = SamplingParams(temperature=0.0, max_tokens=2, prompt_logprobs=1)
         await complete(llm, 0, "scored", params=scored)
         await complete(llm, 0, "pinned", data_parallel_rank=1)
@@ -144,7 +144,7 @@ def test_what_is_not_worth_it_or_finds_no_prefill_engine_runs_as_ever(settings):
         assert seen == [["scored"], ["pinned"], ["own"]]
         await complete(llm, 0, "paired")
         assert seen[3:] == [["paired" + SUFFIX], ["paired"]]
-        llm._client.engine_died(0, Death("the test says so"))
+        llm.engine_core.engine_died(0, Death("the test says so"))
         await complete(llm, 1, "alone")
         assert seen[5:] == [["alone"]]
 

@@ -43,14 +43,14 @@ class TestStreams:
 
     def test_a_flood_is_processed_a_few_at_a_time(self, served, monkeypatch):
         """Other tasks, such as a health probe, get the loop in between."""
-        process = served.engine._inputs.process
+        process = served.engine.input_processor.process
         turns: list[int] = [0]
 
         def counted(*args: Any, **fields: Any) -> Any:
             turns[-1] += 1
             return process(*args, **fields)
 
-        monkeypatch.setattr(served.engine._inputs, "process", counted)
+        monkeypatch.setattr(served.engine.input_processor, "process", counted)
 
         async def main() -> list[Any]:
             floods = [collect(served.engine, [i], params(), f"{i}") for i in range(400)]
@@ -73,7 +73,7 @@ class TestStreams:
             turns.append(num_chars)
             raise DrainingError("that is all the test asks")
 
-        monkeypatch.setattr(served.engine._admission, "turn", turn)
+        monkeypatch.setattr(served.engine.admission, "turn", turn)
         with contextlib.suppress(DrainingError):
             served.run(collect(served.engine, prompt, params(), "r"))
         assert turns == [num_chars]
@@ -166,13 +166,13 @@ class TestStreams:
 
     def test_a_long_text_is_tokenised_off_the_loop(self, served, threads, monkeypatch):
         seen_in = set()
-        process = served.engine._inputs.process
+        process = served.engine.input_processor.process
 
         def seen(*args: Any, **fields: Any) -> Any:
             seen_in.add(threading.current_thread())
             return process(*args, **fields)
 
-        monkeypatch.setattr(served.engine._inputs, "process", seen)
+        monkeypatch.setattr(served.engine.input_processor, "process", seen)
         prompt = "a prompt of some length"
         assert served.run(collect(served.engine, prompt, params(), "r")) == tokens(prompt, params())
         assert threading.main_thread() not in seen_in
@@ -233,11 +233,11 @@ class TestEnding:
 
     def test_one_failed_completion_takes_its_siblings_along(self, served, monkeypatch):
         """AF-8: the engine does not continue for a caller who has left."""
-        absorb = served.engine._outputs.absorb
+        absorb = served.engine.output_processor.absorb
 
         def failing(outputs: Any) -> None:
             absorb(outputs)
-            served.engine._outputs._on_finished(
+            served.engine.output_processor._on_finished(
                 FinishedOutput(first, FinishReason.ERROR, error="NaN logits")
             )
 
@@ -246,15 +246,15 @@ class TestEnding:
         async def main() -> None:
             nonlocal first
             stream = await served.begin(n=3, temperature=1.0, seed=1)
-            first = next(iter(served.engine._outputs._completions))
-            monkeypatch.setattr(served.engine._outputs, "absorb", failing)
+            first = next(iter(served.engine.output_processor._completions))
+            monkeypatch.setattr(served.engine.output_processor, "absorb", failing)
             with pytest.raises(EngineGenerateError, match="request r failed: NaN logits"):
                 async for _ in stream:
                     pass
             monkeypatch.undo()
             await served.engine.abort("r")
             await served.counts_are(1, 0)  # the fault was injected here: the engine is not affected
-            served.engine._client.abort_requests([first])
+            served.engine.engine_core.abort_requests([first])
 
         served.run(main())
 

@@ -68,7 +68,7 @@ class TestStatLoggers:
             with pytest.raises(RequestError):
                 await collect(served.engine, [], params(), "r")
             monkeypatch.setattr(Admission, "capacity", 1)
-            with served.engine._admission.admit("held1", 1), pytest.raises(TenonryError):
+            with served.engine.admission.admit("held1", 1), pytest.raises(TenonryError):
                 await collect(served.engine, [1], params(), "r")
             await served.engine.drain(0)
             with pytest.raises(TenonryError):

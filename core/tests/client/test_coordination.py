@@ -102,7 +102,7 @@ def calls(site, tmp_path, monkeypatch) -> Path:
 def test_its_parts_are_called_where_they_belong(calls, serve):
     served = serve(coordination="acme_coordination:Acme")
     assert Path(f"{calls}.fleet").read_text() == "ready\n"
-    router = served.engine._client._router
+    router = served.engine.engine_core._router
     assert served.run(collect(served.engine, [1], params(), "r")) == tokens([1], params())
     assert router.calls == ["front end 0 of 1", "connect calls", "pick [0] 0", "sent 0"]
     eventually(lambda: calls.read_text().splitlines()[-1].startswith("send (0, 0)"))
@@ -116,5 +116,5 @@ def test_its_parts_are_called_where_they_belong(calls, serve):
 
 def test_one_engine_has_none(serve):
     served = serve()
-    assert served.engine._client._router is None
+    assert served.engine.engine_core._router is None
     assert sorted(served.engine.engine_pids) == ["engine 0"]

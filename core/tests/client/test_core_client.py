@@ -40,7 +40,7 @@ def test_ports_of_tcp_stay_and_files_are_for_one_start():
 def test_frames_that_no_engine_sent_are_dropped_and_counted(serve):
     """Frames from any other sender on the output socket are dropped and counted (fault 21)."""
     served = serve()
-    client = served.engine._client
+    client = served.engine.engine_core
     frames = [[b""], [b"\xc1"], [b"x"] * 5, [client._encoder.encode([1, 2])[0]]]
     run = RunDirectory()
     _, address = client.bind(
@@ -103,7 +103,7 @@ def test_the_codec_has_requests_sent_once_more_and_streams_notice_nothing(serve)
         return await asyncio.gather(*asked)
 
     assert served.run(ask_several()) == [tokens([1, 2, 3], params())] * 3
-    assert not served.engine._client.engines[0].requests
+    assert not served.engine.engine_core.engines[0].requests
 
 
 @pytest.mark.parametrize(
@@ -119,13 +119,13 @@ def test_a_codec_that_fails_is_named_and_costs_one_request(serve, priority, text
     served = serve(request_codec=f"{__file__}:Twice")
     with pytest.raises(EngineGenerateError, match=text):
         served.run(collect(served.engine, [1], params(), "bad", priority=priority))
-    assert not served.engine._client.engines[0].requests
+    assert not served.engine.engine_core.engines[0].requests
     assert served.run(collect(served.engine, [1], params(), "good")) == tokens([1], params())
 
 
 def test_frames_of_an_earlier_epoch_are_dropped_and_counted(serve):
     served = serve()
-    client = served.engine._client
+    client = served.engine.engine_core
     client._send(client.engines[0], RequestType.UTILITY, client._encoder.encode([1, "ping"])[0])
     client.engines[0].epoch += 1
     eventually(lambda: client.receive() is None and client.frames_dropped == 1)

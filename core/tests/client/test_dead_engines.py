@@ -213,7 +213,7 @@ class TestDeath:
                 asyncio.ensure_future(collect(served.engine, [i], LONG, f"{i}")) for i in range(3)
             ]
             await asyncio.sleep(0.1)
-            monkeypatch.setattr(served.engine._outputs, "absorb", broken)
+            monkeypatch.setattr(served.engine.output_processor, "absorb", broken)
             results = await asyncio.wait_for(
                 asyncio.gather(*tasks, return_exceptions=True), WITHIN_S
             )
@@ -226,7 +226,7 @@ class TestDeath:
 
     def test_an_error_in_a_later_chunk_of_the_handler_too(self, serve, monkeypatch):
         served = serve(max_num_seqs=256, worker=SLOW)
-        flush = served.engine._outputs.flush
+        flush = served.engine.output_processor.flush
         calls = []
 
         def broken(touched: Any = None) -> list[int]:
@@ -240,7 +240,7 @@ class TestDeath:
                 asyncio.ensure_future(collect(served.engine, [i], LONG, f"{i}")) for i in range(200)
             ]
             await asyncio.sleep(0.2)
-            monkeypatch.setattr(served.engine._outputs, "flush", broken)
+            monkeypatch.setattr(served.engine.output_processor, "flush", broken)
             results = await asyncio.wait_for(
                 asyncio.gather(*tasks, return_exceptions=True), WITHIN_S + 2
             )

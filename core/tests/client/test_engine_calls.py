@@ -26,7 +26,7 @@ class TestCalls:
         io_processor = served.engine.io_processor
         with monkeypatch.context() as patched:
             patched.setattr(io_processor, "reset_mm_cache", lambda: calls.append("front end"))
-            patched.setattr(served.engine._client, "call", call)
+            patched.setattr(served.engine.engine_core, "call", call)
             served.run(served.engine.reset_mm_cache())
         assert calls == ["front end", "reset_mm_cache"]
 
@@ -71,7 +71,7 @@ class TestCalls:
     def test_an_argument_that_cannot_be_sent_fails_here(self, served):
         with pytest.raises(TypeError, match="object cannot be sent"):
             served.run(served.engine.collective_rpc("echo", [object()]))
-        assert served.engine._client._calls == {}
+        assert served.engine.engine_core._calls == {}
 
     def test_many_calls_at_once_get_their_own_answers(self, served):
         async def main() -> list[Any]:
@@ -87,7 +87,7 @@ class TestCalls:
         assert engine.is_running
         assert list(engine.engine_pids) == ["engine 0"]
         assert engine.info.max_model_len == LENGTH
-        assert engine.info.num_gpu_blocks == engine._engines.fleet.engines[0].num_gpu_blocks > 0
+        assert engine.info.num_gpu_blocks == engine.engines.fleet.engines[0].num_gpu_blocks > 0
         assert engine.info.served_model_name == "fake"
         assert {record.kind for record in engine.info.plugins} >= {
             "executor",

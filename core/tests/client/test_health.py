@@ -45,7 +45,7 @@ def test_an_engine_that_does_not_answer_is_named(serve, monkeypatch):
 def test_an_engine_that_another_call_keeps_busy_is_healthy(serve, monkeypatch):
     """Some calls, such as `wake_up`, last longer than the deadline; a call of one engine excuses no other."""
     served = serve(data_parallel_size=2)
-    client = served.engine._client
+    client = served.engine.engine_core
     monkeypatch.setattr(engine_calls, "HEALTH_TIMEOUT_S", 0.2)
     pids = served.engine.engine_pids.values()
 
@@ -71,14 +71,14 @@ def test_an_engine_that_another_call_keeps_busy_is_healthy(serve, monkeypatch):
 
 
 def test_probes_at_the_same_time_share_one_question(shared, monkeypatch):
-    call = shared.engine._client.call_engine
+    call = shared.engine.engine_core.call_engine
     questions: list[tuple[Any, ...]] = []
 
     def counted(*args: Any) -> Any:
         questions.append(args)
         return call(*args)
 
-    monkeypatch.setattr(shared.engine._client, "call_engine", counted)
+    monkeypatch.setattr(shared.engine.engine_core, "call_engine", counted)
 
     async def main() -> None:
         probes = [asyncio.create_task(shared.engine.check_health()) for _ in range(20)]
@@ -97,7 +97,7 @@ def test_one_of_two_engines_that_died_leaves_a_healthy_front_end(serve):
     served = serve(data_parallel_size=2)
     served.run(served.engine.check_health())
     os.kill(served.engine.engine_pids["engine 1"], signal.SIGKILL)
-    eventually(lambda: served.engine._client.engines[1].dead)
+    eventually(lambda: served.engine.engine_core.engines[1].dead)
     served.run(served.engine.check_health())
     assert not served.engine.errored
 

@@ -269,7 +269,7 @@ class TestFaults:
         llm = make_llm()
         with pytest.raises(RequestError, match="the prompt is empty"):
             llm.generate([[1], []], GREEDY)
-        assert (len(llm._outputs), llm.engine_core.has_work()) == (0, False)
+        assert (len(llm.output_processor), llm.engine_core.has_work()) == (0, False)
 
     def test_one_that_fails_is_an_error_output(self, make_llm):
         llm = make_llm(
@@ -329,7 +329,7 @@ class TestFaults:
         with pytest.raises(KeyboardInterrupt):
             llm.generate([[1], [2]], GREEDY)
         worker.on_step = None
-        assert len(llm._outputs) == 0
+        assert len(llm.output_processor) == 0
         assert llm.engine_core.request_counts() == (0, 0)
 
     def test_a_detokenizer_that_cannot_be_made_leaves_nothing_open(self, make_llm, monkeypatch):
@@ -346,7 +346,7 @@ class TestFaults:
         monkeypatch.setattr(llm.io_processor, "make_detokenizer", second_fails)
         with pytest.raises(Exception, match="on purpose"):
             llm.generate(["a", "b"], SamplingParams(max_tokens=2))
-        assert len(llm._outputs) == 0
+        assert len(llm.output_processor) == 0
         assert len(llm.generate(["a"], GREEDY)) == 1
 
 

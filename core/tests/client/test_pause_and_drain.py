@@ -69,13 +69,13 @@ class TestPause:
         served.run(main())
 
     def test_caches_are_cleared_unless_that_is_not_wanted(self, served, monkeypatch):
-        asked, call = [], served.engine._client.call
+        asked, call = [], served.engine.engine_core.call
 
         def noted(method: str, *args: Any) -> Any:
             asked.append((method, *args, served.engine.num_unfinished_requests))
             return call(method, *args)
 
-        monkeypatch.setattr(served.engine._client, "call", noted)
+        monkeypatch.setattr(served.engine.engine_core, "call", noted)
 
         async def main() -> None:
             await served.begin()
@@ -98,7 +98,7 @@ class TestPause:
             with pytest.raises(asyncio.CancelledError):
                 await task
             await served.engine.resume_generation()
-            assert not served.engine._admission.tickets
+            assert not served.engine.admission.tickets
 
         served.run(main())
 
@@ -152,7 +152,7 @@ class TestDrain:
     @pytest.fixture(autouse=True)
     def _reopened(self, served) -> Any:
         yield
-        served.engine._admission.is_draining = False
+        served.engine.admission.is_draining = False
 
     def test_what_runs_is_finished_and_what_comes_is_refused(self, served):
         async def main() -> None:
@@ -160,7 +160,7 @@ class TestDrain:
             task = asyncio.ensure_future(rest(await anext(stream), stream))
             drained = asyncio.ensure_future(served.engine.drain(10))
             await asyncio.sleep(0)
-            assert served.engine._admission.is_draining
+            assert served.engine.admission.is_draining
             with pytest.raises(
                 DrainingError, match="shutting down and accepts no new requests"
             ) as full:
@@ -173,7 +173,7 @@ class TestDrain:
 
     def test_what_is_still_being_read_is_finished_too(self, served, threads, monkeypatch):
         """A long text is tokenised in a thread, while no stream is open."""
-        process = served.engine._inputs.process
+        process = served.engine.input_processor.process
         text = "a text"
         begun, proceed = threading.Event(), threading.Event()
 
@@ -182,7 +182,7 @@ class TestDrain:
             assert proceed.wait(20)
             return process("a", *args, **fields)
 
-        monkeypatch.setattr(served.engine._inputs, "process", slowly)
+        monkeypatch.setattr(served.engine.input_processor, "process", slowly)
 
         async def main() -> None:
             task = asyncio.ensure_future(collect(served.engine, text, params(), "r"))

@@ -73,11 +73,11 @@ class TestStep:
         core.add_request(request(1))
         assert core.step() == ({}, True)
         assert core.step() == ({}, True)
-        assert [len(core._in_flight), core.executor.worker.steps] == [2, 0]
+        assert [len(core.in_flight), core.executor.worker.steps] == [2, 0]
         news, worked = core.step()
         assert worked
         assert news[0].token_ids.tolist() == expected(core, request(1))[:1]
-        assert [output.step_id for output, _ in core._in_flight] == [1, 2]
+        assert [output.step_id for output, _ in core.in_flight] == [1, 2]
 
     def test_a_result_that_is_there_is_not_kept_back(self):
         core = make_core(**deep(3, late=False))
@@ -250,7 +250,7 @@ class TestHeldNews:
         core.step()
         core.step()
         core.collect_all()
-        assert len(core._in_flight) == 0
+        assert len(core.in_flight) == 0
         assert core.has_work()
         assert Inbox().run(core).tokens[1] == expected(core, source)
 

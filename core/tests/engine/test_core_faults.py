@@ -208,7 +208,7 @@ class TestSchedulerFaults:
             match="tenonry_testkit.kernel.faulty:FaultyScheduler",  # noqa: RUF043
         ):
             core.step()
-        assert not core._in_flight
+        assert not core.in_flight
 
     def test_the_validator_can_be_turned_off(self):
         assert [record.name for record, _ in make_core().observers] == ["validator"]

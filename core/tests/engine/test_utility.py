@@ -184,9 +184,9 @@ class TestMethods:
         source = request(1, max_tokens=6)
         core.add_request(source)
         core.step()
-        assert len(core._in_flight) == 1
+        assert len(core.in_flight) == 1
         result(core, "reset_prefix_cache", True)
-        assert len(core._in_flight) == 0
+        assert len(core.in_flight) == 0
         assert Inbox().run(core).tokens[1] == expected(core, source)
 
     def test_a_cache_in_use_is_not_reset(self, core):
@@ -242,7 +242,7 @@ class TestMethods:
         core.add_request(source)
         core.step()
         assert result(core, "collective_rpc", "echo", ["x"], 5.0) == [[0, "x"]]
-        assert len(core._in_flight) == 0
+        assert len(core.in_flight) == 0
         assert Inbox().run(core).tokens[1] == expected(core, source)
 
 

@@ -193,7 +193,7 @@ class TestOneEngine:
         async def main() -> None:
             tasks = await begun(served, [[1]])
             kill(served)
-            while served.engine._client.engines:  # noqa: ASYNC110 - no event reports it
+            while served.engine.engine_core.engines:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0)
             with pytest.raises(EngineDeadError, match=r"engines \[0\] died and are being started"):
                 await served.engine.reset_prefix_cache()
@@ -289,7 +289,7 @@ class TestOneEngine:
         async def main() -> None:
             tasks = await begun(served, [[1]])
             kill(served)
-            while served.engine._client.engines:  # noqa: ASYNC110 - no event reports it
+            while served.engine.engine_core.engines:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0)
             await asyncio.sleep(0)
             served.engine.shutdown()
@@ -301,7 +301,7 @@ class TestOneEngine:
     def test_a_loop_that_ends_meanwhile_does_not_wait_for_the_start(self, serve, caplog):
         """SIGTERM while an engine loads: its start is cancelled."""
         served = serve(worker=worker())
-        fleet = served.engine._engines.fleet
+        fleet = served.engine.engines.fleet
         seen = []
 
         def slow(engines: Any) -> dict[str, int]:
@@ -320,7 +320,7 @@ class TestOneEngine:
 
         served.run(main())
         served.runner.close()
-        assert served.engine._engines.fleet.is_cancelled
+        assert served.engine.engines.fleet.is_cancelled
 
     def test_a_drain_waits_for_it(self, serve):
         served = serve(worker=worker())
@@ -340,7 +340,7 @@ class TestSeveralEngines:
         served = serve(worker=worker(), data_parallel_size=2)
         prompts = [[number, 5] for number in range(8)]
         again = asyncio.Event()
-        owner = served.engine._events.recovery.owner
+        owner = served.engine.recovery.owner
         restart = owner.restart
 
         async def later(indexes: Any) -> None:
@@ -353,7 +353,7 @@ class TestSeveralEngines:
             tasks = await begun(served, prompts)
             kill(served, 1)
             got = await asyncio.gather(*tasks)  # engine 1 is not there yet
-            assert sorted(served.engine._client.engines) == [0]
+            assert sorted(served.engine.engine_core.engines) == [0]
             again.set()
             pinned = await collect(served.engine, [3], params(), "pinned", data_parallel_rank=1)
             return [*got, pinned]
@@ -394,12 +394,12 @@ class TestSeveralEngines:
             kill(served, 1)
             await served.engine.scale(3)
             found = await asyncio.gather(*tasks)
-            while 1 not in served.engine._client.engines:  # noqa: ASYNC110 - the streams may have been over
+            while 1 not in served.engine.engine_core.engines:  # noqa: ASYNC110 - the streams may have been over
                 await asyncio.sleep(0.001)
             return found
 
         assert served.run(main()) == [tokens([number], LONG) for number in range(1, 7)]
-        assert sorted(served.engine._client.engines) == [0, 1, 2]
+        assert sorted(served.engine.engine_core.engines) == [0, 1, 2]
 
 
 class TestPoison:
@@ -461,7 +461,7 @@ class TestInnocent:
 
     def test_an_engine_that_dies_before_it_tries_a_suspect(self, serve, monkeypatch, caplog):
         served = serve(worker=worker(delay_s=0.1), max_round_tokens=1)
-        recovery = served.engine._events.recovery.streams
+        recovery = served.engine.recovery.streams
         send = recovery._client.send_requests
         short = params(max_tokens=12)
         trials: list[int] = []
@@ -524,7 +524,7 @@ class TestGivingUp:
             starts.append(indexes)
             raise LaunchError("no weights left")
 
-        monkeypatch.setattr(served.engine._events.recovery.owner, "restart", broken)
+        monkeypatch.setattr(served.engine.recovery.owner, "restart", broken)
 
         async def main() -> None:
             tasks = await begun(served, [[1]])

@@ -58,13 +58,13 @@ async def killed_under_load(served: Served, index: int) -> None:
     await asyncio.gather(*(event.wait() for event in begun))
     os.kill(served.engine.engine_pids[f"engine {index}"], signal.SIGKILL)
     assert await run == [tokens([number], LONG) for number in range(4)]
-    while index not in served.engine._client.able:  # noqa: ASYNC110 - no event reports it
+    while index not in served.engine.engine_core.able:  # noqa: ASYNC110 - no event reports it
         await asyncio.sleep(0.001)
 
 
 async def standby_is_ready(served: Served) -> None:
     served.engine.listen()
-    while not served.engine._events.recovery.owner.standbys._ready:  # noqa: ASYNC110 - no event says so
+    while not served.engine.recovery.owner.standbys.ready:  # noqa: ASYNC110 - no event says so
         await asyncio.sleep(0.001)
 
 

@@ -114,7 +114,7 @@ async def refused(served: Served, error: type[Exception], text: str, **changes: 
         await served.engine.replace_engines(**changes)
     assert served.engine.engine_pids == before
     assert len(psutil.Process().children(recursive=True)) == children
-    assert not served.engine._client.newcomers
+    assert not served.engine.engine_core.newcomers
 
 
 class TestUnderLoad:
@@ -161,7 +161,7 @@ class TestUnderLoad:
         after = served.engine.engine_pids
         assert after.keys() == before.keys()
         assert not set(after.values()) & set(before.values())
-        assert served.engine._admission.capacity == 2 * 32 + 4096
+        assert served.engine.admission.capacity == 2 * 32 + 4096
         assert served.run(served.engine.reset_prefix_cache()) is True
         served.run(served.engine.scale(1))
         assert served.run(collect(served.engine, [1], LONG, "r")) == tokens([1], LONG)
@@ -183,7 +183,7 @@ class TestUnderLoad:
     def test_adapters_and_calls_reach_it_before_it_takes_over(self, serve, monkeypatch):
         """AF-15."""
         served = serve()
-        client = served.engine._client
+        client = served.engine.engine_core
         seen: list[Any] = []
 
         async def watched(*_: object) -> None:
@@ -203,7 +203,7 @@ class TestUnderLoad:
             pinned = asyncio.ensure_future(
                 collect(served.engine, [9], HELD, "r", kv_transfer_params={"from": "there"})
             )
-            while len(served.engine._client.engines[0].requests) < 5:  # noqa: ASYNC110 - no event reports it
+            while len(served.engine.engine_core.engines[0].requests) < 5:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0)
             await served.engine.replace_engines()
             with pytest.raises(EngineDeadError, match="was replaced; its K/V came from another"):
@@ -267,7 +267,7 @@ class TestRefused:
         assert title(served.pid) == "tenonry: engine 0 epoch 4"
         assert title(served.engine.engine_pids["engine 1"]) == "tenonry: engine 1"
         assert len(psutil.Process().children()) == 2
-        assert len(served.engine._engines.fleets) == 1
+        assert len(served.engine.engines.fleets) == 1
 
     def test_engines_that_differ_from_new_ones(self, serve):
         served = serve()
@@ -305,7 +305,7 @@ class TestDeaths:
 
     def test_the_new_one_dies_before_it_takes_over(self, serve, monkeypatch):
         served = serve()
-        engines = served.engine._engines
+        engines = served.engine.engines
 
         async def killed(*_: object) -> None:
             fleet = engines.fleets[1]
@@ -332,7 +332,7 @@ class TestDeaths:
 
         async def main() -> None:
             job = asyncio.ensure_future(served.engine.replace_engines())
-            while len(served.engine._engines.fleets) == 1:  # noqa: ASYNC110 - no event reports it
+            while len(served.engine.engines.fleets) == 1:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.001)
             await asyncio.to_thread(served.engine.shutdown)
             with pytest.raises((LaunchError, EngineDeadError), match="shut down"):
@@ -350,14 +350,14 @@ def test_engines_that_come_later_learn_how_many_they_are_then(serve):
     engine = served.engine
 
     async def sizes() -> list[int]:
-        while len(engine._client.able) < len(engine.info.engine_indexes):  # noqa: ASYNC110 - no event says so
+        while len(engine.engine_core.able) < len(engine.info.engine_indexes):  # noqa: ASYNC110 - no event says so
             await asyncio.sleep(0.001)
         found: list[int] = await engine.collective_rpc("data_parallel_size")
         return found
 
     def restart() -> None:
         os.kill(engine.engine_pids["engine 0"], signal.SIGKILL)
-        eventually(lambda: not engine._client.able or 0 not in engine._client.able)
+        eventually(lambda: not engine.engine_core.able or 0 not in engine.engine_core.able)
 
     async def main() -> None:
         assert await sizes() == [3, 3, 3]

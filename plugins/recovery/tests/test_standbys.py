@@ -41,9 +41,9 @@ def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
 async def ready(served: Served, count: int = 1) -> list[int]:
     """Process ids of standbys, once there are `count`."""
     served.engine.listen()
-    while len(served.engine._events.recovery.owner.standbys._ready) < count:  # noqa: ASYNC110 - no event says so
+    while len(served.engine.recovery.owner.standbys.ready) < count:  # noqa: ASYNC110 - no event says so
         await asyncio.sleep(0.001)
-    pids = served.engine._engines.pids()
+    pids = served.engine.engines.pids()
     return [pid for name, pid in pids.items() if name.startswith("standby ")]
 
 
@@ -113,7 +113,7 @@ class TestTakingOver:
             standby_engines=1,
             max_num_batched_tokens=64,
         )
-        budget = served.engine._events.recovery.owner.restarts._budget
+        budget = served.engine.recovery.owner.restarts._budget
         prompts = [[1, 2], [3], list(range(1, 200))]
         sampling = params(max_tokens=8)
         wanted = [tokens(prompt, sampling) for prompt in prompts]
@@ -148,13 +148,13 @@ class TestTakingOver:
             kill(served, 1)
             found = await run
             assert standby in served.engine.engine_pids.values()
-            while len(served.engine._client.able) < 2:  # noqa: ASYNC110 - no event reports it
+            while len(served.engine.engine_core.able) < 2:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.001)
             await ready(served)
             return found
 
         assert served.run(main()) == expected(16)
-        *engines, last = sorted(served.engine._engines.pids())
+        *engines, last = sorted(served.engine.engines.pids())
         assert engines == ["engine 0", "engine 1"]
         assert served.engine.info.engine_indexes == (0, 1)
         both = [
@@ -199,11 +199,11 @@ class TestTakingOver:
 
         async def main() -> list[list[int]]:
             served.engine.listen()
-            while served.engine._events.recovery.owner.standbys._built is None:  # noqa: ASYNC110 - no event says so
+            while served.engine.recovery.owner.standbys._built is None:  # noqa: ASYNC110 - no event says so
                 await asyncio.sleep(0)
             run = await streams(served, 4)
             kill(served)
-            while not served.engine._client.awaited:  # noqa: ASYNC110 - no event reports it
+            while not served.engine.engine_core.awaited:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0)
             asyncio.get_running_loop().call_later(0.1, is_dead.set)
             return await run
@@ -259,12 +259,12 @@ class TestTakingOver:
         async def main() -> list[Any]:
             await ready(served)
             kill(served)
-            while not served.engine._client.awaited:  # noqa: ASYNC110 - no event reports it
+            while not served.engine.engine_core.awaited:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0)
-            while served.engine._client.awaited:  # noqa: ASYNC110 - no event reports it
+            while served.engine.engine_core.awaited:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0)
             await served.engine.check_health()
-            return await served.engine._client.call("request_counts")
+            return await served.engine.engine_core.call("request_counts")
 
         assert served.run(main()) == [[0, 0]]
 
@@ -298,7 +298,7 @@ class TestItsOwnEnd:
                     await asyncio.sleep(0.001)
                 killed.update(pids)
                 os.kill(pids[0], signal.SIGKILL)
-            while not served.engine._events.recovery.owner.standbys._is_given_up:  # noqa: ASYNC110 - no event says so
+            while not served.engine.recovery.owner.standbys.is_given_up:  # noqa: ASYNC110 - no event says so
                 await asyncio.sleep(0.001)
 
         served.run(main())
@@ -312,7 +312,7 @@ class TestItsOwnEnd:
 class TestBesideOtherOperations:
     def test_it_follows_what_others_do(self, serve):
         served = serve(standby_engines=1)
-        client = served.engine._client
+        client = served.engine.engine_core
         index = FIRST_STANDBY + 1
 
         async def main() -> list[bool]:
@@ -328,11 +328,11 @@ class TestBesideOtherOperations:
     def test_one_that_cannot_follow_is_lost(self, serve, caplog, monkeypatch):
         served = serve(standby_engines=1)
         calls = served.engine._calls
-        reset = served.engine._client.call
+        reset = served.engine.engine_core.call
 
         async def main() -> None:
             pids = await ready(served)
-            monkeypatch.setattr(served.engine._client, "call", lambda *_: reset("check_health"))
+            monkeypatch.setattr(served.engine.engine_core, "call", lambda *_: reset("check_health"))
             await calls.change("adapters.add_lora", "a", "/a")  # no worker of fakes has adapters
             monkeypatch.undo()
             while await ready(served) == pids:  # noqa: ASYNC110 - no event reports it
@@ -401,7 +401,7 @@ class TestBesideOtherOperations:
             await served.engine.scale(2)
             assert sorted(served.engine.engine_pids) == ["engine 0", "engine 1"]
             await served.engine.scale(1)
-            assert sorted(served.engine._engines.pids()) == ["engine 0", "standby 1"]
+            assert sorted(served.engine.engines.pids()) == ["engine 0", "standby 1"]
 
         served.run(main())
 
@@ -420,7 +420,7 @@ class TestEnd:
 
         async def main() -> None:
             served.engine.listen()
-            while served.engine._events.recovery.owner.standbys._built is None:  # noqa: ASYNC110 - no event says so
+            while served.engine.recovery.owner.standbys._built is None:  # noqa: ASYNC110 - no event says so
                 await asyncio.sleep(0)
             await asyncio.to_thread(served.engine.shutdown)
 

@@ -206,7 +206,7 @@ class TestHub:
             full = pytest.raises(
                 QueueFullError, match="the capacity is 2 with max_num_queued_reqs=3"
             )
-            with engine._admission.admit("held", 2), full:
+            with engine.admission.admit("held", 2), full:
                 await collect(engine, [3], params(), "r")
             await engine.do_log_stats()
             await engine.render_metrics()
@@ -305,7 +305,7 @@ class TestHub:
             for epoch in (1, 2):
                 got += (await anext(stream)).outputs[0].token_ids
                 os.kill(shared.hub.pids()["engine 0"], signal.SIGKILL)
-                await until(lambda past=epoch: one._client.engines[0].epoch > past)
+                await until(lambda past=epoch: one.engine_core.engines[0].epoch > past)
             async for output in stream:
                 got += output.outputs[0].token_ids
             assert got == tokens([3], wanted)

@@ -73,7 +73,7 @@ def test_a_coordinator_that_dies_after_all_engines_keeps_none_from_coming_back(s
             for n in range(2)
         ]
         await asyncio.gather(*(event.wait() for event in begun))
-        fleet = served.engine._engines.fleet
+        fleet = served.engine.engines.fleet
         coordinator = fleet.pids()["coordinator"]
         for index in range(2):
             os.kill(served.engine.engine_pids[f"engine {index}"], signal.SIGKILL)

@@ -48,7 +48,7 @@ LONG = params(max_tokens=50)
 async def busy(served: Served) -> asyncio.Task[list[int]]:
     """A request that was sent to engine 1."""
     job = asyncio.create_task(collect(served.engine, [3], LONG, "long", data_parallel_rank=1))
-    while not served.engine._client.engines[1].requests:  # noqa: ASYNC110 - no event reports it
+    while not served.engine.engine_core.engines[1].requests:  # noqa: ASYNC110 - no event reports it
         await asyncio.sleep(0)
     return job
 
@@ -71,7 +71,7 @@ class TestCallsWhileAnEngineLeaves:
     async def lose_one_during(served: Served, call: Coroutine[Any, Any, Any]) -> Any:
         task = asyncio.create_task(call)
         loop = asyncio.get_running_loop()
-        loop.call_soon(served.engine._client.remove_engine, 1, "it was scaled away")
+        loop.call_soon(served.engine.engine_core.remove_engine, 1, "it was scaled away")
         return await task
 
     def test_a_call_fails_with_the_engine_that_is_gone(self, serve):
@@ -83,7 +83,7 @@ class TestCallsWhileAnEngineLeaves:
     def test_the_front_end_stays_healthy(self, serve):
         served = serve(data_parallel_size=2)
         served.run(self.lose_one_during(served, served.engine.check_health()))
-        assert sorted(served.engine._client.engines) == [0]
+        assert sorted(served.engine.engine_core.engines) == [0]
 
 
 class TestScale:
@@ -151,10 +151,10 @@ class TestScale:
         seen = []
 
         async def watched(*joined: Any) -> None:
-            seen.append(sorted(front_end._client.newcomers))
+            seen.append(sorted(front_end.engine_core.newcomers))
             await load(*joined)
             seen.append(await many(served, 4))  # the engine that joins takes none of them
-            seen.append(len(front_end._client.newcomers[1].requests))
+            seen.append(len(front_end.engine_core.newcomers[1].requests))
 
         monkeypatch.setattr(front_end._events, "on_join", watched)
         served.run(front_end.scale(2))
@@ -191,7 +191,7 @@ class TestScale:
     def test_one_that_died_comes_back_with_its_number_and_another_epoch(self, serve):
         """So that late frames of its predecessor are recognised."""
         served = serve(data_parallel_size=2)
-        client = served.engine._client
+        client = served.engine.engine_core
         before = {index: link.epoch for index, link in client.engines.items()}
         os.kill(served.engine.engine_pids["engine 1"], signal.SIGKILL)
         eventually(lambda: client.engines[1].dead)
@@ -220,7 +220,7 @@ class TestScale:
         served = serve(data_parallel_size=2)
 
         async def main() -> list[int]:
-            client = served.engine._client
+            client = served.engine.engine_core
             with stopped(served, 1):
                 job = await busy(served)
                 scale = asyncio.ensure_future(served.engine.scale(1))
@@ -254,8 +254,8 @@ class TestScale:
     def test_a_shutdown_meanwhile_ends_it_in_words(self, serve, monkeypatch, how):
         """No socket is closed that the start still reads, and nothing that it started stays."""
         served = serve()
-        engine, expect = served.engine, served.engine._client.expect
-        fleet = engine._engines.fleet
+        engine, expect = served.engine, served.engine.engine_core.expect
+        fleet = engine.engines.fleet
         shake_hands = Handshake.run
         begun = threading.Event()
 
@@ -270,7 +270,7 @@ class TestScale:
 
         async def main() -> None:
             if how == "before they connect":
-                monkeypatch.setattr(engine._client, "expect", shut_down)
+                monkeypatch.setattr(engine.engine_core, "expect", shut_down)
             if how == "from a thread":
                 monkeypatch.setattr(Handshake, "run", shake_hands_late)
             job = asyncio.ensure_future(engine.scale(3))
@@ -318,7 +318,7 @@ class TestScale:
 
         async def main() -> None:
             job = asyncio.ensure_future(engine.scale(1))
-            while len(engine._client.engines) > 1:  # noqa: ASYNC110 - no event reports it
+            while len(engine.engine_core.engines) > 1:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0)
             job.cancel()
             with pytest.raises(asyncio.CancelledError):

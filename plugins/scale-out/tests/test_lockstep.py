@@ -58,7 +58,7 @@ class TestSteps:
             worker={"name": "tenonry_testkit.kernel.faulty:CountingWorker", "options": {"delay_s": 0.002}},
             executor={"name": "tenonry_testkit.fakes:InstantExecutor", "options": {"depth": depth, "late": depth > 1}},
         )  # fmt: skip
-        assert "coordinator" in served.engine._engines.fleet.pids()
+        assert "coordinator" in served.engine.engines.fleet.pids()
 
         async def steps() -> list[list[int]]:
             return await served.engine.collective_rpc("count_steps")
@@ -190,7 +190,7 @@ class TestSteps:
         served = serve(model="fake-lockstep", data_parallel_size=2, data_parallel_sync_steps=4)
 
         async def main() -> list[int]:
-            client = served.engine._client
+            client = served.engine.engine_core
             client._send(client.engines[0], RequestType.ADD, *frames)
             client._router.sent(0)
             async with asyncio.timeout(10):
@@ -203,7 +203,7 @@ class TestEnds:
     @pytest.mark.parametrize("name", ["engine 1", "coordinator"])
     def test_they_end_together(self, serve, name):
         served = serve(model="fake-lockstep", data_parallel_size=2, engine_recovery="end")
-        os.kill(served.engine._engines.fleet.pids()[name], signal.SIGKILL)
+        os.kill(served.engine.engines.fleet.pids()[name], signal.SIGKILL)
         eventually(lambda: served.engine.errored)
         with pytest.raises(EngineDeadError, match="SIGKILL"):
             served.run(many(served, 1))

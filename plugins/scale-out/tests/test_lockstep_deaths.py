@@ -34,7 +34,7 @@ def lockstep(serve: Any, **values: Any) -> Served:
 
 
 def fleet_of(served: Served) -> EngineFleet:
-    return served.engine._engines.fleet
+    return served.engine.engines.fleet
 
 
 async def streams_and(served: Served, turn: int, kill: Any) -> list[list[int]]:
@@ -86,7 +86,7 @@ def test_all_are_started_again_and_streams_go_on(serve, names):
             assert after.keys() == before.keys()
             assert not set(after.values()) & set(before.values())
             assert fleet_of(served).companion.rendezvous != places
-            assert {link.epoch for link in served.engine._client.engines.values()} == {turn + 2}
+            assert {link.epoch for link in served.engine.engine_core.engines.values()} == {turn + 2}
 
     served.run(main())
 

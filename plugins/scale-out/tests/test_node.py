@@ -217,7 +217,7 @@ def test_a_node_that_is_started_again_joins_again(nodes, caplog):
     kill()
     served.run(until(lambda: "engine failed permanently" in caplog.text))
     nodes.start_node()
-    served.run(until(lambda: len(served.engine._client.able) == 2))
+    served.run(until(lambda: len(served.engine.engine_core.able) == 2))
     assert served.run(kill_under_load(served, lambda: None)) == UNDER_LOAD
     assert "engines [1] join them" in nodes.log.read_text()
 
@@ -250,7 +250,7 @@ def test_a_fallback_scheduler_takes_over_on_the_other_node_too(nodes, caplog):
 def test_with_engine_death_stop_a_node_ends_with_its_engine(nodes):
     served = nodes.start()
     nodes.engine_of_node().send_signal(signal.SIGKILL)
-    eventually(lambda: served.engine._client.engines[1].dead)
+    eventually(lambda: served.engine.engine_core.engines[1].dead)
     with pytest.raises(EngineDeadError, match="SIGKILL on node "):
         served.run(both(served))
     assert nodes.node.wait(30) == 1
@@ -265,7 +265,7 @@ def test_a_node_that_is_silent_is_lost(nodes):
     served = nodes.start()
     engine = nodes.engine_of_node()
     os.kill(nodes.node.pid, signal.SIGKILL)
-    eventually(lambda: served.engine._client.engines[1].dead)
+    eventually(lambda: served.engine.engine_core.engines[1].dead)
     assert served.run(collect(served.engine, [1], params(), "r")) == tokens([1], params())
     eventually(lambda: not engine.is_running())
 
@@ -284,7 +284,9 @@ def test_a_signal_ends_a_node_in_order(nodes):
 
     assert served.run(main()) == tokens([1], params(max_tokens=300))
     assert nodes.node.wait(30) == 0
-    eventually(lambda: "engine 1 was stopped on node" in str(served.engine._client.engines[1].dead))
+    eventually(
+        lambda: "engine 1 was stopped on node" in str(served.engine.engine_core.engines[1].dead)
+    )
 
 
 async def until_it_refuses(served: Served) -> None:

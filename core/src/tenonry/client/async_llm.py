@@ -55,8 +55,8 @@ class AsyncLLM(Delegations):
         from tenonry.client.output_handler import OutputHandler
         from tenonry.client.start import build_io_processor
 
-        self._engines = engines = engines or OwnedEngines(config, stat_loggers, context)
-        self._client, self._stats, self.model = engines.client, engines.stats, engines.model
+        self.engines = engines = engines or OwnedEngines(config, stat_loggers, context)
+        self.engine_core, self._stats, self.model = engines.client, engines.stats, engines.model
         self.submit, self.stat_loggers = engines.stats.submit, engines.stats.loggers
         with contextlib.ExitStack() as built:  # ended again if the rest cannot be built
             built.callback(engines.shutdown)
@@ -65,13 +65,13 @@ class AsyncLLM(Delegations):
             )
             self._post_process = post_processor(io)
             self._handler = handler = OutputHandler(config, engines, io)
-            self._outputs, self._admission = handler.outputs, handler.admission
+            self.output_processor, self.admission = handler.outputs, handler.admission
             self._events = EngineListener(self, config, handler, io)
-            self.calls = self._events.calls
-            self._calls = EngineCalls(self._client, handler, self._events.recovery)
-            built.callback(self._events.recovery.shutdown)
+            self.calls, self.recovery = self._events.calls, self._events.recovery
+            self._calls = EngineCalls(self.engine_core, handler, self.recovery)
+            built.callback(self.recovery.shutdown)
             engines.start(self._events)
-            self._inputs = InputProcessor(
+            self.input_processor = InputProcessor(
                 config, engines.plan, self.model, io, self.info, engines.index
             )
             built.pop_all()
@@ -117,28 +117,28 @@ class AsyncLLM(Delegations):
             raise stream.error from error
         finally:
             # The stream is still open where the caller left, or one completion failed.
-            if self._outputs.get(request_id) is stream:
+            if self.output_processor.get(request_id) is stream:
                 self._abort([request_id])
 
     async def add_request(
         self, prompt: Any, params: SamplingParams, request_id: str, **fields: Any
     ) -> Stream:
         """Accept a request and send it to the engine; `generate` without the loop around it."""
-        self._inputs.check_call(params, request_id)
+        self.input_processor.check_call(params, request_id)
         if (lora := fields.pop("lora_request", None)) is not None:
             fields["adapter"] = await self.calls["adapters"].requested(lora)
-        with self._admission.admit(request_id, params.n) as ticket:
+        with self.admission.admit(request_id, params.n) as ticket:
             self._handler.listen()
-            num_chars = self._inputs.num_text_chars(prompt, params)
-            await self._admission.turn(num_chars)
-            processed, requests = await self._inputs.prepare(
+            num_chars = self.input_processor.num_text_chars(prompt, params)
+            await self.admission.turn(num_chars)
+            processed, requests = await self.input_processor.prepare(
                 num_chars, prompt, params, request_id, **fields
             )
-            await self._admission.wait(ticket)
-            engine = self._client.choose(requests[0])
-            stream = self._outputs.add(processed, requests)
+            await self.admission.wait(ticket)
+            engine = self.engine_core.choose(requests[0])
+            stream = self.output_processor.add(processed, requests)
         if ticket.is_aborted:
-            self._outputs.abort([request_id])
+            self.output_processor.abort([request_id])
             return stream
         try:
             self._events.send_to(engine, requests)
@@ -149,7 +149,7 @@ class AsyncLLM(Delegations):
 
     def check_capacity(self, count: int = 1) -> None:
         """Raise QueueFullError or DrainingError if a request for `count` completions would be refused now."""
-        self._admission.check_capacity(count)
+        self.admission.check_capacity(count)
 
     def listen(self) -> None:
         """Listen for outputs on the running loop, which serves all requests. The first request does it, too."""
@@ -162,12 +162,12 @@ class AsyncLLM(Delegations):
     def _abort(self, request_ids: Iterable[str]) -> None:
         request_ids = list(request_ids)
         for request_id in request_ids:
-            self._admission.abort(request_id)
-        self._client.abort_requests(self._outputs.abort(request_ids))
+            self.admission.abort(request_id)
+        self.engine_core.abort_requests(self.output_processor.abort(request_ids))
 
     async def abort_all(self) -> None:
         """End every request with reason "abort"."""
-        request_ids = self._outputs.request_ids()
+        request_ids = self.output_processor.request_ids()
         size = self.config.output_chunk_size
         for start in range(0, len(request_ids), size):
             self._abort(request_ids[start : start + size])
@@ -175,12 +175,12 @@ class AsyncLLM(Delegations):
 
     @property
     def num_unfinished_requests(self) -> int:
-        return len(self._outputs)
+        return len(self.output_processor)
 
     # ------------------------------------------------------------------ pausing
     @property
     def is_paused(self) -> bool:
-        return self._admission.is_paused
+        return self.admission.is_paused
 
     async def pause_generation(
         self,
@@ -194,25 +194,25 @@ class AsyncLLM(Delegations):
         """
         if keep:
             await self.calls["operations"].hold()
-        self._admission.pause()
+        self.admission.pause()
         if keep:
             return
         if not wait_for_inflight_requests:
             await self.abort_all()
-        await self._admission.wait_until_empty()
+        await self.admission.wait_until_empty()
         if clear_cache:
             await self.reset_prefix_cache()
             await self.reset_mm_cache()
 
     async def resume_generation(self) -> None:
         """Let held-back requests go on."""
-        self._admission.resume()
+        self.admission.resume()
         if "operations" in self.calls:
             await self.calls["operations"].release()
 
     async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 - the word that callers know
         """Refuse new requests and wait for the running ones; False if some still run after `timeout` seconds."""
-        return await self._admission.drain(timeout)
+        return await self.admission.drain(timeout)
 
     async def wait_for_requests_to_drain(self, drain_timeout: float = 300.0) -> None:
         """Wait until no front end of the engines has a request. Raises TimeoutError after `drain_timeout` seconds, or
@@ -223,30 +223,30 @@ class AsyncLLM(Delegations):
         while left:
             patience_s = max(0.0, deadline - time.monotonic())
             left = await self._events.drained(patience_s)
-            self._client.check_alive()
-            left += await self._engines.ask_others("drained", patience_s)
+            self.engine_core.check_alive()
+            left += await self.engines.ask_others("drained", patience_s)
             if left and time.monotonic() > deadline:
                 raise TimeoutError(f"{left} requests still run after {drain_timeout:g} s")
 
     async def reset_mm_cache(self) -> None:
         """Forget processed images and other files: in all front ends first, then in the engines."""
         self._events.forget_media()
-        await self._engines.ask_others("forget_media")
+        await self.engines.ask_others("forget_media")
         await self._calls.call("reset_mm_cache")
 
     # ------------------------------------------------------------------ engines
     @property
     def info(self) -> EngineInfo:
         """Facts of the engines."""
-        return self._engines.info
+        return self.engines.info
 
     @property
     def engine_pids(self) -> dict[str, int]:
         """Engine processes by name."""
         from tenonry.interfaces.launcher import engine_name
 
-        pids = self._engines.pids()
-        names = map(engine_name, sorted(self._client.engines))
+        pids = self.engines.pids()
+        names = map(engine_name, sorted(self.engine_core.engines))
         return {name: pids[name] for name in names if name in pids}
 
     async def scale(self, size: int, drain_timeout: float = 300.0) -> None:
@@ -255,11 +255,11 @@ class AsyncLLM(Delegations):
         Raises TimeoutError, and keeps them, if they still have requests after `drain_timeout` seconds. The same size
         changes nothing.
         """
-        self._client.check_alive()
+        self.engine_core.check_alive()
         self._handler.listen()
         async with self._events.lock:
-            replace = self._events.recovery.replace
-            await self.calls["scaling"].scale(self._engines, size, drain_timeout, replace)
+            replace = self.recovery.replace
+            await self.calls["scaling"].scale(self.engines, size, drain_timeout, replace)
 
     async def replace_engines(self, **changes: Any) -> None:
         """Go on with engines that have other settings, such as `scheduler="my_pkg:Mine"`, or newer versions of plugins.
@@ -268,19 +268,19 @@ class AsyncLLM(Delegations):
         of both is taken. Raises ConfigError (a setting that cannot change), PluginError, LaunchError (it cannot start),
         Unsupported (a layout whose engines cannot be replaced) or EngineGenerateError; then the ones before serve on.
         """
-        self._client.check_alive()
+        self.engine_core.check_alive()
         self._handler.listen()
         await asyncio.shield(self._replace(changes))
 
     async def _replace(self, changes: dict[str, Any]) -> None:
         async with self._events.lock:
-            await self._events.recovery.replace(changes)
+            await self.recovery.replace(changes)
 
     # ------------------------------------------------------------------ facts
     @property
     def config(self) -> EngineConfig:
         """That of the engines which run."""
-        return self._admission.config
+        return self.admission.config
 
     async def do_log_stats(self) -> None:
         """Make the stat loggers report now."""
@@ -309,14 +309,14 @@ class AsyncLLM(Delegations):
 
     @property
     def errored(self) -> bool:
-        return self._client.dead is not None
+        return self.engine_core.dead is not None
 
     is_stopped = errored
 
     @property
     def is_serving(self) -> bool:
         """True if an engine accepts requests. While a dead one restarts, requests wait."""
-        return self._client.dead is None and bool(self._client.able)
+        return self.engine_core.dead is None and bool(self.engine_core.able)
 
     @property
     def is_running(self) -> bool:
@@ -324,17 +324,17 @@ class AsyncLLM(Delegations):
 
     @property
     def dead_error(self) -> EngineDeadError:
-        return EngineDeadError(f"the engine is gone: {self._client.dead}")
+        return EngineDeadError(f"the engine is gone: {self.engine_core.dead}")
 
     def shutdown(self, timeout: float = 5.0) -> None:
         """Stop the engine; open streams end with EngineDeadError. Idempotent, from any thread."""
         if self._closed:
             return
         self._closed = True
-        self._client.dead = self._client.dead or "it was shut down"
+        self.engine_core.dead = self.engine_core.dead or "it was shut down"
         self._handler.stop(EngineDeadError("the engine was shut down"))
-        self._events.recovery.shutdown()
-        self._engines.shutdown(timeout)
+        self.recovery.shutdown()
+        self.engines.shutdown(timeout)
         if self.io_processor is not None:
             self.io_processor.shutdown()
 

@@ -74,8 +74,10 @@ class LLM(BlockingDelegations):
             llm = weakref.proxy(self)
             self.calls = CallSets(config, plan, lambda _, each, __: each.blocking_half(llm, core))
             self.info = engine_info(config, self.model, plan, [core.facts()])
-            self._inputs = InputProcessor(config, plan, self.model, io, self.info)
-            self._outputs = OutputProcessor(io, config, time.monotonic, log_stats=stats.enabled)
+            self.input_processor = InputProcessor(config, plan, self.model, io, self.info)
+            self.output_processor = OutputProcessor(
+                io, config, time.monotonic, log_stats=stats.enabled
+            )
             self._ids = itertools.count()
             self._lock = threading.RLock()
             self._dead: str | None = None
@@ -121,10 +123,10 @@ class LLM(BlockingDelegations):
                 strict=True,
             ):
                 request_id = str(next(self._ids))
-                self._inputs.check_call(sampling, request_id)
+                self.input_processor.check_call(sampling, request_id)
                 final = msgspec.structs.replace(sampling, output_kind=OutputKind.FINAL)
                 prepared.append(
-                    self._inputs.process(
+                    self.input_processor.process(
                         prompt, final, request_id, priority=rank, adapter=adapter, **fields
                     )
                 )
@@ -167,19 +169,19 @@ class LLM(BlockingDelegations):
         from tenonry.messages import EngineCoreOutputs
 
         try:
-            streams = [self._outputs.add(*processed) for processed in prepared]
+            streams = [self.output_processor.add(*processed) for processed in prepared]
             for _, requests in prepared:
                 for request in requests:
                     refused = self.engine_core.add_request(request)
                     if refused is not None:
-                        self._outputs.absorb(EngineCoreOutputs(finished=[refused]))
-            num_open = len(self._outputs)
+                        self.output_processor.absorb(EngineCoreOutputs(finished=[refused]))
+            num_open = len(self.output_processor)
             while num_open:
                 self._step()
-                if num_open != (num_open := len(self._outputs)):
+                if num_open != (num_open := len(self.output_processor)):
                     progress(len(streams) - num_open)
         except BaseException:
-            handles = self._outputs.abort(self._outputs.request_ids())
+            handles = self.output_processor.abort(self.output_processor.request_ids())
             if self._dead is None:
                 self.engine_core.abort_requests(handles)
             raise
@@ -206,16 +208,16 @@ class LLM(BlockingDelegations):
             outputs_by_client, worked = self.engine_core.step()
         except Exception as error:
             self._dead = str(error)
-            self._outputs.fail_all(EngineDeadError(self._dead))
+            self.output_processor.fail_all(EngineDeadError(self._dead))
             raise
         if self._stats.enabled:
             self.engine_core.attach_stats(outputs_by_client, idle=not worked)
         for outputs in outputs_by_client.values():
-            self._outputs.absorb(outputs)
-            if aborts := self._outputs.flush():
+            self.output_processor.absorb(outputs)
+            if aborts := self.output_processor.flush():
                 self.engine_core.abort_requests(aborts)
             if self._stats.enabled:
-                self._stats.observe(outputs, self._outputs.take_iteration())
+                self._stats.observe(outputs, self.output_processor.take_iteration())
         if not worked and self.engine_core.kv_connector is not None:
             time.sleep(0.001)  # a transfer is on the way
 

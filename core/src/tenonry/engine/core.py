@@ -99,7 +99,7 @@ class EngineCore:
         self.refusal = ""  # why requests are refused
         self.weight_version = ""
         self.steps_together = False
-        self._in_flight: deque[tuple[SchedulerOutput, StepFuture]] = deque()
+        self.in_flight: deque[tuple[SchedulerOutput, StepFuture]] = deque()
         self._held_outputs: deque[OutputsByClient] = deque()
         self._arrivals = 0
         self._live: set[int] = set()  # handles that have not ended
@@ -184,7 +184,7 @@ class EngineCore:
 
     def has_work(self) -> bool:
         """True while `step()` may have something to do."""
-        if self._in_flight or self._held_outputs or self._fault:
+        if self.in_flight or self._held_outputs or self._fault:
             return True
         return not self.held and self._ask("has_requests")
 
@@ -217,14 +217,12 @@ class EngineCore:
             raise self._fault
         if self._held_outputs:
             return self._held_outputs.popleft(), True
-        launched = (
-            len(self._in_flight) < self.depth and self._ask("has_requests") and self._launch()
-        )
-        if launched and len(self._in_flight) < self.depth and not self._in_flight[0][1].done():
+        launched = len(self.in_flight) < self.depth and self._ask("has_requests") and self._launch()
+        if launched and len(self.in_flight) < self.depth and not self.in_flight[0][1].done():
             return {}, True
-        if not self._in_flight or self._in_flight[0][0].is_empty:  # empty: it polls KV transfers
+        if not self.in_flight or self.in_flight[0][0].is_empty:  # empty: it polls KV transfers
             self._note_stall()
-            return self._collect() if self._in_flight else {}, False
+            return self._collect() if self.in_flight else {}, False
         self._idle_since = None
         return self._collect(), True
 
@@ -252,7 +250,7 @@ class EngineCore:
         future = self._execute(output)
         if self.executor.runs_elsewhere:
             self._observe("scheduled", output)  # while the other processes compute
-        self._in_flight.append((output, future))
+        self.in_flight.append((output, future))
         self.num_passes += len(output.row) > 0
         return True
 
@@ -273,7 +271,7 @@ class EngineCore:
             raise self._blame_worker(error, output) from error
 
     def _collect(self) -> OutputsByClient:
-        output, future = self._in_flight.popleft()
+        output, future = self.in_flight.popleft()
         try:
             result = future.result()
         except BaseException as error:
@@ -289,7 +287,7 @@ class EngineCore:
 
     def collect_all(self) -> None:
         """Drain the steps in flight; the next `step()` calls return their outputs."""
-        while self._in_flight:
+        while self.in_flight:
             self._held_outputs.append(self._collect())
 
     def call_workers(
@@ -366,6 +364,6 @@ class EngineCore:
 
     def shutdown(self) -> None:
         """Release everything; called once, also after a fault."""
-        self._in_flight.clear()
+        self.in_flight.clear()
         observers = [observer for _, observer in self.observers]
         shut_down(self.executor, self.scheduler, self.kv_connector, *observers)

@@ -46,7 +46,7 @@ class Standbys:
         self._owner = owner
         self._wanted = wanted
         self._indexes = itertools.cycle(range(FIRST_STANDBY + 1, LAST_INDEX))
-        self._ready: dict[int, EngineFleet] = {}
+        self.ready: dict[int, EngineFleet] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._filling: asyncio.Task[None] | None = None
         self._built: asyncio.Event | None = (
@@ -56,12 +56,12 @@ class Standbys:
 
     def _reset(self) -> None:
         self._budget = self._make_budget()
-        self._is_given_up = False
+        self.is_given_up = False
 
     @property
     def num_at_once(self) -> int:
         """Number of engines that can be restored together immediately; 0 if none stands by or is being built."""
-        return len(self._ready) or int(self._built is not None)
+        return len(self.ready) or int(self._built is not None)
 
     # ------------------------------------------------------------------ starting them
     def listen(self) -> None:
@@ -77,7 +77,7 @@ class Standbys:
     @property
     def _is_missing(self) -> bool:
         is_over = self._owner.client.dead is not None
-        return len(self._ready) < self._wanted and not self._is_given_up and not is_over
+        return len(self.ready) < self._wanted and not self.is_given_up and not is_over
 
     async def _fill(self) -> None:
         try:
@@ -107,7 +107,7 @@ class Standbys:
             if self._is_missing:
                 self._count_failure(f"{engine_name(index)} could not be started: {error}")
             return
-        self._ready[index] = fleet
+        self.ready[index] = fleet
         self._budget.served(0)
         if plan is not engines.plan or fleet is not engines.fleet:
             await self._drop(index)
@@ -120,14 +120,14 @@ class Standbys:
         await asyncio.to_thread(fleet.stop, [index])
 
     async def _drop(self, index: int) -> None:
-        await self._stop(index, self._ready.pop(index), "it is not needed any more")
+        await self._stop(index, self.ready.pop(index), "it is not needed any more")
         self._tell()
 
     async def renew(self, wanted: int) -> None:
         """Engines that are started from now on are others than those that stand by."""
         self._wanted = wanted
         self._reset()
-        for index in list(self._ready):
+        for index in list(self.ready):
             await self._drop(index)
         self.fill()
 
@@ -145,7 +145,7 @@ class Standbys:
     # ------------------------------------------------------------------ their ends
     def lost(self, index: int, death: Death) -> None:
         """One of them died. No stream knows of it."""
-        fleet = self._ready.pop(index, None)
+        fleet = self.ready.pop(index, None)
         if fleet is None or self._loop is None:
             return
         self._owner.client.drop_newcomer(index, str(death))
@@ -158,7 +158,7 @@ class Standbys:
         if self._budget.take(0, time.monotonic()):
             logger.warning("%s; another one is started", reason)
             return
-        self._is_given_up = True
+        self.is_given_up = True
         logger.error(
             "%s; limit exceeded (%s), and no engine stands by until engines are replaced",
             reason,
@@ -170,11 +170,11 @@ class Standbys:
         """Bring a dead engine back by one that stands by; False if there is none. Raises EngineDeadError if that one
         dies as well, LaunchError if it does not answer.
         """
-        if not self._ready and self._built is not None:
+        if not self.ready and self._built is not None:
             await self._built.wait()
-        while self._ready:
-            standby = min(self._ready)
-            fleet = self._ready.pop(standby)
+        while self.ready:
+            standby = min(self.ready)
+            fleet = self.ready.pop(standby)
             self._tell()
             try:
                 facts = promote(fleet, standby, index)
@@ -210,7 +210,7 @@ class Standbys:
         owner.engines.learn()
 
     def _tell(self) -> None:
-        self._owner.note(0, RecoveryStats(standbys=len(self._ready)))
+        self._owner.note(0, RecoveryStats(standbys=len(self.ready)))
 
 
 def promote(fleet: EngineFleet, standby: int, index: int) -> EngineFacts:

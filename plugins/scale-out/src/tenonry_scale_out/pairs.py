@@ -91,7 +91,7 @@ class PairedLLM(AsyncLLM):
     async def abort(self, request_id: Any) -> None:
         """As `AsyncLLM.abort`, also while the prompt is computed."""
         request_ids = [request_id] if isinstance(request_id, str) else list(request_id)
-        early = [name for name in request_ids if self._outputs.get(name + SUFFIX)]
+        early = [name for name in request_ids if self.output_processor.get(name + SUFFIX)]
         self._aborted.update(early)
         await super().abort([*request_ids, *(name + SUFFIX for name in early)])
 
@@ -100,15 +100,15 @@ class PairedLLM(AsyncLLM):
     ) -> tuple[str | None, EngineCoreRequest] | None:
         """(text, request) of a prompt for a prefill engine; None for all others, and for requests that are invalid."""
         is_own = fields.get("kv_transfer_params") or fields.get("data_parallel_rank") is not None
-        links = self._client.engines.items()
+        links = self.engine_core.engines.items()
         if is_own or not any(i < self._policy.engines and not link.dead for i, link in links):
             return None
         try:
-            self._inputs.check_call(params, request_id)
+            self.input_processor.check_call(params, request_id)
             if params.pooling is not None or params.prompt_logprobs is not None:
                 return None
-            num_chars = self._inputs.num_text_chars(prompt, params)
-            processed, requests = await self._inputs.prepare(
+            num_chars = self.input_processor.num_text_chars(prompt, params)
+            processed, requests = await self.input_processor.prepare(
                 num_chars, prompt, params, request_id, **fields
             )
         except (TypeError, TenonryError):  # raised again where such requests are refused
