@@ -76,9 +76,15 @@ def test_numbers_that_are_not_finite_are_refused_by_name(tmp_path):
         gguf_slices([path])[UP][...]
 
 
-def test_a_file_that_is_cut_meanwhile_is_an_error(tmp_path):
-    path = gguf_files.write(tmp_path / "small.gguf")
-    found = gguf_slices([path])[UP]
+@pytest.mark.parametrize("in_blocks", [(), (UP,)], ids=["numbers", "blocks"])
+def test_a_file_that_is_truncated_after_its_header_was_read_is_named_with_the_tensor(
+    in_blocks, tmp_path
+):
+    """An error and no signal: the bytes are read, not mapped."""
+    path = gguf_files.write(tmp_path / "small.gguf", kind=Kind["Q4_1"])
+    found = gguf_slices([path], in_blocks)[UP]
     path.write_bytes(path.read_bytes()[:4096])
-    with pytest.raises(ModelError, match="it was cut"):
+    with pytest.raises(
+        ModelError, match=r"small\.gguf: tensor blk\.0\.ffn_up\.weight ends at byte \d+.*truncated"
+    ):
         found[...]

@@ -95,6 +95,7 @@ def _fill(kind: str, data: np.ndarray, found: np.ndarray) -> bool:
 
 
 def _read(tensor: GgufTensor) -> np.ndarray:
+    """Stored bytes of a tensor: a copy, since a mapped file that is truncated later would end the process."""
     data = np.empty(tensor.end - tensor.begin, np.uint8)
     rest = memoryview(data)
     with tensor.file.open("rb", buffering=0) as file:
@@ -102,7 +103,10 @@ def _read(tensor: GgufTensor) -> np.ndarray:
         while rest:
             count = file.readinto(rest)
             if not count:
-                raise ModelError(f"{tensor.file} ended before byte {tensor.end}; it was cut")
+                raise ModelError(
+                    f"{tensor.file.resolve()}: tensor {tensor.stored_name} ends at byte {tensor.end}, and the file was "
+                    "truncated after its header was read; download the file again"
+                )
             rest = rest[count:]
     return data
 
