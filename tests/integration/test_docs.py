@@ -16,7 +16,7 @@ from page_reader import ALL_PAGES, AT_NIGHT, DEV_RUN, PAGES, ROOT, follow, in_ti
 from tenonry.cli import make_parser
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", in_tiers(PAGES), ids=[page.stem for page in PAGES])
 def test_every_documented_command_runs(page, tmp_path):
     assert follow(page, tmp_path) > 0

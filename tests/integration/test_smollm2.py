@@ -19,9 +19,10 @@ import pytest
 from safetensors.numpy import save_file
 from server_process import ForkedServer, Server
 
+from tenonry_hf_hub.gguf import folder_of
 from tenonry_model_smollm2 import DISTRIBUTION, INSTALL, model_path
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("one_thread")]
+pytestmark = [pytest.mark.timeout(400), pytest.mark.usefixtures("one_thread")]
 FRANCE = [{"role": "user", "content": "Name the capital of France."}]
 ANSWER = "The capital of France is Paris."
 NUM_LAYERS = 30
@@ -66,10 +67,12 @@ def save_adapter(folder: Path, scale: float) -> None:
 
 @pytest.fixture(scope="module")
 def server(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    assert path.name.endswith(".gguf")
     folder = tmp_path_factory.mktemp("smollm2")
     save_adapter(folder / "random", 1.0)
     save_adapter(folder / "nothing", 0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        folder_of(path)  # takes longest, and once per file
     server = ForkedServer(
         Path("smollm2"), "--load-format", "auto", "--dtype", "float32", "--max-model-len", "1024",
         "--max-num-seqs", "4", "--max-loras", "1", "--max-lora-rank", str(RANK),
@@ -103,6 +106,13 @@ def test_a_chat_ends_with_the_end_token_of_the_template(server: Server):
     choice = chat(server)
     assert choice.message.content == ANSWER
     assert choice.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial/serve-a-model.md"])
+def test_the_pages_show_this_answer(page: str):
+    text = (Path(__file__).resolve().parents[2] / page).read_text()
+    assert f"*{ANSWER}*" in text
+    assert json.dumps(FRANCE) in text
 
 
 def test_a_stream_is_the_whole_answer(server: Server):
