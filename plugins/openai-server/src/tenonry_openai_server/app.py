@@ -58,13 +58,13 @@ def create_app(state: ServerState) -> ASGIApp:
         routers += [control.router, adapters.router]
     for router in routers:
         api.include_router(router)
-    paths = mount_plugins(api, state, routers)
+    paths, open_files = mount_plugins(api, state, routers)
     openapi.install(api, refuses_unknown=settings.unknown_fields == "refuse")
     _handle_errors(api, paths)
     app: ASGIApp = BodyDecoder(ClientName(api), settings.max_body_bytes)
     app = BodyLimit(app, settings.max_body_bytes, settings.receive_timeout)
     if settings.api_key:
-        app = KeyCheck(app, settings)
+        app = KeyCheck(app, settings, open_files)
     else:
         app = OriginCheck(app, settings)
         if settings.uds is None and is_local(settings.host):

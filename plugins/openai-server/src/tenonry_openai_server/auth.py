@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+from collections.abc import Collection
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -25,13 +26,19 @@ TENANT = "tenonry.tenant"
 class KeyCheck:
     """Admits a request that carries one of the keys, and notes the tenant: a prefix of the key's hash."""
 
-    def __init__(self, app: ASGIApp, settings: ServerConfig) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: ServerConfig, open_files: Collection[str] = ()
+    ) -> None:
+        """`open_files`: paths that GET reads without a key."""
         self.app = app
         self.root_path = settings.root_path
+        self.open_files = frozenset(open_files)
         self.digests = [hashlib.sha256(key.encode()).digest() for key in settings.api_key]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"].removeprefix(self.root_path) not in OPEN_PATHS:
+        path = scope["path"].removeprefix(self.root_path)
+        is_file = scope["method"] == "GET" and path in self.open_files
+        if not is_file and path not in OPEN_PATHS:
             tenant = self._tenant(scope)
             if tenant is None:
                 await send_error(send, self._refusal(scope))

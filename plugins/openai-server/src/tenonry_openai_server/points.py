@@ -6,7 +6,12 @@ from tenonry.plugin import Point
 
 # A name refers to a function of a RouteContext that returns an ASGI application.
 ROUTES = Point(
-    "tenonry.routes", None, dict.fromkeys(("messages", "pooling", "responses"), "tenonry-routes")
+    "tenonry.routes",
+    None,
+    {
+        **dict.fromkeys(("messages", "pooling", "responses"), "tenonry-routes"),
+        "page": "tenonry-route-page",
+    },
 )
 
 FIRST_PARTY_PARSERS = (

@@ -72,7 +72,8 @@ FAMILIAR_REASONING = {
     "seed_oss": "seed-think",
 }
 DEFAULT_STAT_LOGGERS = ("console", "prometheus")
-DEFAULT_ROUTES = ("responses", "messages", "pooling")
+PAGE = "page"
+DEFAULT_ROUTES = ("responses", "messages", "pooling", PAGE)
 TRACER = "opentelemetry"  # the stat logger required by an endpoint for traces
 
 
@@ -146,8 +147,11 @@ class ServerConfig(Settings):
     )
     route: tuple[str, ...] = Field(
         (),
-        description="Route plugin to mount; repeat for several. Defaults to responses, messages and pooling "
-        "where installed.",
+        description="Route plugin to mount; repeat for several. Defaults to responses, messages, pooling "
+        "and page where installed.",
+    )
+    page: bool = Field(
+        True, description="Serve a page for chats and the engine's state at /, where installed."
     )
     api_server_count: int = setting(
         1, ge=1, le=256, alias="-asc", description="API server processes that share the engines."
@@ -250,6 +254,14 @@ class ServerConfig(Settings):
         return self
 
     @model_validator(mode="after")
+    def _check_page(self) -> ServerConfig:
+        if not self.page and PAGE in self.route:
+            raise ValueError(
+                "page=False leaves out the page that route names; give one or the other"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_lora_folder(self) -> ServerConfig:
         if self.lora_folder is None:
             if self.max_folder_loras:
@@ -325,7 +337,7 @@ def configs_from_arguments(args: argparse.Namespace) -> tuple[EngineConfig, Serv
     if "stat_loggers" not in sources.values(EngineConfig) and config.log_stats:
         config = config.replaced(stat_loggers=_default_stat_loggers())
     if "route" not in sources.values(ServerConfig):
-        server = server.model_validate({**dict(server), "route": _default_routes()})
+        server = server.model_validate({**dict(server), "route": _default_routes(server.page)})
     config = with_options(config, args)
     check_grouped(config, server.api_server_count, server.prefill_engines)
     if server.lora_folder is not None and not config.max_loras:
@@ -358,10 +370,10 @@ def _default_stat_loggers() -> list[str]:
     return [name for name in DEFAULT_STAT_LOGGERS if name in names]
 
 
-def _default_routes() -> tuple[str, ...]:
+def _default_routes(page: bool) -> tuple[str, ...]:
     """The usual ones, as far as they are installed."""
     names = {entry.name for entry in installed(ROUTES)}
-    return tuple(name for name in DEFAULT_ROUTES if name in names)
+    return tuple(name for name in DEFAULT_ROUTES if name in names and (page or name != PAGE))
 
 
 def _json_list(value: Any) -> list[Any]:

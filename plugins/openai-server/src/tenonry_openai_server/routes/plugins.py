@@ -2,7 +2,8 @@
 
 An entry point names a callable: it gets a RouteContext and returns an ASGI application, such as a FastAPI or Starlette
 router. It is called before the model loads; the engine is available once the server is ready. With the attribute
-`at_root` the callable returns an APIRouter, whose routes have their own paths, such as /v1/responses.
+`at_root` the callable returns an APIRouter, whose routes have their own paths, such as /v1/responses; its attribute
+`open_paths` names those of them that GET reads without a key, for static files that are the same for everyone.
 """
 
 from __future__ import annotations
@@ -53,14 +54,17 @@ class RouteContext:
         return describe(summary, request, {"type": "object"}, text=text)
 
 
-def mount_plugins(api: FastAPI, state: ServerState, own: Sequence[APIRouter]) -> set[str]:
+def mount_plugins(
+    api: FastAPI, state: ServerState, own: Sequence[APIRouter]
+) -> tuple[set[str], set[str]]:
     """Mount the plugins that the operator chose, in addition to the server's `own` routes.
 
-    Returns the paths of all routes that are not below /plugins. Raises PluginError for a bad name, a collision or a
-    failure.
+    Returns the paths of all routes that are not below /plugins, and those that GET reads without a key. Raises
+    PluginError for a bad name, a collision or a failure.
     """
     paths = {path for router in own for path in _paths(router)}
     taken: dict[str, str] = {}
+    open_files: set[str] = set()
     for choice in state.settings.route:
         factory, entry = resolve_point(ROUTES, choice)
         name = mount_name(choice)
@@ -73,10 +77,11 @@ def mount_plugins(api: FastAPI, state: ServerState, own: Sequence[APIRouter]) ->
         prefix = "" if is_at_root else f"/plugins/{name}"
         app = _build(factory, RouteContext(name, state, prefix), choice, entry.distribution)
         if is_at_root:
-            _include(api, app, choice, paths)
+            own_paths = _include(api, app, choice, paths)
+            open_files |= own_paths & set(getattr(factory, "open_paths", ()))
         else:
             api.mount(prefix, app)
-    return {path for path, _ in paths}
+    return {path for path, _ in paths}, open_files
 
 
 def _paths(router: APIRouter) -> Iterator[tuple[str, str]]:
@@ -86,8 +91,11 @@ def _paths(router: APIRouter) -> Iterator[tuple[str, str]]:
             yield getattr(route, "path", ""), method
 
 
-def _include(api: FastAPI, app: object, choice: str, taken: set[tuple[str, str]]) -> None:
-    """Add the routes of a router at their own paths, none of which may be taken. Raises PluginError."""
+def _include(api: FastAPI, app: object, choice: str, taken: set[tuple[str, str]]) -> set[str]:
+    """Add the routes of a router at their own paths, none of which may be taken, and return the paths that have GET.
+
+    Raises PluginError.
+    """
     if not isinstance(app, APIRouter):
         raise PluginError(
             f"route '{choice}' wants its own paths and returned {type(app).__name__}; return an APIRouter"
@@ -98,6 +106,7 @@ def _include(api: FastAPI, app: object, choice: str, taken: set[tuple[str, str]]
         raise PluginError(f"route '{choice}' wants {clash[1]} {clash[0]}, which is taken")
     taken |= wanted
     api.include_router(app)
+    return {path for path, method in wanted if method == "GET"}
 
 
 def mount_name(choice: str) -> str:
