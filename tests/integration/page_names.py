@@ -34,9 +34,9 @@ def pages() -> list[Path]:
     )
 
 
-def spans(page: Path) -> Iterator[str]:
-    """Texts in back-ticks, outside blocks of code."""
-    return (text for text in SPANS.findall(FENCES.sub("", page.read_text(encoding="utf-8"))))
+def spans(page: Path, but: re.Pattern[str] = FENCES) -> Iterator[str]:
+    """Texts in back-ticks, outside blocks of code and outside what `but` matches."""
+    return iter(SPANS.findall(but.sub("", FENCES.sub("", page.read_text(encoding="utf-8")))))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import pkgutil
 import sys
@@ -106,6 +107,15 @@ def test_every_point_is_reached_in_its_process(shared):
 def test_a_fault_happens_once_and_streams_go_on(action, shared):
     run(check, f"engine.before_execute={action}@3", shared)
     assert len((shared / "0 engine.before_execute").read_text("utf-8").splitlines()) > 3
+
+
+def test_a_fork_of_an_armed_process_has_its_own_faults(shared):
+    def arm_and_fork() -> None:
+        importlib.import_module("tenonry_failpoints.arm").arm("front end")
+        run(check, "engine.before_execute=sleep:0", shared)
+
+    run(arm_and_fork, "worker.before_load=sleep:0")
+    assert reached(shared).keys() == {"engine.before_execute"}
 
 
 def test_a_fault_of_one_process(shared):

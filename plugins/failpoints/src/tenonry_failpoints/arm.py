@@ -92,28 +92,36 @@ def _folder() -> Path | None:
 
 
 def wrap(owner: type, border: Border) -> None:
-    """Inject faults around a method of a class. Once for each class."""
-    plain = getattr(owner, border.method)
-    if hasattr(plain, MARK):
+    """Inject the faults that are armed now around a method of a class, in place of those armed before a fork."""
+    armed = _armed
+    method = getattr(owner, border.method)
+    if getattr(method, MARK, None) is armed:
         return
+    plain = _unwrapped(method)
 
     @functools.wraps(plain)
     def reached(*args: Any, **kwargs: Any) -> Any:
-        _armed.reach(border.before)
+        armed.reach(border.before)
         result = plain(*args, **kwargs)
-        _armed.reach(border.after)
+        armed.reach(border.after)
         return result
 
-    setattr(reached, MARK, border.before)
+    setattr(reached, MARK, armed)
     setattr(owner, border.method, reached)
+
+
+def _unwrapped(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method below an injection, which a fork may have from its parent process."""
+    plain: Callable[..., Any] = (
+        getattr(method, "__wrapped__", method) if hasattr(method, MARK) else method
+    )
+    return plain
 
 
 def _wrap_plugins(borders: Sequence[Border]) -> None:
     """Their classes are known when the first instance is made."""
     kinds = [(pkgutil.resolve_name(border.owner), border) for border in borders]
-    plain: Callable[..., None] = Plugin.__init__
-    if hasattr(plain, MARK):
-        return
+    plain: Callable[..., None] = _unwrapped(Plugin.__init__)
 
     @functools.wraps(plain)
     def made(self: Plugin[Any], *args: Any, **kwargs: Any) -> None:
@@ -122,7 +130,7 @@ def _wrap_plugins(borders: Sequence[Border]) -> None:
                 wrap(type(self), border)
         plain(self, *args, **kwargs)
 
-    setattr(made, MARK, "")
+    setattr(made, MARK, _armed)
     Plugin.__init__ = made  # type: ignore[method-assign]
 
 

@@ -22,8 +22,8 @@ EFFECTS = {
     "os.posix_spawn": "starts the process {0}",
     "os.system": "runs the command {0}",
 }
-# Files that an import inside the call reads.
-IMPORTED = (".py", ".pyc", ".so", ".pth", ".pyd")
+# Files that an import or a look at the metadata of distributions inside the call reads.
+IMPORTED = (".py", ".pyc", ".so", ".pth", ".pyd", ".zip", "METADATA", "RECORD", "entry_points.txt")
 
 
 class EffectWatch:

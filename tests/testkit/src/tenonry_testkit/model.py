@@ -35,7 +35,7 @@ class ModelContract:
 
     # ------------------------------------------------------------------ tools, for tests of your own
     def folder(self) -> Path:
-        """The folder that the name stands for."""
+        """The folder, or GGUF file, that the name stands for."""
         found = self._answer()
         assert isinstance(found, str | os.PathLike), f"it returns {found!r}, which is no path"
         return Path(found)
@@ -58,10 +58,11 @@ class ModelContract:
             inspect.signature(found).bind()
 
     def test_it_is_a_folder_that_exists(self) -> None:
-        """An absolute path: commands run in any folder."""
+        """Or a GGUF file that exists. An absolute path: commands run in any folder."""
         folder = self.folder()
         assert folder.is_absolute(), f"{folder} is relative"
-        assert folder.is_dir(), f"{folder} is no folder"
+        is_file = folder.suffix == ".gguf" and folder.is_file()
+        assert is_file or folder.is_dir(), f"{folder} is no folder and no GGUF file"
 
     def test_it_is_the_same_each_time(self) -> None:
         """Front end and engines ask by themselves."""
