@@ -545,7 +545,7 @@ ON_CUDA = {
 
 
 def cuda_table() -> list[str]:
-    """What computes on CUDA, by what is used."""
+    """Parts that compute on CUDA, by feature."""
     return [
         "\n## On CUDA\n",
         "Tokens were compared with the CPU's in float32 on an H200 on 28 November 2026, before there were kernels and",

@@ -20,11 +20,10 @@ from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import SamplingParams
 from tenonry_io_text.processor import TextIOProcessor, TextOptions
 from tenonry_vllm_shim.config import VllmConfig
-from tenonry_vllm_shim.load import load_class
+from tenonry_vllm_shim.load import IO_PROCESSORS, load_class
 from tenonry_vllm_shim.modules import stand_ins
 from tenonry_vllm_shim.shapes import PoolingOutput, PoolingRequestOutput
 
-GROUP = "vllm.io_processor_plugins"
 METHODS = ("pre_process", "post_process")
 
 
@@ -32,7 +31,7 @@ class VllmIOProcessorOptions(TextOptions):
     """Options of the IO processor `vllm`: those of `text`, and the class."""
 
     plugin: str = Field(
-        description=f"IO processor written for vLLM: module:Class, or an entry point of {GROUP}."
+        description=f"IO processor written for vLLM: module:Class, or an entry point of {IO_PROCESSORS.group}."
     )
 
 
@@ -47,7 +46,7 @@ class VllmIOProcessor(TextIOProcessor):
 
     def __init__(self, context: IOProcessorContext) -> None:
         super().__init__(context)
-        found = load_class(_class_name(context.options), GROUP)
+        found = load_class(_class_name(context.options), IO_PROCESSORS)
         with stand_ins():
             self._plugin = _build(found, VllmConfig(context.config))
 
@@ -56,7 +55,7 @@ class VllmIOProcessor(TextIOProcessor):
         """Refuse a class that is missing or has not the two methods."""
         super().check(config, options)
         name = _class_name(options)
-        found = load_class(name, GROUP)
+        found = load_class(name, IO_PROCESSORS)
         for method in METHODS:
             if not callable(getattr(found, method, None)):
                 raise ConfigError(

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from tenonry.outputs import FinishReason
 from tenonry_vllm_shim import shapes
 from tenonry_vllm_shim.config import VllmConfig
 
@@ -35,7 +36,7 @@ NAMES: dict[str, dict[str, Any]] = {
         "IOProcessorOutput": shapes.Out,
     },
     "vllm.v1": {},
-    "vllm.v1.engine": {"FinishReason": shapes.FinishReason},
+    "vllm.v1.engine": {"FinishReason": FinishReason},
     "vllm.v1.metrics": {},
     "vllm.v1.metrics.loggers": {
         "AggregateStatLoggerBase": shapes.AggregateStatLoggerBase,

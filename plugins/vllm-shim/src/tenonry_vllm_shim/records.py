@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from tenonry import stats
+from tenonry.outputs import FinishReason
 from tenonry_vllm_shim import shapes
 
 
@@ -51,7 +52,7 @@ def finished_stats(found: stats.FinishedRequestStats) -> shapes.FinishedRequestS
     """Return one request that ended."""
     after_first = found.num_generation_tokens - 1
     return shapes.FinishedRequestStats(
-        finish_reason=shapes.FinishReason[found.finish_reason.upper()],
+        finish_reason=FinishReason[found.finish_reason.upper()],
         e2e_latency=found.e2e_latency_s,
         num_prompt_tokens=found.num_prompt_tokens,
         num_generation_tokens=found.num_generation_tokens,

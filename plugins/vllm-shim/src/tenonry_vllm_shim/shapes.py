@@ -5,23 +5,12 @@ Fields without a counterpart in tenonry are absent, so that reading one fails by
 
 from __future__ import annotations
 
-import enum
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-
-class FinishReason(enum.IntEnum):
-    """Reason for the end of a request."""
-
-    STOP = 0
-    LENGTH = 1
-    ABORT = 2
-    ERROR = 3
-
-    def __str__(self) -> str:
-        return self.name.lower()
+from tenonry.outputs import FinishReason
 
 
 class _Partial:

@@ -15,17 +15,15 @@ from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
 from tenonry.stats import StatRecord
 from tenonry_vllm_shim import records
 from tenonry_vllm_shim.config import VllmConfig
-from tenonry_vllm_shim.load import load_class
+from tenonry_vllm_shim.load import STAT_LOGGERS, load_class
 from tenonry_vllm_shim.modules import stand_ins
-
-GROUP = "vllm.stat_logger_plugins"
 
 
 class VllmStatLoggerOptions(PluginOptions):
     """Options of the stat logger `vllm`."""
 
     plugin: str = Field(
-        description=f"Stat logger written for vLLM: module:Class, or an entry point of {GROUP}."
+        description=f"Stat logger written for vLLM: module:Class, or an entry point of {STAT_LOGGERS.group}."
     )
     interval_s: float = Field(
         10.0, gt=0, le=3600, description="Seconds between two calls of its log()."
@@ -42,7 +40,7 @@ class VllmStatLogger(StatLogger):
         options = _options(context.options)
         self.interval_s = options.interval_s
         self._config = VllmConfig(context.config)
-        self._class = load_class(options.plugin, GROUP)
+        self._class = load_class(options.plugin, STAT_LOGGERS)
         self._loggers: dict[int, Any] = {}
         self._preempted: dict[int, int] = {}
         self._indexes: tuple[int, ...] = (0,)
@@ -51,7 +49,7 @@ class VllmStatLogger(StatLogger):
     def check(cls, config: EngineConfig, options: BaseModel) -> None:
         """Refuse a class that is missing or has no `record`."""
         name = _options(options).plugin
-        found = load_class(name, GROUP)
+        found = load_class(name, STAT_LOGGERS)
         if not callable(getattr(found, "record", None)):
             raise ConfigError(
                 f"plugin={name!r} has no method record; name a subclass of vLLM's StatLoggerBase"

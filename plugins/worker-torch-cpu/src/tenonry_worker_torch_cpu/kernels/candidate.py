@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Trial(Enum):
-    """How a kernel is compared with our own operations."""
+    """Comparison of a kernel with our own operations."""
 
     SIZES = "correct and faster for each number of rows of a trial"
     ONCE = "correct and faster, for any number of rows"
