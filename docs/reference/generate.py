@@ -110,7 +110,8 @@ RECORDS = {
         "info:WorkerFacts",
         "kv_cache:KVCacheGroup", "kv_cache:MemoryReport", "kv_cache:KVCacheConfig", "step:SchedulerOutput",
         "step:NewRow", "step:Adapter", "step:ModelRunnerOutput", "step:TokenLogprobs", "step:PromptLogprobs",
-        "step:RowFailure", "step:StepFuture", "step:DoneFuture", "step:BatchState", "step:StepInputs",
+        "step:RowFailure", "step:StepFuture", "step:DoneFuture",
+        "tenonry_scheduling:BatchState", "tenonry_scheduling:StepInputs",
     ],
     "Launchers": ["interfaces.launcher:EngineSpec"],
     "Call sets": [

@@ -18,7 +18,8 @@ import numpy as np
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import KVCacheGroup, MemoryReport
-from tenonry.step import BatchState, ModelRunnerOutput
+from tenonry.step import ModelRunnerOutput
+from tenonry_scheduling.columns import BatchState
 
 
 class ScriptOptions(PluginOptions):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tenonry.sampling_params import SamplingParams
-from tenonry.step import BatchState, ModelRunnerOutput, NewRow, SchedulerOutput, TokenLogprobs
+from tenonry.step import ModelRunnerOutput, NewRow, SchedulerOutput, TokenLogprobs
+from tenonry_scheduling.columns import BatchState
 from tenonry_torch_base.rounds import Rounds, joined
 
 

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tenonry.step import BatchState, NewRow
+    from tenonry.step import NewRow
     from tenonry_drafters.base import I32, Drafter
     from tenonry_drafters.controller import DraftController
+    from tenonry_scheduling.columns import BatchState
 
 logger = logging.getLogger("tenonry.worker")
 NONE = -1

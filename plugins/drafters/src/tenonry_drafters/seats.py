@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tenonry.step import BatchState
+from tenonry_scheduling.columns import BatchState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

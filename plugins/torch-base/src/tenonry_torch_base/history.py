@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from tenonry.step import BatchState, SchedulerOutput, StepInputs
+    from tenonry.step import SchedulerOutput
+    from tenonry_scheduling.columns import BatchState, StepInputs
     from tenonry_torch_base.buffers import StepBuffers
 
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tenonry.step import I32, BatchState, NewRow, StepFuture
+    from tenonry.step import I32, NewRow, StepFuture
+    from tenonry_scheduling.columns import BatchState
 
 UNKNOWN = -1
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from tenonry.step import I32, BatchState, StepInputs
+    from tenonry.step import I32
+    from tenonry_scheduling.columns import BatchState, StepInputs
     from tenonry_torch_base.sampler.sampler import Sampled, Sampler
 
     Ends = Callable[[I32, I32, I32], NDArray[np.bool_]]

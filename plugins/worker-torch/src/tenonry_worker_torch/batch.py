@@ -14,7 +14,7 @@ from tenonry_torch_base.attention.base import AttentionBatch, GroupTable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tenonry.step import BatchState, StepInputs
+    from tenonry_scheduling.columns import BatchState, StepInputs
     from tenonry_torch_base.buffers import StepBuffers
 
 

@@ -10,7 +10,8 @@ import worker_tools
 from worker_driver import Driver, Request
 
 from tenonry.sampling_params import SamplingParams
-from tenonry.step import BatchState, NewRow, SchedulerOutput
+from tenonry.step import NewRow, SchedulerOutput
+from tenonry_scheduling.columns import BatchState
 from tenonry_worker_torch.runner.halving import is_in_order, is_out_of_memory, middle
 from tenonry_worker_torch.runner.step import part_of
 

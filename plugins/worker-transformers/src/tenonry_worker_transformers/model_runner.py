@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tenonry.step import BatchState, DoneFuture, RowFailure
+from tenonry.step import DoneFuture, RowFailure
+from tenonry_scheduling.columns import BatchState
 from tenonry_torch_base.history import History
 from tenonry_torch_base.profiling import scoped
 from tenonry_torch_base.results import DeviceFuture, PromptPart, StepResult
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tenonry.kv_cache import KVCacheConfig
-    from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture, StepInputs
+    from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
+    from tenonry_scheduling.columns import StepInputs
     from tenonry_torch_base.sampler.processors import LogitsProcessor
     from tenonry_torch_base.sampler.sampler import Sampled
     from tenonry_worker_transformers.loaded_model import LoadedModel

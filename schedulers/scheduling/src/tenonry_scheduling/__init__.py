@@ -1,4 +1,4 @@
-"""Building blocks for scheduler authors: columns, queue, step builder and base class. Engine process.
+"""Building blocks of schedulers (columns, queue, step builder, base class) and columns of workers.
 
 Write `choose(step)` in a subclass of `BaseScheduler`; everything else is done here, without a Python loop over requests
 that merely decode one more token. Names load on first use: front ends import `tenonry_scheduling.settings` alone.
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tenonry_scheduling.base import BaseScheduler
     from tenonry_scheduling.blocks import BlockManager, Match
     from tenonry_scheduling.budget import MAX_PROMPT_LOGPROB_TOKENS
+    from tenonry_scheduling.columns import BatchState, StepInputs
     from tenonry_scheduling.lifecycle import Lifecycle, length_classes
     from tenonry_scheduling.rows import Rows
     from tenonry_scheduling.step_builder import StepBuilder
@@ -21,22 +22,26 @@ if TYPE_CHECKING:
 _MODULES = {
     "MAX_PROMPT_LOGPROB_TOKENS": "budget",
     "BaseScheduler": "base",
+    "BatchState": "columns",
     "BlockManager": "blocks",
     "Lifecycle": "lifecycle",
     "Match": "blocks",
     "Rows": "rows",
     "StepBuilder": "step_builder",
+    "StepInputs": "columns",
     "WaitingQueue": "waiting",
     "length_classes": "lifecycle",
 }
 __all__ = [
     "MAX_PROMPT_LOGPROB_TOKENS",
     "BaseScheduler",
+    "BatchState",
     "BlockManager",
     "Lifecycle",
     "Match",
     "Rows",
     "StepBuilder",
+    "StepInputs",
     "WaitingQueue",
     "length_classes",
 ]

@@ -15,16 +15,9 @@ from tenonry.config import EngineConfig
 from tenonry.errors import ContractViolation
 from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.interfaces.step_observer import StepObserver
-from tenonry.step import (
-    I32,
-    BatchState,
-    ModelRunnerOutput,
-    NewRow,
-    SchedulerOutput,
-    Spans,
-    joined_ranges,
-)
+from tenonry.step import I32, ModelRunnerOutput, NewRow, SchedulerOutput
 from tenonry.transport.serial import Encoder
+from tenonry_scheduling.columns import BatchState, Spans, joined_ranges
 from tenonry_scheduling.settings import ValidatorSettings
 
 _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}

@@ -9,7 +9,7 @@ import numpy as np
 from foreign_engine.model import VOCAB_SIZE
 from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
-from tenonry.step import BatchState, ModelRunnerOutput, SchedulerOutput
+from tenonry.step import ModelRunnerOutput, SchedulerOutput
 
 
 class CountingWorker(Worker):
@@ -25,16 +25,19 @@ class CountingWorker(Worker):
         return MemoryReport(1 << 20)
 
     def initialize_cache(self, kv_cache: KVCacheConfig) -> None:
-        rows = self.context.config.max_num_seqs
-        self._state = BatchState(rows, self.context.max_model_len, kv_cache.block_size)
+        self._tokens: dict[int, list[int]] = {}  # by row
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
-        inputs = self._state.apply(output)
-        rows = inputs.row[inputs.samples]
-        last = self._state.token_ids[rows, inputs.seq_lens[inputs.samples] - 1]
-        token_ids = ((last + 1) % VOCAB_SIZE).astype(np.int32)
-        self._state.record_sampled(rows, token_ids)
-        offsets = np.arange(len(rows) + 1, dtype=np.int32)
+        for new in output.new:
+            self._tokens[new.row] = new.token_ids.tolist()
+        sampled = {}
+        for row in output.row[output.samples].tolist():
+            tokens = self._tokens[row]
+            sampled[row] = (tokens[-1] + 1) % VOCAB_SIZE
+            tokens.append(sampled[row])
         return ModelRunnerOutput(
-            step_id=output.step_id, row=rows, offsets=offsets, token_ids=token_ids
+            step_id=output.step_id,
+            row=np.array([*sampled], np.int32),
+            offsets=np.arange(len(sampled) + 1, dtype=np.int32),
+            token_ids=np.array([*sampled.values()], np.int32),
         )

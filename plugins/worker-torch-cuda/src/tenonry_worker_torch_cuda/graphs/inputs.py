@@ -12,7 +12,7 @@ from tenonry_torch_base.attention.base import DecodeRows
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tenonry.step import BatchState, StepInputs
+    from tenonry_scheduling.columns import BatchState, StepInputs
     from tenonry_torch_base.buffers import StepBuffers
 
 ROW, POSITION, SLOT = range(3)  # lines of a step's packed inputs

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from tenonry.step import I32, StepInputs
+    from tenonry.step import I32
+    from tenonry_scheduling.columns import StepInputs
     from tenonry_worker_torch.loaded_model import LoadedModel
 
 CHUNK = 256  # tokens of a history in one pass: what bounds the memory of a pass

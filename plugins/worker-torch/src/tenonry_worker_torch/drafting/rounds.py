@@ -19,8 +19,9 @@ from tenonry_torch_base.rounds import Rounds, joined, next_pass
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenonry.step import I32, BatchState, ModelRunnerOutput, NewRow, SchedulerOutput, StepFuture
+    from tenonry.step import I32, ModelRunnerOutput, NewRow, SchedulerOutput, StepFuture
     from tenonry_drafters.drafts import Drafts, Proposal
+    from tenonry_scheduling.columns import BatchState
     from tenonry_torch_base.rounds import SeveralPasses
 
 MAX_WAIT_S = 0.005

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from tenonry.sampling_params import SamplingParams
-from tenonry.step import BatchState, NewRow, SchedulerOutput
+from tenonry.step import NewRow, SchedulerOutput
+from tenonry_scheduling.columns import BatchState
 from tenonry_worker_torch.batch import attention_batch, pruned_batch
 from tenonry_worker_torch.forward import ForwardPlans
 from tenonry_worker_torch.kv_binding import bind_kv_cache
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tenonry.kv_cache import LengthClasses
-    from tenonry.step import StepInputs
+    from tenonry_scheduling.columns import StepInputs
     from tenonry_torch_base.attention.base import AttentionBackend
     from tenonry_torch_base.attention.layer import AttentionLayer
     from tenonry_torch_base.buffers import StepBuffers

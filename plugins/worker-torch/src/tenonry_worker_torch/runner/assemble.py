@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tenonry.step import BatchState
+from tenonry_scheduling.columns import BatchState
 from tenonry_torch_base.history import History
 from tenonry_torch_base.sampler.processors import ProcessorContext
 from tenonry_torch_base.sampler.sampler import Sampler

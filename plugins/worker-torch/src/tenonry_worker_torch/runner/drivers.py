@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tenonry.step import BatchState, ModelRunnerOutput, SchedulerOutput
+    from tenonry.step import ModelRunnerOutput, SchedulerOutput
     from tenonry_drafters.base import Drafter
+    from tenonry_scheduling.columns import BatchState
     from tenonry_torch_base.parallel.tokens import RowSampler
     from tenonry_torch_base.rounds import SeveralPasses
     from tenonry_torch_base.sampler.sampler import Sampler

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pydantic import BaseModel
 
-    from tenonry.step import BatchState, NewRow
+    from tenonry.step import NewRow
+    from tenonry_scheduling.columns import BatchState
     from tenonry_torch_base.history import History
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.runner.step import RowFailures, Step

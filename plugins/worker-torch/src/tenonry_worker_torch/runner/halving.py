@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tenonry.step import BatchState, StepInputs
+    from tenonry_scheduling.columns import BatchState, StepInputs
     from tenonry_worker_torch.runner.step import Step
 
 logger = logging.getLogger("tenonry.worker")

@@ -20,7 +20,8 @@ from tenonry_worker_torch.fuse.decoder import LeanForward
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tenonry.step import I32, BatchState
+    from tenonry.step import I32
+    from tenonry_scheduling.columns import BatchState
     from tenonry_torch_base.round_kernel import RoundTokens
     from tenonry_torch_base.rounds import RowEnds
     from tenonry_torch_base.sampler.sampler import Sampler

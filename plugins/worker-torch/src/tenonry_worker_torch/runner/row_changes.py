@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tenonry.step import BatchState, SchedulerOutput, StepInputs
+    from tenonry.step import SchedulerOutput
+    from tenonry_scheduling.columns import BatchState, StepInputs
     from tenonry_torch_base.rounds import Rounds
     from tenonry_torch_base.sampler.sampler import Sampler
     from tenonry_worker_torch.runner.feature_list import FeatureList

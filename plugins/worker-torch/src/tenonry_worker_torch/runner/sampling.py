@@ -15,7 +15,8 @@ from tenonry_torch_base.verification import Verification
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenonry.step import BatchState, ModelRunnerOutput, StepFuture
+    from tenonry.step import ModelRunnerOutput, StepFuture
+    from tenonry_scheduling.columns import BatchState
     from tenonry_torch_base.history import History
     from tenonry_torch_base.parallel.groups import TensorGroup
     from tenonry_torch_base.parallel.tokens import RowSampler

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tenonry.step import StepInputs
+from tenonry_scheduling.columns import StepInputs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tenonry.kv_cache import KVCacheConfig
-from tenonry.step import BatchState, StepInputs
+from tenonry_scheduling.columns import BatchState, StepInputs
 from tenonry_testkit.fakes.tokens import U64, group_kv
 
 NOBODY = np.iinfo(np.uint64).max

@@ -10,7 +10,8 @@ from collections.abc import Container, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tenonry.step import I32, BatchState, NewRow, PromptLogprobs, StepInputs, TokenLogprobs
+from tenonry.step import I32, NewRow, PromptLogprobs, TokenLogprobs
+from tenonry_scheduling.columns import BatchState, StepInputs
 
 
 def _table(

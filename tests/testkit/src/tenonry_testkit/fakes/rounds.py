@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tenonry.step import I32, BatchState, ModelRunnerOutput, NewRow, SchedulerOutput, StepInputs
+from tenonry.step import I32, ModelRunnerOutput, NewRow, SchedulerOutput
+from tenonry_scheduling.columns import BatchState, StepInputs
 from tenonry_testkit.fakes.logprobs import round_logprobs
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from tenonry.kv_cache import KVCacheConfig
-from tenonry.step import I32, BatchState, NewRow, SchedulerOutput, StepInputs
+from tenonry.step import I32, NewRow, SchedulerOutput
+from tenonry_scheduling.columns import BatchState, StepInputs
 from tenonry_testkit.fakes.kv_store import NOBODY, POISON, FakeKVError, Reading
 from tenonry_testkit.fakes.tokens import U64, group_kv
 

@@ -1,6 +1,6 @@
 """A worker with predictable tokens, and a KV cache that detects every wrong block. Worker process; no torch.
 
-It applies steps with `step.BatchState` like every real worker, writes one number per slot, and reads them back through
+It applies steps with `BatchState` like every real worker, writes one number per slot, and reads them back through
 the block table, so a scheduler that confuses rows, blocks, chunks or results is detected in that very step.
 """
 
@@ -21,15 +21,8 @@ from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
 from tenonry.plugin.checks import load_options
 from tenonry.plugin.plan import load_class
-from tenonry.step import (
-    I32,
-    BatchState,
-    ModelRunnerOutput,
-    NewRow,
-    RowFailure,
-    SchedulerOutput,
-    StepInputs,
-)
+from tenonry.step import I32, ModelRunnerOutput, NewRow, RowFailure, SchedulerOutput
+from tenonry_scheduling.columns import BatchState, StepInputs
 from tenonry_testkit.fakes.kv_store import LOST, NOBODY, POISON, FakeKVError, FakeKVStore
 from tenonry_testkit.fakes.logprobs import prompt_logprobs, token_logprobs
 from tenonry_testkit.fakes.rounds import FakeRounds

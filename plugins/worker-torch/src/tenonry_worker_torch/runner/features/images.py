@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tenonry.step import NewRow, StepInputs
+    from tenonry.step import NewRow
+    from tenonry_scheduling.columns import StepInputs
     from tenonry_worker_torch.images.encoder import ImageEncoder
     from tenonry_worker_torch.images.request import Span
     from tenonry_worker_torch.runner.feature import RunnerContext

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tenonry.kv_cache import LengthClasses
-    from tenonry.step import NewRow, StepInputs
+    from tenonry.step import NewRow
+    from tenonry_scheduling.columns import StepInputs
     from tenonry_worker_torch.runner.feature import RunnerContext
     from tenonry_worker_torch.runner.step import Step
 
