@@ -18,6 +18,7 @@ LONGEST = {
     "schedulers/static/src/tenonry_scheduler_static/__init__.py:StaticScheduler": 15,
     "schedulers/prefill-first/src/tenonry_scheduler_prefill_first/__init__.py:PrefillFirstScheduler": 60,
     "schedulers/mlfq/src/tenonry_scheduler_mlfq/__init__.py:MlfqScheduler": 60,
+    "stat_loggers/jsonl/src/tenonry_stat_logger_jsonl/__init__.py:JsonlStatLogger": 60,
 }
 
 

@@ -97,14 +97,17 @@ class Load:
         self._slots = asyncio.Semaphore(concurrency) if concurrency else None
         self._rate, self._seed = rate, seed
 
-    async def run(self, prompts: list[list[int]], out_len: int) -> LoadRun:
-        """Every prompt once; failures are recorded, never raised."""
-        starts = self._starts(len(prompts))
+    async def run(
+        self, prompts: list[list[int]], out_len: int | list[int], starts: list[float] | None = None
+    ) -> LoadRun:
+        """Every prompt once; failures are recorded, never raised. `starts`: seconds from the beginning, per prompt."""
+        starts = self._starts(len(prompts)) if starts is None else starts
+        lengths = [out_len] * len(prompts) if isinstance(out_len, int) else out_len
         begin = time.perf_counter()
         records = await asyncio.gather(
             *(
-                self._request(prompt, out_len, begin + start)
-                for prompt, start in zip(prompts, starts, strict=True)
+                self._request(prompt, length, begin + start)
+                for prompt, length, start in zip(prompts, lengths, starts, strict=True)
             )
         )
         return LoadRun(time.perf_counter() - begin, list(records))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shlex
-from collections.abc import Callable
+import statistics
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -20,10 +21,12 @@ from tenonry_bench.processes import CpuMeter, PeakMemory, below
 from tenonry_bench.served import ServedResult, ServeReport, describe, summarise
 from tenonry_bench.settings import count, natural, write_report
 from tenonry_bench.sse import Client, Endpoint
+from tenonry_bench.traces import TracedRequest, prompts, read_trace, starts
 from tenonry_bench.workload import WARM_UP_RUN, Workload, WorkloadFile, load_workloads
 
 WARM_UP_REQUESTS, WARM_UP_TOKENS = 8, 8
 DEFAULT_CONCURRENCY = 16
+TRACE = "trace"  # name of the result
 
 
 class ServedModel(msgspec.Struct):
@@ -99,6 +102,20 @@ class ServeBench(Command):
             metavar="X",
             help="Requests per second, at random times, instead of a fixed number at once.",
         )
+        add(
+            "--trace",
+            action="append",
+            metavar="FILE",
+            help="Send the requests of a trace at their times instead of workloads: a file of the stat logger `jsonl`. "
+            "Repeatable.",
+        )
+        add(
+            "--speed",
+            type=float,
+            default=1.0,
+            metavar="X",
+            help="Times as fast as the trace [default: 1].",
+        )
         add("--runs", type=count, default=3, metavar="N", help="Repetitions [default: 3].")
         add(
             "--goodput",
@@ -119,8 +136,9 @@ class ServeBench(Command):
             raise ConfigError(f"--request-rate {args.request_rate} must be above 0")
         limits = parse_limits(args.goodput)
         workloads = load_workloads(args.workload)
-        names = workloads.named(args.name, "served")
-        if not names:
+        names = [] if args.trace else workloads.named(args.name, "served")
+        trace = traced(args)
+        if not names and not trace:
             raise ConfigError(
                 "there is no served workload to run; name some with --name, or give another --workload"
             )
@@ -131,7 +149,7 @@ class ServeBench(Command):
             else start_own_server(args.model or "demo", args.port, shlex.split(args.server_args))
         )
         try:
-            model, results = asyncio.run(measure(args, workloads, names, limits, server))
+            model, results = asyncio.run(measure(args, workloads, names, trace, limits, server))
         finally:
             if server is not None:
                 server.stop()
@@ -149,18 +167,19 @@ async def measure(
     args: argparse.Namespace,
     workloads: WorkloadFile,
     names: list[str],
+    trace: list[TracedRequest],
     limits: dict[str, float],
     server: ServerProcess | None,
 ) -> tuple[str, list[ServedResult]]:
-    """(the model's name on the server, one result per workload)."""
+    """(the model's name on the server, one result per workload, or one of the trace)."""
     url, ready_s = (args.base_url, None) if server is None else await server.ready(args.timeout)
     client = Client(Endpoint.parse(url), args.api_key)
     model = args.model if server is None and args.model else await first_model(client)
     vocab_size = args.vocab_size or (vocabulary(args.model or "demo") if server is not None else 0)
     meter = None if server is None else CpuMeter([psutil.Process(server.pid), *below(server.pid)])
     results = []
-    for name in names:
-        chosen = workload_from(args, workloads.get(name))
+    for name in names or [TRACE]:
+        chosen = workload_from(args, workloads.get(name)) if names else of_trace(trace)
         load = Load(
             client,
             model,
@@ -171,7 +190,10 @@ async def measure(
         )
         changed = msgspec.structs.replace(workloads, workloads={name: chosen})
         with PeakMemory(server.pid if server is not None else None) as memory:
-            runs = await run_workload(load, changed, name, args.runs, vocab_size, meter)
+            if names:
+                runs = await run_workload(load, changed, name, args.runs, vocab_size, meter)
+            else:
+                runs = await run_trace(load, changed, trace, args, vocab_size, meter)
         result = summarise(name, chosen, runs, limits, args.request_rate)
         if server is not None:
             result.peak_rss_gib, result.pss_after_gib = (
@@ -193,18 +215,68 @@ async def run_workload(
 ) -> list[LoadRun]:
     """A few short requests to warm up, then the runs, each with prompts of its own. `meter`: of the server's time."""
     workload = workloads.get(name)
-    warm_up = workloads.prompts(
-        name, WARM_UP_RUN, min(WARM_UP_REQUESTS, workload.requests), vocab_size
+    await warm_up(load, workloads, name, vocab_size)
+    prompts = [workloads.prompts(name, run, vocab_size=vocab_size) for run in range(runs)]
+    return [await metered(load.run(each, workload.out_len), meter) for each in prompts]
+
+
+async def run_trace(
+    load: Load,
+    workloads: WorkloadFile,
+    trace: list[TracedRequest],
+    args: argparse.Namespace,
+    vocab_size: int,
+    meter: CpuMeter | None,
+) -> list[LoadRun]:
+    """A few short requests to warm up, then the runs of the trace, each with prompts of its own."""
+    await warm_up(load, workloads, TRACE, vocab_size)
+    lengths, times = [each.output_tokens for each in trace], starts(trace, args.speed)
+    seeds = [workloads.seed * 1000 + run for run in range(args.runs)]
+    made = [prompts(trace, workloads.token_range, seed, vocab_size) for seed in seeds]
+    return [await metered(load.run(each, lengths, times), meter) for each in made]
+
+
+async def warm_up(load: Load, workloads: WorkloadFile, name: str, vocab_size: int) -> None:
+    """A few short requests."""
+    workload = workloads.get(name)
+    number = min(WARM_UP_REQUESTS, workload.requests)
+    await load.run(
+        workloads.prompts(name, WARM_UP_RUN, number, vocab_size),
+        min(WARM_UP_TOKENS, workload.out_len),
     )
-    await load.run(warm_up, min(WARM_UP_TOKENS, workload.out_len))
-    done = []
-    for prompts in [workloads.prompts(name, run, vocab_size=vocab_size) for run in range(runs)]:
-        if meter is not None:
-            meter.take()  # the time since the last run belongs to no run
-        done.append(await load.run(prompts, workload.out_len))
-        if meter is not None:
-            done[-1].server_cpu_s = meter.take()[1]
+
+
+async def metered(run: Awaitable[LoadRun], meter: CpuMeter | None) -> LoadRun:
+    """The run, with the CPU time that the server took for it."""
+    if meter is None:
+        return await run
+    meter.take()  # the time since the last run belongs to no run
+    done = await run
+    done.server_cpu_s = meter.take()[1]
     return done
+
+
+def traced(args: argparse.Namespace) -> list[TracedRequest]:
+    """Requests of the traces that flags name. Raises ConfigError for flags that do not go with them."""
+    if not args.speed > 0:
+        raise ConfigError(f"--speed {args.speed} must be above 0")
+    if not args.trace:
+        return []
+    others = ("workload", "name", "requests", "prompt_len", "output_len", "request_rate")
+    for name in others:
+        if getattr(args, name) is not None:
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(f"{flag} does not go with --trace, which sets it; leave one out")
+    return read_trace(args.trace)
+
+
+def of_trace(trace: list[TracedRequest]) -> Workload:
+    """A workload of the number and the mean lengths of a trace. Its load is open."""
+    mean = {
+        name: round(statistics.fmean(getattr(each, f"{key}_tokens") for each in trace))
+        for name, key in (("prompt_len", "prompt"), ("out_len", "output"))
+    }
+    return Workload(len(trace), **mean, kind="served")
 
 
 def workload_from(args: argparse.Namespace, workload: Workload) -> Workload:

@@ -1,0 +1,95 @@
+"""The stat logger `jsonl`: one JSON line per finished request, which is a trace for `tenonry bench serve --trace`.
+
+Lengths, times and tags; nothing of prompts or answers. Runs on the observer thread of one process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from logging.handlers import RotatingFileHandler
+from typing import Any
+
+from pydantic import Field
+
+from tenonry.errors import ConfigError
+from tenonry.interfaces.plugin import PluginOptions
+from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
+from tenonry.stats import FinishedRequestStats, StatRecord
+
+
+class JsonlOptions(PluginOptions):
+    """Options of the jsonl stat logger."""
+
+    path: str = Field("requests.jsonl", min_length=1, description="File to append to.")
+    max_bytes: int = Field(
+        100_000_000, ge=0, description="Size that starts a new file; 0 disables rotation."
+    )
+    backups: int = Field(
+        5, ge=1, description="Earlier files kept, as PATH.1 (the latest), PATH.2 and so on."
+    )
+
+
+class _LineFile(RotatingFileHandler):
+    """Rotates by size and flushes each line; its errors reach the caller."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name of `logging`
+        raise  # noqa: PLE0704 - called within `except`
+
+
+class JsonlStatLogger(StatLogger):
+    """Appends a line per finished request. Raises ConfigError for a file that cannot be opened."""
+
+    Options = JsonlOptions
+
+    def __init__(self, context: StatLoggerContext) -> None:
+        super().__init__(context)
+        options = context.options if isinstance(context.options, JsonlOptions) else JsonlOptions()
+        try:
+            self._file = _LineFile(
+                options.path,
+                maxBytes=options.max_bytes,
+                backupCount=options.backups,
+                encoding="utf-8",
+                errors="replace",
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"stat logger option jsonl.path={options.path} cannot be opened ({error.strerror}); "
+                "name a file in a writable folder"
+            ) from None
+
+    def record(self, record: StatRecord) -> None:
+        for request in record.iteration.finished if record.iteration is not None else ():
+            line = json.dumps(trace_line(request, record.engine_index), ensure_ascii=False)
+            self._file.emit(logging.makeLogRecord({"msg": line}))
+
+    def shutdown(self) -> None:
+        self._file.close()
+
+
+def trace_line(request: FinishedRequestStats, engine: int) -> dict[str, Any]:
+    """The fields of a line: counts in tokens, `arrival_time` in seconds since 1970, durations in seconds."""
+    gaps = request.num_generation_tokens - 1 if request.n == 1 else 0
+    return {
+        "request_id": request.request_id,
+        "arrival_time": request.start_time,
+        "prompt_tokens": request.num_prompt_tokens,
+        "output_tokens": request.num_generation_tokens,
+        "cached_tokens": request.num_cached_tokens,
+        "max_tokens": request.max_tokens,
+        "n": request.n,
+        "reason": request.finish_reason,
+        "queued_s": request.queued_s,
+        "ttft_s": request.ttft_s,
+        "itl_mean_s": request.decode_s / gaps if gaps > 0 else None,
+        "e2e_s": request.e2e_latency_s,
+        "preemptions": request.num_preemptions,
+        "engine": engine,
+        "tags": {name: value for name, value in request.tags.items() if _has_json(value)},
+    }
+
+
+def _has_json(value: str | float) -> bool:
+    return isinstance(value, str) or math.isfinite(value)
