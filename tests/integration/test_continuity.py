@@ -281,7 +281,7 @@ def test_a_killed_rank_takes_no_stream_with_it(start, tmp_path):
 def test_replaced_there_and_back_in_a_mixed_run(start, tmp_path, caplog, monkeypatch):
     """The scheduler changes, and changes back, while streams of every kind run (AF-27)."""
     engine = start(worker="torch")
-    renew = engine._events.on_join
+    renew = engine.events.on_join
     runs: list[asyncio.Future[dict[str, Told]]] = []
 
     async def renew_and_ask(fleet: object, indexes: list[int]) -> None:
@@ -296,7 +296,7 @@ def test_replaced_there_and_back_in_a_mixed_run(start, tmp_path, caplog, monkeyp
     async def main() -> tuple[dict[str, Told], list[dict[str, Told]]]:
         await add_adapters(engine, tmp_path)
         expected = await run_all(engine, 0)
-        monkeypatch.setattr(engine._events, "on_join", renew_and_ask)
+        monkeypatch.setattr(engine.events, "on_join", renew_and_ask)
         for scheduler in ("static", "batching"):
             await engine.replace_engines(scheduler=scheduler)
             await runs[-1]

@@ -84,7 +84,7 @@ def test_there_and_back(load, tmp_path, caplog, monkeypatch):
     own = tmp_path / "own.py"
     own.write_text(OWN, "utf-8")
     engine = load.engine
-    renew = engine._events.on_join
+    renew = engine.events.on_join
     runs: list[asyncio.Future[list[list[int]]]] = []
 
     async def renew_and_load(fleet: object, indexes: list[int]) -> None:
@@ -96,7 +96,7 @@ def test_there_and_back(load, tmp_path, caplog, monkeypatch):
 
     async def main() -> list[list[int]]:
         expected = await load.start()
-        monkeypatch.setattr(engine._events, "on_join", renew_and_load)
+        monkeypatch.setattr(engine.events, "on_join", renew_and_load)
         for scheduler in (f"{own}:Own", "batching"):
             await engine.replace_engines(scheduler=scheduler)
             assert engine.config.scheduler.name == scheduler

@@ -42,6 +42,23 @@ def tokens_as_scheduled(outputs):
     }
 
 
+def recorded_request(context, *, max_tokens, stop_token_ids=()):
+    """A recorded scheduler with one request, and a function that returns its recording."""
+    scheduler = BatchingScheduler(context)
+    header = make_header(context, PluginRecord("scheduler", "batching", ""), "live")
+    chunks = []
+    observed = ObservedScheduler(scheduler, [Recorder(header, scheduler, [chunks.append])])
+    source = EngineCoreRequest(
+        handle=1,
+        request_id="a",
+        prompt_token_ids=np.arange(4, dtype=np.int32),
+        sampling_params=SamplingParams(temperature=0, max_tokens=max_tokens),
+        stop_token_ids=stop_token_ids,
+    )
+    observed.add_request(Request(source, 1, context.clock(), context.max_model_len))
+    return observed, lambda: Recording(header, chunks)
+
+
 def test_every_row_of_every_step_is_recorded(busy):
     assert tokens_of_steps(busy.recording) == tokens_as_scheduled(busy.outputs)
     assert busy.recording.total_tokens.tolist() == [output.total_tokens for output in busy.outputs]
@@ -60,18 +77,7 @@ def test_each_request_ends_with_its_tokens(busy):
 
 def test_a_step_in_flight_at_a_stop_adds_no_token():
     context = dataclasses.replace(make_context(), max_concurrent_steps=2, feeds_back_tokens=True)
-    scheduler = BatchingScheduler(context)
-    header = make_header(context, PluginRecord("scheduler", "batching", ""), "live")
-    chunks = []
-    observed = ObservedScheduler(scheduler, [Recorder(header, scheduler, [chunks.append])])
-    source = EngineCoreRequest(
-        handle=1,
-        request_id="a",
-        prompt_token_ids=np.arange(4, dtype=np.int32),
-        sampling_params=SamplingParams(temperature=0, max_tokens=9),
-        stop_token_ids=(7,),
-    )
-    observed.add_request(Request(source, 1, context.clock(), context.max_model_len))
+    observed, recording_of = recorded_request(context, max_tokens=9, stop_token_ids=(7,))
     in_flight = [observed.schedule(), observed.schedule()]
     for token_id in (5, 6, 7, 8):
         output = in_flight.pop(0)
@@ -80,7 +86,7 @@ def test_a_step_in_flight_at_a_stop_adds_no_token():
         observed.update_from_output(output, result)
         in_flight.append(observed.schedule())
     observed.shutdown()
-    recording = Recording(header, chunks)
+    recording = recording_of()
     [track] = recording.tracks
     assert recording.total_tokens.tolist()[:4] == [4, 1, 1, 1]
     assert str(track.reason) == "stop"
@@ -90,23 +96,13 @@ def test_a_step_in_flight_at_a_stop_adds_no_token():
 @pytest.mark.parametrize("aborted", [False, True])
 def test_the_end_of_the_last_request_is_written_before_its_output_leaves(aborted):
     context = make_context()  # its clock stands still
-    scheduler = BatchingScheduler(context)
-    header = make_header(context, PluginRecord("scheduler", "batching", ""), "live")
-    chunks = []
-    observed = ObservedScheduler(scheduler, [Recorder(header, scheduler, [chunks.append])])
-    source = EngineCoreRequest(
-        handle=1,
-        request_id="a",
-        prompt_token_ids=np.arange(4, dtype=np.int32),
-        sampling_params=SamplingParams(temperature=0, max_tokens=1),
-    )
-    observed.add_request(Request(source, 1, context.clock(), context.max_model_len))
+    observed, recording_of = recorded_request(context, max_tokens=1)
     output = observed.schedule()
     if aborted:
         observed.finish_requests([1], FinishReason.ABORT)
     else:
         observed.update_from_output(output, answer(output))
-    [track] = Recording(header, chunks).tracks
+    [track] = recording_of().tracks
     assert str(track.reason) == ("abort" if aborted else "length")
 
 

@@ -191,7 +191,7 @@ def test_numpy_ids_and_empty_pushes(codecs):
     assert detokenizer.consumed == 0
     assert detokenizer.push(ids) == "the cat"
     assert detokenizer.consumed == len(ids)
-    assert all(type(key) is int for key in codec._tables[True].texts)
+    assert all(type(key) is int for key in codec.tables[True].texts)
     assert run(plain(codec, ids), [ids[:1], ids[1:]]) == "the cat"
 
 
@@ -200,8 +200,8 @@ def test_table_stays_within_the_vocabulary(codecs, kind):
     codec = FastCodec(codecs[kind].tokenizer)
     size = codec.tokenizer.get_vocab_size()
     run(plain(codec), [list(range(size + 100))])
-    table = codec._tables[True]
-    assert len(table.texts) + len(table._raw) == size
+    table = codec.tables[True]
+    assert len(table.texts) + len(table.partial) == size
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -223,7 +223,7 @@ def test_window_does_not_grow_over_broken_text(codecs):
     stream = WindowStream(lambda part: codec.decode(part, skip_special_tokens=True), [])
     for _ in range(200):
         stream.feed(lone)
-        assert len(stream._ids) < 20
+        assert len(stream.ids) < 20
 
 
 def test_window_does_not_grow_over_skipped_tokens(codecs):
@@ -233,7 +233,7 @@ def test_window_does_not_grow_over_skipped_tokens(codecs):
     words = codec.encode("the cat", add_special_tokens=False)
     text = "".join(stream.feed(token_id) for token_id in [words[0], *[user] * 100, *words[1:]])
     assert text == "the cat"
-    assert len(stream._ids) < 10
+    assert len(stream.ids) < 10
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -42,14 +42,14 @@ class Api:
     def run(self, coroutine: Any) -> Any:
         return self._runner.run(coroutine)
 
-    async def _send(self, method: str, path: str, **keywords: Any) -> httpx.Response:
+    async def send(self, method: str, path: str, **keywords: Any) -> httpx.Response:
         root_path = self.state.settings.root_path
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, root_path=root_path)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             return await client.request(method, path, **keywords)
 
     def request(self, method: str, path: str, **keywords: Any) -> httpx.Response:
-        return self.run(self._send(method, path, **keywords))
+        return self.run(self.send(method, path, **keywords))
 
     def get(self, path: str, **keywords: Any) -> httpx.Response:
         return self.request("GET", path, **keywords)

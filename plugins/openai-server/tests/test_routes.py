@@ -186,7 +186,7 @@ def test_tokenize_wants_one_of_two(body, api):
 
 
 def test_version_needs_no_engine(api):
-    api.state._engine = None
+    api.state.attached = None
     assert api.get("/version").json() == {"version": __version__}
 
 
@@ -208,7 +208,7 @@ def test_phases_show_in_health_and_readiness(api):
     api.engine.dead = True
     assert seen() == (503, 503, 503)
     assert api.get("/ready").json() == {"status": "dead"}
-    api.state.phase, api.state._engine = Phase.STARTING, None
+    api.state.phase, api.state.attached = Phase.STARTING, None
     assert seen() == (503, 503, 503)
     assert api.get("/health").json() == {"status": "starting"}
 
@@ -249,11 +249,11 @@ def test_busy_engine_does_not_delay_a_probe(api, monkeypatch):
             raise EngineDeadError("engine 0 is not healthy")
 
         monkeypatch.setattr(api.engine, "check_health", check_health)
-        statuses = [(await api._send("GET", "/health")).status_code for _ in range(3)]
+        statuses = [(await api.send("GET", "/health")).status_code for _ in range(3)]
         answered.set()
         await asyncio.sleep(0)
         monkeypatch.setattr(health, "ANSWER_S", 10.0)  # an answer that is there is waited for
-        return [*statuses, (await api._send("GET", "/health")).status_code]
+        return [*statuses, (await api.send("GET", "/health")).status_code]
 
     assert api.run(scenario()) == [200, 200, 200, 503]
     assert len(asked) == 2
@@ -262,13 +262,13 @@ def test_busy_engine_does_not_delay_a_probe(api, monkeypatch):
 @pytest.mark.parametrize("path", ["/health", "/ready", "/v1/models", "/v1/models/fake"])
 def test_head_has_the_status_of_get(path, api):
     assert api.request("HEAD", path).status_code == 200
-    api.state.phase, api.state._engine = Phase.STARTING, None
+    api.state.phase, api.state.attached = Phase.STARTING, None
     assert api.request("HEAD", path).status_code == 503
 
 
 @pytest.mark.parametrize("phase", [Phase.STARTING, Phase.DRAINING, Phase.DEAD])
 def test_refusal_names_the_phase_and_when_to_come_again(phase, api):
-    api.state.phase, api.state._engine = phase, None
+    api.state.phase, api.state.attached = phase, None
     response = api.post("/v1/chat/completions", {})
     assert response.status_code == 503
     assert error_of(response)["code"] == {"dead": "engine_dead"}.get(phase.value, phase.value)

@@ -433,7 +433,7 @@ class TestInnocent:
 
     def test_an_engine_that_dies_before_its_first_step(self, serve, monkeypatch, caplog):
         served = serve(worker=worker())
-        events = served.engine._events
+        events = served.engine.events
         admit = events.on_admitted
         pids: list[int] = []
 
@@ -462,12 +462,12 @@ class TestInnocent:
     def test_an_engine_that_dies_before_it_tries_a_suspect(self, serve, monkeypatch, caplog):
         served = serve(worker=worker(delay_s=0.1), max_round_tokens=1)
         recovery = served.engine.recovery.streams
-        send = recovery._client.send_requests
+        send = recovery.client.send_requests
         short = params(max_tokens=12)
         trials: list[int] = []
 
         def die_with_the_suspect(index: int | None, requests: Any) -> None:
-            if recovery._on_trial:
+            if recovery.on_trial:
                 trials.append(served.pid)
             is_first = index is not None and trials == [served.pid]
             if is_first:
@@ -476,7 +476,7 @@ class TestInnocent:
             if is_first:
                 kill(served)
 
-        monkeypatch.setattr(recovery._client, "send_requests", die_with_the_suspect)
+        monkeypatch.setattr(recovery.client, "send_requests", die_with_the_suspect)
 
         async def main() -> list[int]:
             stream = served.engine.generate([1], short, "r")

@@ -190,7 +190,7 @@ class TestUnderLoad:
             seen.append(sorted(client.newcomers))
             seen.append(await client.call("operations.is_held"))
 
-        monkeypatch.setattr(served.engine._events, "on_join", watched)
+        monkeypatch.setattr(served.engine.events, "on_join", watched)
         served.run(served.engine.replace_engines())
         assert seen == [[0], [False, False]]
         assert served.run(client.call("operations.is_held")) == [False]
@@ -313,7 +313,7 @@ class TestDeaths:
             while not fleet.dead:  # noqa: ASYNC110 - a thread learns of it
                 await asyncio.sleep(0.001)
 
-        monkeypatch.setattr(served.engine._events, "on_join", killed)
+        monkeypatch.setattr(served.engine.events, "on_join", killed)
 
         async def main() -> list[list[int]]:
             run = await streams(served, 8)

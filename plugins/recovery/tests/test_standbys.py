@@ -113,14 +113,14 @@ class TestTakingOver:
             standby_engines=1,
             max_num_batched_tokens=64,
         )
-        budget = served.engine.recovery.owner.restarts._budget
+        budget = served.engine.recovery.owner.restarts.budget
         prompts = [[1, 2], [3], list(range(1, 200))]
         sampling = params(max_tokens=8)
         wanted = [tokens(prompt, sampling) for prompt in prompts]
 
         async def run(step: int) -> None:
             await ready(served)
-            budget._times.clear()  # it may be killed as often as it takes
+            budget.given_up(0)  # it may be killed as often as it takes
             set_fuse(fuse, step)
             jobs = [
                 collect(served.engine, prompt, sampling, f"r{number}")
@@ -195,11 +195,11 @@ class TestTakingOver:
         async def waiting(*_: object) -> None:
             await is_dead.wait()
 
-        monkeypatch.setattr(served.engine._events, "on_join", waiting)
+        monkeypatch.setattr(served.engine.events, "on_join", waiting)
 
         async def main() -> list[list[int]]:
             served.engine.listen()
-            while served.engine.recovery.owner.standbys._built is None:  # noqa: ASYNC110 - no event says so
+            while served.engine.recovery.owner.standbys.being_built is None:  # noqa: ASYNC110 - no event says so
                 await asyncio.sleep(0)
             run = await streams(served, 4)
             kill(served)
@@ -327,7 +327,7 @@ class TestBesideOtherOperations:
 
     def test_one_that_cannot_follow_is_lost(self, serve, caplog, monkeypatch):
         served = serve(standby_engines=1)
-        calls = served.engine._calls
+        calls = served.engine.engine_calls
         reset = served.engine.engine_core.call
 
         async def main() -> None:
@@ -420,7 +420,7 @@ class TestEnd:
 
         async def main() -> None:
             served.engine.listen()
-            while served.engine.recovery.owner.standbys._built is None:  # noqa: ASYNC110 - no event says so
+            while served.engine.recovery.owner.standbys.being_built is None:  # noqa: ASYNC110 - no event says so
                 await asyncio.sleep(0)
             await asyncio.to_thread(served.engine.shutdown)
 

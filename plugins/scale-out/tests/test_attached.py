@@ -35,7 +35,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 async def requests_are(front_end: AsyncLLM, running: int, engine: int = 0) -> None:
     """Until one engine runs this many."""
-    while (await front_end._calls.call("request_counts"))[engine] != [running, 0]:  # noqa: ASYNC110 - as above
+    while (await front_end.engine_calls.call("request_counts"))[engine] != [running, 0]:  # noqa: ASYNC110 - as above
         await asyncio.sleep(0.01)
 
 

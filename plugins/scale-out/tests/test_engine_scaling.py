@@ -147,7 +147,7 @@ class TestScale:
         """AF-15: a request with an adapter never comes before it."""
         served = serve()
         front_end = served.engine
-        load = front_end._events.on_join
+        load = front_end.events.on_join
         seen = []
 
         async def watched(*joined: Any) -> None:
@@ -156,7 +156,7 @@ class TestScale:
             seen.append(await many(served, 4))  # the engine that joins takes none of them
             seen.append(len(front_end.engine_core.newcomers[1].requests))
 
-        monkeypatch.setattr(front_end._events, "on_join", watched)
+        monkeypatch.setattr(front_end.events, "on_join", watched)
         served.run(front_end.scale(2))
         assert seen == [[1], expected(4), 0]
         assert served.run(many(served, 4, data_parallel_rank=1)) == expected(4)

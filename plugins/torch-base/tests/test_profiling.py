@@ -39,9 +39,9 @@ def _libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             module: Any = ModuleType(name)
             setattr(module, function, lambda scope, kind=kind: Scope(kind, scope))
             monkeypatch.setitem(sys.modules, name, module)
-    profiling._kind_of_scope.cache_clear()
+    profiling.kind_of_scope.cache_clear()
     yield
-    profiling._kind_of_scope.cache_clear()
+    profiling.kind_of_scope.cache_clear()
 
 
 def kind(scope: AbstractContextManager[Any]) -> str:

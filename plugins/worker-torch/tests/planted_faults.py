@@ -37,14 +37,14 @@ def in_layers(change: Callable[[list], None]) -> Plant:
     """`change` receives the fused layers, in order."""
 
     def plant(monkeypatch):
-        original = decoder._lean_layers
+        original = decoder.lean_layers
 
         def changed(model, layers):
             lean = original(model, layers)
             change(lean)
             return lean
 
-        monkeypatch.setattr(decoder, "_lean_layers", changed)
+        monkeypatch.setattr(decoder, "lean_layers", changed)
 
     return plant
 
@@ -146,9 +146,9 @@ def one_slab_for_two(monkeypatch):
 
     def made(backend, *arguments):
         original(backend, *arguments)
-        names = list(backend._number)
+        names = list(backend.number_of)
         if len(names) > MIDDLE + 1:
-            backend._number[names[MIDDLE]] = MIDDLE + 1
+            backend.number_of[names[MIDDLE]] = MIDDLE + 1
 
     monkeypatch.setattr(CpuBackend, "__init__", made)
 
@@ -162,9 +162,9 @@ def other_group(monkeypatch):
         ordered = sorted(backend.layers, key=lambda layer: layer.index)
         stray = ordered[MIDDLE + 1].name
         other = ordered[MIDDLE].name
-        backend._number[stray] = backend._number[other]
-        part = parts[backend._number[other]]
-        part._number[stray] = part._number[other]
+        backend.number_of[stray] = backend.number_of[other]
+        part = parts[backend.number_of[other]]
+        part.number_of[stray] = part.number_of[other]
 
     monkeypatch.setattr(GroupedBackend, "__init__", made)
 

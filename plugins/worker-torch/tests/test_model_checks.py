@@ -92,7 +92,7 @@ def test_the_model_is_whole_again_after_the_comparison():
 @pytest.mark.parametrize("part", ["qkv", "out", "gate_up", "down"])
 def test_wrong_weights_of_one_layer_among_its_like_are_found(part, dtype, monkeypatch):
     """Layers 4 and 5 have each other's: the short stack has neither."""
-    original = decoder._lean_layers
+    original = decoder.lean_layers
 
     def mixed_up(model, layers):
         lean = original(model, layers)
@@ -104,7 +104,7 @@ def test_wrong_weights_of_one_layer_among_its_like_are_found(part, dtype, monkey
         setattr(second, part, of_first)
         return lean
 
-    monkeypatch.setattr(decoder, "_lean_layers", mixed_up)
+    monkeypatch.setattr(decoder, "lean_layers", mixed_up)
     with pytest.raises(ModelError, match=r"LlamaForCausalLM fails the self check.*prompt 1 of 1"):
         worker_tools.loaded(build("llama", dtype=dtype))
 

@@ -223,9 +223,9 @@ class TestMatching:
     def test_digests_are_made_once_per_request(self, make_driver, monkeypatch):
         driver = make_driver()
         made = []
-        extend = driver.blocks._prefix._hasher.extend
+        extend = driver.blocks.prefix.hasher.extend
         monkeypatch.setattr(
-            driver.blocks._prefix._hasher,
+            driver.blocks.prefix.hasher,
             "extend",
             lambda chain, data, first, stop: made.append(stop) or extend(chain, data, first, stop),
         )
@@ -400,4 +400,4 @@ class TestLeaving:
         driver = make_driver()
         for _ in range(3):
             driver.run(LONG)
-        assert driver.blocks._prefix._chain_of_handle == {}
+        assert driver.blocks.prefix.chain_of_handle == {}

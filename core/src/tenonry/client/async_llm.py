@@ -66,11 +66,11 @@ class AsyncLLM(Delegations):
             self._post_process = post_processor(io)
             self._handler = handler = OutputHandler(config, engines, io)
             self.output_processor, self.admission = handler.outputs, handler.admission
-            self._events = EngineListener(self, config, handler, io)
-            self.calls, self.recovery = self._events.calls, self._events.recovery
-            self._calls = EngineCalls(self.engine_core, handler, self.recovery)
+            self.events = EngineListener(self, config, handler, io)
+            self.calls, self.recovery = self.events.calls, self.events.recovery
+            self.engine_calls = EngineCalls(self.engine_core, handler, self.recovery)
             built.callback(self.recovery.shutdown)
-            engines.start(self._events)
+            engines.start(self.events)
             self.input_processor = InputProcessor(
                 config, engines.plan, self.model, io, self.info, engines.index
             )
@@ -141,9 +141,9 @@ class AsyncLLM(Delegations):
             self.output_processor.abort([request_id])
             return stream
         try:
-            self._events.send_to(engine, requests)
+            self.events.send_to(engine, requests)
         except Exception as error:
-            self._events.fail([request.handle for request in requests], error)
+            self.events.fail([request.handle for request in requests], error)
             raise
         return stream
 
@@ -222,7 +222,7 @@ class AsyncLLM(Delegations):
         left = 1
         while left:
             patience_s = max(0.0, deadline - time.monotonic())
-            left = await self._events.drained(patience_s)
+            left = await self.events.drained(patience_s)
             self.engine_core.check_alive()
             left += await self.engines.ask_others("drained", patience_s)
             if left and time.monotonic() > deadline:
@@ -230,9 +230,9 @@ class AsyncLLM(Delegations):
 
     async def reset_mm_cache(self) -> None:
         """Forget processed images and other files: in all front ends first, then in the engines."""
-        self._events.forget_media()
+        self.events.forget_media()
         await self.engines.ask_others("forget_media")
-        await self._calls.call("reset_mm_cache")
+        await self.engine_calls.call("reset_mm_cache")
 
     # ------------------------------------------------------------------ engines
     @property
@@ -257,7 +257,7 @@ class AsyncLLM(Delegations):
         """
         self.engine_core.check_alive()
         self._handler.listen()
-        async with self._events.lock:
+        async with self.events.lock:
             replace = self.recovery.replace
             await self.calls["scaling"].scale(self.engines, size, drain_timeout, replace)
 
@@ -273,7 +273,7 @@ class AsyncLLM(Delegations):
         await asyncio.shield(self._replace(changes))
 
     async def _replace(self, changes: dict[str, Any]) -> None:
-        async with self._events.lock:
+        async with self.events.lock:
             await self.recovery.replace(changes)
 
     # ------------------------------------------------------------------ facts
@@ -305,7 +305,7 @@ class AsyncLLM(Delegations):
         An engine that does not answer within `engine_calls.HEALTH_TIMEOUT_S` seconds is not healthy, unless it works on
         another call of this front end.
         """
-        await self._calls.check_health()
+        await self.engine_calls.check_health()
 
     @property
     def errored(self) -> bool:

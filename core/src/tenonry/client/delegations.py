@@ -74,7 +74,7 @@ class Delegations(_Common):
     Unsupported if the call set is not in use.
     """
 
-    _calls: EngineCalls
+    engine_calls: EngineCalls
 
     # ------------------------------------------------------------------ call set "operations"
     @operations
@@ -162,7 +162,9 @@ class Delegations(_Common):
     ) -> bool:
         """Forget cached KV blocks; True if all were forgotten."""
         return all(
-            await self._calls.call("reset_prefix_cache", reset_running_requests, reset_connector)
+            await self.engine_calls.call(
+                "reset_prefix_cache", reset_running_requests, reset_connector
+            )
         )
 
     async def collective_rpc(
@@ -173,7 +175,7 @@ class Delegations(_Common):
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """Call a method of the workers' allow-list on every rank of every engine; one result per rank."""
-        engines = await self._calls.call(
+        engines = await self.engine_calls.call(
             "collective_rpc", method, list(args), timeout, dict(kwargs or {})
         )
         return [result for ranks in engines for result in ranks]

@@ -63,7 +63,7 @@ class DraftController:
     ) -> None:
         self.max_drafts = max_drafts
         self._clock = clock
-        self._rows = [RowCredit() for _ in range(max_num_seqs)]
+        self.rows = [RowCredit() for _ in range(max_num_seqs)]
         self._plain_s = [0.0] * (
             MAX_ROWS + 1
         )  # what a pass without drafts takes, by the number of rows
@@ -75,12 +75,12 @@ class DraftController:
 
     def enter(self, row: int) -> None:
         """The row holds another request."""
-        self._rows[row] = RowCredit(self._clock())
+        self.rows[row] = RowCredit(self._clock())
 
     def may_pay(self, rows: list[int]) -> bool:
         """Return True if any of the rows has credit: else `most` need not be called."""
         for row in rows:  # noqa: SIM110 - in every pass: half the time of any()
-            if self._rows[row].credit > 0:
+            if self.rows[row].credit > 0:
                 return True
         return False
 
@@ -97,7 +97,7 @@ class DraftController:
         share = MAX_TOKENS // count - 1
         wanted = []
         for row, slots, length in zip(rows, left, lengths, strict=True):
-            drafted = self._rows[row]
+            drafted = self.rows[row]
             pays = drafted.credit > 0 and self._may_read(drafted, length, count)
             wanted.append(min(drafted.depth, slots - 1, share) if pays else 0)
         return wanted
@@ -114,7 +114,7 @@ class DraftController:
         """Record a call of the drafter for some rows of these lengths, and its duration."""
         unseen = 0
         for row, length in zip(rows, lengths, strict=True):
-            drafted = self._rows[row]
+            drafted = self.rows[row]
             unseen += length - drafted.num_seen
             drafted.num_seen = length
         if unseen <= MANY_TOKENS:
@@ -133,14 +133,14 @@ class DraftController:
         self._plain_s[count] = _followed(self._plain_s[count], seconds)
         self._num_drafted[count] = 0
         for row in rows:
-            self._rows[row].credit += LOSS
+            self.rows[row].credit += LOSS
         if not asked.rows:
             return
         # What delays a pass delays all of its rows.
         delayed = count / len(asked.rows)
         cost = min(asked.seconds / self._plain_s[count], self._usual_cost)
         for row in asked.rows:
-            self._rows[row].credit -= cost * delayed
+            self.rows[row].credit -= cost * delayed
 
     def verified(self, num_rows: int, seconds: float, found: dict[int, tuple[int, int]]) -> None:
         """A pass of `num_rows` took so long; by row, how many drafts were verified, and how many of them were right."""
@@ -155,7 +155,7 @@ class DraftController:
         cost = self._bounded(max(cost, 0.0))
         delayed = num_rows / len(asked.rows)
         for row in asked.rows:
-            drafted = self._rows[row]
+            drafted = self.rows[row]
             num_drafts, num_accepted = found.get(row, (0, 0))
             gain = num_accepted - cost * delayed
             drafted.credit = min(drafted.credit + gain, max(drafted.credit, MOST_CREDIT))

@@ -57,7 +57,7 @@ class FastCodec:
             if token.special
         ]
         # two tables: with special tokens as text, and without
-        self._tables = (
+        self.tables = (
             (TokenTable(tokenizer, rule), TokenTable(tokenizer, rule, special)) if rule else None
         )
 
@@ -81,23 +81,23 @@ class FastCodec:
         return text
 
     def stream(self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool) -> TextStream:
-        if self._tables is not None:
-            return TableDetokenizer(self._tables[skip_special_tokens], prompt_token_ids)
+        if self.tables is not None:
+            return TableDetokenizer(self.tables[skip_special_tokens], prompt_token_ids)
         return WindowStream(
             partial(self.decode, skip_special_tokens=skip_special_tokens), prompt_token_ids
         )
 
     def token_text(self, token_id: int) -> str:
-        if self._tables is None:
+        if self.tables is None:
             return self.decode([token_id], skip_special_tokens=False)
-        piece = self._tables[False].piece(token_id)
+        piece = self.tables[False].piece(token_id)
         return piece if isinstance(piece, str) else piece.decode(errors="replace")
 
     def token_bytes(self, token_id: int, *, skip_special_tokens: bool) -> bytes:
-        if self._tables is None:
+        if self.tables is None:
             text = self.decode([token_id], skip_special_tokens=skip_special_tokens)
             return text.encode(errors="replace")
-        piece = self._tables[skip_special_tokens].piece(token_id)
+        piece = self.tables[skip_special_tokens].piece(token_id)
         return piece.encode() if isinstance(piece, str) else piece
 
     def plain_tokens_from(self, token_id: int) -> dict[int, str]:

@@ -16,14 +16,14 @@ MAX_TOKEN_ID = 2**32 - 1
 class TokenTable:
     """Token id → piece. `texts` holds those that are whole characters: the only thing that a usual token needs."""
 
-    __slots__ = ("_raw", "_skipped", "_tokenizer", "rule", "texts")
+    __slots__ = ("_skipped", "_tokenizer", "partial", "rule", "texts")
 
     def __init__(self, tokenizer: Any, rule: Rule, skipped: Iterable[str] = ()) -> None:
         self._tokenizer = tokenizer
         self.rule = rule
         self._skipped = frozenset(skipped)
         self.texts: dict[int, str] = {}
-        self._raw: dict[int, bytes] = {}
+        self.partial: dict[int, bytes] = {}
 
     def token(self, token_id: int) -> str | None:
         """The token as the vocabulary spells it; None for a skipped one and for ids that the vocabulary lacks."""
@@ -38,7 +38,7 @@ class TokenTable:
         text = self.texts.get(token_id)
         if text is not None:
             return text
-        return self._raw.get(token_id) or self._work_out(token_id)
+        return self.partial.get(token_id) or self._work_out(token_id)
 
     def first(self, token_id: int) -> str | bytes:
         """Text of the token as the first one of a text."""
@@ -51,7 +51,7 @@ class TokenTable:
             return ""  # not kept: there is no end to ids without a token
         piece = "" if token in self._skipped else self.rule.piece(token)
         if isinstance(piece, bytes):
-            self._raw[token_id] = piece
+            self.partial[token_id] = piece
         else:
             self.texts[token_id] = piece
         return piece

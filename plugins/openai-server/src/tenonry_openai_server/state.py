@@ -62,11 +62,11 @@ class ServerState:
         refuses = settings.unknown_fields == "refuse"
         self.ignored = IgnoredLog(self._count_ignored_field, refuses=refuses)
         self.parsers: OutputParsers | None = None
-        self._engine: AsyncLLM | None = None
+        self.attached: AsyncLLM | None = None
 
     def attach(self, engine: AsyncLLM) -> None:
         """The engines are ready."""
-        self._engine = engine
+        self.attached = engine
         if self.phase is Phase.STARTING:
             self.phase = Phase.READY
 
@@ -76,8 +76,8 @@ class ServerState:
 
     def _count_ignored_field(self) -> None:
         """A part of a request has no effect."""
-        if self._engine is not None:
-            self._engine.submit("record_ignored_field")
+        if self.attached is not None:
+            self.attached.submit("record_ignored_field")
 
     def enter(self) -> None:
         """An HTTP request begins."""
@@ -93,7 +93,7 @@ class ServerState:
     @property
     def is_ready(self) -> bool:
         """True while new requests are taken and tokens can flow."""
-        engine = self._engine
+        engine = self.attached
         return self.phase is Phase.READY and engine is not None and engine.is_serving
 
     @property
@@ -105,19 +105,19 @@ class ServerState:
     def is_healthy(self) -> bool:
         """True while the engine lives; a server that drains is healthy, though not ready."""
         return (
-            self._engine is not None and self.phase is not Phase.DEAD and not self._engine.errored
+            self.attached is not None and self.phase is not Phase.DEAD and not self.attached.errored
         )
 
     @property
     def engine(self) -> AsyncLLM:
         """The engine, for requests that need no tokens from it. Raises APIError 503 before it is ready."""
-        if self._engine is None:
+        if self.attached is None:
             raise self._refusal(Phase.STARTING if self.phase is Phase.READY else self.phase)
-        return self._engine
+        return self.attached
 
     def admit(self) -> AsyncLLM:
         """The engine, for a request for tokens. Raises APIError 503 unless the server is ready."""
-        if self._engine is not None and self._engine.errored:
+        if self.attached is not None and self.attached.errored:
             raise self._refusal(Phase.DEAD)
         if self.phase is not Phase.READY:
             raise self._refusal(self.phase)
@@ -134,7 +134,7 @@ class ServerState:
         """The names that requests may use, the first being the default."""
         if self.config.served_model_name:
             return self.config.served_model_name
-        return (self._engine.model.name,) if self._engine is not None else (self.config.model,)
+        return (self.attached.model.name,) if self.attached is not None else (self.config.model,)
 
     async def choose_model(
         self, name: str | None, scope: MutableMapping[str, Any] | None = None

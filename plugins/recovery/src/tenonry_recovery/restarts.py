@@ -61,7 +61,7 @@ class Restarts:
         self._num_at_once = num_at_once
         self.num_together = num_together
         self._is_group_over = False
-        self._budget = budget or RestartBudget()
+        self.budget = budget or RestartBudget()
         self._due: set[int] = set()
         self._deaths: dict[int, tuple[float, Death]] = {}  # and when
         self._task: asyncio.Task[None] | None = None
@@ -75,17 +75,17 @@ class Restarts:
             self._task = asyncio.ensure_future(self._work())
 
     def _start_or_end(self, index: int, failure: str = "") -> None:
-        number = 0 if self._is_group_over else self._budget.take(index, time.monotonic())
+        number = 0 if self._is_group_over else self.budget.take(index, time.monotonic())
         if not number:
-            text = failure or f"it was started again {self._budget}"
+            text = failure or f"it was started again {self.budget}"
             self._end(index, text)
             return
         logger.warning(
             "restarting engine %d (attempt %d of %d within %g s)%s",
             index,
             number,
-            self._budget.max_restarts,
-            self._budget.window_s,
+            self.budget.max_restarts,
+            self.budget.window_s,
             failure and f": {failure}",
         )
         self._due.add(index)
@@ -94,7 +94,7 @@ class Restarts:
         """Give one engine up, with all that step together with it."""
         _, death = self._deaths.pop(index)
         self._due.discard(index)
-        self._budget.given_up(index)
+        self.budget.given_up(index)
         self._is_group_over = self.num_together > 1
         self._served.give_up(index, f"{death}; {why}")
         if self._is_group_over:
@@ -139,13 +139,13 @@ class Restarts:
                 await asyncio.sleep(RETRY_S)
                 for index in missing:
                     if index not in self._due and index in self._deaths:  # else it died since
-                        self._budget.failed(index)
+                        self.budget.failed(index)
                         self._start_or_end(index, f"it could not be started: {error}")
             self._due.update(set(indexes) - set(missing))
             return False
         for index in indexes:
             died, _ = self._deaths[index]
-            self._budget.served(index)
+            self.budget.served(index)
             silence_s = time.monotonic() - died
             self._served.note(index, RecoveryStats(restarts=1, silence_s=silence_s))
             logger.warning("engine %d serves again after %.1f s", index, silence_s)

@@ -49,7 +49,7 @@ class Standbys:
         self.ready: dict[int, EngineFleet] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._filling: asyncio.Task[None] | None = None
-        self._built: asyncio.Event | None = (
+        self.being_built: asyncio.Event | None = (
             None  # set when the one that is being built is ready, or failed
         )
         self._reset()
@@ -61,7 +61,7 @@ class Standbys:
     @property
     def num_at_once(self) -> int:
         """Number of engines that can be restored together immediately; 0 if none stands by or is being built."""
-        return len(self.ready) or int(self._built is not None)
+        return len(self.ready) or int(self.being_built is not None)
 
     # ------------------------------------------------------------------ starting them
     def listen(self) -> None:
@@ -87,12 +87,12 @@ class Standbys:
                 if self._owner.client.awaited or await self._owner.events.divergence():
                     await asyncio.sleep(POLL_S)
                     continue
-                self._built = asyncio.Event()
+                self.being_built = asyncio.Event()
                 try:
                     await self._build(next(self._indexes))
                 finally:
-                    self._built.set()
-                    self._built = None
+                    self.being_built.set()
+                    self.being_built = None
         finally:
             self._filling = None
 
@@ -170,8 +170,8 @@ class Standbys:
         """Bring a dead engine back by one that stands by; False if there is none. Raises EngineDeadError if that one
         dies as well, LaunchError if it does not answer.
         """
-        if not self.ready and self._built is not None:
-            await self._built.wait()
+        if not self.ready and self.being_built is not None:
+            await self.being_built.wait()
         while self.ready:
             standby = min(self.ready)
             fleet = self.ready.pop(standby)

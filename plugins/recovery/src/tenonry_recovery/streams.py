@@ -35,12 +35,12 @@ class StreamRecovery:
         record: Callable[[StatRecord], None],
         max_num_seqs: int,
     ) -> None:
-        self._client = client
+        self.client = client
         self._streams = streams
         self._record = record
         self.suspects = Suspects(max_num_seqs)
         self._to_try: dict[str, list[EngineCoreRequest]] = {}  # suspects, by request id
-        self._on_trial = ""  # the id of the request
+        self.on_trial = ""  # the id of the request
         self._held: list[
             Sequence[EngineCoreRequest]
         ] = []  # the completions of one request together
@@ -87,7 +87,7 @@ class StreamRecovery:
         for each in self._lost(requests):
             try:
                 _check_own(each, "was replaced")
-                self._client.send_requests(index, each.requests)
+                self.client.send_requests(index, each.requests)
             except (EngineDeadError, RequestError) as error:
                 self._fail(each.requests, error)
             else:
@@ -134,9 +134,9 @@ class StreamRecovery:
         except EngineDeadError as error:
             return error
         request_id = lost.stream.request_id
-        if request_id == self._on_trial and death.began_step:
+        if request_id == self.on_trial and death.began_step:
             return _poisoned(request_id, death, was_alone=True)
-        if is_suspect and index not in self._client.awaited:  # nowhere to try it
+        if is_suspect and index not in self.client.awaited:  # nowhere to try it
             return _poisoned(request_id, death)
         return None
 
@@ -153,14 +153,14 @@ class StreamRecovery:
     async def _try_suspects(self, index: int, ranks: Collection[int | None]) -> None:
         """One after the other, each until it has passed the place of the last crash. They stay there then."""
         for request_id, requests in list(self._to_try.items()):
-            link = self._client.engines.get(index)
+            link = self.client.engines.get(index)
             if link is None or link.dead:
                 return
             if requests[0].data_parallel_rank in ranks:
                 del self._to_try[request_id]
-                self._on_trial = request_id
+                self.on_trial = request_id
                 await self._try(index, link, requests)
-                self._on_trial = ""
+                self.on_trial = ""
 
     async def _try(
         self, index: int, link: EngineState, requests: Sequence[EngineCoreRequest]
@@ -172,15 +172,15 @@ class StreamRecovery:
         enough = stream.num_generated + MARGIN
         logger.warning(
             "request %s was running during %d consecutive crashes; retrying it in isolation",
-            self._on_trial,
+            self.on_trial,
             CRASHES,
         )
-        self._client.send_requests(index, [each for each in requests if self._completion(each)])
+        self.client.send_requests(index, [each for each in requests if self._completion(each)])
         while not link.dead and stream.num_generated < enough:
             if not any(map(self._completion, requests)):
                 return
             await asyncio.sleep(POLL_S)
-        while link.dead and self._client.engines.get(index) is link:  # noqa: ASYNC110 - until it was judged
+        while link.dead and self.client.engines.get(index) is link:  # noqa: ASYNC110 - until it was judged
             await asyncio.sleep(POLL_S)
 
     def _completion(self, request: EngineCoreRequest) -> OpenCompletion | None:

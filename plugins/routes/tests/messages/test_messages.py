@@ -377,7 +377,7 @@ class Answer:
     id, model = "chatcmpl-1", "m"
 
     def __init__(self, *parts, finish_reason="stop", stop_reason=None, version="") -> None:
-        self._parts = [
+        self.given = [
             SimpleNamespace(
                 events=events, finish_reason=finish_reason if place == len(parts) - 1 else None,
                 stop_reason=stop_reason, prompt_tokens=7, cached_tokens=2, completion_tokens=place + 1,
@@ -391,7 +391,7 @@ class Answer:
         return f"call_{next(self._ids)}"
 
     async def parts(self):
-        for part in self._parts:
+        for part in self.given:
             yield part
 
 
@@ -447,7 +447,7 @@ def test_stream_opens_one_block_at_a_time():
 
 def test_whole_answer_has_the_same_blocks():
     answer = Answer(*PARTS, finish_reason="length")
-    message = whole_message(answer, answer._parts)
+    message = whole_message(answer, answer.given)
     assert [block["type"] for block in message["content"]] == [
         "thinking",
         "text",
@@ -463,7 +463,7 @@ def test_whole_answer_has_the_same_blocks():
 
 def test_the_version_of_the_weights_is_said_where_they_are_new():
     answer = Answer([TextDelta("so")], version="7")
-    assert whole_message(answer, answer._parts)["weight_version"] == "7"
+    assert whole_message(answer, answer.given)["weight_version"] == "7"
     events = streamed(answer)
     assert events[0]["message"]["weight_version"] == events[-2]["weight_version"] == "7"
     assert "weight_version" not in json.dumps(streamed(Answer([TextDelta("so")])))
@@ -471,7 +471,7 @@ def test_the_version_of_the_weights_is_said_where_they_are_new():
 
 def test_empty_answer_and_stop_sequence():
     answer = Answer([], stop_reason="###")
-    assert whole_message(answer, answer._parts)["stop_sequence"] == "###"
+    assert whole_message(answer, answer.given)["stop_sequence"] == "###"
     kinds = [event["type"] for event in streamed(Answer([]))]
     assert kinds == ["message_start", "ping", "message_delta", "message_stop"]
 

@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 def record_function_or_nullcontext(name: str) -> AbstractContextManager[Any]:
     """A scope called `name`; which kind is decided on the first call. Raises ConfigError if its library is missing."""
-    return _kind_of_scope()(name)
+    return kind_of_scope()(name)
 
 
 def scoped(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -39,7 +39,7 @@ def scoped(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 @functools.cache
-def _kind_of_scope() -> Callable[[str], AbstractContextManager[Any]]:
+def kind_of_scope() -> Callable[[str], AbstractContextManager[Any]]:
     """The first variable that is set wins."""
     for variable, module, function in (
         (TORCH_VARIABLE, "torch.autograd.profiler", "record_function"),

@@ -55,9 +55,9 @@ class Rounds:
         size = len(state.handle)
         self._state = state
         self._execute = execute
-        self._several = several
+        self.several = several
         self._stop_ids = np.full((size, 2), UNKNOWN, np.int64)
-        self._min_output = np.zeros(size, np.int32)
+        self.min_output = np.zeros(size, np.int32)
 
     def enter(self, new: NewRow) -> None:
         """A row starts, or comes back."""
@@ -70,7 +70,7 @@ class Rounds:
         self._stop_ids[new.row] = UNKNOWN
         self._stop_ids[new.row, : len(ids)] = ids
         longest = self._state.token_ids.shape[1]
-        self._min_output[new.row] = min(new.sampling.min_tokens, longest)
+        self.min_output[new.row] = min(new.sampling.min_tokens, longest)
 
     def run(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Passes until each row has its tokens, has ended, or has failed."""
@@ -81,8 +81,8 @@ class Rounds:
                 break
             left = output.round_tokens - len(passes)
             rest = (
-                self._several(output.step_id, row, left, self._row_ends(row))
-                if self._several
+                self.several(output.step_id, row, left, self.row_ends(row))
+                if self.several
                 else None
             )
             if rest is not None:
@@ -91,8 +91,8 @@ class Rounds:
             passes.append(self._pass(next_pass(output.step_id, row)))
         return joined(passes)
 
-    def _row_ends(self, row: I32) -> RowEnds:
-        free = self._min_output[row] - self._state.num_output[row] - 1
+    def row_ends(self, row: I32) -> RowEnds:
+        free = self.min_output[row] - self._state.num_output[row] - 1
         return RowEnds(self._stop_ids[row], np.maximum(free, 0).astype(np.int64))
 
     def _pass(self, output: SchedulerOutput) -> ModelRunnerOutput:
@@ -111,7 +111,7 @@ class Rounds:
     ) -> NDArray[np.bool_]:
         """Mask of the tokens that end their rows; `num_output`: each row's number of outputs, the token included."""
         is_stop_id = (token_ids[:, None] == self._stop_ids[row]).any(axis=1)
-        may_end = num_output >= self._min_output[row]
+        may_end = num_output >= self.min_output[row]
         ended: NDArray[np.bool_] = is_stop_id & may_end
         return ended
 

@@ -83,16 +83,16 @@ def served(model, steps, *, is_one_by_one):
     runner = worker_tools.runner(model, num_blocks=len(LENGTHS) * BLOCKS, block_size=BLOCK_SIZE)
     calls = []
     if is_one_by_one:
-        runner.rounds._several = None
+        runner.rounds.several = None
     else:
-        several = runner.rounds._several
+        several = runner.rounds.several
 
         def counted(*given):
             made = several(*given)
             calls.append(made is not None)
             return made
 
-        runner.rounds._several = counted
+        runner.rounds.several = counted
     return [runner.execute(step) for step in steps], runner, calls
 
 
@@ -163,8 +163,8 @@ def test_rows_do_not_end_before_their_least_number_of_tokens():
     for least in (3, 6):
         runner = worker_tools.runner(model, num_blocks=len(LENGTHS) * BLOCKS, block_size=BLOCK_SIZE)
         runner.execute(later[0])
-        runner.rounds._min_output[:] = least
-        ends = runner.rounds._row_ends(np.arange(3, dtype=np.int32))
+        runner.rounds.min_output[:] = least
+        ends = runner.rounds.row_ends(np.arange(3, dtype=np.int32))
         assert ends.free.tolist() == [least - 2] * 3  # each has one
 
 
@@ -246,22 +246,22 @@ def test_passes_are_run_at_once_while_a_drafter_rests(row, monkeypatch):
     wanted = [token for answer in answers[1:] for token in tokens_of(answer)[row]]
     runner = worker_tools.runner(model, num_blocks=len(LENGTHS) * BLOCKS, block_size=BLOCK_SIZE)
     runner.draft(Guesser.__new__(Guesser), 4)
-    several = runner.rounds._several
+    several = runner.rounds.several
     calls = []
 
     def counted(*given):
         calls.append(given[2])
         return several(*given)
 
-    runner.rounds._several = counted
+    runner.rounds.several = counted
     runner.execute(steps[0])
     tokens = []
     for step in steps[1:]:
-        runner.rounds._drafts.controller._rows[row].credit = -1.0
+        runner.rounds.drafts.controller.rows[row].credit = -1.0
         tokens += tokens_of(runner.execute(step))[row]
     assert tokens == wanted
     assert calls == [3] * 6
     # With credit, the drafter is called in each pass.
-    runner.rounds._drafts.controller._rows[row].credit = 100.0
+    runner.rounds.drafts.controller.rows[row].credit = 100.0
     runner.execute(round_of([row], 4))
     assert calls == [3] * 6

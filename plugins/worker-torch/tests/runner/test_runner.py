@@ -53,12 +53,12 @@ def test_random_tokens_do_not_depend_on_batching_chunking_or_preemption(llama):
 def test_the_parts_of_a_step_are_named_for_profilers(llama, monkeypatch):
     """PR-1."""
     monkeypatch.setenv(profiling.TORCH_VARIABLE, "1")
-    profiling._kind_of_scope.cache_clear()
+    profiling.kind_of_scope.cache_clear()
     try:
         with torch.autograd.profiler.profile() as seen:
             serve(llama, [request(1, worker_tools.prompts()[0], max_tokens=3)])
     finally:
-        profiling._kind_of_scope.cache_clear()
+        profiling.kind_of_scope.cache_clear()
     counts = {
         event.key: event.count for event in seen.key_averages() if event.key.startswith("tenonry: ")
     }

@@ -58,7 +58,7 @@ class KVCacheManager(BlockManager):
         longest = -(-context.max_model_len // self._size)
         self._most_needed = min(longest, kv_cache.num_blocks)  # by one request
         self._tables = _tables_for(context, self.pool)
-        self._prefix = PrefixCache(
+        self.prefix = PrefixCache(
             num_rows,
             self._size,
             self.pool,
@@ -74,7 +74,7 @@ class KVCacheManager(BlockManager):
         unshared = {"recurrent", "opaque"}.intersection(kinds)
         if context.kv_connector is not None:
             check_movable(kinds)
-            context.kv_connector.name_blocks(self._prefix.names)
+            context.kv_connector.name_blocks(self.prefix.names)
         rule = length_classes(kv_cache.groups)
         # Whether a request that comes back may have other digests than before.
         self._is_renamed = rule is not None and rule.restarts
@@ -85,11 +85,7 @@ class KVCacheManager(BlockManager):
         elif unshared and self._caching:
             num_blocks = -(-snapshot_interval // self._size)
             self._snapshots = StateSnapshots(
-                num_rows,
-                kv_cache.num_state_slots,
-                num_blocks * self._size,
-                self._size,
-                self._prefix,
+                num_rows, kv_cache.num_state_slots, num_blocks * self._size, self._size, self.prefix
             )
         self._lookups = LookupCounts(num_rows)
         self._outdated: set[int] = set()  # rows that computed before the last reset
@@ -108,7 +104,7 @@ class KVCacheManager(BlockManager):
         num_blocks = 0
         hits: Hits | None = None
         if self._caching:
-            hits = self._tables.find(self._prefix, request, max_hits)
+            hits = self._tables.find(self.prefix, request, max_hits)
             found = self._choose(request, row, hits)
             if found is None:
                 return None
@@ -119,7 +115,7 @@ class KVCacheManager(BlockManager):
         if max_hits:
             extra, wait = self._transfers.match(request, cached, max_hits * self._size)
         if extra is None:
-            self._prefix.leave(row)
+            self.prefix.leave(row)
             return None
         if cached and hits is not None:
             self._tables.share(row, hits, num_blocks)
@@ -146,7 +142,7 @@ class KVCacheManager(BlockManager):
             if snapshots.is_near(chain, count, num_cached):
                 return None
             snapshots.enter(row, chain, count, num_cached, request.num_tokens)
-        self._prefix.enter(row, chain, count)
+        self.prefix.enter(row, chain, count)
         return count
 
     def _max_hits(self, request: Request) -> int:
@@ -179,11 +175,11 @@ class KVCacheManager(BlockManager):
     # ------------------------------------------------------------------ the prefix cache
     def register(self, rows: Index, num_known: I32) -> None:
         if len(rows) == 1:
-            blocks = self._prefix.offer_row(
+            blocks = self.prefix.offer_row(
                 self._rows, self._tables, int(rows[0]), int(num_known[0])
             )
         else:
-            blocks = self._prefix.offer(self._rows, self._tables, rows, num_known)
+            blocks = self.prefix.offer(self._rows, self._tables, rows, num_known)
         self._transfers.cached(blocks)
 
     # ------------------------------------------------------------------ snapshots of states
@@ -215,7 +211,7 @@ class KVCacheManager(BlockManager):
         self._outdated.update(range(len(self._rows.num_computed)))
         if self._snapshots is not None:
             self._snapshots.reset()
-        return self._prefix.reset()
+        return self.prefix.reset()
 
     # ------------------------------------------------------------------ leaving
     def free(
@@ -226,14 +222,14 @@ class KVCacheManager(BlockManager):
             # Those that it found in the cache, too: one of them may be the cause.
             self.pool.forget(blocks)
             if self._caching:
-                self._tables.forget(self._prefix.chain_of(self._rows, row))
+                self._tables.forget(self.prefix.chain_of(self._rows, row))
         else:
-            offered = self._prefix.offer_row(self._rows, self._tables, row, num_known)
+            offered = self.prefix.offer_row(self._rows, self._tables, row, num_known)
             self._transfers.cached(offered)
         if self._snapshots is not None:
             self._snapshots.leave(row, num_known)
             if drop:
-                self._snapshots.forget(self._prefix.chain_of(self._rows, row))
+                self._snapshots.forget(self.prefix.chain_of(self._rows, row))
         is_trusted = not (
             drop or row in self._outdated or self._may_lack_load(request, row, blocks)
         )
@@ -248,10 +244,10 @@ class KVCacheManager(BlockManager):
         elif len(blocks):
             self.pool.release(blocks)
         if not request.is_finished and self._is_renamed:
-            self._prefix.forget(request.handle)
+            self.prefix.forget(request.handle)
         self._tables.clear(row)
         self._lookups.leave(row, undo=num_known == 0)
-        self._prefix.leave(row)
+        self.prefix.leave(row)
         return parameters
 
     def _may_lack_load(self, request: Request, row: int, blocks: BlockIds) -> bool:
@@ -261,12 +257,12 @@ class KVCacheManager(BlockManager):
         """
         if request.finish_reason is not FinishReason.ABORT:
             return False
-        hits = blocks[: self._prefix.hits[row]]
+        hits = blocks[: self.prefix.hits[row]]
         suspects = self._transfers.suspects()
         return self._transfers.has_open_load(request.handle) or bool(np.isin(hits, suspects).any())
 
     def forget(self, request: Request) -> None:
-        self._prefix.forget(request.handle)
+        self.prefix.forget(request.handle)
         self._transfers.forget(request.handle)
 
     # ------------------------------------------------------------------ the KV connector
@@ -316,8 +312,8 @@ class KVCacheManager(BlockManager):
         is_suspect = np.zeros(self.pool.num_blocks, np.bool_)
         is_suspect[blocks] = True
         found = []
-        for row in self._prefix.hits.nonzero()[0].tolist():
-            num_hits = self._prefix.hits[row]
+        for row in self.prefix.hits.nonzero()[0].tolist():
+            num_hits = self.prefix.hits[row]
             hits = self._tables.blocks(row)[:num_hits]
             if is_suspect[hits].any():
                 found.append(row)

@@ -46,11 +46,11 @@ class PrefixCache:
     ) -> None:
         self._size = block_size
         self._pool = pool
-        self._hasher = hasher
+        self.hasher = hasher
         self.hits = np.zeros(num_rows, np.int32)
         self._offered = np.zeros(num_rows, np.int32)
         self._due = np.full(num_rows, NEVER, np.int32)
-        self._chain_of_handle: dict[int, Chain] = {}
+        self.chain_of_handle: dict[int, Chain] = {}
         self._chain_of_row: list[Chain] = [[] for _ in range(num_rows)]
         self._offsets = np.arange(block_size)
 
@@ -65,7 +65,7 @@ class PrefixCache:
         data = token_ids.data.cast("B")
         for number in range(limit):
             if number + 1 == len(chain):
-                self._hasher.extend(chain, data, 0, number + 1)
+                self.hasher.extend(chain, data, 0, number + 1)
             block = self._pool.find(chain[number + 1])
             if block is None:
                 break
@@ -86,7 +86,7 @@ class PrefixCache:
         data = token_ids.data.cast("B")
         for number in range(limit):
             if number + 1 == len(chain):
-                self._hasher.extend(chain, data, 0, number + 1)
+                self.hasher.extend(chain, data, 0, number + 1)
             yield chain[number + 1]
 
     def names(self, request: Request, count: int) -> list[bytes]:
@@ -96,10 +96,10 @@ class PrefixCache:
     def chain(self, request: Request) -> Chain:
         """The request's digests, kept until it ends."""
         handle = request.handle
-        chain = self._chain_of_handle.get(handle)
+        chain = self.chain_of_handle.get(handle)
         if chain is None:
-            chain = self._hasher.chain(request)
-            self._chain_of_handle[handle] = chain
+            chain = self.hasher.chain(request)
+            self.chain_of_handle[handle] = chain
         return chain
 
     def chain_of(self, rows: Rows, row: int, num_blocks: int = 0) -> Chain:
@@ -109,7 +109,7 @@ class PrefixCache:
         if hashed < num_blocks:
             tokens = rows.token_ids[row, hashed * self._size : num_blocks * self._size]
             data = tokens.data.cast("B")
-            self._hasher.extend(chain, data, hashed, num_blocks)
+            self.hasher.extend(chain, data, hashed, num_blocks)
         return chain
 
     def leave(self, row: int) -> None:
@@ -119,7 +119,7 @@ class PrefixCache:
 
     def forget(self, handle: int) -> None:
         """The request ended."""
-        self._chain_of_handle.pop(handle, None)
+        self.chain_of_handle.pop(handle, None)
 
     def reset(self) -> bool:
         """Drop all blocks, including later ones of rows in use. True if no block was in use."""
@@ -161,7 +161,7 @@ class PrefixCache:
         # The usual case: one block of each row, whose tokens came after the digest before it was made.
         places = (first * size)[:, None] + self._offsets
         tokens = rows.token_ids[row[:, None], places]
-        digests = self._hasher.extend_each(chains, tokens.tobytes())
+        digests = self.hasher.extend_each(chains, tokens.tobytes())
         blocks = tables.cache_each(row, first, digests)
         self._offered[row] = stop
         self._due[row] = (stop + 1) * size

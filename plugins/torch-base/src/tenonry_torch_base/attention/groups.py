@@ -85,7 +85,7 @@ class GroupedBackend(AttentionBackend):
         self.parts = tuple(parts)
         self.num_groups = len(parts)
         self.cache_sizes = parts[0].cache_sizes
-        self._number = {
+        self.number_of = {
             layer.name: number for number, part in enumerate(parts) for layer in part.layers
         }
         for part in parts:
@@ -139,16 +139,16 @@ class GroupedBackend(AttentionBackend):
         plan: list[Any],
         both: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        number = self._number[layer.spec.name]
+        number = self.number_of[layer.spec.name]
         part = self.parts[number]
         return part.forward(layer, query, key, value, plan[number], both)
 
     def paged_keys(self, layer: CachedLayer, plan: list[Any]) -> PagedKeys | None:
-        number = self._number[layer.spec.name]
+        number = self.number_of[layer.spec.name]
         return self.parts[number].paged_keys(layer, plan[number])
 
     def step_keys(self, layer: CachedLayer, plan: list[Any]) -> StepKeys | None:
-        number = self._number[layer.spec.name]
+        number = self.number_of[layer.spec.name]
         return self.parts[number].step_keys(layer, plan[number])
 
 

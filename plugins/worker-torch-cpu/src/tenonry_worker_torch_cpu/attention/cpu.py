@@ -49,7 +49,7 @@ class CpuBackend(SdpaBackend):
         super().__init__(layers, dtype, device)
         self.slabs: Slabs | None = None
         self._planner: SlabPlanner | None = None
-        self._number = {layer.name: number for number, layer in enumerate(self.layers)}
+        self.number_of = {layer.name: number for number, layer in enumerate(self.layers)}
         self._paged: Mapping[str, PagedKernel] = {}
         self._chunked: Mapping[str, ChunkKernel] = {}
 
@@ -133,7 +133,7 @@ class CpuBackend(SdpaBackend):
             return super().forward(layer, query, key, value, plan, both)
         key, value, both = self.write(layer.kv_cache[0], key, value, plan, both)
         spec = layer.spec
-        number = self._number[spec.name]
+        number = self.number_of[spec.name]
         for group in plan.slab_groups:
             self._fill(group, layer.kv_cache[0], number, both)
         first = plan.slab_groups[0]
@@ -154,7 +154,7 @@ class CpuBackend(SdpaBackend):
         if group is None or both is None or not self.storage.is_exact:
             return None
         return HeldKeys(
-            group.placement.slab.tensors[self._number[layer.spec.name]],
+            group.placement.slab.tensors[self.number_of[layer.spec.name]],
             group.column,
             both,
             torch.from_numpy(plan.batch.slot_mapping),

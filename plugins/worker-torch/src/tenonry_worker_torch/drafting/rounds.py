@@ -51,14 +51,14 @@ class DraftedRounds(Rounds):
     ) -> None:
         super().__init__(state, execute, several)
         self._verify = verify
-        self._drafts = drafts
+        self.drafts = drafts
 
     def enter(self, new: NewRow) -> None:
         super().enter(new)
-        self._drafts.enter(new)
+        self.drafts.enter(new)
 
     def leave(self, row: int) -> None:
-        self._drafts.leave(row)
+        self.drafts.leave(row)
 
     def run(self, output: SchedulerOutput) -> ModelRunnerOutput:
         self._take_known(output)
@@ -73,7 +73,7 @@ class DraftedRounds(Rounds):
         pass_s = math.inf
         is_over = False
         while True:
-            proposal = self._drafts.propose(step.row, numbers, left, is_over=is_over)
+            proposal = self.drafts.propose(step.row, numbers, left, is_over=is_over)
             if proposal is None:
                 break
             begin = clock()
@@ -110,8 +110,8 @@ class DraftedRounds(Rounds):
 
     def _plain(self, step: SchedulerOutput, numbers: list[int], most: int) -> ModelRunnerOutput:
         """Run a pass without drafts, or up to `most` of them in one call while the drafter is not called anyway."""
-        if most > 1 and self._several is not None and self._drafts.rests(numbers):
-            made = self._several(step.step_id, step.row, most, self._row_ends(step.row))
+        if most > 1 and self.several is not None and self.drafts.rests(numbers):
+            made = self.several(step.step_id, step.row, most, self.row_ends(step.row))
             if made is not None:
                 return made
         return self._pass(step)
@@ -124,7 +124,7 @@ class DraftedRounds(Rounds):
         left[result.row] -= made
         count = int(made.max(initial=1))
         for _ in range(count):
-            self._drafts.controller.plain(numbers, seconds / count)
+            self.drafts.controller.plain(numbers, seconds / count)
         return seconds / count
 
     def _take_in(
@@ -144,7 +144,7 @@ class DraftedRounds(Rounds):
         counts.num_drafts += np.count_nonzero(proposal.count)
         counts.num_drafted += proposal.total
         counts.num_accepted += int(accepted.sum())
-        self._drafts.verified(rows, proposal, accepted, seconds)
+        self.drafts.verified(rows, proposal, accepted, seconds)
 
     def _take_known(self, output: SchedulerOutput) -> None:
         """Ids that come with the step, before the drafter reads them."""

@@ -209,7 +209,7 @@ def lean_forward(
     end = lean_head(model) if stage.is_last else None
     if stage.is_last and end is None:
         return None
-    lean = _lean_layers(model, layers)
+    lean = lean_layers(model, layers)
     if lean is None:
         return None
     rotated = {layer.layer_type for layer in lean if isinstance(layer.attention, FusedAttention)}
@@ -222,7 +222,7 @@ def lean_forward(
     return LeanForward(inner.embed_tokens if stage.is_first else None, lean, ropes, end, step)
 
 
-def _lean_layers(
+def lean_layers(
     model: PreTrainedModel, layers: dict[str, AttentionLayer]
 ) -> list[LeanLayer] | None:
     """Those of the stage, in order; None when one of them is of another kind."""

@@ -47,7 +47,7 @@ class Served:
         """Wait, for a few steps, until the engine has as many requests."""
         expected = [[running, waiting]]
         for _ in range(COUNT_TRIES):
-            counts = await self.engine._calls.call("request_counts")
+            counts = await self.engine.engine_calls.call("request_counts")
             if counts == expected:
                 return
             await asyncio.sleep(0.01)
