@@ -26,6 +26,7 @@ for _name in (
     "parallel_tools",
     "lora_tools",
     "planted_faults",
+    "residency_tools",
 ):
     _load(_name)
 

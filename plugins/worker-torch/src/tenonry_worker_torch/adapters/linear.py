@@ -51,6 +51,10 @@ class LowRank:
         self.dtype = dtype
         self.make_kernel: MakeKernel | None = None
         self._options: dict[str, Any] = {"dtype": dtype, "device": device}
+        self.clear()
+
+    def clear(self) -> None:
+        """Empty all slots, and free their memory."""
         self._used: list[Part] = []  # parts that an adapter in a slot adds to
         self._rank = 0
         self._down: torch.Tensor | None = None  # [slots, in, used · rank, filled up]

@@ -77,9 +77,15 @@ class Adapters:
 
     # ------------------------------------------------------------------ the model
     def unbind(self) -> None:
-        """Unbind the model. The contents of its slots are in main memory as well."""
-        self.step.clear()
+        """Unbind the model."""
+        self.vacate()
         self.layers = []
+
+    def vacate(self) -> None:
+        """Free the slots. Their contents are in main memory as well, and return with the next step that needs them."""
+        self.step.clear()
+        for layer in self.layers:
+            layer.clear()
         self._slots = [None] * self.max_loras
         for adapter in self._by_number.values():
             adapter.slot = NONE

@@ -1,8 +1,9 @@
 """Location of the weights and the KV cache of one rank. Worker process.
 
-Level 1 of sleep frees the KV cache, and on a device moves the weights to main memory; on the CPU they are there already
-and stay. Level 2 frees both, and weights are read from their files when they are needed again. Adapters stay in main
-memory. Nothing is computed until both are back: the engine sends no step during sleep.
+Level 1 of sleep frees the KV cache, and on a device moves the weights to main memory, from where they return to the
+same module; on the CPU they are there already and stay. Level 2 frees both, and weights are read from their files again
+when they are needed. Adapters stay in main memory. Nothing is computed until both are back: the engine sends no step
+during sleep.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tenonry.errors import ConfigError
 from tenonry_torch_base.memory import return_freed_memory
+from tenonry_worker_torch.residency.offload import OffloadedModel
 from tenonry_worker_torch.residency.plain import plain_weights
 from tenonry_worker_torch.residency.reload import RankReload
 from tenonry_worker_torch.residency.save import save_rank
@@ -42,6 +44,7 @@ class Residency:
         self._loader = loader
         self._found = found
         self._model: LoadedModel | None = loader.load(found)
+        self._offloaded: OffloadedModel | None = None  # while it sleeps
         self._held: dict[str, torch.Tensor] = {}  # weights without a model
         self._has_cache = True
         self._wants_cache = (
@@ -77,19 +80,17 @@ class Residency:
             raise ConfigError(
                 f"sleep level {level}: 1 keeps weights in main memory, 2 drops them; give 1 or 2"
             )
-        model = self._model
-        if level == 2 or (model is not None and model.device.type != "cpu"):
+        if level == 2:
             self._refuse_spread("weights cannot be dropped and read again")
         self._wants_cache = False
         if self._has_cache:
             self._release_cache()
         if level == 2:
             self._held = {}
+            self._offloaded = None
             self._forget_model()
-        elif model is not None and model.device.type != "cpu":
-            self._held = {name: tensor.cpu() for name, tensor in plain_weights(model).items()}
-            self._forget_model()
-        del model
+        elif self._model is not None and self._model.device.type != "cpu":
+            self._offload(self._model)
         return_freed_memory()
 
     def wake_up(self, tags: Sequence[str] | None) -> None:
@@ -99,7 +100,8 @@ class Residency:
         if unknown:
             raise ConfigError(f"tag {unknown[0]!r}: one of {', '.join(TAGS)} wakes up")
         if WEIGHTS in wanted and self._model is None:
-            self._make(None)
+            if not self._restore():
+                self._make(None)
         if KV_CACHE in wanted and not self._has_cache:
             if self._model is None:
                 raise ConfigError(
@@ -134,6 +136,20 @@ class Residency:
         self._has_cache = True
         self._wants_cache = True
 
+    def _offload(self, model: LoadedModel) -> None:
+        if self.adapters is not None:
+            self.adapters.vacate()
+        self._offloaded = OffloadedModel(model)
+        self._model = None
+
+    def _restore(self) -> bool:
+        """Bring offloaded weights back; returns False without them."""
+        if self._offloaded is None:
+            return False
+        self._model = self._offloaded.restore()
+        self._offloaded = None
+        return True
+
     def _forget_model(self) -> None:
         self._model = None
         if self.adapters is not None:
@@ -149,7 +165,7 @@ class Residency:
         update = WeightUpdate(source, names, self._found)
         reload = self._reload()
         reload.check(update)
-        if self._model is None:
+        if self._model is None and self._offloaded is None:
             reload.kept(self._held, update.names)
 
     def update(self, source: str, names: Sequence[str] | None) -> None:
@@ -181,6 +197,7 @@ class Residency:
 
     def _make(self, update: WeightUpdate | None) -> None:
         """The model from held weights and an update; from its files, where nothing is held or replaced."""
+        self._restore()
         new = set() if update is None else update.names
         reload = self._reload()
         held = self._held
