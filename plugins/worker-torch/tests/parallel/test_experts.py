@@ -215,7 +215,8 @@ def test_tokens_of_all_engines_come_in_order_and_unchanged(dtype):
     with ThreadPoolExecutor(3) as threads:
         found = list(
             threads.map(
-                lambda rank: experts.exchanged(given[rank], ThreadGroup(rank, 3, group)), range(3)
+                lambda rank: experts.exchanged(given[rank], ThreadGroup(rank, 3, group), counts),
+                range(3),
             )
         )
     assert [begin for _, begin in found] == [0, 3, 3]

@@ -9,9 +9,11 @@ therefore run such a layer equally often, with any number of tokens, none includ
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
+from torch.nn import functional
 
 from tenonry.errors import ConfigError
 from tenonry_torch_base.conflicts import Conflicts
@@ -42,30 +44,50 @@ CONFLICTS = Conflicts(
 )
 
 
-class SpreadExperts:
-    """Replaces the forward of a module whose weights hold this rank's experts only."""
+class PassCounts:
+    """Tokens of every engine in the pass under way, exchanged by the first layer with experts: no other layer waits for
+    the hosts of the engines.
+    """
 
-    def __init__(self, module: Any, groups: ExpertGroups) -> None:
+    __slots__ = ("of_rank",)
+
+    def __init__(self) -> None:
+        self.of_rank: list[int] = []
+
+
+class SpreadExperts:
+    """Replaces the forward of a module whose weights hold this rank's experts only. `counts`: of all layers;
+    `begins_pass`: for the first one.
+    """
+
+    def __init__(
+        self, module: Any, groups: ExpertGroups, counts: PassCounts, *, begins_pass: bool
+    ) -> None:
         self.module = module
         self.groups = groups
+        self.counts = counts
+        self.begins_pass = begins_pass
 
     def __call__(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
     ) -> torch.Tensor:
         """This engine's tokens [T, H], the experts of each among all and their weights [T, k] → [T, H]."""
+        peers = self.groups.peers
+        if self.begins_pass:
+            self.counts.of_rank = peers.counts(len(hidden_states))
         given = [hidden_states, top_k_index, top_k_weights]
-        (hidden, chosen, weights), begin = exchanged(given, self.groups.peers)
-        made = self.groups.everyone.sum(self._own(hidden, chosen, weights))
+        (hidden, chosen, weights), begin = exchanged(given, peers, self.counts.of_rank)
+        local = chosen - self.groups.everyone.rank * len(self.module.down_proj)
+        compute = self._own if hidden.device.type == "cpu" else partial(grouped, self.module)
+        made = self.groups.everyone.sum(compute(hidden, local, weights))
         return made.narrow(0, begin, len(hidden_states))
 
     def _own(
-        self, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor
+        self, hidden: torch.Tensor, local: torch.Tensor, weights: torch.Tensor
     ) -> torch.Tensor:
         """Output of this rank's experts for each token: the module's own code, for each pair of token and expert."""
         out = torch.zeros_like(hidden)
-        count = len(self.module.down_proj)
-        local = chosen - self.groups.everyone.rank * count
-        token, place = ((local >= 0) & (local < count)).nonzero(as_tuple=True)
+        token, place = ((local >= 0) & (local < len(self.module.down_proj))).nonzero(as_tuple=True)
         if len(token):
             made = type(self.module).forward(
                 self.module, hidden[token], local[token, place, None], weights[token, place, None]
@@ -74,20 +96,47 @@ class SpreadExperts:
         return out
 
 
+def grouped(
+    module: Any, hidden: torch.Tensor, local: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    """As the module's own code, of pairs `local` i64[T, k] in the range of its experts; the others add nothing.
+
+    Pairs are sorted by expert, the others last, and grouped products stop before those: no size depends on a value, so
+    the host reads none.
+    """
+    count = len(module.down_proj)
+    pairs = local.reshape(-1)
+    keys = torch.where((pairs >= 0) & (pairs < count), pairs, count)
+    expert, order = keys.sort(stable=True)
+    ends = torch.searchsorted(expert, torch.arange(count, device=expert.device), right=True).int()
+    x = hidden.index_select(0, order // local.shape[1])
+    gate, up = grouped_mm(x, module.gate_up_proj.transpose(1, 2), offs=ends).chunk(2, -1)
+    made = grouped_mm(module.act_fn(gate) * up, module.down_proj.transpose(1, 2), offs=ends)
+    weighted = made * weights.reshape(-1, 1).index_select(0, order)
+    weighted = weighted.masked_fill((expert == count)[:, None], 0.0)
+    out = torch.empty_like(weighted).index_copy_(0, order, weighted)
+    return out.view(*local.shape, -1).sum(1).to(hidden.dtype)
+
+
+def grouped_mm(x: torch.Tensor, weights: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    """Rows of `x` up to `offs`[i] times matrix i. The name before torch 2.10 has an underscore."""
+    multiply = getattr(functional, "grouped_mm", None) or torch._grouped_mm  # noqa: SLF001
+    made: torch.Tensor = multiply(x, weights, offs=offs)
+    return made
+
+
 def exchanged(
-    tensors: Sequence[torch.Tensor], peers: TensorGroup
+    tensors: Sequence[torch.Tensor], peers: TensorGroup, counts: Sequence[int]
 ) -> tuple[list[torch.Tensor], int]:
     """Tensors [T, …] of every rank, concatenated by rank: [sum of all T, …]; and the offset of this rank's.
 
-    T may differ between ranks. Rows travel as bytes, all tensors in one exchange, padded to the longest.
+    `counts`: T of every rank. Rows travel as bytes, all tensors in one exchange, padded to the longest.
     """
     if peers.size == 1:
         return list(tensors), 0
     rows = [tensor.contiguous().view(torch.uint8) for tensor in tensors]
-    count = len(rows[0])
-    counts = peers.stack(torch.tensor([count], device=rows[0].device)).flatten().tolist()
     sent = rows[0].new_zeros(max(counts), sum(row.shape[1] for row in rows))
-    torch.cat(rows, 1, out=sent[:count])
+    torch.cat(rows, 1, out=sent[: len(rows[0])])
     every = peers.stack(sent)
     joined = torch.cat([of_rank[:length] for of_rank, length in zip(every, counts, strict=True)])
     pieces = joined.split([row.shape[1] for row in rows], 1)
@@ -102,7 +151,8 @@ def spread_experts(model: nn.Module, groups: ExpertGroups) -> dict[str, Shard]:
     shards: dict[str, Shard] = {}
     rank = groups.everyone.rank
     size = groups.everyone.size
-    for name, module in expert_modules(model).items():
+    counts = PassCounts()
+    for number, (name, module) in enumerate(expert_modules(model).items()):
         for part in WEIGHTS:
             key = f"{name}.{part}"
             shard = Shard(EXPERTS, rank, size)
@@ -110,7 +160,7 @@ def spread_experts(model: nn.Module, groups: ExpertGroups) -> dict[str, Shard]:
             setattr(module, part, resized(whole, shard.shape(whole.shape, key)))
             shards[key] = shard
         module.num_experts = len(module.down_proj)
-        module.forward = SpreadExperts(module, groups)
+        module.forward = SpreadExperts(module, groups, counts, begins_pass=number == 0)
     return shards
 
 

@@ -36,11 +36,15 @@ INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 class TensorGroup:
     """The ranks that share one stage's layers. A group of one does nothing, so callers need not distinguish it."""
 
-    def __init__(self, rank: int = 0, size: int = 1, group: Any = None) -> None:
+    def __init__(
+        self, rank: int = 0, size: int = 1, group: Any = None, host_group: Any = None
+    ) -> None:
+        """`host_group`: the same ranks for numbers in main memory, where `group` is of devices."""
         self.rank = rank
         self.size = size
         self.is_muted = False
         self._group = group
+        self._on_host = None if host_group is None else TensorGroup(rank, size, host_group)
 
     @contextmanager
     def muted(self) -> Iterator[None]:
@@ -78,6 +82,13 @@ class TensorGroup:
         width = x.shape[-1]
         all_gather(every.view(-1, width), x.contiguous().view(-1, width), group=self._group)
         return every
+
+    def counts(self, count: int) -> list[int]:
+        """`count` of every rank. Waits for their hosts, and for no device."""
+        if self.size == 1 or self.is_muted:
+            return [count] * self.size
+        found: list[int] = (self._on_host or self).stack(torch.tensor([count])).flatten().tolist()
+        return found
 
     def broadcast(self, x: torch.Tensor) -> torch.Tensor:
         """The first rank's `x`, in place; `x` is contiguous."""
@@ -336,8 +347,12 @@ class Rendezvous:
         link = Link(stage, pp_size, of_pipeline.get(place))
         if not config.enable_expert_parallel:
             return Parallel(tensor, link)
-        of_peers = _new_groups(pipelines, timeout) if self.num_engines > 1 else {}
-        peers = TensorGroup(context.engine_index, self.num_engines, of_peers.get(place))
+        shares = self.num_engines > 1
+        of_peers = _new_groups(pipelines, timeout) if shares else {}
+        on_host = _new_groups(pipelines, timeout, "gloo") if shares and is_cuda else {}
+        peers = TensorGroup(
+            context.engine_index, self.num_engines, of_peers.get(place), on_host.get(place)
+        )
         everyone = TensorGroup(self.rank, self.world_size)
         return Parallel(tensor, link, ExpertGroups(everyone, peers))
 
@@ -353,6 +368,11 @@ def engines_together(config: EngineConfig) -> int:
     return config.data_parallel_size if config.enable_expert_parallel else 1
 
 
-def _new_groups(members: list[list[int]], timeout: timedelta) -> dict[int, Any]:
+def _new_groups(
+    members: list[list[int]], timeout: timedelta, backend: str | None = None
+) -> dict[int, Any]:
     """A process group for each list of ranks, by its place among them."""
-    return {number: dist.new_group(ranks, timeout=timeout) for number, ranks in enumerate(members)}
+    return {
+        number: dist.new_group(ranks, timeout=timeout, backend=backend)
+        for number, ranks in enumerate(members)
+    }
