@@ -6,6 +6,8 @@ Worker process.
 from __future__ import annotations
 
 import copy
+import importlib.util
+import logging
 import re
 import sys
 from contextlib import ExitStack, contextmanager
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
     from tenonry_torch_base.checkpoint import Checkpoint
+
+logger = logging.getLogger("tenonry.worker")
 
 
 def read_model_config(path: str, architecture: str) -> PretrainedConfig:
@@ -197,6 +201,22 @@ def stored_model(
         _read_generation_config(model, path)
     check_complete(info, path, architecture)
     return model
+
+
+def placed_on(device: torch.device) -> dict[str, Any]:
+    """Options of a model's `from_pretrained` that put each tensor on the device as it is read, instead of the whole
+    model in main memory first.
+    """
+    if device.type == "cpu":
+        return {}
+    if importlib.util.find_spec("accelerate") is None:
+        logger.warning(
+            "The whole model is read into main memory before it moves to %s; pip install accelerate for one tensor "
+            "after another",
+            device,
+        )
+        return {}
+    return {"device_map": {"": device}}
 
 
 def _read_generation_config(model: PreTrainedModel, path: str) -> None:

@@ -14,6 +14,7 @@ from tenonry_torch_base.read_ahead import read_ahead
 from tenonry_torch_base.ties import settle_ties
 from tenonry_torch_base.weights import (
     check_complete,
+    placed_on,
     progress_only_on_a_terminal,
     read_model_config,
     skeleton,
@@ -132,18 +133,25 @@ def load_model(
                 kernels = None
             if kernels is not None:
                 postpone(found.whole, found.checkpoint, chosen)
-            model = stored_model(path, found.whole, chosen, found.architecture, found.checkpoint)
+            model = stored_model(
+                path, found.whole, chosen, found.architecture, found.checkpoint, **placed_on(device)
+            )
             if kernels is not None:
                 with weights_of(found.architecture, path):
                     attach_stored(model, found.checkpoint, kernels)
             attach(model, found.checkpoint)
         else:
-            model = _part(path, found, chosen, parallel, seed)
+            model = _part(path, found, chosen, parallel, seed, device)
     return model.to(device).eval().requires_grad_(False)
 
 
 def _part(
-    path: str, found: CheckpointInfo, dtype: torch.dtype, parallel: Parallel, seed: int
+    path: str,
+    found: CheckpointInfo,
+    dtype: torch.dtype,
+    parallel: Parallel,
+    seed: int,
+    device: torch.device,
 ) -> PreTrainedModel:
     """One rank's part of a stored model, or, without a checkpoint, of one with random weights."""
     from tenonry_worker_torch.loading.rank_model import RankModel
@@ -164,6 +172,7 @@ def _part(
             state_dict=weights,
             dtype=dtype,
             output_loading_info=True,
+            **placed_on(device),
         )
     check_complete(info, path, architecture)
     return model

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tenonry_torch_base.device import choose_dtype
-from tenonry_torch_base.weights import check_complete, progress_only_on_a_terminal, weights_of
+from tenonry_torch_base.weights import (
+    check_complete,
+    placed_on,
+    progress_only_on_a_terminal,
+    weights_of,
+)
 from tenonry_worker_torch.loading.rank_model import RankModel
 from tenonry_worker_torch.residency.plain import check_whole
 
@@ -58,6 +63,7 @@ class RankReload:
                 state_dict=weights,
                 dtype=choose_dtype(dtype, self._found.whole.config, device),
                 output_loading_info=True,
+                **placed_on(device),
             )
         check_complete(info, path, architecture)
         held.clear()
