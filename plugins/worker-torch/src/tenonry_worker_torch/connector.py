@@ -10,6 +10,7 @@ import torch
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
 from tenonry.plugin.manager import blamed, build_plugin
 from tenonry.step import ModelRunnerOutput
+from tenonry_worker_torch.block_copies import BlockCopies, block_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,9 @@ class CacheBlocks:
             for name, tensor in tensors.items()
         ]
         self.layout = "; ".join([writer, *shapes])
-        self._sizes = [tensor[0].numel() * tensor.itemsize for tensor in tensors.values()]
+        self._sizes = [block_bytes(tensor) for tensor in tensors.values()]
+        device = next((tensor.device for tensor in tensors.values()), torch.device("cpu"))
+        self._copies = BlockCopies(device)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -52,17 +55,11 @@ class CacheBlocks:
 
     @torch.inference_mode()
     def read(self, block_ids: Sequence[int]) -> list[bytes]:
-        """Read blocks. Bytes of tensors on the CPU are copied once; others with all the blocks of one call."""
+        """Read blocks. Bytes of tensors on the CPU are copied once."""
         lines = self._lines()
         if lines is not None:
             return [b"".join([line[block] for line in lines]) for block in block_ids]
-        places = torch.tensor(block_ids, dtype=torch.long)
-        parts = []
-        for tensor in self.tensors.values():
-            chosen = tensor[places.to(tensor.device)].reshape(len(block_ids), tensor[0].numel())
-            parts.append(chosen.contiguous().view(torch.uint8).cpu())
-        joined = torch.cat(parts, dim=1).numpy()
-        return [block.tobytes() for block in joined]
+        return self._copies.read(list(self.tensors.values()), block_ids)
 
     @torch.inference_mode()
     def write(self, block_ids: Sequence[int], data: Sequence[bytes]) -> None:
@@ -78,12 +75,7 @@ class CacheBlocks:
             for block, content in zip(block_ids, data, strict=True):
                 self._put(lines, block, content)
             return
-        joined = torch.frombuffer(bytearray().join(data), dtype=torch.uint8)
-        parts = torch.split(joined.view(len(data), size), self._sizes, dim=1)
-        places = torch.tensor(block_ids, dtype=torch.long)
-        for tensor, part in zip(self.tensors.values(), parts, strict=True):
-            contents = part.contiguous().view(tensor.dtype).view(len(data), *tensor.shape[1:])
-            tensor[places.to(tensor.device)] = contents.to(tensor.device)
+        self._copies.write(list(self.tensors.values()), block_ids, data)
 
     def _lines(self) -> list[NDArray[np.uint8]] | None:
         """Each tensor as its bytes, [blocks, bytes of a block], if all are in main memory, block by block.
@@ -131,7 +123,7 @@ class ConnectedSteps:
 
     A multi-token step is one step here, which is why this surrounds the runner and is none of its features. Saves begin
     when the step is launched, not when it has ended: they read blocks that no launched step changes, and a copy from a
-    device waits for earlier launches.
+    device follows earlier launches, on a stream of its own.
     """
 
     def __init__(
