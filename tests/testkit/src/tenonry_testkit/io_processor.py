@@ -72,12 +72,11 @@ class IOProcessorContract:
         """One for the whole class: reading a tokenizer can take a while."""
         cls = type(self)
         if "_processor" not in cls.__dict__:
-            plugin, options, _ = resolve_target("io_processor", self.io_processor, self.options)
-            cls._processor = plugin(
-                IOProcessorContext(
-                    EngineConfig(model="fake", **self.config), self.model(), options=options
-                )
+            config = EngineConfig(model="fake", **self.config)
+            plugin, options, _ = resolve_target(
+                "io_processor", self.io_processor, self.options, config
             )
+            cls._processor = plugin(IOProcessorContext(config, self.model(), options=options))
         return cls._processor
 
     @classmethod

@@ -128,8 +128,8 @@ class StatLoggerContract:
 
     def build(self) -> StatLogger:
         """A fresh logger, as the kernel builds it."""
-        cls, options, name = resolve_target("stat_logger", self.stat_logger, self.options)
         config = EngineConfig(model="fake", **self.config)
+        cls, options, name = resolve_target("stat_logger", self.stat_logger, self.options, config)
         logger: StatLogger = cls(StatLoggerContext(config, options=options, plugin_name=name))
         return logger
 
