@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import NoReturn
 
-from dev import checks, environment, paths, programs, release, testing
+from dev import checks, environment, paths, programs, release, site, testing
 from dev.console import say, stop
 
 SUPPORTED = ((3, 11), (3, 12), (3, 13), (3, 14))
@@ -57,7 +57,8 @@ def bench(words: list[str]) -> NoReturn:
 
 
 VERBS = {
-    "run": run, "test": testing.test, "check": checks.check, "bench": bench, "release": release.release,
+    "run": run, "test": testing.test, "check": checks.check, "bench": bench, "docs": site.docs,
+    "release": release.release,
 }  # fmt: skip
 
 
