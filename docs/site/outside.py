@@ -24,7 +24,11 @@ def outside_pages() -> dict[str, str]:
     for file in readmes:
         if (file.parent / "pyproject.toml").exists():
             pages[file.relative_to(ROOT).as_posix()] = f"packages/{file.parent.name}.md"
-    return pages | {name: f"project/{name.lower()}" for name in AT_ROOT}
+    pages |= {name: f"project/{name.lower()}" for name in AT_ROOT}
+    results = (ROOT / "bench" / "results").glob("*.md")
+    return pages | {
+        f"bench/results/{file.name}": f"results/{file.name}" for file in sorted(results)
+    }
 
 
 def site_path(source: str) -> str:
