@@ -19,7 +19,7 @@ from server_process import Server
 from tenonry import LLM, EngineConfig
 from tenonry.cli import main
 from tenonry.errors import ConfigError
-from tenonry.plugin.discovery import EXCLUDED
+from tenonry.plugin.discovery import EXCLUDED, EXPERIMENTAL
 from tenonry.plugin.manager import PluginManager
 from tenonry_testkit.plugins import TmpPlugins
 
@@ -172,6 +172,7 @@ YAML = """
 worker: chip
 call-sets: [notes, operations]
 engine-recovery: log
+allow-experimental-plugins: true
 route: [notes]
 max_num_seqs: 4
 chip-lanes: 3
@@ -237,7 +238,13 @@ def test_a_file_variables_http_and_a_killed_engine(site, tmp_path):
         server.close()
 
 
-@pytest.mark.usefixtures("site")
+@pytest.fixture
+def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engine recoveries are an alpha point."""
+    monkeypatch.setenv(EXPERIMENTAL, "1")
+
+
+@pytest.mark.usefixtures("site", "allowed")
 class TestCommandLine:
     def help(self, capsys, *words: str) -> str:
         with pytest.raises(SystemExit) as caught:
@@ -332,7 +339,7 @@ def test_in_this_process(monkeypatch):
         ("chip_lane", "unknown setting 'chip_lane'; did you mean 'chip_lanes'"),
         (
             "death_note",
-            "setting 'death_note' belongs to engine recovery 'log' .*choose that engine recovery$",
+            "setting 'death_note' belongs to engine recovery 'log' .*choose that plugin$",
         ),
     ):
         with pytest.raises(ConfigError, match=text):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tenonry.errors import EngineDeadError, PluginNotFound, Unsupported
+from tenonry.plugin.discovery import EXPERIMENTAL
 from tenonry_testkit.kernel.served import Served
 from tenonry_testkit.plugins import TmpPlugins
 from tenonry_testkit.roles import eventually
@@ -39,8 +40,9 @@ LOGS = """
 
 
 @pytest.fixture
-def acme(fake_model_site: TmpPlugins) -> None:
-    """A distribution of somebody else."""
+def acme(fake_model_site: TmpPlugins, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A distribution of somebody else, on an alpha point."""
+    monkeypatch.setenv(EXPERIMENTAL, "1")
     names = {"log": "LogRecovery", "broken": "BrokenRecovery", "wrong": "WrongRecovery"}
     fake_model_site.distribution(
         "acme-recovery",

@@ -10,6 +10,7 @@ import pytest
 
 from tenonry.engine.build import build_engine
 from tenonry.errors import ContractViolation, PluginFault, PluginIncompatible
+from tenonry.plugin.discovery import EXPERIMENTAL
 from tenonry.plugin.manager import PluginManager
 from tenonry_testkit.fakes.model import FakeModelHooks
 from tenonry_testkit.kernel.engine import Inbox, expected, fake_config, make_core, request
@@ -50,6 +51,12 @@ class Strict(Tape):
 class Other: pass
 ENDED = []
 """
+
+
+@pytest.fixture(autouse=True)
+def _allowed(monkeypatch: pytest.MonkeyPatch, no_outside_settings: None) -> None:
+    """Step observers are an alpha point."""
+    monkeypatch.setenv(EXPERIMENTAL, "1")
 
 
 def install(site, name: str) -> None:

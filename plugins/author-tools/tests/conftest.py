@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from author_tools_packages import NewPackages, name_of
 
 from tenonry.cli import main
+from tenonry.plugin.discovery import EXPERIMENTAL
 from tenonry_author_tools.scaffold import kinds
 
 
@@ -42,4 +43,5 @@ def new_packages(tmp_path_factory: pytest.TempPathFactory) -> NewPackages:
     )
     effort = os.environ.get("TENONRY_TESTKIT_EFFORT", "0.1")
     environment = {**os.environ, "PYTHONPATH": str(site), "TENONRY_TESTKIT_EFFORT": effort}
+    environment[EXPERIMENTAL] = "1"  # the step observer is in use wherever it is installed
     return NewPackages(sources, environment)

@@ -35,6 +35,12 @@ def test_files_are_complete(kind: str):
 
 
 @pytest.mark.parametrize("kind", kinds())
+def test_the_command_of_an_alpha_kind_allows_it(kind: str):
+    readme = package_files(POINTS[kind], "short-first")["README.md"]
+    assert ("--allow-experimental-plugins" in readme) == (POINTS[kind].tier == "alpha")
+
+
+@pytest.mark.parametrize("kind", kinds())
 def test_metadata_names_the_plugin_and_bounds_this_project(kind: str):
     project = tomllib.loads(package_files(POINTS[kind], "short-first")["pyproject.toml"])["project"]
     assert project["name"] == "short-first"

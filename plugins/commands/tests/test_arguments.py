@@ -81,6 +81,7 @@ class TestFlags:
             (["--distributed-executor-backend", "mp"], "executor", PluginChoice(name="mp")),
             (["--allow-plugin", "a", "--disable-plugin", "b"], "plugins.allow", ("a",)),
             (["--disable-plugin", "b"], "plugins.disable", ("b",)),
+            (["--allow-experimental-plugins"], "allow_experimental_plugins", True),
         ],
     )  # fmt: skip
     def test_a_flag_sets_its_field(self, words, field, value):

@@ -12,6 +12,7 @@ import pytest
 
 from tenonry.cli import main
 from tenonry.errors import PluginError, PluginNotFound
+from tenonry.plugin.discovery import installed
 from tenonry.plugin.kinds import KINDS
 from tenonry_commands.plugins import plugins, points
 from tenonry_testkit.plugins import TmpPlugins
@@ -303,3 +304,10 @@ class TestVerbsOfOthers:
         logged = capsys.readouterr().err
         assert "left out `tenonry plugins greet`" in logged
         assert "greeter" in logged
+
+
+def test_plugins_of_this_project_on_alpha_points_need_no_consent():
+    for point in points():
+        if point.tier == "alpha":
+            own = {record.distribution for record in installed(point)}
+            assert own <= {"tenonry", *point.provider.values()}, point.group

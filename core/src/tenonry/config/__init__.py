@@ -267,6 +267,8 @@ class EngineConfig(Settings):
     """Call sets to enable; by default those of operations, adapters and pooling that are installed."""
     plugins: PluginPolicy = setting(PluginPolicy.model_construct(), flag=None)
     """Hook modules to allow or disable."""
+    allow_experimental_plugins: bool = setting(False, group="plugins")
+    """Allow third-party plugins on alpha extension points, in this process and its children."""
 
     # operations
     shutdown_timeout: float = Field(30.0, ge=0, le=86400)

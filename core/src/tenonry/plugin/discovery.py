@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import hashlib
 import importlib.metadata
 import logging
 import operator
 import os
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from stevedore.named import NamedExtensionManager
 
+from tenonry.config import PluginChoice
 from tenonry.errors import PluginError, PluginIncompatible, PluginNotFound
 from tenonry.info import PluginRecord
 from tenonry.plugin.kinds import UNNAMED
@@ -24,6 +27,7 @@ from tenonry.point import Point
 from tenonry.version import __version__
 
 EXCLUDED = "TENONRY_EXCLUDED_DISTRIBUTIONS"
+EXPERIMENTAL = "TENONRY_ALLOW_EXPERIMENTAL_PLUGINS"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 logger = logging.getLogger(__name__)
@@ -186,3 +190,34 @@ def check_requirements(distribution: str) -> None:
                 f"{distribution} {importlib.metadata.version(distribution)} needs {text}, but this is tenonry "
                 f"{__version__}; install a release of {distribution} made for it, or change tenonry"
             )
+
+
+def check_tier(point: Point, record: PluginRecord) -> None:
+    """Raises PluginError for a third-party plugin on an alpha point, unless the variable `EXPERIMENTAL` allows them."""
+    if (
+        point.tier == "alpha"
+        and record.distribution not in ("tenonry", *point.provider.values())
+        and os.environ.get(EXPERIMENTAL) != "1"
+    ):
+        raise PluginError(
+            f"{record.label()} is a third-party plugin of the alpha point {point.group}, which may change with any "
+            "release; allow it with --allow-experimental-plugins, or leave it out"
+        )
+
+
+def file_record(kind: str, choice: PluginChoice, path: str, attribute: str) -> PluginRecord:
+    """The record of a class in a loose file. The same text is the same module, wherever it came from."""
+    try:
+        source = Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PluginError(
+            f"{kind} '{choice.name}': file {path} cannot be read, or is not UTF-8: {error}"
+        ) from None
+    return PluginRecord(
+        kind,
+        choice.name,
+        target=f"tenonry_file_{hashlib.sha256(source.encode()).hexdigest()[:16]}:{attribute}",
+        source=source,
+        path=str(Path(path).resolve()),
+        options=choice.options,
+    )

@@ -55,7 +55,13 @@ KINDS: dict[str, Kind] = {
         ),
         _kind("kv_connector", "KVConnector", "engine and worker"),
         _kind("io_processor", "IOProcessor", "front end", text="tenonry-io-text"),
-        _kind("request_codec", "RequestCodec", "front end and engine", mirror="tenonry-images"),
+        Kind(
+            "tenonry.request_codecs",
+            "tenonry.interfaces.request_codec:RequestCodec",
+            {"mirror": "tenonry-images"},
+            lives_in="front end and engine",
+            tier="alpha",
+        ),
         _kind(
             "worker",
             "Worker",
@@ -120,6 +126,7 @@ STEP_OBSERVERS = Point(
     "tenonry.step_observers",
     "tenonry.interfaces.step_observer:StepObserver",
     {"validator": "tenonry-scheduling"},
+    tier="alpha",
 )
 EVERY_INSTALLED = (REQUEST_CHECKS, STEP_OBSERVERS)  # in use without being chosen
 # PluginSettings of plugins, named KIND.NAME, in modules that import quickly.

@@ -1,18 +1,17 @@
 """Chooses plugins: one resolver for every kind, at start-up, in the process that starts the engines.
 
-`module:Class` and `path.py:Class` are taken as written. Any other name goes to the hook of its kind, whose last
-implementation is the kernel's own: the entry points of the kind's group.
+`module:Class` and `path.py:Class` are taken as written, on alpha points, too. Any other name goes to the hook of its
+kind, whose last implementation is the kernel's own: the entry points of the kind's group.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,8 +34,11 @@ from tenonry.interfaces.plugin import PluginContext, PluginSettings
 from tenonry.plugin import hookspecs
 from tenonry.plugin.checks import check_plugin, load_options, wrong_class
 from tenonry.plugin.discovery import (
+    EXPERIMENTAL,
     check_requirements,
+    check_tier,
     distribution_of_module,
+    file_record,
     find_entry_point,
     installed,
     not_found,
@@ -132,46 +134,47 @@ class PluginManager:
 
     def _find(self, kind: Kind, choice: PluginChoice, config: EngineConfig) -> PluginRecord:
         """For a plain name the answer of its hook."""
+        if config.allow_experimental_plugins:
+            os.environ[EXPERIMENTAL] = "1"  # for points that their owners resolve, in children, too
         if ":" in choice.name:
             return qualified_record(kind.kind, choice)
-        target = self.call(kind.hook, name=choice.name, config=config)
-        if target is None or isinstance(target, PluginRecord):
-            return _entry_record(kind, choice, target)
-        names = [entry.name for entry in installed(kind) if entry.target == target]
-        try:
-            record = _target_record(kind.kind, choice, str(target))
-            record = msgspec.structs.replace(record, name=(*names, str(target))[0])
-            settings_of(record)  # an answer that cannot be imported is found here
-        except PluginError as error:
-            _, *others = getattr(self.hook, kind.hook).get_hookimpls()  # after the kernel's own
-            names = [one.plugin_name for one in others]
-            problem = (
-                f"{error}; {kind.hook} of {' or '.join(names)} answered {target!r} for '{choice.name}'; give None or "
-                '"module:Class"'
-            )
-            error.args = (problem,)
-            raise
-        return record
+        record = self.call(kind.hook, name=choice.name, config=config)
+        if not isinstance(record, PluginRecord | None):
+            target = str(record)
+            names = [entry.name for entry in installed(kind) if entry.target == target]
+            try:
+                record = _target_record(kind.kind, choice, target)
+                record = msgspec.structs.replace(record, name=(*names, target)[0])
+                settings_of(record)  # an answer that cannot be imported is found here
+            except PluginError as error:
+                others = getattr(self.hook, kind.hook).get_hookimpls()[1:]  # after the kernel's own
+                names = [one.plugin_name for one in others]
+                problem = (
+                    f"{error}; {kind.hook} of {' or '.join(names)} answered {target!r} for '{choice.name}'; give None "
+                    'or "module:Class"'
+                )
+                error.args = (problem,)
+                raise
+        return _entry_record(kind, choice, record)
 
     def choose(self, config: EngineConfig, *, launcher: bool = True) -> list[PluginRecord]:
         """Find the plugins that the configuration names, and those in use unnamed; raises on the first that fails."""
-        defaults = EngineConfig.model_fields
         entries = []
-        for kind in KINDS if launcher else IN_PROCESS:
-            needed_by = KINDS[kind].needed_by
-            if needed_by and all(
-                getattr(config, name) == defaults[name].default for name in needed_by
+        for name in KINDS if launcher else IN_PROCESS:
+            kind = KINDS[name]
+            if kind.needed_by and all(
+                getattr(config, each) == EngineConfig.model_fields[each].default
+                for each in kind.needed_by
             ):
                 continue
-            is_list = kind in {"stat_logger", "call_set"}
-            choices: Any = getattr(config, f"{kind}s") if is_list else [getattr(config, kind)]
-            if choices is None:
-                own = KINDS[kind].provider  # those of others are asked for by name
-                choices = [each for each in installed(KINDS[kind]) if each.name in own]
-            entries += [self._find(KINDS[kind], choice, config) for choice in choices if choice]
+            is_list = name in {"stat_logger", "call_set"}
+            choices: Any = getattr(config, f"{name}s") if is_list else [getattr(config, name)]
+            if choices is None:  # those of others are asked for by name
+                choices = [each for each in installed(kind) if each.name in kind.provider]
+            entries += [self._find(kind, choice, config) for choice in choices if choice]
         for point in EVERY_INSTALLED:
             names = dict.fromkeys(each.name for each in installed(point))
-            entries += [find_plugin(point, name) for name in names]
+            entries += [find_plugin(point, each) for each in names]
         return entries
 
     def plan(self, config: EngineConfig, *, launcher: bool = True) -> PluginPlan:
@@ -266,10 +269,9 @@ def merged(parts: Iterable[tuple[PluginRecord, type[PluginSettings]]]) -> dict[s
 def _stray(name: str, known: Iterable[str]) -> ConfigError:
     """The error for a setting that no chosen plugin has."""
     if owners := owners_of(lambda each, _: each == name):
-        labels = " and ".join(record.label() for record in owners)
-        kind = owners[0].kind.replace("_", " ")
         return ConfigError(
-            f"setting '{name}' belongs to {labels}, not in use here; leave it out, or choose that {kind}"
+            f"setting '{name}' belongs to {' and '.join(map(PluginRecord.label, owners))}, not in use here; leave it "
+            "out, or choose that plugin"
         )
     package = SETTINGS.provider.get(name)
     hint = f"; it comes with: pip install {package}" if package else nearest(name, known)
@@ -282,8 +284,7 @@ def owners_of(is_meant: Callable[[str, FieldInfo], bool]) -> list[PluginRecord]:
     for kind in KINDS.values():
         for record in installed(kind):
             with contextlib.suppress(PluginError):  # it is reported where it is chosen
-                fields = settings_of(record).model_fields
-                if any(itertools.starmap(is_meant, fields.items())):
+                if any(itertools.starmap(is_meant, settings_of(record).model_fields.items())):
                     found.append(record)
     return found
 
@@ -292,11 +293,15 @@ def check_capabilities(
     worker: PluginRecord, parts: dict[str, FieldInfo], config: EngineConfig
 ) -> None:
     """Raises ConfigError for a setting, of the kernel or in `parts`, that the worker would ignore."""
-    declared = load_class(worker).capabilities
     for name, field in (EngineConfig.model_fields | parts).items():
         value = getattr(config, name, None)
         needed = fact(field, "capability")
-        if needed and value and value != field.default and needed not in declared:
+        if (
+            needed
+            and value
+            and value != field.default
+            and needed not in load_class(worker).capabilities
+        ):
             raise ConfigError(
                 f"{name}={getattr(value, 'name', value)}: {worker.label()} lacks the capability '{needed}'; "
                 "leave it out, or choose another with --worker"
@@ -307,31 +312,13 @@ def qualified_record(kind: str, choice: PluginChoice) -> PluginRecord:
     """The record of `module:Class` or `path.py:Class`."""
     left, _, right = choice.name.rpartition(":")
     if left.endswith(".py"):
-        return _file_record(kind, choice, left, right)
+        return file_record(kind, choice, left, right)
     if left in {"__main__", "", *sys.stdlib_module_names}:
         raise PluginError(
             f"{kind} '{choice.name}': a class of __main__, or of a module with a name of the standard library, cannot "
             f"be imported by other processes; give the file as path.py:{right or 'Class'}, or rename the module"
         )
     return _target_record(kind, choice, choice.name)
-
-
-def _file_record(kind: str, choice: PluginChoice, path: str, attribute: str) -> PluginRecord:
-    """The record of a class in a loose file. The same text is the same module, wherever it came from."""
-    try:
-        source = Path(path).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PluginError(
-            f"{kind} '{choice.name}': file {path} cannot be read, or is not UTF-8: {error}"
-        ) from None
-    return PluginRecord(
-        kind,
-        choice.name,
-        target=f"tenonry_file_{hashlib.sha256(source.encode()).hexdigest()[:16]}:{attribute}",
-        source=source,
-        path=str(Path(path).resolve()),
-        options=choice.options,
-    )
 
 
 def _target_record(kind: str, choice: PluginChoice, target: str) -> PluginRecord:
@@ -342,10 +329,11 @@ def _target_record(kind: str, choice: PluginChoice, target: str) -> PluginRecord
 
 
 def _entry_record(point: Point, choice: PluginChoice, found: PluginRecord | None) -> PluginRecord:
-    """The record of an entry point, with the options of the choice. Raises PluginNotFound."""
+    """The record of an entry point, with the options of the choice. Raises PluginNotFound, and as `check_tier`."""
     if found is None:
         raise not_found(point, choice.name)
     check_requirements(found.distribution)
+    check_tier(point, found)
     return msgspec.structs.replace(found, options=choice.options)
 
 

@@ -71,6 +71,8 @@ def package_files(point: Point, name: str) -> dict[str, str]:
         "kind": point.kind.replace("_", " "),
     }
     words |= {key: _filled(getattr(made, key), words) for key in ("summary", "use")}
+    if point.tier == "alpha":
+        words["use"] += " --allow-experimental-plugins"
     words["badge"] = f"{point.kind}_{version_range()}".replace("-", "--").replace(">", "%3E")
     words["badge"] = words["badge"].replace("<", "%3C").replace("=", "%3D").replace(",", "%2C")
     words |= _metadata(made, point, words)
