@@ -168,7 +168,7 @@ thread.join()
     install(site, source)
     assert check(capsys, "acme", "--no-suite") == {
         "distribution": "acme 2.5", "plugins": ["stat_logger/acme"],
-        "tiers": {"stat_logger/acme": "beta"}, "grade": "C", "findings": [],
+        "tiers": {"stat_logger/acme": "beta"}, "lacks": [], "grade": "C", "findings": [],
     }  # fmt: skip
 
 
@@ -201,6 +201,21 @@ class TestSuites:
         file.write_text("def test_it():\n    assert 1 == 2\n")
         assert main(["plugins", "check", "mine"]) == 1
         assert "PL302 error: mine 0.1.0" in capsys.readouterr().out
+
+    def test_declared_lacks_are_shown(self, tmp_path: Path, monkeypatch, capsys):
+        monkeypatch.chdir(tmp_path)
+        assert main(["plugins", "new", "worker", "mine"]) == 0
+        (tmp_path / "mine/tests/test_plugin.py").write_text(
+            "from tenonry_testkit.worker import WorkerContract\n\n\n"
+            "class TestMine(WorkerContract):\n"
+            '    worker = "mine.plugin:Mine"\n'
+            "    supports_logprobs = False\n"
+        )
+        capsys.readouterr()
+        monkeypatch.setenv("PYTEST_ADDOPTS", "-k 'logprobs or examine'")
+        assert main(["plugins", "check", "./mine"]) == 0
+        assert "\nlacks, as declared: supports_logprobs\ngrade A" in capsys.readouterr().out
+        assert check(capsys, "./mine")["lacks"] == ["supports_logprobs"]
 
     def test_no_tests_is_a_warning(self, site: TmpPlugins, capsys):
         point = {"tenonry.points": {"acme": "acme_logger:THINGS"}}

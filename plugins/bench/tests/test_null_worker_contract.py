@@ -11,9 +11,9 @@ class TestNullWorker(WorkerContract):
     worker = "null"
 
     # It reads no sampling parameters and returns no log-probabilities, as its class documents.
-    test_stop_ids_are_held_back_until_min_tokens = None
-    test_a_row_that_has_no_token_to_sample_fails_alone = None
-    test_results_have_the_shapes_that_the_interface_names = None
+    supports_min_tokens = False
+    supports_allowed_tokens = False
+    supports_logprobs = False
 
 
 class TestNullWorkerWithSlowSteps(TestNullWorker):

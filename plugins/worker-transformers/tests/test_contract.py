@@ -37,8 +37,9 @@ class TestT5(TestFalcon):
 
     family = "t5"
 
-    def test_results_have_the_shapes_that_the_interface_names(self):
-        """As everywhere, but that the tokens of a prompt have no log-probabilities: an encoder reads them."""
+    supports_logprobs = False  # of prompts, which the encoder reads
+
+    def test_logprobs_of_sampled_tokens_have_the_shapes(self):
         harness = self.run(dataclasses.replace(self.spec, max_num_batched_tokens=6))
         harness.add(list(self.prompt_ids), 4, logprobs=2)
         while harness.scheduler.has_requests() and harness.launch():

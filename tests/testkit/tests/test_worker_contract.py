@@ -30,6 +30,24 @@ class TestFakeWorkerWithStates(WorkerContract):
     options: ClassVar = {"windows": (0, RECURRENT)}
 
 
+class Lacking(WorkerContract):
+    worker = FakeWorker
+    supports_min_tokens = supports_logprobs = supports_allowed_tokens = False
+
+
+@pytest.mark.parametrize(
+    ("flag", "test"),
+    [
+        ("supports_min_tokens", "test_stop_ids_are_held_back_until_min_tokens"),
+        ("supports_logprobs", "test_logprobs_have_the_shapes_that_the_interface_names"),
+        ("supports_allowed_tokens", "test_a_row_that_has_no_token_to_sample_fails_alone"),
+    ],
+)
+def test_a_skipped_test_states_its_flag(flag, test):
+    with pytest.raises(pytest.skip.Exception, match=rf"^Lacking\.{flag} = False$"):
+        getattr(Lacking(), test)()
+
+
 class Counted(FakeWorker):
     """Counts the calls of all instances together."""
 

@@ -55,9 +55,10 @@ class CheckCommand(Command):
         findings = [*check_metadata(subject, known)]
         for record, point in subject.records:
             findings += check_import(subject, record, point, args.import_timeout)
+        lacks: set[str] = set()
         has_errors = any(finding.is_error for finding in findings)
         if not args.no_suite and not has_errors:
-            findings += check_suite(subject)
+            findings += check_suite(subject, lacks)
         mutation = None
         if args.mutate and not any(finding.is_error for finding in findings):
             from tenonry_author_tools.mutation import mutate
@@ -73,6 +74,7 @@ class CheckCommand(Command):
                 "distribution": subject.label,
                 "plugins": names,
                 "tiers": tiers,
+                "lacks": sorted(lacks),
                 "grade": grade,
                 "findings": rows,
             }
@@ -82,6 +84,8 @@ class CheckCommand(Command):
         else:
             labels = [f"{name} ({tier})" for name, tier in tiers.items()]
             lines = [f"{subject.label}: {', '.join(labels) or 'no plugins'}", *map(str, findings)]
+            if lacks:
+                lines.append(f"lacks, as declared: {', '.join(sorted(lacks))}")
             if mutation is not None:
                 lines.append(str(mutation))
             sys.stdout.write("\n".join([*lines, f"grade {grade}: {GRADES[grade]}"]) + "\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import pkgutil
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,10 +20,14 @@ from tenonry_author_tools.subject import Subject
 
 TIMEOUT_S = 1800.0
 MOST_FAILURES = 5
+FLAG = re.compile(r"\w+\.(\w+) = False")  # reason of a test that `tenonry_testkit.flags` skips
 
 
-def check_suite(subject: Subject) -> Iterator[Finding]:
-    """Run the tests; yields failures, and a warning where there are none to run."""
+def check_suite(subject: Subject, lacks: set[str]) -> Iterator[Finding]:
+    """Run the tests; yields failures, and a warning where there are none to run.
+
+    `lacks` gets the capability flags that the tests set to False.
+    """
     if not has_suites():
         text = "no conformance suite is installed"
         yield Finding(Rule.NO_SUITE, subject.label, text, advice="pip install tenonry-testkit")
@@ -34,7 +39,7 @@ def check_suite(subject: Subject) -> Iterator[Finding]:
             advice = "give the folder of its source"
             yield Finding(Rule.NO_SUITE, subject.label, text, str(subject.metadata), 1, advice)
             return
-        yield from run_suite(subject, tests, Path(folder))
+        yield from run_suite(subject, tests, Path(folder), lacks)
 
 
 def has_suites() -> bool:
@@ -72,8 +77,8 @@ def suite_text(plugins: Iterable[tuple[str, str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def run_suite(subject: Subject, tests: Path, folder: Path) -> Iterator[Finding]:
-    """Run tests with pytest; yields the first failures."""
+def run_suite(subject: Subject, tests: Path, folder: Path, lacks: set[str]) -> Iterator[Finding]:
+    """Run tests with pytest; yields the first failures, and adds declared lacks."""
     report = folder / "report.xml"
     done = run_pytest(subject, tests, f"--junitxml={report}")
     if done is None:
@@ -81,6 +86,8 @@ def run_suite(subject: Subject, tests: Path, folder: Path) -> Iterator[Finding]:
             Rule.SUITE, subject.label, f"tests timed out after {TIMEOUT_S:g} s", str(tests)
         )
         return
+    if report.exists():
+        lacks.update(_declared_lacks(report))
     if done.returncode == 0 and report.exists():
         return
     failures = _failures(report) if report.exists() else []
@@ -149,3 +156,10 @@ def _failures(report: Path) -> list[tuple[str, str]]:
             lines = (problem.get("message") or "").splitlines() or [""]
             found.append((f"{case.get('classname')}::{case.get('name')}", lines[0][:200]))
     return found
+
+
+def _declared_lacks(report: Path) -> Iterator[str]:
+    """Capability flags that are the reason of skipped tests."""
+    for skipped in ET.parse(report).iter("skipped"):  # noqa: S314 - pytest wrote it just now
+        if found := FLAG.fullmatch(skipped.get("message") or ""):
+            yield found[1]

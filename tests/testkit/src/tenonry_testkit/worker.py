@@ -31,6 +31,7 @@ from tenonry.kv_cache import KVCacheGroup, paged
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.fakes.scheduler import ReferenceScheduler
+from tenonry_testkit.flags import requires
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.result_shapes import check_shapes
 from tenonry_testkit.scenarios_fairness import encoded
@@ -68,6 +69,8 @@ def _without_windows(spec: HarnessSpec, groups: Sequence[KVCacheGroup]) -> Harne
 class WorkerContract:
     """Subclass in a test module and name the `worker`; `options` are its own, `config` fields of EngineConfig.
 
+    `supports_…`: set to False what the worker lacks: `min_tokens`, log-probabilities, restrictions of a row's tokens.
+
     `spec` is the engine around it: pool, block size, limits. Override `model` for a worker that needs a real one; set
     `loads_once` where loading takes long: the tests that serve then share one worker, which gets a new cache for each.
     """
@@ -80,6 +83,9 @@ class WorkerContract:
     )
     prompt_ids: ClassVar[tuple[int, ...]] = tuple(range(3, 60, 7))
     loads_once: ClassVar[bool] = False
+    supports_min_tokens: ClassVar[bool] = True
+    supports_logprobs: ClassVar[bool] = True
+    supports_allowed_tokens: ClassVar[bool] = True
     _shared: ClassVar[Worker]
     _ready: ClassVar[tuple[Worker, SoloOracle]]
 
@@ -273,6 +279,7 @@ class WorkerContract:
             most = rows_end_in_rounds(harness, self.prompt_ids, self.model().vocab_size)
             assert most == min(8, budget), "a row gets as many tokens as a round may have"
 
+    @requires("supports_min_tokens")
     def test_stop_ids_are_held_back_until_min_tokens(self) -> None:
         """Before min_tokens a stop id is not sampled at all."""
         prompt = list(self.prompt_ids[:4])
@@ -313,6 +320,7 @@ class WorkerContract:
                 harness.add(prompt, 6, **fields)
             harness.drain()
 
+    @requires("supports_allowed_tokens")
     def test_a_row_that_has_no_token_to_sample_fails_alone(self) -> None:
         """`failed_row` names a row whose parameters leave no token; the other rows of the step are answered."""
         a_row_fails_alone(self.run(), self.prompt_ids)
@@ -345,10 +353,18 @@ class WorkerContract:
 
     # ------------------------------------------------------------------ results and calls
     def test_results_have_the_shapes_that_the_interface_names(self) -> None:
-        """One token per sampling row, ids in the vocabulary, logprobs where requested, all i32 and in step order."""
+        """One token per sampling row, ids in the vocabulary, all i32 and in step order."""
+        self._check_shapes({}, {})
+
+    @requires("supports_logprobs")
+    def test_logprobs_have_the_shapes_that_the_interface_names(self) -> None:
+        """Where requested, of sampled tokens and of prompts."""
+        self._check_shapes({"logprobs": 2}, {"prompt_logprobs": 1})
+
+    def _check_shapes(self, first: dict[str, Any], second: dict[str, Any]) -> None:
         harness = self.run(dataclasses.replace(self.spec, max_num_batched_tokens=6))
-        harness.add(list(self.prompt_ids), 4, logprobs=2)
-        harness.add(list(self.prompt_ids[:2]), 5, prompt_logprobs=1)
+        harness.add(list(self.prompt_ids), 4, **first)
+        harness.add(list(self.prompt_ids[:2]), 5, **second)
         while harness.scheduler.has_requests() and harness.launch():
             output, future = harness.in_flight[-1]
             check_shapes(output, future.result(), self.model().vocab_size)
