@@ -28,6 +28,14 @@ pytestmark = pytest.mark.integration
 CPU = torch.device("cpu")
 BLOCK_SIZE, BLOCKS, ROWS = 4, 48, 6
 DRAWN = SamplingParams(temperature=0.8, seed=5, top_p=0.9, logprobs=2)
+MIXED = {  # by row; the others are greedy
+    "temperature": {0: {"temperature": 1.0}, 5: {"temperature": 0.6, "seed": 9}},
+    "top_p": {0: {"temperature": 1.2, "top_p": 0.8}, 2: {"temperature": 1.0}},
+    "top_k and min_p": {
+        1: {"temperature": 2.0, "top_k": 9, "min_p": 0.02},
+        3: {"temperature": 0.9},
+    },
+}
 
 
 def built(depth=1, **more):
@@ -106,6 +114,84 @@ def test_tokens_are_those_of_launched_steps(wanted, depth):
     assert made.forward_pass.sizes == [1, 2, 4]
     # Of 16 steps in which all rows decode, the first of each bucket is launched, and then replayed to be compared.
     assert maker.replays == 16
+
+
+class Count:
+    """Steps that the sampler sampled; all rows of each decode if `decodes`."""
+
+    def __init__(self, made):
+        self.decodes, sample = 0, made.sampler.sample
+        made.sampler.sample = lambda logits, step: self._counted(sample, logits, step)
+
+    def _counted(self, sample, logits, step):
+        self.decodes += bool((step.num_output > 0).all())
+        return sample(logits, step)
+
+
+def mixed(schedule, given):
+    """Four rows with parameters of their own, in three numbers of rows."""
+    params = {
+        row: SamplingParams(**{"temperature": 0.0, **given.get(row, {})}) for row in range(ROWS)
+    }
+    for row, name in enumerate("abcd"):
+        schedule.enter(name, row, prompt(row, 4 + row), params[row])
+    schedule.step(new="abcd")
+    for names in ("abcd", "dbca", "abc", "abcd", "b", "cab", "b", "abcd"):
+        schedule.step(*names)
+    schedule.answers()
+    return schedule.tokens
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("given", MIXED.values(), ids=MIXED)
+def test_graphs_draw_the_tokens_of_the_sampler(given, depth):
+    wanted = mixed(Schedule(runner(None), BLOCK_SIZE, BLOCKS), given)
+    maker = RecordedGraphs()
+    made = runner(maker, depth)
+    counted = Count(made)
+    assert mixed(Schedule(made, BLOCK_SIZE, BLOCKS, depth), given) == wanted
+    # Each step is one replay, and the sampler sees those alone that are recorded.
+    assert maker.replays == 8
+    assert counted.decodes == len(maker.graphs) < 8
+
+
+def test_sampling_that_cannot_be_recorded_follows_the_graphs(caplog):
+    class Refusing(RecordedGraphs):
+        def record(self, launch):
+            self.failure = None
+            graph = super().record(launch)
+            if any("sort" in str(func) for func, *_ in graph.calls):
+                raise RuntimeError("operation not permitted when stream is capturing")
+            return graph
+
+    given = MIXED["top_p"]
+    wanted = mixed(Schedule(runner(None), BLOCK_SIZE, BLOCKS), given)
+    maker = Refusing()
+    with caplog.at_level(logging.WARNING, "tenonry.worker"):
+        assert mixed(Schedule(runner(maker), BLOCK_SIZE, BLOCKS), given) == wanted
+    (line,) = [each.message for each in caplog.records]
+    assert "tokens are sampled after them: operation not permitted" in line
+    assert maker.replays
+
+
+def test_rows_with_log_probabilities_leave_a_step_to_the_sampler(wanted):
+    """A token that a graph sampled feeds the next step, whichever samples that."""
+    made = runner(RecordedGraphs())
+    schedule = Schedule(made, BLOCK_SIZE, BLOCKS)
+    counted = Count(made)
+    schedule.enter("a", 2, prompt(1, 5))
+    schedule.enter("c", 5, prompt(3, 9))
+    schedule.step(new=("a", "c"))
+    for _ in range(3):
+        schedule.step("a", "c")
+    assert counted.decodes == 1
+    schedule.enter("b", 0, prompt(2, 3), DRAWN)
+    schedule.step("a", "c", new=("b",))
+    for _ in range(2):
+        schedule.step("a", "c", "b")
+    assert counted.decodes == 3
+    assert schedule.tokens["a"] == wanted["a"][:7]
+    assert schedule.tokens["c"] == wanted["c"][:7]
 
 
 def test_steps_with_prompts_are_launched():

@@ -89,20 +89,20 @@ def truncated_weights(logits: torch.Tensor, cut: Truncation, put: Put) -> torch.
     weights = torch.softmax(logits, -1)
     if (cut.min_p > 0).any():
         most_likely = weights.amax(-1)  # [N]
-        _keep(weights, put(cut.min_p) * most_likely)
+        keep(weights, put(cut.min_p) * most_likely)
     lines = np.flatnonzero((cut.top_k > 0) | (cut.top_p < 1))
     if len(lines) == len(weights):
         limit = _thresholds(weights, cut, put)
-        _keep(weights, limit)
+        keep(weights, limit)
     elif len(lines):
         rows = put(lines)
         limit = weights.new_zeros(len(weights))
         limit[rows] = _thresholds(weights[rows], cut.select(lines), put)
-        _keep(weights, limit)
+        keep(weights, limit)
     return weights
 
 
-def _keep(weights: torch.Tensor, limit: torch.Tensor) -> None:
+def keep(weights: torch.Tensor, limit: torch.Tensor) -> None:
     """Zero weights below a row's limit. The mask is made of floats: mixing types costs the CPU eight times as much."""
     stays = torch.empty_like(weights)
     torch.ge(weights, limit[:, None], out=stays)
@@ -142,11 +142,11 @@ def _thresholds(weights: torch.Tensor, cut: Truncation, put: Put) -> torch.Tenso
     needs_all = not is_host and (is_nucleus & (cut.top_k == 0)).any()
     candidates = _sorted(weights) if needs_all else largest(weights, width)
     top_k, top_p = put(cut.top_k), put(cut.top_p)
-    limit, is_known = _thresholds_among(candidates, weights, top_k, top_p)
+    limit, is_known = thresholds_among(candidates, weights, top_k, top_p)
     if is_host and not bool(is_known.all()):
         rest = (~is_known).nonzero()[:, 0]
         some = weights[rest]
-        limit[rest], _ = _thresholds_among(_sorted(some), some, top_k[rest], top_p[rest])
+        limit[rest], _ = thresholds_among(_sorted(some), some, top_k[rest], top_p[rest])
     return limit
 
 
@@ -158,7 +158,7 @@ def _sorted(values: torch.Tensor) -> torch.Tensor:
     return values.sort(-1, descending=True).values
 
 
-def _thresholds_among(
+def thresholds_among(
     falling: torch.Tensor, weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Thresholds [N] from the largest weights `falling` [N, n], and for which rows these suffice, bool[N]."""

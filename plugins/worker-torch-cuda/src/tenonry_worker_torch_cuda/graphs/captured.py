@@ -8,16 +8,20 @@ step in flight reads its own inputs.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
+from tenonry_torch_base.sampler.repeated import Draws, draws_of, sampled
+from tenonry_torch_base.sampler.sampler import Sampled
 from tenonry_worker_torch.forward import ForwardPlans
 from tenonry_worker_torch.runner.forward_pass import ForwardPass
 from tenonry_worker_torch_cuda.graphs.buckets import bucket_of, bucket_sizes
 from tenonry_worker_torch_cuda.graphs.inputs import DeviceTable, StepRows
 
 if TYPE_CHECKING:
+    from tenonry_torch_base.sampler.columns import SamplingColumns
+    from tenonry_torch_base.sampler.sampler import Sampler
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.runner.feature import RunnerContext
     from tenonry_worker_torch.runner.feature_list import FeatureList
@@ -26,20 +30,26 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tenonry.worker")
 
+DRAWN = {Draws.WHOLE, Draws.TRUNCATED}
 ALIKE = 0.02  # distance of a replay's logits, in shares of their norm: libraries may choose another product
 
 
-class DecodeGraph(NamedTuple):
-    """Steps of up to `rows.size` rows that decode: their inputs, and the graph that computes logits of them."""
+class Outputs:
+    """Results of all graphs: those of a step are read before the next one."""
 
-    rows: StepRows
-    graph: Graph
+    def __init__(self, size: int, logits: torch.Tensor) -> None:
+        """`logits`: of some step."""
+        device = logits.device
+        self.logits = logits.new_empty(size, logits.shape[1])
+        self.token_ids = torch.zeros(size, dtype=torch.int64, device=device)
+        self.failure = torch.zeros(size, dtype=torch.int32, device=device)
 
 
 class GraphedPass(ForwardPass):
     """Replays a graph for each step in which all rows decode and sample; other steps are launched as before.
 
-    `reason`: why no step is replayed; None where they are.
+    Graphs of rows that need the sampler for nothing but their parameters sample, too, and record the tokens. `reason`:
+    why no step is replayed; None where they are.
     """
 
     def __init__(
@@ -47,16 +57,21 @@ class GraphedPass(ForwardPass):
     ) -> None:
         self._maker = maker
         self._sizes = bucket_sizes(len(context.state.handle))
-        self._graphs: dict[int, DecodeGraph] = {}
+        self._graphs: dict[tuple[int, Draws | None], Graph] = {}
+        self._rows: dict[int, StepRows] = {}
         self._table: DeviceTable | None = None
-        self._logits: torch.Tensor | None = (
-            None  # of all graphs: a step's are read before the next one
-        )
+        self._outputs: Outputs | None = None
+        self._history = context.history.tokens
+        self._columns: SamplingColumns | None = None
         self.reason: str | None = None
         super().__init__(context, features, dummy_block)
         if features.sees_decodes or features.needs_hidden:
             names = ", ".join(each.name for each in features if each.sees_decodes)
             self._stop(f"the runner features {names} take part in each step")
+
+    def sample_with(self, sampler: Sampler) -> None:
+        if not self._features.before_sampling:
+            self._columns = sampler.columns
 
     def adopt(self, model: LoadedModel) -> None:
         self.release()
@@ -68,66 +83,104 @@ class GraphedPass(ForwardPass):
 
     def release(self) -> None:
         self._graphs.clear()
-        self._table = self._logits = None
+        self._rows.clear()
+        self._table = self._outputs = None
         self._maker.release()
 
     @property
     def sizes(self) -> list[int]:
         """Numbers of rows of the graphs that exist."""
-        return sorted(self._graphs)
+        return sorted({size for size, _ in self._graphs})
 
     def compute(self, step: Step) -> None:
         if self.reason is not None or not is_decode(step):
             super().compute(step)
             return
-        found = self._filled(step)
-        if found is None:
+        draws = self._draws(step)
+        rows = self._filled(step, draws)
+        if rows is None:
             super().compute(step)
             return
         count = len(step.inputs.row)
-        if isinstance(found, StepRows):
-            step.logits = self._recorded(found)[:count]
-        else:
-            found.graph.replay()
-            step.logits = self._logits[:count]  # type: ignore[index] - a graph fills it
+        graph = self._graphs.get((rows.size, draws))
+        if graph is None:
+            step.logits = self._recorded(rows, draws)[:count]
+            return
+        graph.replay()
+        outputs = self._outputs
+        assert outputs is not None  # noqa: S101 - a graph fills it
+        step.logits = outputs.logits[:count]
+        if draws is not None:
+            step.sampled = Sampled(outputs.token_ids[:count], outputs.failure[:count])
 
-    def _filled(self, step: Step) -> DecodeGraph | StepRows | None:
-        """The graph for a step, or rows to record one over, with the step's inputs; None where memory is short."""
+    def _draws(self, step: Step) -> Draws | None:
+        """What the graph of a step samples; None where the sampler does."""
+        if self._columns is None or step.is_part or self._failures.any:
+            return None
+        return draws_of(self._columns, step.sampling.row)
+
+    def _filled(self, step: Step, draws: Draws | None) -> StepRows | None:
+        """The rows of a bucket with the step's inputs; None where memory is short."""
         size = bucket_of(len(step.inputs.row), self._sizes)
-        found = self._graphs.get(size)
+        rows = self._rows.get(size)
         try:
             if self._table is None:
                 self._table = DeviceTable(self._state, self._dummy_block, self.model.device)
-            rows = StepRows(size, self._table, self.model.device) if found is None else found.rows
+            if rows is None:
+                rows = self._rows[size] = StepRows(size, self._table, self.model.device)
         except torch.OutOfMemoryError as error:
             self._stop_for(error)
             return None
         self._table.send(step.inputs.row, self.generation, step.buffers)
         rows.fill(step.inputs, step.model_inputs, self._state, self._dummy_block, step.buffers)
-        return rows if found is None else found
+        if draws in DRAWN:
+            assert self._columns is not None  # noqa: S101 - `_draws` looked
+            rows.draws.fill(self._columns, step.sampling, step.buffers)
+        return rows
 
-    def _recorded(self, rows: StepRows) -> torch.Tensor:
+    def _recorded(self, rows: StepRows, draws: Draws | None) -> torch.Tensor:
         """Logits of the step in `rows`, launched as they are; then a graph of these launches for later steps."""
-
-        def launched() -> torch.Tensor:
-            plan = self.model.backend.decode_plan(rows.attended())
-            return self.forward(rows.token_ids, rows.positions(), None, ForwardPlans(plan))
-
-        wanted = launched()
+        wanted = self._launched(rows)
         try:
-            if self._logits is None:
-                self._logits = wanted.new_empty(self._sizes[-1], wanted.shape[1])
-            made = self._logits[: rows.size]
-            graph = self._maker.record(lambda: made.copy_(launched()))
+            if self._outputs is None:
+                self._outputs = Outputs(self._sizes[-1], wanted)
+            outputs = self._outputs
+            if draws is not None:  # what is made once is made before
+                sampled(wanted, rows.draws.values, draws)
+            graph = self._maker.record(lambda: self._fill(outputs, rows, draws))
             graph.replay()
         except RuntimeError as error:
-            self._stop_for(error)
+            if draws in DRAWN:
+                self._sample_outside(error)
+            else:
+                self._stop_for(error)
             return wanted
-        if not is_alike(made, wanted):
+        if not is_alike(outputs.logits[: rows.size], wanted):
             self._stop("a replayed step differs from a launched one")
             return wanted
-        self._graphs[rows.size] = DecodeGraph(rows, graph)
+        self._graphs[rows.size, draws] = graph
         return wanted
+
+    def _launched(self, rows: StepRows) -> torch.Tensor:
+        plan = self.model.backend.decode_plan(rows.attended())
+        return self.forward(rows.token_ids, rows.positions(), None, ForwardPlans(plan))
+
+    def _fill(self, outputs: Outputs, rows: StepRows, draws: Draws | None) -> None:
+        """The launches of a graph."""
+        logits = self._launched(rows)
+        outputs.logits[: rows.size].copy_(logits)
+        if draws is None:
+            return
+        token_ids, failure = sampled(logits, rows.draws.values, draws)
+        outputs.token_ids[: rows.size].copy_(token_ids)
+        outputs.failure[: rows.size].copy_(failure)
+        rows.record(token_ids, self._history)
+
+    def _sample_outside(self, error: RuntimeError) -> None:
+        """Leave sampling to the sampler from now on."""
+        self._columns = None
+        reason = str(error).partition("\n")[0]
+        logger.warning("CUDA graphs compute logits only, tokens are sampled after them: %s", reason)
 
     def _stop_for(self, error: RuntimeError) -> None:
         said = str(error).partition("\n")[0]

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from tenonry_torch_base.attention.base import DecodeRows
+from tenonry_torch_base.sampler.repeated import DrawRows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,6 +64,7 @@ class StepRows:
     def __init__(self, size: int, table: DeviceTable, device: torch.device) -> None:
         self.size = size
         self._table = table
+        self.draws = DrawRows(size, device)
         self.token_ids = torch.zeros(size, dtype=torch.int64, device=device)
         self._packed = torch.zeros(3, size, dtype=torch.int32, device=device)
 
@@ -86,6 +88,14 @@ class StepRows:
         packed[SLOT, count:] = dummy_block * block_size
         self._packed.copy_(buffers.put("graph_rows", packed))
         self.token_ids[:count].copy_(token_ids)
+
+    def record(self, token_ids: torch.Tensor, history: torch.Tensor) -> None:
+        """Store the tokens that follow the step's in `history` [rows, positions]; padding repeats the first row."""
+        row = self._packed[ROW]
+        place = torch.arange(self.size, device=row.device)
+        source = torch.where(row < len(history), place, 0)
+        where = (row[source].long(), self._packed[POSITION][source].long() + 1)
+        history.index_put_(where, token_ids[source].to(history.dtype))
 
     def positions(self) -> torch.Tensor:
         """Position of each token, i64[size]."""

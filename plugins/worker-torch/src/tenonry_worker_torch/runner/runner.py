@@ -51,6 +51,7 @@ class ModelRunner:
         self.memory = memory
         self.sampling = sampling_of(context, sampler)
         self._context = context
+        forward_pass.sample_with(sampler)
         self._rows = RowChanges(self.state, forward_pass, sampler, features)
         self._several = KernelPasses(forward_pass, self.state, sampler, features)
         self.rounds = Rounds(self.state, self.execute_pass, self._several)

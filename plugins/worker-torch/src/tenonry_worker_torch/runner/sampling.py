@@ -97,7 +97,7 @@ class TokenSampling:
     @scoped("tenonry: sample")
     def sample(self, step: Step) -> None:
         rows = step.sampling
-        if len(rows.row):
+        if len(rows.row) and step.sampled is None:
             step.sampled = self._chooser.sample(step.logits, rows)
             self._history.record(rows.row, rows.length, step.sampled.token_ids, step.buffers)
 

@@ -59,17 +59,20 @@ class Step:
     tokens i64[n]) whose logits are computed besides those of sampling tokens. `pair_starts`* i64[S]: place of the
     second text in the prompt of each sampling row, 0 without one. A step without rows has no tokens.
 
+    `is_part`: some tokens of a pass, which is sampled as a whole later.
+
     After the forward pass, `logits`* [S, V] are those of the sampling tokens, or vectors [S, D] of their prompts where
     the model pools, `prompt_logits` [P, V] of `prompt_tokens`, and `hidden` [S, H] normalised hidden states of the
     sampling tokens, if a feature needs them. `sampling`: the S sampling rows. After sampling, `sampled` holds their
-    tokens, None if there are none. A pass that `verifies` drafts has logits of all T tokens, and its tokens in
-    `verification`. `prompts`*: results for prompts. `pooled`*: row → vector f32[D], None where no row has one.
+    tokens, None if there are none; a forward pass that samples by itself sets it. A pass that `verifies` drafts has
+    logits of all T tokens, and its tokens in `verification`. `prompts`*: results for prompts. `pooled`*: row → vector
+    f32[D], None where no row has one.
     """
 
     __slots__ = (
-        "buffers", "can_prune", "hidden", "inputs", "last_seen", "lengths", "logits", "model_inputs", "output",
-        "pair_starts", "pooled", "positions", "prepared", "prompt_logits", "prompt_tokens", "prompts", "sampled",
-        "sampling", "token_ids", "verification", "verifies",
+        "buffers", "can_prune", "hidden", "inputs", "is_part", "last_seen", "lengths", "logits", "model_inputs",
+        "output", "pair_starts", "pooled", "positions", "prepared", "prompt_logits", "prompt_tokens", "prompts",
+        "sampled", "sampling", "token_ids", "verification", "verifies",
     )  # fmt: skip
 
     token_ids: torch.Tensor
@@ -94,6 +97,7 @@ class Step:
         self.buffers = buffers
         self.verifies = verifies
         self.can_prune = False
+        self.is_part = False
         self.prompt_tokens: list[tuple[int, I64]] = []
         self.lengths: torch.Tensor | None = None
         self.last_seen: I64 | None = None
@@ -155,6 +159,7 @@ class Step:
         part = Step(self.output, inputs, self.buffers, verifies=self.verifies)
         part.token_ids = part.model_inputs = self.token_ids[begin:end]
         part.can_prune = self.can_prune
+        part.is_part = True
         return part
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tenonry.step import NewRow
+    from tenonry_torch_base.sampler.sampler import Sampler
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.runner.feature import RunnerContext
     from tenonry_worker_torch.runner.feature_list import FeatureList
@@ -50,6 +51,11 @@ class StepPass(ABC):
     def adopt(self, model: LoadedModel) -> None:
         """Compute with this model from now on."""
         self.model = model
+
+    def sample_with(self, sampler: Sampler) -> None:  # noqa: B027 - few sample by themselves
+        """The sampler of the runner, for passes that set `Step.sampled` and record its tokens in the history. Called
+        once, after construction.
+        """
 
     def forget_model(self) -> None:
         """Drop the model; no step follows before `adopt`."""
