@@ -48,11 +48,13 @@ def release(words: list[str]) -> int:
     out = Path(options.get("--out", paths.ROOT / "dist")).resolve()
     if out.exists() and any(out.iterdir()):
         stop(f"{out} is not empty; remove its files or name another folder with --out")
-    revision = options.get("--tag", "HEAD")
-    if revision != "HEAD" and revision != f"v{version()}":
-        stop(f"--tag {revision} does not match version {version()}; type --tag v{version()}")
+    tag = options.get("--tag", f"v{version()}")
+    if tag != f"v{version()}":
+        stop(f"--tag {tag} does not match version {version()}; type --tag v{version()}")
     environment.ensure_environment()
     out.mkdir(parents=True, exist_ok=True)
+    # As a commit: HEAD may move during the build.
+    revision = git("rev-parse", options.get("--tag", "HEAD")).decode().strip()
     build(revision, out)
     sbom.write(out, version(), commit_time(revision))
     write_sums(out)

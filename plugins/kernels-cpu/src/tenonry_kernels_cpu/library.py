@@ -93,7 +93,8 @@ def library(path: Path = PATH) -> ctypes.CDLL:
     """Raises LibraryError where the library is missing, cannot be loaded, or is of another version."""
     if not path.exists():
         raise LibraryError(
-            f"{path} is not there: no C compiler was found when tenonry-kernels-cpu was installed"
+            f"{path} is not there: no C compiler was found when tenonry-kernels-cpu was installed; "
+            "install gcc, then run: pip install --force-reinstall --no-deps tenonry-kernels-cpu"
         )
     try:
         found = ctypes.CDLL(str(path))
