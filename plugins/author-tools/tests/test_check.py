@@ -217,6 +217,19 @@ class TestSuites:
         assert "\nlacks, as declared: supports_logprobs\ngrade A" in capsys.readouterr().out
         assert check(capsys, "./mine")["lacks"] == ["supports_logprobs"]
 
+    def test_tests_that_are_all_skipped_are_no_proof(self, tmp_path: Path, monkeypatch, capsys):
+        monkeypatch.chdir(tmp_path)
+        assert main(["plugins", "new", "point", "mine"]) == 0
+        file = tmp_path / "mine/tests/test_plugin.py"
+        skipped = "import pytest\n\n\n@pytest.mark.skip('no GPU')\ndef test_it():\n    pass\n"
+        file.write_text(skipped)
+        capsys.readouterr()
+        (finding,) = check(capsys, "./mine")["findings"]
+        assert finding["rule"] == "PL304"
+        assert finding["text"] == "no test ran, all 1 were skipped: no GPU"
+        file.write_text(skipped + "\n\ndef test_other():\n    pass\n")
+        assert check(capsys, "./mine")["findings"] == []
+
     def test_no_tests_is_a_warning(self, site: TmpPlugins, capsys):
         point = {"tenonry.points": {"acme": "acme_logger:THINGS"}}
         source = 'from tenonry.plugin import Point\n\nTHINGS = Point("acme.things")\n'

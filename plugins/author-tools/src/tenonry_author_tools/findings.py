@@ -38,6 +38,7 @@ class Rule(Enum):
         "derive tests from the conformance suite of the kind; `tenonry plugins new` has an example",
     )
     SUITE = ("PL302", "fix the plugin until its tests pass")
+    SKIPPED = ("PL304", "run the check where the tests run, or give them what they skip for")
     MUTANT = ("PL303", "add a test that fails with this change")
 
     @property

@@ -89,6 +89,10 @@ def run_suite(subject: Subject, tests: Path, folder: Path, lacks: set[str]) -> I
     if report.exists():
         lacks.update(_declared_lacks(report))
     if done.returncode == 0 and report.exists():
+        reasons = _all_skipped(report)
+        if reasons:
+            text = f"no test ran, all {len(reasons)} were skipped: {reasons[0]}"
+            yield Finding(Rule.SKIPPED, subject.label, text, str(tests))
         return
     failures = _failures(report) if report.exists() else []
     for name, text in failures[:MOST_FAILURES]:
@@ -146,6 +150,13 @@ def passes(
     report.unlink(missing_ok=True)
     done = run_pytest(subject, tests, "-x", f"--junitxml={report}", path=path, timeout_s=timeout_s)
     return done is not None and done.returncode == 0 and report.exists()
+
+
+def _all_skipped(report: Path) -> list[str]:
+    """Reason of each test, where not one ran; empty if one did."""
+    cases = list(ET.parse(report).iter("testcase"))  # noqa: S314 - pytest wrote it just now
+    skipped = [each for case in cases for each in case.findall("skipped")]
+    return [each.get("message") or "" for each in skipped] if len(skipped) == len(cases) else []
 
 
 def _failures(report: Path) -> list[tuple[str, str]]:
