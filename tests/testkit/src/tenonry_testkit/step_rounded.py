@@ -69,17 +69,18 @@ def rounded(keys: PagedKeys) -> tuple[PagedKeys, PagedKeys]:
 class RoundedSuite(KernelSuite):
     """Kernels with support for K/V in 8 bits, compared with the formula over the dequantised values."""
 
-    def offered(self, parts: Any) -> Any:
+    def rounding(self, parts: Any) -> Any:
+        """The kernel for these parts, where an implementation reads K and V in 8 bits; skips the test elsewhere."""
         if "int8" not in self.made().kept:
             pytest.skip("no kernel reads K and V in 8 bits")
-        return super().offered(parts)
+        return self.offered(parts)
 
     @EXAMPLES
     @given(SEEDS, paged_shapes(SIZES))
     def test_paged_attention_reads_8_bits(self, seed: int, shape: PagedShape):
         torch.manual_seed(seed)
         parts, keys = paged_case(shape)
-        kernel = self.offered(PagedAttentionParts(parts))
+        kernel = self.rounding(PagedAttentionParts(parts))
         given, exact = rounded(keys)
         query = torch.randn(shape.count, parts.heads, shape.size).bfloat16()
         assert_close(kernel(query, given), paged_formula(parts, query.double(), exact))
@@ -89,7 +90,7 @@ class RoundedSuite(KernelSuite):
     def test_chunk_attention_reads_8_bits(self, seed: int, shape: PagedShape):
         torch.manual_seed(seed)
         parts, keys = paged_case(shape)
-        kernel = self.offered(ChunkAttentionParts(parts))
+        kernel = self.rounding(ChunkAttentionParts(parts))
         given, exact = rounded(keys)
         assert_chunks(kernel, parts, given, exact)
 
@@ -118,7 +119,7 @@ class RoundedSuite(KernelSuite):
             kv_heads, sharing, size, is_gated=False, is_normalised=True, window=window
         )
         parts, weights = layer_parts(attention, 32, 64, has_bias=False)
-        kernel = self.offered(parts)
+        kernel = self.rounding(parts)
         given, exact = rounded(paged_keys(attention, count, longest, 4))
         before = given.blocks.clone()
         hidden = torch.randn(count, 32).bfloat16()
@@ -140,7 +141,7 @@ class RoundedSuite(KernelSuite):
         """No element of such a vector is finite, for any reader."""
         torch.manual_seed(1)
         case = spoilt_layer()
-        kernel = self.offered(case.parts)
+        kernel = self.rounding(case.parts)
         given, exact = rounded(case.keys)
         made = kernel(case.hidden, case.cos, case.sin, given)
         wanted = layer_formula(
