@@ -12,6 +12,7 @@
     python3 dev.py bench [WORDS]               tenonry bench WORDS; without words: the standard set
     python3 dev.py bench parity [WORDS]        every causal type of transformers served tiny, compared with generate
     python3 dev.py docs [WORDS]                mkdocs WORDS; without words: the site of docs/, built strictly into site/
+    python3 dev.py strength [--help]           the suites: broken plugins caught, correct ones accepted, mutants killed
     python3 dev.py release [--out FOLDER]      wheels, sdists, checksums and bill of materials of the last commit
     python3 dev.py release --check FOLDER      whether such a folder is complete and unchanged
 

@@ -56,9 +56,16 @@ def bench(words: list[str]) -> NoReturn:
     programs.become(paths.PYTHON, paths.VENV / "bin" / "tenonry", "bench", *words)
 
 
+def strength(words: list[str]) -> NoReturn:
+    """Measure the conformance suites, with their corpus of broken plugins and mutants of schedulers."""
+    environment.ensure_environment()
+    os.chdir(paths.ROOT / "tests" / "strength")
+    programs.become(paths.PYTHON, "-m", "suite_strength", *words, env=programs.test_env())
+
+
 VERBS = {
     "run": run, "test": testing.test, "check": checks.check, "bench": bench, "docs": site.docs,
-    "release": release.release,
+    "strength": strength, "release": release.release,
 }  # fmt: skip
 
 

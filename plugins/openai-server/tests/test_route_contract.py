@@ -54,6 +54,7 @@ class TestAtRoot(RouteContract):
 
 
 @pytest.mark.parametrize("name", ["messages", "pooling", "responses"])
+@pytest.mark.correct("route")
 def test_first_party_routes_pass(name):
     assert failing_tests(type("Suite", (RouteContract,), {"route": name})) == {}
 
@@ -203,6 +204,7 @@ def _closed():
 
 
 @pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.broken("route")
 def test_broken_ones_are_caught(name):
     fields = {"route": f"{__name__}:{name}", "requests": [("POST", "/length", [1], 200)]}
     suite = type("Suite", (RouteContract,), fields)

@@ -194,6 +194,7 @@ BROKEN = [
 )
 @pytest.mark.slow
 @pytest.mark.nightly_after(2)
+@pytest.mark.broken("quantisation")
 def test_the_suite_finds_it(broken):
     assert broken.caught_by in failing_tests(suite_of(broken), [broken.caught_by])
 

@@ -214,6 +214,7 @@ def _ended_threads():
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+@pytest.mark.broken("command", "plugin_command")
 def test_broken_ones_are_caught(broken):
     words = ["4"] if broken is not WithVerbs else ["count", "4"]
     suite = type("Suite", (CommandContract,), {"command": broken, "arguments": words})

@@ -182,6 +182,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+@pytest.mark.broken("engine_recovery")
 def test_broken_ones_are_caught(broken):
     class Suite(EngineRecoveryContract):
         recovery = broken

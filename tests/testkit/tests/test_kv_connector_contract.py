@@ -382,6 +382,7 @@ BROKEN = [
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
 @pytest.mark.slow
+@pytest.mark.broken("kv_connector")
 def test_defect_is_found_by_the_test_that_names_it(broken, tmp_path):
     base = TestDisk if issubclass(broken, DiskConnector) else TestMemory
     fields = {

@@ -280,6 +280,7 @@ class TestProcess(LauncherContract):
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
 @pytest.mark.integration
+@pytest.mark.broken("launcher")
 def test_broken_ones_are_caught(broken):
     suite = type("Suite", (LauncherContract,), {"launcher": broken, "exit_timeout_s": 0.5})
     with children_killed():

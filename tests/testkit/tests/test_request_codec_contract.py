@@ -128,6 +128,7 @@ class MarksEveryMessage(KeepingCodec):
     ],
 )
 @pytest.mark.slow
+@pytest.mark.broken("request_codec")
 def test_the_suite_catches(broken: type[RequestCodec]):
     suite = type("Suite", (RequestCodecContract,), {"request_codec": broken, "phases": PHASES})
     assert broken.caught_by in failing_tests(suite)

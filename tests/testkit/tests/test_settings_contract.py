@@ -158,6 +158,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+@pytest.mark.broken("settings")
 def test_broken_ones_are_caught(broken):
     examples = {"keep_share": "0.25"} if broken is IgnoresText else {}
     suite = type("Suite", (SettingsContract,), {"settings": broken, "examples": examples})

@@ -277,6 +277,7 @@ def test_a_worker_that_takes_its_time_for_grammars_is_right(monkeypatch):
 @pytest.mark.parametrize("loads_once", [False, True])
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
 @pytest.mark.slow
+@pytest.mark.broken("worker")
 def test_defect_is_found_by_the_test_that_names_it(broken, loads_once):
     options = getattr(broken, "suite_options", {})
     suite = type(

@@ -161,6 +161,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+@pytest.mark.broken("attention_backend")
 def test_broken_ones_are_caught(broken):
     suite = type("Suite", (AttentionBackendContract,), {"attention_backend": broken})
     assert broken.caught_by in failing_tests(suite, [broken.caught_by])

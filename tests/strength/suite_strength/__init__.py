@@ -1,0 +1,1 @@
+"""Strength of the conformance suites: broken plugins they reject, correct ones they accept, mutants they kill."""

@@ -1,0 +1,112 @@
+"""The code that is mutated, and the suites that run it. Any process.
+
+The validator of the scheduling library is left out: it is a part of the judge, which the harness of the suite runs
+beside every scheduler, and no scheduler computes anything with it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from tenonry_author_tools.mutants import Mutant, mutants
+
+SCHEDULERS = Path(__file__).parents[3] / "schedulers"
+PACKAGES = {
+    "scheduling": "tenonry_scheduling",
+    "kvcache": "tenonry_kvcache",
+    "batching": "tenonry_scheduler_batching",
+    "static": "tenonry_scheduler_static",
+}
+LEFT_OUT = {"tenonry_scheduling.validator"}
+SEED = 0
+EQUIVALENTS = Path(__file__).with_name("equivalents.json")
+
+
+class Subject(NamedTuple):
+    """A mutant and the module that it replaces. `statement`: its line before the change."""
+
+    module: str
+    statement: str
+    mutant: Mutant
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Module, line and change, which stay the same when lines around them move."""
+        return self.module, self.statement, self.mutant.text
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.mutant.line}: {self.mutant.text}"
+
+
+def all_subjects() -> Iterator[Subject]:
+    """All mutants of all modules, without those that are listed as equivalent."""
+    equal = equivalents()
+    for folder, package in PACKAGES.items():
+        source = SCHEDULERS / folder / "src" / package
+        for file in sorted(source.glob("*.py")):
+            module = package if file.stem == "__init__" else f"{package}.{file.stem}"
+            if module in LEFT_OUT:
+                continue
+            text = file.read_text("utf-8")
+            lines = text.splitlines()
+            for mutant in mutants(text):
+                subject = Subject(module, lines[mutant.line - 1].strip(), mutant)
+                if subject.key not in equal:
+                    yield subject
+
+
+def equivalents() -> dict[tuple[str, str, str], str]:
+    """Reason by key, of mutants that behave as the original does in all that a suite can see."""
+    rows = json.loads(EQUIVALENTS.read_text("utf-8"))
+    return {(row["module"], row["line"], row["change"]): row["reason"] for row in rows}
+
+
+def sampled(count: int, seed: int = SEED) -> list[Subject]:
+    """Return `count` of all mutants, the same ones for the same seed, in the order of the sources."""
+    found = list(all_subjects())
+    places = random.Random(seed).sample(range(len(found)), min(count, len(found)))
+    return [found[place] for place in sorted(places)]
+
+
+def suites(module: str | None) -> list[type[Any]]:
+    """The public suites of the schedulers that run a module; all for None. Imports what follows the change."""
+    from hypothesis import Phase
+
+    from tenonry_scheduler_batching.scheduler import BatchingScheduler
+    from tenonry_scheduler_static import StaticScheduler
+    from tenonry_testkit.scheduler import SchedulerContract
+
+    class Fcfs(SchedulerContract):
+        scheduler = BatchingScheduler
+        policy = "tenonry_scheduler_batching.policies:FcfsPolicy"
+        phases = (Phase.generate,)
+        effort = 0.2
+
+    class SmallShares(Fcfs):
+        options: ClassVar = {
+            "long_prefill_token_threshold": 3, "watermark": 0.3, "state_snapshot_interval": 1,
+        }  # fmt: skip
+        effort = 0.1
+
+    class Priority(Fcfs):
+        policy = "tenonry_scheduler_batching.policies:PriorityPolicy"
+        effort = 0.1
+
+    class Static(Fcfs):
+        scheduler = StaticScheduler
+        policy = None
+        effort = 0.1
+
+    if module is None:
+        return [Fcfs, SmallShares, Priority, Static]
+    if module.startswith(PACKAGES["static"]):
+        return [Static]
+    return (
+        [Fcfs, SmallShares, Priority]
+        if module.startswith(PACKAGES["batching"])
+        else [Fcfs, SmallShares]
+    )
