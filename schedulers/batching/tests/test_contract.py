@@ -24,6 +24,7 @@ POLICIES = "tenonry_scheduler_batching.policies"
 class TestFcfs(SchedulerContract):
     scheduler = BatchingScheduler
     policy = f"{POLICIES}:FcfsPolicy"
+    caches_prefixes = True
     effort = 0.2
 
 
@@ -51,6 +52,7 @@ class TestSmallShares(SchedulerContract):
     options: ClassVar = {
         "long_prefill_token_threshold": 3, "watermark": 0.3, "state_snapshot_interval": 1,
     }  # fmt: skip
+    caches_prefixes = True
     effort = 0.1
 
 

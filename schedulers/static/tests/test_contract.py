@@ -11,6 +11,7 @@ from tenonry_testkit.targets import resolve_target
 
 class TestStatic(SchedulerContract):
     scheduler = StaticScheduler
+    caches_prefixes = True
     effort = 0.15
 
 

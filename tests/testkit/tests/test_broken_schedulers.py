@@ -526,6 +526,48 @@ class GivesBackTooEarly(Honest):
                 self._tables._first_place = lambda start, window: first_place(start, window - 2)
 
 
+class ForgetsWithTwoStepsInFlight(Honest):
+    """Caches, but only where steps follow one another."""
+
+    caught_by = "test_a_repeated_prompt_is_found"
+
+    class blocks_class(KVCacheManager):
+        def __init__(self, context):
+            super().__init__(context)
+            self._caching = self._caching and context.max_concurrent_steps == 1
+
+
+class LosesHits(Honest):
+    """Its statistics leave out one cached block of each request."""
+
+    caught_by = "test_hits_are_those_that_requests_start_with"
+
+    class blocks_class(KVCacheManager):
+        def take_counts(self):
+            queries, hits = super().take_counts()
+            return queries, max(0, hits - 4)
+
+
+class LosesPreemptions(ReferenceScheduler):
+    caught_by = "test_hits_are_those_that_requests_start_with"
+
+    def make_stats(self):
+        stats = super().make_stats()
+        stats.num_preemptions = 0
+        return stats
+
+
+class MovesStates(Honest):
+    """Takes a KV connector for a model whose states it does not bring."""
+
+    caught_by = "test_a_kv_connector_suits_the_model"
+
+    def __init__(self, context):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("tenonry_kvcache.manager.check_movable", lambda kinds: None)
+            super().__init__(context)
+
+
 # --------------------------------------------------------------------------------------------------------------- rounds
 class TakesRoundsOfAnyLength(ReferenceScheduler):
     caught_by = "test_right_in_rounds"

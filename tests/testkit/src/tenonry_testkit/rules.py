@@ -46,6 +46,7 @@ NO_WALL_CLOCK = "the only clock that is read is context.clock"
 CACHE_IS_PRIVATE = (
     "a cached block is reused only for the same tokens, salt and adapter, and never after a reset"
 )
+FINDS_PREFIXES = "a prompt that was computed before is found in the prefix cache"
 
 
 class RuleBroken(AssertionError):

@@ -31,6 +31,7 @@ from tenonry_testkit.fakes.tokens import RECURRENT
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.machine import machine_for
 from tenonry_testkit.rules import SAME_DECISIONS, RuleBroken
+from tenonry_testkit.scheduler_cache import CacheSuite
 from tenonry_testkit.search import PHASES, search, search_machine
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.targets import resolve_target
@@ -43,10 +44,11 @@ ROOMY = HarnessSpec(max_num_seqs=4, max_num_batched_tokens=16, num_blocks=40)
 DEPTHS = st.integers(1, 3)
 
 
-class SchedulerContract:
+class SchedulerContract(CacheSuite):
     """Subclass in a test module, name the `scheduler`; `options` are its own, `policy` is for schedulers that have any.
 
     `config` holds further fields of EngineConfig. `effort` multiplies the number of examples of this suite.
+    `caches_prefixes`: True requires that a repeated prompt is found.
     """
 
     scheduler: ClassVar[str | type[Scheduler] | None] = None

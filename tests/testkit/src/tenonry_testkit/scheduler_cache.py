@@ -1,0 +1,133 @@
+"""Tests of the scheduler suite about what is found in caches, and how it is counted. Test process."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import hypothesis.strategies as st
+
+from tenonry.errors import ConfigError
+from tenonry_testkit.fakes.connector import STORES, MemoryOptions
+from tenonry_testkit.fakes.tokens import RECURRENT
+from tenonry_testkit.harness import SchedulerHarness
+from tenonry_testkit.rules import COUNTS, FINDS_PREFIXES, expect
+from tenonry_testkit.scenarios_blocks import memory_connectors
+from tenonry_testkit.scenarios_endings import MakeHarness, play_out
+from tenonry_testkit.spec import HarnessSpec
+from tenonry_testkit.traffic import Op, Send, Turn, play, send, sends, storms
+
+ROOMY = HarnessSpec(num_blocks=60, max_model_len=48)
+# Engines in which one that caches prefixes finds a prompt again: groups, snapshots, depth, size of blocks.
+PLACES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "two steps in flight": {"depth": 2},
+    "three steps in flight": {"depth": 3},
+    "one token per block": {"block_size": 1},
+    "a window": {"windows": (0, 6)},
+    "windows only": {"windows": (5,)},
+    "windows in flight": {"windows": (0, 4, 9), "depth": 2},
+    "states": {"windows": (0, RECURRENT), "num_state_slots": 8},  # of the prompt, at least
+    "states in flight": {"windows": (0, RECURRENT), "num_state_slots": 8, "depth": 2},
+}
+# Requests that outgrow the pool together, and one that finds the prompt of another.
+OUTGROWS = [
+    *(Send(family=number, length=8, max_tokens=24) for number in range(4)),
+    Turn(90),
+    Send(family=1, length=12, max_tokens=2),
+]
+UNMOVABLE = ((0, RECURRENT), (0, 6), (5,))
+
+
+class _Engines(Protocol):
+    """Any suite whose engines are around the scheduler under test."""
+
+    caches_prefixes: ClassVar[bool | None]
+
+    def harness(self, spec: HarnessSpec = ..., **parts: Any) -> SchedulerHarness:
+        """A fresh engine."""
+        ...
+
+    def _search(self, strategy: Any, check: Any, examples: int = 12) -> None: ...
+
+
+class CacheSuite:
+    """Part of `SchedulerContract`. `caches_prefixes`: True requires that a repeated prompt is found; for None, it must
+    be found everywhere if it is found in the plainest engine.
+    """
+
+    caches_prefixes: ClassVar[bool | None] = None
+
+    def test_a_repeated_prompt_is_found(self: _Engines) -> None:
+        """One that caches prefixes does so at every depth and for every kind of layer, outputs included."""
+        found = {name: _found(self.harness, change) for name, change in PLACES.items()}
+        if self.caches_prefixes or (self.caches_prefixes is None and any(found["plain"])):
+            for name, (repeated, continued) in found.items():
+                least = 20 if "states" in name else 24
+                expect(repeated >= 20, FINDS_PREFIXES, "{}: {} of 20 tokens", name, repeated)
+                expect(continued >= least, FINDS_PREFIXES, "{}: {} of {}", name, continued, least)
+
+    def test_hits_are_those_that_requests_start_with(self: _Engines) -> None:
+        """The statistics and the requests' first events name the same cached tokens, and no preemption is lost."""
+        for depth in (1, 2):
+            hits_add_up(self.harness, depth, OUTGROWS)
+        program = storms(sends(families=2, max_length=28), aborts=True)
+        self._search(
+            st.tuples(st.integers(1, 3), program),
+            lambda drawn: hits_add_up(self.harness, *drawn),
+            8,
+        )
+
+    def test_a_kv_connector_suits_the_model(self: _Engines) -> None:
+        """If blocks of one table are not all that a sequence has, a connector is rejected, or changes no token."""
+        for windows in UNMOVABLE:
+            spec = dataclasses.replace(ROOMY, windows=windows, num_state_slots=4)
+            options = MemoryOptions(store="scheduler contract")
+            STORES.pop(options.store, None)
+            ops = [Send(family=1, length=21), Turn(4), Send(family=1, length=25), Turn(2)]
+            try:
+                for _ in range(2):
+                    play_out(self.harness(spec, connectors=memory_connectors(spec, options)), ops)
+            except ConfigError:
+                continue
+            finally:
+                STORES.pop(options.store, None)
+
+
+def _found(make_harness: MakeHarness, change: dict[str, Any]) -> tuple[int, int]:
+    """Cached tokens of a prompt that was there before, and of one that continues its answer."""
+    harness = make_harness(dataclasses.replace(ROOMY, **change))
+    first = send(harness, Send(family=1, length=21, max_tokens=6))
+    harness.drain()
+    repeated = send(harness, Send(family=1, length=21, max_tokens=6))
+    harness.drain()
+    prompt = [*first.request.source.prompt_token_ids.tolist(), *first.expected.token_ids]
+    continued = harness.add([*prompt, 1], 2)
+    harness.drain()
+    return repeated.num_cached or 0, continued.num_cached or 0
+
+
+def hits_add_up(make_harness: MakeHarness, depth: int, ops: Sequence[Op]) -> None:
+    """Run the operations to their end, and compare the counters with what requests and steps said."""
+    harness = make_harness(HarnessSpec(depth=depth, num_blocks=14))
+    play(harness, ops)
+    for _ in range(harness.max_steps_left()):
+        if not harness.turn():
+            break
+    stats = (
+        harness.scheduler.make_stats()
+    )  # those since the start: the end of `drain` takes them, too
+    harness.drain()
+    cached = sum(entry.num_cached or 0 for entry in harness.ledger.entries.values())
+    hits = stats.prefix_cache_hits
+    expect(hits == cached, COUNTS, "{} hits, but requests started with {} tokens", hits, cached)
+    started = [new.handle for output in harness.outputs for new in output.new]
+    again = len(started) - len(set(started))
+    expect(
+        stats.num_preemptions >= again,
+        COUNTS,
+        "{} preemptions, but {} rows started again",
+        stats.num_preemptions,
+        again,
+    )
