@@ -27,16 +27,22 @@ from suite_strength.subjects import PACKAGES, Subject, suites
 LIMIT_S = 60  # of processor time for each mutant, in which the original runs all suites
 PATIENCE = 10  # times as long on the wall clock, for a mutant that waits
 IMPORTERS = (*PACKAGES.values(), "tenonry_testkit", "tenonry_policy")
-# Those that find most come first; the others follow in the order of their names.
+# Those that find most come first; the others follow in the order of their names, long searches at the end.
 FIRST = (
     "test_it_is_a_scheduler_that_the_kernel_accepts",
     "test_every_request_ends_exactly_once",
-    "test_right_at_depth",
     "test_a_failed_row_ends_alone",
     "test_cached_blocks_are_private",
     "test_gone_rows_are_sent_before_the_end",
     "test_prefix_cache_changes_no_token",
+    "test_a_repeated_prompt_is_found",
+    "test_hits_are_those_that_requests_start_with",
 )
+LAST = (
+    "test_right_at_depth",
+    "test_right_in_rounds",
+    "test_a_window_changes_no_token",
+)  # long searches
 
 MakeSuites = Callable[[str | None], list[type[Any]]]  # of the name of a module, those that run it
 
@@ -185,7 +191,8 @@ def first_failure(classes: Iterable[type[Any]]) -> str:
 def _in_order(classes: Sequence[type[Any]]) -> Iterator[str]:
     names = sorted({name for cls in classes for name in dir(cls) if name.startswith("test_")})
     yield from (name for name in FIRST if name in names)
-    yield from (name for name in names if name not in FIRST)
+    yield from (name for name in names if name not in {*FIRST, *LAST})
+    yield from (name for name in LAST if name in names)
 
 
 class _Replaced(importlib.abc.MetaPathFinder, importlib.abc.Loader):

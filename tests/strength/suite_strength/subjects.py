@@ -78,35 +78,42 @@ def suites(module: str | None) -> list[type[Any]]:
 
     from tenonry_scheduler_batching.scheduler import BatchingScheduler
     from tenonry_scheduler_static import StaticScheduler
+    from tenonry_testkit.fakes import ReferenceScheduler
     from tenonry_testkit.scheduler import SchedulerContract
 
     class Fcfs(SchedulerContract):
         scheduler = BatchingScheduler
         policy = "tenonry_scheduler_batching.policies:FcfsPolicy"
         phases = (Phase.generate,)
+        caches_prefixes = True
         effort = 0.2
 
     class SmallShares(Fcfs):
         options: ClassVar = {
             "long_prefill_token_threshold": 3, "watermark": 0.3, "state_snapshot_interval": 1,
         }  # fmt: skip
-        effort = 0.1
+        effort = 0.05
 
     class Priority(Fcfs):
         policy = "tenonry_scheduler_batching.policies:PriorityPolicy"
-        effort = 0.1
+        effort = 0.05
 
     class Static(Fcfs):
         scheduler = StaticScheduler
         policy = None
-        effort = 0.1
+        effort = 0.05
+
+    class Reference(Static):
+        """The blocks of the library's own interface, without a prefix cache."""
+
+        scheduler = ReferenceScheduler
+        caches_prefixes = None
 
     if module is None:
-        return [Fcfs, SmallShares, Priority, Static]
-    if module.startswith(PACKAGES["static"]):
-        return [Static]
-    return (
-        [Fcfs, SmallShares, Priority]
-        if module.startswith(PACKAGES["batching"])
-        else [Fcfs, SmallShares]
-    )
+        return [Fcfs, SmallShares, Priority, Static, Reference]
+    package = module.partition(".")[0]
+    return {
+        PACKAGES["static"]: [Static],
+        PACKAGES["batching"]: [Fcfs, SmallShares, Priority],
+        PACKAGES["kvcache"]: [Fcfs, SmallShares],
+    }.get(package, [Fcfs, SmallShares, Reference])
