@@ -125,6 +125,7 @@ RECORDS = {
 # What is typed for a setting without a flag of its name.
 NO_FLAG = {
     "model": "MODEL",
+    "models": "none",
     "process_note": "none",
     "plugins": "`--allow-plugin`, `--disable-plugin`",
 }
@@ -280,7 +281,8 @@ def _members(cls: type) -> list[str]:
 
 
 def config_page() -> str:
-    """Every field of EngineConfig, of the installed plugins, of ServerConfig and of SamplingParams."""
+    """Every field of EngineConfig, of the installed plugins, of ServerConfig, of HostConfig and of SamplingParams."""
+    from tenonry_openai_server.hosting.settings import HostConfig
     from tenonry_openai_server.settings import ServerConfig
 
     parts = [
@@ -302,6 +304,11 @@ def config_page() -> str:
         "What `tenonry serve` has besides, with flags, variables and file alike.\n",
     ]
     parts += [*_settings_table(ServerConfig), ""]
+    parts += [
+        "## Several models\n",
+        "What `tenonry serve` has for several models in one server; `models` only in the file of `--config`.\n",
+    ]
+    parts += [*_settings_table(HostConfig), ""]
     parts += [
         "## Sampling\n",
         inspect.getdoc(SamplingParams) or "",

@@ -36,18 +36,7 @@ class Server:
     popen: type[subprocess.Popen[str]] = subprocess.Popen
 
     def __init__(self, model: Path, *arguments: str, **environment: str) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "tenonry",
-            "serve",
-            str(model),
-            "--port",
-            "0",
-            "--served-model-name",
-            "tiny",
-        ]
-        command += ["--load-format", "dummy", *arguments]
+        command = [*self.words(model), *arguments]
         self.process = self.popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={**TORCH_CACHE, **os.environ, **environment}, start_new_session=True,
@@ -58,6 +47,12 @@ class Server:
         self.url = ""
         self.headers: dict[str, str] = {}  # of `get`
         self._clients: list[openai.OpenAI] = []
+
+    @staticmethod
+    def words(model: Path) -> list[str]:
+        """The command that serves the model under the name `tiny`."""
+        command = [sys.executable, "-m", "tenonry", "serve", str(model), "--port", "0"]
+        return [*command, "--served-model-name", "tiny", "--load-format", "dummy"]
 
     def _read(self) -> None:
         for line in self.process.stdout or ():

@@ -27,12 +27,15 @@ from tenonry_commands.start_flags import add_start_flags
 PARTS = "_parts"  # in the namespace: settings that flags set besides the kernel's, by name
 
 
-def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: bool = True) -> None:
-    """Add MODEL (or only `--model`), `--config` and a flag per field of EngineConfig."""
+def add_engine_arguments(
+    parser: argparse.ArgumentParser, *, model_positional: bool = True, several: bool = False
+) -> None:
+    """Add MODEL (or only `--model`), `--config` and a flag per field of EngineConfig. `several`: MODEL may repeat."""
     if model_positional:
-        parser.add_argument(
-            "model_tag", nargs="?", metavar="MODEL", help="Folder, hub id or registered name."
+        text = "Folder, hub id or registered name" + (
+            "; several are loaded on request." * several or "."
         )
+        parser.add_argument("model_tag", nargs="*" if several else "?", metavar="MODEL", help=text)
     parser.add_argument("--model", help="The same as MODEL.")
     variable = f"{ENV_PREFIX}CONFIG"
     note = f"YAML file of settings; flags and other variables win over it. [env: {variable}]"
@@ -115,8 +118,8 @@ def _sources(
     given = vars(args)
     names = _names(args, others) - {"plugins"}
     flags = {name: given[name] for name in names if given.get(name) is not None}
-    if model := given.get("model_tag") or given.get("model"):
-        flags["model"] = model
+    if len(models := named_models(args)) == 1:
+        flags["model"] = models[0]
     allow = given.get("allow_plugin")
     disable = given.get("disable_plugin") or ()
     if allow or disable:
@@ -130,6 +133,13 @@ def _sources(
         parts=given.get(PARTS, {}),
         is_complete=is_complete,
     )
+
+
+def named_models(args: argparse.Namespace) -> list[str]:
+    """Models that the command line names; of MODEL and `--model` the former."""
+    given = vars(args)
+    tags = given.get("model_tag") or given.get("model") or []
+    return [tags] if isinstance(tags, str) else tags
 
 
 def _names(args: argparse.Namespace, others: Sequence[type[BaseModel]]) -> set[str]:

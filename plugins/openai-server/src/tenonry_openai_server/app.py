@@ -21,7 +21,7 @@ from tenonry_openai_server.client_name import ClientName
 from tenonry_openai_server.content_encoding import BodyDecoder
 from tenonry_openai_server.disconnect import Disconnected
 from tenonry_openai_server.errors import APIError, as_api_error, bad_request
-from tenonry_openai_server.guard import REQUEST_ID, Guard
+from tenonry_openai_server.guard import REQUEST_ID, Guard, GuardedState
 from tenonry_openai_server.limits import BodyLimit
 from tenonry_openai_server.parsers import check_setting
 from tenonry_openai_server.routes import (
@@ -42,6 +42,12 @@ V1 = "/v1"
 
 def create_app(state: ServerState) -> ASGIApp:
     """The whole application. Raises PluginError for a route or an output parser that cannot be used."""
+    api, open_files = create_api(state)
+    return protected(api, state, open_files)
+
+
+def create_api(state: ServerState) -> tuple[FastAPI, set[str]]:
+    """The routes of one model, without access control and limits, and the paths that GET reads without a key."""
     settings = state.settings
     check_setting(settings.parser_names)
     api = FastAPI(
@@ -61,7 +67,13 @@ def create_app(state: ServerState) -> ASGIApp:
     paths, open_files = mount_plugins(api, state, routers)
     openapi.install(api, refuses_unknown=settings.unknown_fields == "refuse")
     _handle_errors(api, paths)
-    app: ASGIApp = BodyDecoder(ClientName(api), settings.max_body_bytes)
+    return api, open_files
+
+
+def protected(inner: ASGIApp, state: GuardedState, open_files: Collection[str]) -> ASGIApp:
+    """Routes within decoding, limits and access control; GET reads `open_files` without a key."""
+    settings = state.settings
+    app: ASGIApp = BodyDecoder(ClientName(inner), settings.max_body_bytes)
     app = BodyLimit(app, settings.max_body_bytes, settings.receive_timeout)
     if settings.api_key:
         app = KeyCheck(app, settings, open_files)
@@ -104,16 +116,18 @@ def _handle_errors(api: FastAPI, paths: Collection[str]) -> None:
             bad_request("the request does not fit this route; /openapi.json says what does"),
         )
 
-    def gone(request: Request, _: Exception) -> Response:
-        logger.info("request %s: the client went away; aborted", request.scope.get(REQUEST_ID, ""))
-        return Response(status_code=499)  # the connection is closed already
-
     api.add_exception_handler(404, unknown)
     api.add_exception_handler(405, not_allowed)
     api.add_exception_handler(RequestValidationError, invalid)
-    api.add_exception_handler(Disconnected, gone)
+    api.add_exception_handler(Disconnected, answer_disconnected)
     for kind in (HTTPException, TenonryError, Exception):
         api.add_exception_handler(kind, respond)
+
+
+def answer_disconnected(request: Request, _: Exception) -> Response:
+    """Response to a client that has disconnected; the connection is closed already."""
+    logger.info("request %s: the client went away; aborted", request.scope.get(REQUEST_ID, ""))
+    return Response(status_code=499)
 
 
 def nearest_route(path: str, known: Collection[str]) -> str | None:

@@ -9,21 +9,29 @@ from tenonry_commands.arguments import add_engine_arguments
 
 
 class ServeCommand(Command):
-    """`tenonry serve MODEL`: an OpenAI-compatible HTTP server in front of one engine, or several."""
+    """`tenonry serve MODEL …`: an OpenAI-compatible HTTP server in front of one model, or several loaded on request."""
 
-    summary = "Serve a model over HTTP, for any OpenAI client."
+    summary = "Serve one or several models over HTTP, for any OpenAI client."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        from tenonry_openai_server.hosting.settings import add_host_arguments
         from tenonry_openai_server.settings import add_server_arguments
 
-        add_engine_arguments(parser)
+        add_engine_arguments(parser, several=True)
         add_server_arguments(parser)
+        add_host_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
+        from tenonry_openai_server.hosting.settings import hosted_models
         from tenonry_openai_server.serving.front_end import shared_keys
         from tenonry_openai_server.serving.listener import listen
         from tenonry_openai_server.settings import configs_from_arguments
 
+        hosted = hosted_models(args)
+        if hosted is not None:
+            from tenonry_openai_server.hosting.serve import serve_models
+
+            return serve_models(hosted)
         config, settings = configs_from_arguments(args)
         if settings.headless:
             from tenonry_scale_out.node import run_headless

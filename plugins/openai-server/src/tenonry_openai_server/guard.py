@@ -11,13 +11,13 @@ import logging
 import re
 import uuid
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tenonry_openai_server.errors import as_api_error, is_closed, send_error
-from tenonry_openai_server.ignored import SCOPE_KEY, Ignored
-from tenonry_openai_server.state import ServerState
+from tenonry_openai_server.ignored import SCOPE_KEY, Ignored, IgnoredLog
+from tenonry_openai_server.settings import ServerConfig
 
 logger = logging.getLogger("tenonry.openai_server")
 RAW_SEND = "tenonry.send"
@@ -31,10 +31,23 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return next((value for key, value in scope["headers"] if key == name), None)
 
 
+class GuardedState(Protocol):
+    """State of the application that a Guard wraps: of one model, or of a host of several."""
+
+    settings: ServerConfig
+    ignored: IgnoredLog
+
+    def enter(self) -> None:
+        """An HTTP request begins."""
+
+    def leave(self, scope: Scope) -> None:
+        """An HTTP request has been answered."""
+
+
 class Guard:
     """Wraps the whole application; nothing gets past it as anything but OpenAI's error shape."""
 
-    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+    def __init__(self, app: ASGIApp, state: GuardedState) -> None:
         self.app = app
         self.state = state
 
@@ -85,5 +98,4 @@ class Guard:
             del scope[
                 RAW_SEND
             ]  # it refers to the scope: a cycle that only a full collection would find
-            self.state.adapters.release(scope)
-            self.state.leave()
+            self.state.leave(scope)

@@ -60,6 +60,10 @@ class Ignored:
         else:
             self._more += 1
 
+    def report_to(self, log: IgnoredLog) -> None:
+        """Count and log further parts elsewhere: with the model that the request names."""
+        self._log = log
+
     def header(self) -> tuple[bytes, bytes] | None:
         """The response header, percent-encoded; None where every part of the request was used."""
         if not self._parts:

@@ -20,6 +20,7 @@ from tenonry.plugin.kinds import KINDS
 from tenonry_commands.arguments import sources_from_arguments, with_options
 from tenonry_commands.familiar_flags import add_familiar_flags
 from tenonry_commands.flags import add_flags
+from tenonry_commands.sources import Sources
 from tenonry_openai_server.grouped import check_grouped
 from tenonry_openai_server.points import ROUTES
 from tenonry_openai_server.prefill import paired
@@ -332,12 +333,26 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
 def configs_from_arguments(args: argparse.Namespace) -> tuple[EngineConfig, ServerConfig]:
     """The two configurations that flags, environment and `--config` describe, each checked once. Raises ConfigError."""
     sources = sources_from_arguments(args, ServerConfig)
+    server = server_config(sources)
+    return engine_config(sources, server, args), server
+
+
+def server_config(sources: Sources) -> ServerConfig:
+    """The server's configuration, with the usual routes where none are named. Raises ConfigError."""
     server = sources.make(ServerConfig)
-    config = sources.make(EngineConfig)
-    if "stat_loggers" not in sources.values(EngineConfig) and config.log_stats:
+    if "route" in sources.values(ServerConfig):
+        return server
+    return server.model_validate({**dict(server), "route": _default_routes(server.page)})
+
+
+def engine_config(
+    sources: Sources, server: ServerConfig, args: argparse.Namespace, **others: Any
+) -> EngineConfig:
+    """The engine's configuration; `others` win over all sources. Raises ConfigError."""
+    values = sources.values(EngineConfig) | others
+    config = sources.make(EngineConfig, values)
+    if "stat_loggers" not in values and config.log_stats:
         config = config.replaced(stat_loggers=_default_stat_loggers())
-    if "route" not in sources.values(ServerConfig):
-        server = server.model_validate({**dict(server), "route": _default_routes(server.page)})
     config = with_options(config, args)
     check_grouped(config, server.api_server_count, server.prefill_engines)
     if server.lora_folder is not None and not config.max_loras:
@@ -348,18 +363,14 @@ def configs_from_arguments(args: argparse.Namespace) -> tuple[EngineConfig, Serv
         config = paired(config, server.prefill_engines)
     if server.otlp_traces_endpoint is not None:
         config = _traced(config, server.otlp_traces_endpoint)
-    return config, server
+    return config
 
 
 def _traced(config: EngineConfig, endpoint: str) -> EngineConfig:
     """Configuration with the stat logger that sends traces to this endpoint."""
-    options: dict[str, Any] = {}
-    others = []
-    for choice in config.stat_loggers:
-        if choice.name == TRACER:
-            options = choice.options
-        else:
-            others.append(choice)
+    loggers = config.stat_loggers
+    options = next((choice.options for choice in loggers if choice.name == TRACER), {})
+    others = [choice for choice in loggers if choice.name != TRACER]
     tracer = PluginChoice(name=TRACER, options={**options, "endpoint": endpoint})
     return config.replaced(stat_loggers=[*others, tracer])
 

@@ -84,8 +84,9 @@ class ServerState:
         self.active += 1
         self.idle.clear()
 
-    def leave(self) -> None:
+    def leave(self, scope: MutableMapping[str, Any]) -> None:
         """An HTTP request has been answered."""
+        self.adapters.release(scope)
         self.active -= 1
         if not self.active:
             self.idle.set()

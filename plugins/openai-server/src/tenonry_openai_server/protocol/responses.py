@@ -150,7 +150,10 @@ class ChatResponse(msgspec.Struct, kw_only=True):
 
 
 class ModelCard(msgspec.Struct, kw_only=True):
-    """One served name. Fields after `max_model_len` are omitted if the worker does not report them."""
+    """One served name. Fields after `max_model_len` are omitted if the worker does not report them.
+
+    Those from `status` on are of a server of several models. `reason`: why a model failed.
+    """
 
     id: str
     object: Literal["model"] = "model"
@@ -165,6 +168,11 @@ class ModelCard(msgspec.Struct, kw_only=True):
     kv_bytes_per_token: int | UnsetType = UNSET
     state_bytes_per_sequence: int | UnsetType = UNSET
     features: dict[str, Any] | UnsetType = UNSET
+    status: str | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    pinned: bool | UnsetType = UNSET
+    num_requests: int | UnsetType = UNSET
+    memory_bytes: int | UnsetType = UNSET
 
 
 class ModelList(msgspec.Struct, kw_only=True):

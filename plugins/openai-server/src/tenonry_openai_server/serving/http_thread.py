@@ -6,16 +6,20 @@ import asyncio
 import logging
 import socket
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from starlette.types import ASGIApp
+
+from tenonry.config import EngineConfig
 from tenonry_helper_pool.threads import FairThreads
 from tenonry_openai_server.serving.collector import FullCollections
-from tenonry_openai_server.state import Phase, ServerState
+from tenonry_openai_server.settings import ServerConfig
+from tenonry_openai_server.state import Phase
 
 if TYPE_CHECKING:
-    from tenonry.client.async_llm import AsyncLLM
     from tenonry_openai_server.http_server import HTTPServer
 
 logger = logging.getLogger("tenonry.server")
@@ -25,7 +29,25 @@ DEAD_LINGER_S = 0.5  # after a death, new requests and probes are answered for s
 FLUSH_S = 1.0  # for the last bytes of responses whose requests have ended
 
 
-class HTTPThread:
+class ServedState(Protocol):
+    """State of a server, of one model or of several."""
+
+    config: EngineConfig
+    settings: ServerConfig
+    phase: Phase
+    idle: asyncio.Event
+
+    def choose_parsers(self, engine: Any) -> None:
+        """Find the parsers of answers, once, before `attach`."""
+
+    def attach(self, engine: Any) -> None:
+        """The engines are ready."""
+
+
+StateType = TypeVar("StateType", bound=ServedState)
+
+
+class HTTPThread(Generic[StateType]):
     """Answers HTTP from `start()` on, or from `attach()`.
 
     Public methods are called from the main thread.
@@ -33,14 +55,19 @@ class HTTPThread:
 
     def __init__(
         self,
-        state: ServerState,
+        state: StateType,
         sock: socket.socket,
         *,
+        make_app: Callable[[StateType], ASGIApp] | None = None,
         is_shared: bool = False,
         opens_when_ready: bool = False,
     ) -> None:
-        """`is_shared`: other processes listen on this socket, too. `opens_when_ready`: answer from `attach()` on."""
+        """`make_app`: the application, by default that of one model. `is_shared`: other processes listen on this
+        socket, too. `opens_when_ready`: answer from `attach()` on.
+        """
         self.state = state
+        self._engine: Any = None  # from `attach()` on
+        self._make_app = make_app
         self.sock = sock
         self._is_shared = is_shared
         self._opens_when_ready = opens_when_ready
@@ -66,7 +93,7 @@ class HTTPThread:
         if self._error is not None:
             raise self._error
 
-    def attach(self, engine: AsyncLLM) -> None:
+    def attach(self, engine: Any) -> None:
         """The engines are ready. Raises PluginError and ConfigError for output parsers that cannot be used."""
         self.state.choose_parsers(engine)
         self._call(lambda: self._attach(engine))
@@ -122,7 +149,6 @@ class HTTPThread:
             self._over.set()
 
     async def _main(self) -> None:
-        from tenonry_openai_server.app import create_app
         from tenonry_openai_server.http_server import make_server
 
         self._stopping = asyncio.Event()
@@ -130,9 +156,7 @@ class HTTPThread:
         self._opened = asyncio.Event()
         if not self._opens_when_ready:
             self._opened.set()
-        self._server = make_server(
-            create_app(self.state), self.state.settings, is_shared=self._is_shared
-        )
+        self._server = make_server(self._app(), self.state.settings, is_shared=self._is_shared)
         self._loop = asyncio.get_running_loop()
         self._loop.set_default_executor(self._threads)
         if self.is_stopping:  # since before there was a loop to call: nothing runs yet
@@ -146,6 +170,13 @@ class HTTPThread:
             self._opened.set()
             await server
 
+    def _app(self) -> ASGIApp:
+        if self._make_app is not None:
+            return self._make_app(self.state)
+        from tenonry_openai_server.app import create_app
+
+        return create_app(self.state)
+
     def _num_connections(self) -> int:
         return 0 if self._server is None else len(self._server.server_state.connections)
 
@@ -156,7 +187,8 @@ class HTTPThread:
         if not server.should_exit:
             await serve_on(server, self.sock)
 
-    def _attach(self, engine: AsyncLLM) -> None:
+    def _attach(self, engine: Any) -> None:
+        self._engine = engine
         self._collections.start()
         self._threads.report_to(partial(engine.submit, "record_extra"))
         self.state.attach(engine)
@@ -175,7 +207,7 @@ class HTTPThread:
 
     @property
     def _is_engine_dead(self) -> bool:
-        return self.state.phase is Phase.READY and self.state.engine.errored
+        return self.state.phase is Phase.READY and bool(self._engine.errored)
 
     async def _watch(self) -> int:
         """Wait until a stop is requested or the engine dies, then end. Returns the exit status."""
@@ -187,9 +219,9 @@ class HTTPThread:
             return await self._on_engine_dead()
         started = self.state.phase is not Phase.STARTING
         self.state.phase = Phase.DRAINING
-        return await self._drain(self.state.engine) if started else 0
+        return await self._drain(self._engine) if started else 0
 
-    async def _drain(self, engine: AsyncLLM) -> int:
+    async def _drain(self, engine: Any) -> int:
         """Finish running requests within `shutdown_timeout`; abort the rest. New requests are rejected already."""
         timeout_s = self.state.config.shutdown_timeout
         if not self._aborting.is_set():

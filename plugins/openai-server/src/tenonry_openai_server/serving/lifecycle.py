@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tenonry.config import EngineConfig
 from tenonry.info import EngineInfo
@@ -53,6 +53,9 @@ DEFERRAL_S = 0.005
 MAX_DEFERRALS = 400
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 POLL_S = 0.5  # a signal may reach another thread; the main thread wakes at least this often
+
+
+EngineType = TypeVar("EngineType")  # what is shut down at the end
 
 
 class StopStart(BaseException):
@@ -152,10 +155,10 @@ def start_own_engine(
 
 
 def serve_until_stopped(
-    http: HTTPThread,
+    http: HTTPThread[Any],
     start: Start,
-    make_engine: Callable[[EngineConfig], AsyncLLM],
-    on_ready: Callable[[AsyncLLM], None] | None = None,
+    make_engine: Callable[[EngineConfig], EngineType],
+    on_ready: Callable[[EngineType], None] | None = None,
 ) -> int:
     """Load the engine while the HTTP thread answers already, then serve; returns and raises as `serve`."""
     engine: Any = None

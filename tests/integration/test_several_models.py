@@ -1,0 +1,181 @@
+"""Several models in one server, with real engines and the official client: loads, evictions, deaths and the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import openai
+import psutil
+import pytest
+from server_process import Server, eventually
+
+from tenonry.cli import main
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("one_thread")]
+# A worker that computes nothing, where processes are the subject.
+NULL = ("--worker", "null", "--worker-option", "step_ms=2")
+MODELS = """
+max_num_seqs: 4
+kv_cache_memory_bytes: 16000000
+models:
+  tiny: {model: demo}
+  other: {model: demo, dtype: float32}
+"""
+
+
+class HostServer(Server):
+    """A server of the models of a file. No fork of this process: it starts engines in threads, next to others."""
+
+    @staticmethod
+    def words(model: Path) -> list[str]:
+        command = [sys.executable, "-m", "tenonry", "serve", "--config", str(model)]
+        return [*command, "--port", "0", "--device", "cpu"]
+
+    def statuses(self) -> dict[str, str]:
+        with self.client() as client:
+            return {model.id: model.status for model in client.models.list()}
+
+    def complete(self, model: str, **fields: object) -> str:
+        with self.client() as client:
+            answer = client.completions.create(model=model, prompt="Once", max_tokens=8, **fields)
+        return answer.choices[0].text
+
+    def engine_pids(self) -> list[int]:
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        titles = {}
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                titles[child.pid] = " ".join(child.cmdline())
+        return [pid for pid, title in titles.items() if title.startswith("tenonry: engine")]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., HostServer]]:
+    file = tmp_path / "models.yaml"
+    file.write_text(MODELS)
+    servers: list[HostServer] = []
+
+    def start(*arguments: str) -> HostServer:
+        servers.append(HostServer(file, *arguments))
+        server: HostServer = servers[-1].ready()
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def test_models_load_on_request_once_and_leave_when_idle(serve):
+    server = serve(*NULL, "--model-idle-timeout", "1")
+    assert server.statuses() == {"tiny": "unloaded", "other": "unloaded"}
+    assert server.engine_pids() == []
+    with pytest.raises(
+        openai.NotFoundError, match="'nope' is not served here; served: tiny, other"
+    ):
+        server.complete("nope")
+    with ThreadPoolExecutor(4) as clients:
+        texts = [clients.submit(server.complete, "tiny", temperature=0) for _ in range(4)]
+    assert len({text.result() for text in texts}) == 1
+    assert server.output.count("loading model tiny") == 1
+    eventually(lambda: server.statuses()["tiny"] == "unloaded")
+    eventually(lambda: not server.engine_pids())
+    assert server.process.poll() is None
+
+
+def test_a_death_and_an_eviction_leave_the_streams_of_others(serve):
+    server = serve(*NULL, "--pin-model", "tiny", "--engine-recovery", "end")
+    assert server.statuses() == {"tiny": "ready", "other": "unloaded"}
+    (pinned,) = server.engine_pids()
+    seen = threading.Event()
+
+    def stream() -> int:
+        with server.client() as client:
+            chunks = client.completions.create(
+                model="tiny",
+                prompt="Once",
+                max_tokens=1500,
+                stream=True,
+                extra_body={"ignore_eos": True},
+            )
+            count = 0
+            for _ in chunks:
+                count += 1
+                seen.set()
+            return count
+
+    with ThreadPoolExecutor(1) as clients:
+        running = clients.submit(stream)
+        assert seen.wait(60)
+        server.complete("other")
+        (other,) = set(server.engine_pids()) - {pinned}
+        os.kill(other, signal.SIGKILL)
+        eventually(lambda: server.statuses()["other"] in {"failed", "unloaded"})
+        assert server.get("/health")[0] == server.get("/ready")[0] == 200
+        assert running.result(120) > 100
+    assert server.complete("tiny")
+    assert pinned in server.engine_pids()
+    eventually(lambda: b"ready" in ready_again(server))
+
+
+def ready_again(server: HostServer) -> bytes:
+    """Status of the model whose engine was killed, once a request may load it again."""
+    with contextlib.suppress(openai.APIStatusError):
+        server.complete("other")
+    return server.statuses()["other"].encode()
+
+
+@pytest.mark.nightly  # evictions: hosting/test_host.py
+def test_one_model_at_a_time_and_an_end_that_leaves_nothing(serve):
+    server = serve(*NULL, "--max-loaded-models", "1")
+    for model in ("tiny", "other", "tiny"):
+        assert server.complete(model)
+        assert [name for name, status in server.statuses().items() if status == "ready"] == [model]
+        assert len(server.engine_pids()) == 1
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.end() == 0
+    assert psutil.wait_procs(children, 20)[1] == []
+
+
+@pytest.mark.nightly  # the end of loads: hosting/test_host.py
+def test_a_signal_while_a_model_loads_ends_the_server(serve):
+    server = serve(*NULL)
+
+    def refused() -> bool:
+        try:
+            server.complete("tiny")
+        except openai.APIError:
+            return True
+        return False
+
+    with ThreadPoolExecutor(1) as clients:
+        waiting = clients.submit(refused)
+        server.wait_for("(loading model tiny)")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.end() == 0
+        assert waiting.result(20)
+
+
+def test_a_model_that_never_fits_is_refused_at_the_start(capsys):
+    words = [
+        "serve",
+        "demo",
+        "smollm2",
+        "--device",
+        "cpu",
+        "--model-memory-budget",
+        "100m",
+        "--port",
+        "0",
+    ]
+    assert main(words) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("tenonry: error: the model 'demo' needs 0.51 GiB (weights 0.01 GiB")
+    assert "the budget is 0.09 GiB" in error
