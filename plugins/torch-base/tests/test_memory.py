@@ -12,6 +12,7 @@ from tenonry_torch_base.memory import (
     GIB,
     free_device_memory,
     host_memory,
+    is_frozen,
     keep_freed_memory,
     return_freed_memory,
     skipping_old_objects,
@@ -93,6 +94,14 @@ def thaw():
     gc.unfreeze()
     if frozen:
         gc.freeze()
+
+
+@pytest.mark.usefixtures("thaw")
+def test_objects_made_after_a_freeze_are_not_frozen():
+    old = Cycle()
+    gc.freeze()
+    new = Cycle()
+    assert (is_frozen(old), is_frozen(new)) == (True, False)
 
 
 @pytest.mark.slow

@@ -96,17 +96,24 @@ def skipping_old_objects() -> Iterator[None]:
         gc.unfreeze()
 
 
+def is_frozen(thing: object) -> bool:
+    """Return True if garbage collections skip `thing`: objects were frozen after it was made."""
+    return not any(each is thing for each in gc.get_objects())
+
+
 def return_freed_memory(*, skip_frozen: bool = False) -> None:
     """Return freed memory to the system, also that of `keep_freed_memory`; a garbage collection comes first.
 
     `skip_frozen`: leave out frozen objects, half a million after the import of torch.
     """
-    frozen = gc.get_freeze_count()
-    if not skip_frozen:
+    if skip_frozen:
+        gc.collect()
+    else:
+        frozen = gc.get_freeze_count()
         gc.unfreeze()
-    gc.collect()
-    if frozen and not skip_frozen:
-        gc.freeze()
+        gc.collect()
+        if frozen:
+            gc.freeze()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
     if sys.platform.startswith("linux"):

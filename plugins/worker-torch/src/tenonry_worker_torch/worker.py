@@ -322,11 +322,13 @@ class TorchWorker(RunnerWorker):
             self.model.images.encoded.clear()
 
     def shutdown(self) -> None:
-        was_loaded = self._residency is not None
+        was_loaded = was_frozen = False
         if self._residency is not None:
+            from tenonry_torch_base.memory import is_frozen
             from tenonry_torch_base.traces import flush_tuning
 
             flush_tuning()
+            was_loaded, was_frozen = True, is_frozen(self._residency)
         super().shutdown()
         self._residency = self._found = None
         if self._rendezvous is not None:
@@ -335,4 +337,5 @@ class TorchWorker(RunnerWorker):
         if was_loaded:
             from tenonry_torch_base.memory import return_freed_memory
 
-            return_freed_memory()  # the model is garbage in cycles, among objects that were frozen
+            # The model is garbage in cycles, in an engine process among objects that were frozen.
+            return_freed_memory(skip_frozen=not was_frozen)
