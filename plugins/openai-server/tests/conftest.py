@@ -101,8 +101,9 @@ def api(make_api: Callable[..., Api]) -> Api:
 class LiveServer:
     """A real server in a thread, on a free port; `engine` is only touched through `call`."""
 
-    def __init__(self, settings: ServerConfig) -> None:
+    def __init__(self, settings: ServerConfig, config: EngineConfig) -> None:
         self.sock, self.settings = listen(settings)
+        self.config = config
         self.port = self.settings.port
         self.url = f"http://127.0.0.1:{self.port}"
         self.engine: FakeEngine
@@ -114,8 +115,8 @@ class LiveServer:
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        config = EngineConfig(model="fake")
-        self.engine, self.state = FakeEngine(config), ServerState(config, self.settings)
+        self.engine = FakeEngine(self.config)
+        self.state = ServerState(self.config, self.settings)
         self.state.choose_parsers(self.engine)
         self.state.attach(self.engine)
         self._server = make_server(create_app(self.state), self.settings)
@@ -144,8 +145,11 @@ class LiveServer:
 def make_live() -> Iterator[Callable[..., LiveServer]]:
     servers: list[LiveServer] = []
 
-    def make(**settings: Any) -> LiveServer:
-        server = LiveServer(ServerConfig(port=0, disable_access_log=True, **settings))
+    def make(*, config: dict[str, Any] | None = None, **settings: Any) -> LiveServer:
+        server = LiveServer(
+            ServerConfig(port=0, disable_access_log=True, **settings),
+            EngineConfig(model="fake", **(config or {})),
+        )
         server.start()
         servers.append(server)
         return server

@@ -1,6 +1,8 @@
 """GET /, the files of the page below /page, and GET /page/state. Front end, event loop.
 
 The files are the same for everyone and need no key, so that a browser can load the form for one; /page/state needs it.
+The page sends no request that would fail: `data-needs-key` in its HTML makes it wait for a key, and metrics are part of
+the state.
 """
 
 from __future__ import annotations
@@ -42,14 +44,15 @@ def build(context: Any) -> APIRouter:
     """The routes of the page; `context` is the server's RouteContext."""
     router = APIRouter()
     for path, name in FILES.items():
-        router.get(path, include_in_schema=False)(_file(name))
+        router.get(path, include_in_schema=False)(_file(name, needs_key=context.needs_key))
 
     @router.get("/page/state", include_in_schema=False)
     async def state() -> Response:
-        """Limits and plugins of the engines, and their latest steps where they are recorded."""
+        """Limits, metrics and plugins of the engines, and their latest steps where they are recorded."""
         engine = context.engine
         info = engine.info
         decisions, note = await _decisions(engine)
+        rendered = await engine.render_metrics()
         return JSONResponse(
             {
                 "num_engines": len(info.engine_indexes),
@@ -57,6 +60,7 @@ def build(context: Any) -> APIRouter:
                 "max_num_seqs": context.config.max_num_seqs,
                 "max_model_len": info.max_model_len,
                 "max_images": context.config.max_images,
+                "metrics": "" if rendered is None else rendered[0].decode(),
                 "plugins": [
                     {
                         "kind": each.kind,
@@ -79,9 +83,11 @@ build.at_root = True  # type: ignore[attr-defined]
 build.open_paths = frozenset(FILES)  # type: ignore[attr-defined]
 
 
-def _file(name: str) -> Any:
+def _file(name: str, *, needs_key: bool) -> Any:
     """A handler that answers with one file, which is read once."""
     content = (files("tenonry_route_page") / "static" / name).read_bytes()
+    if needs_key:
+        content = content.replace(b"<html ", b"<html data-needs-key ", 1)
     kind = TYPES[name.rpartition(".")[2]]
 
     async def file() -> Response:

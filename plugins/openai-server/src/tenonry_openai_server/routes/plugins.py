@@ -46,6 +46,11 @@ class RouteContext:
         """The engine. Raises an exception that answers 503 while the server takes no requests."""
         return self._state.admit()
 
+    @property
+    def needs_key(self) -> bool:
+        """True if requests need an API key."""
+        return bool(self._state.settings.api_key)
+
     def describe(self, summary: str, request: Request, *, text: str = "") -> dict[str, Any]:
         """Keyword arguments of a route decorator, for a route that answers with an object and has errors in the
         server's shape. `request`: a type of the body, or its JSON schema, which may refer to the server's, such as

@@ -1,4 +1,4 @@
-// The tab Engine: figures from /metrics and /page/state, once a second while it is shown.
+// The tab Engine: figures from /page/state, once a second while it is shown.
 import { call } from "./server.js";
 import { element } from "./markdown.js";
 
@@ -37,10 +37,7 @@ const rows = (body, lines) => body.replaceChildren(...lines.map((cells) => {
 
 export async function read() {
   const state = await (await call("page/state")).json();
-  let found = {};
-  try {
-    found = sums(await (await call("metrics")).text());
-  } catch { /* no stat logger renders metrics: those figures stay out */ }
+  const found = sums(state.metrics); // without a stat logger that renders metrics, none
   const engines = Math.max(1, state.num_engines);
   const share = found.kv_cache_usage_perc;
   figures([

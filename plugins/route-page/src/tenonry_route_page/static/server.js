@@ -5,6 +5,8 @@ export const key = () => sessionStorage.getItem(KEY) || "";
 export const keepKey = (value) => sessionStorage.setItem(KEY, value);
 
 export async function call(path, options = {}) {
+  if (!key() && "needsKey" in document.documentElement.dataset)
+    throw new Error("This server requires an API key; enter it under Settings.");
   const headers = { ...options.headers };
   if (key()) headers.authorization = `Bearer ${key()}`;
   let answer;
