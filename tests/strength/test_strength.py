@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,29 @@ def test_a_change_is_killed_an_equal_one_survives_and_an_endless_one_is_stopped(
     assert {"no module"} < set(killed) <= {"no module", *(each.text for each in broken)}
     assert stopped == ["endless"]
     assert "a comment" in survivors
+
+
+class Passing:
+    """A suite that notices nothing."""
+
+    def test_nothing(self):
+        pass
+
+
+@pytest.mark.integration
+def test_no_more_run_at_a_time_than_asked_for_where_none_ends_soon(monkeypatch):
+    seen = []
+
+    def first_in_vain(connections, timeout):
+        seen.append(len(connections))
+        return [] if len(seen) < 4 else wait(connections, timeout)
+
+    monkeypatch.setattr(mutation, "preload", lambda make_suites: None)
+    monkeypatch.setattr(mutation, "wait", first_in_vain)
+    found = [Subject("none", "", Mutant(number, "a → b", "")) for number in range(5)]
+    outcome = mutation.try_mutants(found, 2, lambda module: [Passing], 20)
+    assert len(outcome.survivors) == 5
+    assert max(seen) == 2
 
 
 def test_the_sample_is_the_same_each_time_and_has_no_equivalents(monkeypatch):

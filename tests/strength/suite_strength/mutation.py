@@ -80,23 +80,22 @@ def try_mutants(
     failed = unchanged.verdict(PATIENCE * limit_s)
     if failed != "":
         raise RuntimeError(f"the suites fail without any change: {failed or 'out of time'}")
-    queue = iter(subjects)
+    queue = list(reversed(subjects))
     running: dict[Connection, _Trial] = {}
-    with contextlib.suppress(KeyboardInterrupt):
-        while True:
-            for subject in queue:
-                trial = _Trial(context, subject, make_suites, limit_s)
+    try:
+        while queue or running:
+            while queue and len(running) < jobs:
+                trial = _Trial(context, queue.pop(), make_suites, limit_s)
                 running[trial.connection] = trial
-                if len(running) == jobs:
-                    break
-            if not running:
-                break
             ended = wait(list(running), timeout=1.0)
             late = [each for each, trial in running.items() if trial.age_s > PATIENCE * limit_s]
             for connection in {*ended, *late}:
                 trial = running.pop(connection)  # type: ignore[arg-type]
                 outcome.longest_s = max(outcome.longest_s, trial.age_s)
                 _note(outcome, trial)
+    finally:
+        for trial in running.values():
+            trial.verdict(0.0)
     return outcome
 
 
