@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from tenonry_scheduler_mlfq import MlfqOptions, MlfqScheduler
 from tenonry_testkit.harness import HarnessSpec, SchedulerHarness
@@ -12,6 +12,14 @@ from tenonry_testkit.targets import resolve_target
 
 class TestContract(SchedulerContract):
     scheduler = MlfqScheduler
+    effort = 0.05
+
+
+class TestContractWithSmallQuanta(SchedulerContract):
+    """Requests change levels within a few tokens, so that most preemptions change a key."""
+
+    scheduler = "mlfq"
+    options: ClassVar[dict[str, Any]] = {"levels": 4, "quantum": 3, "promote_after": 0.02}
     effort = 0.05
 
 
@@ -76,4 +84,15 @@ def test_long_wait_returns_a_request_to_the_top():
     harness.turn()
     assert running.request.num_preemptions == 1
     assert waiting.request.key == (0, waiting.request.arrival, 12)
+    harness.drain()
+
+
+def test_pending_token_does_not_move_a_request_down():
+    """Else two requests at a bound take the row from each other for ever: each loses its pending token."""
+    harness = make_harness(max_num_seqs=1, depth=2)
+    entries = [harness.add([1] * 3, max_tokens=4), harness.add([2] * 4, max_tokens=4)]
+    for _ in range(40):
+        harness.turn()
+    assert not any(entry.is_live for entry in entries)
+    assert sum(entry.request.num_preemptions for entry in entries) <= 2
     harness.drain()

@@ -93,7 +93,9 @@ class MlfqScheduler(BaseScheduler):
         return (int(level), request.arrival, promoted_at)
 
     def _levels(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        return np.searchsorted(self._bounds, self.rows.num_tokens[rows] - self._promoted_at[rows])
+        # Without pending tokens: a preemption drops them, and the row would lose its place again and again.
+        known = self.rows.num_tokens[rows] - self.rows.pending[rows]
+        return np.searchsorted(self._bounds, known - self._promoted_at[rows])
 
     def _promote(self, now: float) -> None:
         while self._queued and next(iter(self._queued.values())) + self._promote_after <= now:

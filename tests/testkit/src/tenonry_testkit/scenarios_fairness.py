@@ -70,19 +70,26 @@ def a_stream_goes_by(
 def own_order_is_kept(harness: SchedulerHarness, asks: list[Send]) -> None:
     """Equal requests that differ in priority: the one with the smaller key starts no later.
 
-    Skipped for schedulers that set no key on their requests; those with a policy set one.
+    The key is that of the queue before the request started: a scheduler may change it once a request has run. Skipped
+    for schedulers that set no key on their requests; those with a policy set one.
     """
     entries = [
         send(harness, dataclasses.replace(asks[0], priority=number % 3)) for number in range(8)
     ]
+    first_run = harness.step_checker.first_run
+    keys: dict[int, Any] = {entry.handle: entry.request.key for entry in entries}
+    while any(entry.is_live for entry in entries):
+        waiting = [entry for entry in entries if entry.handle not in first_run]
+        if not waiting or not harness.turn():
+            break
+        keys |= {entry.handle: entry.request.key for entry in waiting}
     harness.drain()
-    keyed = [
-        (entry.request.key, entry.arrival, harness.step_checker.first_run[entry.handle])
-        for entry in entries
-    ]
-    if any(key is None for key, _, _ in keyed):
+    if any(key is None for key in keys.values()):
         return
-    started = [first for _, _, first in sorted(keyed, key=lambda item: item[:2])]
+    started = [
+        first_run[entry.handle]
+        for entry in sorted(entries, key=lambda each: (keys[each.handle], each.arrival))
+    ]
     expect(
         started == sorted(started),
         OWN_ORDER,
