@@ -105,3 +105,11 @@ def test_the_timeline_is_that_of_the_scheduler():
     from timeline import DRAWING, draw, record
 
     assert DRAWING.read_text(encoding="utf-8") == draw(record())
+
+
+def test_drawings_of_the_tutorial_are_those_of_its_scheduler():
+    """Else: python docs/drawings/your_scheduler.py."""
+    from your_scheduler import files
+
+    for path, text in files().items():
+        assert path.read_text(encoding="utf-8") == text, path.name

@@ -37,7 +37,13 @@ ALL_PAGES = [
     *sorted((ROOT / "docs" / "tutorial").glob("*.md")),
     *sorted((ROOT / "docs" / "how-to").glob("*.md")),
 ]
-FOR_AUTHORS = re.compile("write-|package-|test-a-|open-")
+# Packages of tutorials have pages of their own, for their users.
+DOCS = [
+    page
+    for page in sorted((ROOT / "docs").rglob("*.md"))
+    if not (page.parent / "pyproject.toml").exists()
+]
+FOR_AUTHORS = re.compile("write-|package-|test-a-|open-|your-")
 PAGES_FOR_AUTHORS = [page for page in ALL_PAGES if FOR_AUTHORS.match(page.stem)]
 PAGES = [page for page in ALL_PAGES if page not in PAGES_FOR_AUTHORS]
 BLOCK = re.compile(r"^```(sh|python|yaml|toml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -81,7 +87,7 @@ AT_NIGHT = {
     "use-with-langchain", "use-with-litellm", "write-a-call-set", "write-a-drafter", "write-a-grammar-backend",
     "write-a-kv-connector", "write-a-load-balancer", "write-a-model-pass", "write-a-quantisation", "write-a-recovery",
     "write-a-runner-feature", "write-a-scheduler", "write-a-stat-logger", "write-an-executor", "write-an-io-processor",
-    "write-step-kernels",
+    "write-step-kernels", "your-scheduler",
 }  # fmt: skip
 
 
@@ -100,12 +106,18 @@ def close_clients(names: dict[str, object]) -> None:
 class Server:
     """`tenonry serve` as the reader started it, in a terminal of its own."""
 
-    def __init__(self, arguments: list[str], folder: Path, port: str, *, is_fresh: bool) -> None:
+    def __init__(
+        self, arguments: list[str], folder: Path, port: str, environment: dict[str, str] | None
+    ) -> None:
+        """Start with a new interpreter in an `environment`, or as a fork of this process."""
         self.arguments, self.port, self.log = arguments, port, folder / f"server-{port}.log"
         with self.log.open("wb") as log:
             command = [sys.executable, "-m", "tenonry", *arguments]
-            popen = subprocess.Popen if is_fresh else ForkedCommand
-            self.process = popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=log)
+            keywords: dict[str, Any] = {"cwd": folder, "stdout": subprocess.DEVNULL, "stderr": log}
+            if environment is None:
+                self.process = ForkedCommand(command, **keywords)
+            else:
+                self.process = subprocess.Popen(command, env=environment, **keywords)
         # Without a port to ask; the front end that waits for its engines reports when they are ready.
         self.is_ready = "--headless" in arguments
 
@@ -160,10 +172,10 @@ class Reader:
 
     def write(self, text: str) -> bool:
         """Blocks that begin with a file's name are written, not run."""
-        named = re.match(r"# ((?:[\w-]+/)?[\w-]+\.\w+)\n", text)
+        named = re.match(r"# ((?:[\w-]+/)*[\w-]+\.\w+)\n", text)
         if named:
             path = self.folder / named[1]
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         return named is not None
 
@@ -268,10 +280,8 @@ class Reader:
 
     def run(self, command: list[str]) -> None:
         self.wait_for_servers()
-        path = os.pathsep.join([str(self.installed), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {
-            **os.environ,
-            "PYTHONPATH": path,
+            **self.environment(),
             "PYTEST_ADDOPTS": self.few_tests(command),
             "TENONRY_TESTKIT_EFFORT": EFFORT,
         }
@@ -286,6 +296,11 @@ class Reader:
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         assert done.stdout.strip(), f"{command} printed nothing"
+
+    def environment(self) -> dict[str, str]:
+        """Environment in which the packages that the page installs are found."""
+        path = os.pathsep.join([str(self.installed), *filter(None, [os.environ.get("PYTHONPATH")])])
+        return {**os.environ, "PYTHONPATH": path}
 
     def few_tests(self, command: list[str]) -> str:
         """A `-k` expression that selects one test of the scheduler suite; other tests run all of it."""
@@ -302,7 +317,8 @@ class Reader:
         if port in self.servers:
             self.servers.pop(port).stop()
         is_fresh = self.is_fresh or self.installed.exists()
-        self.servers[port] = Server(self.lighter(arguments), self.folder, port, is_fresh=is_fresh)
+        environment = self.environment() if is_fresh else None
+        self.servers[port] = Server(self.lighter(arguments), self.folder, port, environment)
 
     def lighter(self, arguments: list[str]) -> list[str]:
         """With a worker that computes nothing, unless the page, or one of the flags, needs another."""

@@ -11,7 +11,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from page_reader import ALL_PAGES, AT_NIGHT, DEV_RUN, PAGES, ROOT, follow, in_tiers
+from page_reader import ALL_PAGES, AT_NIGHT, DEV_RUN, DOCS, PAGES, ROOT, follow, in_tiers
 
 from tenonry.cli import make_parser
 
@@ -28,7 +28,7 @@ FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 def test_no_command_is_shown_that_is_not_run():
     hidden = [
         f"{page.relative_to(ROOT)}: {line}"
-        for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+        for page in [ROOT / "README.md", *DOCS]
         for language, text in FENCED.findall(page.read_text())
         for line in text.splitlines()
         if re.match(r"(env .*)?(python3? |tenonry [a-z]+ |curl )", line)
@@ -52,7 +52,8 @@ def test_commands_on_the_pages_of_distributions_are_understood():
 
 @pytest.mark.parametrize("page", sorted(AT_NIGHT))
 def test_commands_of_pages_that_run_at_night_are_understood(page: str):
-    text = (ROOT / "docs" / "how-to" / f"{page}.md").read_text()
+    (file,) = (each for each in ALL_PAGES if each.stem == page)
+    text = file.read_text()
     if "pip install ./" in text:
         pytest.skip("the page brings plugins, which may bring flags")
     lines = "".join(block for language, block in FENCED.findall(text) if language == "sh")
@@ -97,5 +98,7 @@ def test_links_between_pages_lead_somewhere():
 @pytest.mark.parametrize("index", [ROOT / "docs" / "README.md", ROOT / "docs/adr/README.md"])
 def test_index_lists_every_page_once(index: Path):
     listed = re.findall(r"^- \[[^]]+\]\(([^)]+)\)", index.read_text(), re.MULTILINE)
-    pages = {str(page.relative_to(index.parent)) for page in index.parent.rglob("*.md")}
+    pages = {
+        str(page.relative_to(index.parent)) for page in DOCS if page.is_relative_to(index.parent)
+    }
     assert sorted(listed) == sorted(page for page in pages - {index.name} if page[:4] != "adr/")

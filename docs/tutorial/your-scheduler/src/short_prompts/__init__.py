@@ -1,0 +1,1 @@
+"""A scheduler for tenonry that starts short prompts first."""
