@@ -317,7 +317,7 @@ def test_an_engine_that_keeps_dying_ends_the_server_with_a_status(serve):
     assert not stream.is_alive()
     assert "the engine has died" in str(stream.error)
     assert server.end() == 1
-    assert "it was started again 3 times in 60 s" in server.output
+    assert "it restarted 3 times in 60 s" in server.output
 
 
 def test_killed_server_leaves_no_engine(serve):

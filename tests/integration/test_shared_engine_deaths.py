@@ -144,4 +144,4 @@ def test_an_engine_that_is_given_up_ends_everything(start):
             eventually(lambda name=title: name in server.pids())
     assert last.end() == "engine_dead"
     assert server.end() == 1
-    assert "it was started again 3 times in 60 s" in server.output
+    assert "it restarted 3 times in 60 s" in server.output

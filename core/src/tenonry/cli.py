@@ -42,7 +42,7 @@ COMMANDS = Point(
 # Of first-party verbs, installed or not: the one summary of a distribution would not tell its verbs apart.
 SUMMARIES = {
     "generate": "Complete one prompt and print the text.",
-    "chat": "Talk to a model in the terminal.",
+    "chat": "Chat with a model in the terminal.",
     "batch": "Answer a file of requests in OpenAI's batch format.",
     "models": "Check what a model needs, or convert a checkpoint to safetensors.",
     "plugins": "List, show, write, check and lock plugins.",

@@ -200,7 +200,7 @@ class RowFailure:
         NUMERICAL: "the model produced NaN logits for this request",
         SAMPLING: "no token is left to sample under these sampling parameters",
         GRAMMAR: "no token is left to sample under this request's grammar and sampling parameters",
-        ADAPTER: "the adapter of this request is not loaded, or was removed meanwhile",
+        ADAPTER: "the adapter of this request is not loaded, or was removed",
         MEDIA: "the media of this request do not fit the model",
         PROMPT_LOGPROBS: "prompt_logprobs: this model gives no log-probabilities of its prompt",
     }

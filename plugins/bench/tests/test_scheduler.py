@@ -73,7 +73,7 @@ def test_a_scheduler_from_a_file_that_never_fills_the_batch_is_named(tmp_path, c
     file.write_text(SLOW)
     words = f"scheduler --scheduler {file}:OneByOne --running 3 --waiting 0 --steps 5 --runs 1"
     assert main(words.split()) == 1
-    assert "3 requests never decoded all at once" in capsys.readouterr().err
+    assert "3 requests never decoded together" in capsys.readouterr().err
     assert (
         main(
             [

@@ -56,9 +56,9 @@ def test_weights_that_were_dropped_are_quantised_again(stored, tmp_path):
 def test_weights_are_not_replaced(tmp_path):
     model_folder(tmp_path)
     with LLM(model=str(tmp_path), io_processor="none", worker="torch", quantization="int8") as llm:
-        with pytest.raises(TenonryError, match="kept in few bits"):
+        with pytest.raises(TenonryError, match="since they are quantised"):
             llm.update_weights(str(tmp_path))
-        with pytest.raises(TenonryError, match="kept in few bits"):
+        with pytest.raises(TenonryError, match="since they are quantised"):
             llm.save_sharded_state(str(tmp_path / "saved"))
         llm.generate([{"prompt_token_ids": PROMPT}], GREEDY, use_tqdm=False)
 

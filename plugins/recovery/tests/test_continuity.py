@@ -505,14 +505,14 @@ class TestGivingUp:
                 kill(served)
                 while served.engine.is_serving:  # noqa: ASYNC110 - no event reports it
                     await asyncio.sleep(0)
-            with pytest.raises(EngineDeadError, match=r"SIGKILL.*; it was started again 3 times"):
+            with pytest.raises(EngineDeadError, match=r"SIGKILL.*; it restarted 3 times"):
                 await tasks[0]
 
         served.run(main())
         assert served.engine.errored
         assert served.engine.is_stopped
         assert caplog.text.count("restarting engine 0") == 3
-        with pytest.raises(EngineDeadError, match="it was started again 3 times"):
+        with pytest.raises(EngineDeadError, match="it restarted 3 times"):
             served.run(collect(served.engine, [1], params(), "late"))
 
     def test_an_engine_that_cannot_be_started_again(self, serve, tmp_path, monkeypatch):
@@ -562,7 +562,7 @@ class TestGivingUp:
         async def main() -> None:
             tasks = await begun(served, [[1]])
             kill(served)
-            with pytest.raises(EngineDeadError, match=f"not started again: engines: {change}"):
+            with pytest.raises(EngineDeadError, match=f"not restarted: engines: {change}"):
                 await tasks[0]
 
         served.run(main())

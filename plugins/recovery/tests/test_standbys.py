@@ -286,7 +286,7 @@ class TestItsOwnEnd:
         assert served.pid == pid
         assert "standby 1 (pid" in caplog.text
         assert "SIGKILL, before its first step; another one is started" in caplog.text
-        assert "engine 0 is started again" not in caplog.text
+        assert "restarting engine 0" not in caplog.text
 
     def test_too_often(self, serve, caplog):
         served = serve(standby_engines=1)
@@ -350,7 +350,7 @@ class TestBesideOtherOperations:
             run = await streams(served, 1)
             served.engine.calls.divergence.add("engines have new weights")
             kill(served)
-            with pytest.raises(EngineDeadError, match="not started again: engines have new"):
+            with pytest.raises(EngineDeadError, match="not restarted: engines have new"):
                 await run
 
         served.run(main())
@@ -433,7 +433,7 @@ class TestEnd:
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"engine_death": "stop"}, "engine_death=stop, since no engine is started again"),
+        ({"engine_death": "stop"}, "engine_death=stop, since no engine restarts"),
         ({"data_parallel_size": 2, "data_parallel_size_local": 1}, "engines on other nodes"),
         ({"kv_connector": "disk"}, "kv_connector=disk"),
     ],

@@ -127,7 +127,7 @@ def test_a_node_that_was_started_again_returns_once(context):
     watch.order([4], "tcp://here:1")
     for _ in range(2):
         receive(NodeReport("n", [4], process=2))
-    assert calls == [("returned", "engine 4: its node n was started again")]
+    assert calls == [("returned", "engine 4: its node n restarted")]
     assert watch.ended[4].lost_node == "n"
     watch.order([4], "tcp://here:1")
     assert watch.ended == {}

@@ -237,7 +237,7 @@ class CoreClient:
         Raises EngineGenerateError (the engine's own message) or EngineDeadError.
         """
         if missing := self.awaited - self.engines.keys() - self.newcomers.keys():
-            raise EngineDeadError(f"engines {sorted(missing)} died and are being started again")
+            raise EngineDeadError(f"engines {sorted(missing)} failed and are restarting")
         links = [link for link in self.links if link.index < FIRST_STANDBY]
         calls = [self.call_link(link, method, *args, **kwargs) for link in links]
         return await asyncio.gather(*calls)

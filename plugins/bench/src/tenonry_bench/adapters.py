@@ -62,13 +62,13 @@ class AdaptersReport(msgspec.Struct, kw_only=True):
 class AdaptersBench(Command):
     """Drives `LLM` over a real model."""
 
-    summary = "Adapters: the time of a step with many of them, over that of the same rows without."
+    summary = "Step time with many adapters, relative to the same rows without."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_count_flags(
             parser,
             ("--runs", 5, "Repetitions of each measurement"),
-            ("--rows", 64, "Requests at once"),
+            ("--rows", 64, "Concurrent requests"),
             ("--adapters", 8, "Different adapters among them"),
             ("--rank", 16, "Rank of each"),
         )

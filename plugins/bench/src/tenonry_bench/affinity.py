@@ -64,7 +64,7 @@ class AffinityReport(msgspec.Struct, kw_only=True):
 class AffinityBench(Command):
     """Holds the same conversations with one layout after another."""
 
-    summary = "Prefix-cache hits of conversations over several engines, by load balancing, beside a single engine."
+    summary = "Prefix-cache hits of conversations by load balancer, compared with a single engine."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         self._add_conversations(parser.add_argument)
@@ -74,14 +74,14 @@ class AffinityBench(Command):
             type=count,
             default=4,
             metavar="N",
-            help="That share the blocks [default: 4].",
+            help="Engines that divide the blocks [default: 4].",
         )
         add(
             "--balancing",
             type=policies,
             default=list(POLICIES),
             metavar="NAME,NAME",
-            help=f"Ways to choose an engine [default: {','.join(POLICIES)}].",
+            help=f"Load balancers [default: {','.join(POLICIES)}].",
         )
         add(
             "--blocks",
@@ -94,7 +94,7 @@ class AffinityBench(Command):
             type=count,
             default=3,
             metavar="N",
-            help="Repetitions, with new words [default: 3].",
+            help="Repetitions, with new prompts [default: 3].",
         )
         add("--json", metavar="FILE", help="Write the report here.")
         add_engine_arguments(parser, model_positional=False)
@@ -105,38 +105,42 @@ class AffinityBench(Command):
             type=count,
             default=64,
             metavar="N",
-            help="At the same time [default: 64].",
+            help="Concurrent conversations [default: 64].",
         )
         add(
-            "--turns", type=count, default=8, metavar="N", help="Of each conversation [default: 8]."
+            "--turns",
+            type=count,
+            default=8,
+            metavar="N",
+            help="Turns per conversation [default: 8].",
         )
         add(
             "--system-len",
             type=natural,
             default=64,
             metavar="N",
-            help="Shared beginning, tokens [default: 64].",
+            help="Shared prefix in tokens [default: 64].",
         )
         add(
             "--user-len",
             type=counts,
             default=[30, 120],
             metavar="LOW,HIGH",
-            help="New tokens of a turn [default: 30,120].",
+            help="Minimum and maximum new tokens per turn [default: 30,120].",
         )
         add(
             "--answer-len",
             type=count,
             default=64,
             metavar="N",
-            help="Tokens of an answer [default: 64].",
+            help="Tokens per answer [default: 64].",
         )
         add(
             "--pause-ms",
             type=natural,
             default=20,
             metavar="N",
-            help="Mean pause before a turn [default: 20].",
+            help="Mean pause before a turn in milliseconds [default: 20].",
         )
 
     def run(self, args: argparse.Namespace) -> int:

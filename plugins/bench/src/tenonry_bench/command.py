@@ -41,7 +41,7 @@ VERBS = {
 class BenchCommand(Command):
     """`tenonry bench [VERB]`."""
 
-    summary = "Measure tenonry, piece by piece or as a whole, and compare with a peer."
+    summary = "Measure tenonry or its parts, and compare with other engines."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         standard = load_verb(STANDARD)

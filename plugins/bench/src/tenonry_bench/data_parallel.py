@@ -77,7 +77,7 @@ class DataParallelReport(msgspec.Struct, kw_only=True):
 class DataParallelBench(Command):
     """Drives one `AsyncLLM` per layout."""
 
-    summary = "Several engines behind one front end: tokens per second and CPU time per token, by their number."
+    summary = "Tokens per second and CPU time per token by number of engines."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
@@ -93,7 +93,7 @@ class DataParallelBench(Command):
             type=count,
             default=256,
             metavar="N",
-            help="Requests at once [default: 256].",
+            help="Concurrent requests [default: 256].",
         )
         add(
             "--prompt-len", type=count, default=32, metavar="N", help="Prompt tokens [default: 32]."

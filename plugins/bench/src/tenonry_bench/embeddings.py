@@ -60,13 +60,13 @@ class EmbeddingsReport(msgspec.Struct, kw_only=True):
 class EmbeddingsBench(Command):
     """Drives one `LLM` and one SentenceTransformer."""
 
-    summary = "Vectors of texts, beside sentence-transformers on the same model."
+    summary = "Embeddings compared with sentence-transformers on the same model."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_count_flags(
             parser,
             ("--texts", TEXTS, "Texts of a run"),
-            ("--batch", BATCH, "Texts at once, on both sides"),
+            ("--batch", BATCH, "Texts per batch, on both sides"),
             ("--runs", RUNS, "Turns"),
         )
         parser.add_argument("--threads", type=int, metavar="N", help="Threads of torch.")
@@ -160,7 +160,7 @@ def timed(vectors: Vectors, texts: Sequence[str]) -> tuple[float, float]:
 def describe(report: EmbeddingsReport) -> str:
     """The report for a person."""
     lines = [
-        f"{report.model}: {report.texts} texts of {SHORTEST} to {LONGEST} words, {report.batch} at once",
+        f"{report.model}: {report.texts} texts of {SHORTEST} to {LONGEST} words, {report.batch} per batch",
         "  median (min–max)",
         f"  tenonry                 {report.ours_texts_s.text(0)} texts/s",
         f"  sentence-transformers   {report.theirs_texts_s.text(0)} texts/s",

@@ -65,7 +65,7 @@ class EngineReport(msgspec.Struct, kw_only=True):
 class EngineBench(Command):
     """Drives `AsyncLLM` over the worker `null`."""
 
-    summary = "The control plane alone: a worker that computes nothing, in real processes over real sockets."
+    summary = "Engine and front end without a model: worker `null`, real processes and sockets."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -73,7 +73,7 @@ class EngineBench(Command):
             type=count,
             default=256,
             metavar="N",
-            help="Requests at once [default: 256].",
+            help="Concurrent requests [default: 256].",
         )
         parser.add_argument(
             "--prompt-len", type=count, default=32, metavar="N", help="Prompt tokens [default: 32]."
@@ -89,7 +89,7 @@ class EngineBench(Command):
             type=natural,
             default=500,
             metavar="N",
-            help="One-token requests one by one [default: 500].",
+            help="Sequential one-token requests [default: 500].",
         )
         parser.add_argument(
             "--gc-freeze",

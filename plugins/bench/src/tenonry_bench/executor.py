@@ -38,16 +38,18 @@ class ExecutorReport(msgspec.Struct, kw_only=True):
 class ExecutorBench(Command):
     """Two engines in this process decode the same requests interleaved; only their executors differ."""
 
-    summary = "An executor: milliseconds that it adds to a step over `uni`, with a worker that computes nothing."
+    summary = (
+        "Milliseconds added to a step by an executor, compared with `uni`, on the worker `null`."
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
-        add("--executor", default="mp", metavar="NAME", help="What is measured [default: mp].")
+        add("--executor", default="mp", metavar="NAME", help="Executor to measure [default: mp].")
         add(
             "--base",
             default="uni",
             metavar="NAME",
-            help="What it is compared with, on one rank [default: uni].",
+            help="Executor to compare with, on one rank [default: uni].",
         )
         add(
             "--ranks",
@@ -65,7 +67,11 @@ class ExecutorBench(Command):
         )
         add("--steps", type=count, default=300, metavar="N", help="Steps per run [default: 300].")
         add(
-            "--runs", type=count, default=5, metavar="N", help="Repetitions, in turns [default: 5]."
+            "--runs",
+            type=count,
+            default=5,
+            metavar="N",
+            help="Repetitions, interleaved [default: 5].",
         )
         add("--json", metavar="FILE", help="Write the report here.")
 

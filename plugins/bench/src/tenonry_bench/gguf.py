@@ -69,11 +69,11 @@ class GgufReport(msgspec.Struct, kw_only=True):
 class GgufBench(Command):
     """Starts one program per engine and runs them interleaved."""
 
-    summary = "A GGUF file beside llama.cpp: start, memory, tokens per second, perplexity."
+    summary = "GGUF file compared with llama.cpp: start, memory, tokens per second, perplexity."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
-        add("file", metavar="FILE", help="The model, a .gguf file.")
+        add("file", metavar="FILE", help="GGUF file.")
         add("--runs", type=count, default=3, metavar="N", help="Repetitions [default: 3].")
         add(
             "--threads",
@@ -81,23 +81,19 @@ class GgufBench(Command):
             metavar="N",
             help="Threads of every engine [default: physical cores].",
         )
-        add(
-            "--text",
-            metavar="FILE",
-            help="Text of the perplexity [default: a page of English in this package].",
-        )
+        add("--text", metavar="FILE", help="Text for the perplexity [default: a page of English].")
         add(
             "--peer-python",
             action="append",
             default=[],
             metavar="NAME=PATH",
-            help=f"The python of the environment that {PEER} is installed in: '{PEER}=PATH'.",
+            help=f"Python interpreter with {PEER} installed: '{PEER}=PATH'.",
         )
         add(
             "--engine-args",
             default="--dtype bfloat16",
             metavar="TEXT",
-            help="Flags of tenonry's engine, in one word [default: '--dtype bfloat16'].",
+            help="Engine flags as one argument [default: '--dtype bfloat16'].",
         )
         add("--json", metavar="FILE", help="Write the report here.")
 

@@ -48,7 +48,7 @@ class GpuReport(msgspec.Struct, kw_only=True):
 class GpuBench(Command):
     """Drives one `LLM` after another."""
 
-    summary = "A GPU: tokens against the CPU's, steps against the speed of its memory, a profile."
+    summary = "GPU: tokens compared with the CPU's, steps with the memory bandwidth, and a profile."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -68,7 +68,7 @@ class GpuBench(Command):
             ("--output-len", 48, "Tokens of each answer"),
         )
         parser.add_argument(
-            "--no-matrix", action="store_true", help="Leave the comparison with the CPU out."
+            "--no-matrix", action="store_true", help="Skip the comparison with the CPU."
         )
         parser.add_argument("--json", metavar="FILE", help="Write the report here.")
 

@@ -62,7 +62,9 @@ class HelpersReport(msgspec.Struct, kw_only=True):
 class HelpersBench(Command):
     """Starts a server of a tiny model that reads images."""
 
-    summary = "A small schema, image or text of one client beside heavy ones of another, over HTTP."
+    summary = (
+        "Latency of one client's small requests during another client's heavy ones, over HTTP."
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_count_flags(
@@ -80,13 +82,13 @@ class HelpersBench(Command):
             type=count,
             default=8 << 20,
             metavar="N",
-            help="Bytes of the file of a heavy image [default: 8 MiB].",
+            help="File size of a heavy image in bytes [default: 8 MiB].",
         )
         parser.add_argument(
             "--server-args",
             default="",
             metavar="TEXT",
-            help="More flags for `tenonry serve`, in one word.",
+            help="Flags of `tenonry serve` as one argument.",
         )
         parser.add_argument("--json", metavar="FILE", help="Write the report here.")
 

@@ -89,11 +89,11 @@ class Run(NamedTuple):
 class LoadingBench(Command):
     """Loads a model repeatedly in this process, and reads its files for comparison."""
 
-    summary = "A worker's load from the page cache, over a plain read of the same bytes."
+    summary = "Model loading from the page cache, relative to reading the same bytes."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "--runs", type=count, default=7, metavar="N", help="Turns [default: 7]."
+            "--runs", type=count, default=7, metavar="N", help="Repetitions [default: 7]."
         )
         parser.add_argument("--json", metavar="FILE", help="Write the report here.")
         add_engine_arguments(parser, model_positional=False)

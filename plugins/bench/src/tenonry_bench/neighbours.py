@@ -76,9 +76,7 @@ class Timing(msgspec.Struct, frozen=True):
 class NeighboursBench(Command):
     """Drives `AsyncLLM` on a real model while other processes compute."""
 
-    summary = (
-        "Streams beside processes that keep a processor busy each: how much slower than alone."
-    )
+    summary = "Slowdown of streams on a machine with busy processes."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -86,14 +84,14 @@ class NeighboursBench(Command):
             type=counts,
             default=[0, 1, 2],
             metavar="N,N",
-            help="Numbers of busy processes; the first is what the others are compared with [default: 0,1,2].",
+            help="Numbers of busy processes, compared with the first one [default: 0,1,2].",
         )
         parser.add_argument(
             "--streams",
             type=counts,
             default=[1, 64],
             metavar="N,N",
-            help="Numbers of requests at once [default: 1,64].",
+            help="Numbers of concurrent requests [default: 1,64].",
         )
         add_count_flags(
             parser,

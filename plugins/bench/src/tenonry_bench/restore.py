@@ -57,9 +57,7 @@ class RestoreReport(msgspec.Struct, kw_only=True):
 class RestoreBench(Command):
     """Drives `AsyncLLM` over a real model and a KV connector."""
 
-    summary = (
-        "KV connectors: the first token of a prompt that is restored, beside one that is computed."
-    )
+    summary = "KV connectors: first token of a restored prompt compared with a computed one."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_count_flags(

@@ -56,9 +56,7 @@ class SchedulerReport(msgspec.Struct, kw_only=True):
 class SchedulerBench(Command):
     """Drives a scheduler alone, with the results that the worker `null` would return."""
 
-    summary = (
-        "A scheduler alone: milliseconds per step with everything decoding, validator off and on."
-    )
+    summary = "Scheduler alone: milliseconds per decoding step, with the validator off and on."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         self._add_case(parser.add_argument)
@@ -71,7 +69,7 @@ class SchedulerBench(Command):
             "--scheduler",
             default="batching",
             metavar="NAME",
-            help="Name, module:Class or path.py:Class [default: batching].",
+            help="Scheduler: name, module:Class or path.py:Class [default: batching].",
         )
         add(
             "--scheduler-option",
@@ -107,14 +105,14 @@ class SchedulerBench(Command):
             type=count,
             default=16,
             metavar="N",
-            help="Slots in a KV block [default: 16].",
+            help="KV block size in tokens [default: 16].",
         )
         add(
             "--steps-in-flight",
             type=int,
             choices=(1, 2, 3),
             default=1,
-            help="Depth of the pipeline [default: 1].",
+            help="Steps in flight [default: 1].",
         )
         add(
             "--prefix-caching",
@@ -136,7 +134,7 @@ class SchedulerBench(Command):
             "--clock",
             choices=("wall", "cpu"),
             default="wall",
-            help="cpu: of this thread, for a busy machine [default: wall].",
+            help="Clock: wall, or cpu for the CPU time of this thread on a busy machine [default: wall].",
         )
         add("--json", metavar="FILE", help="Write the report here.")
 

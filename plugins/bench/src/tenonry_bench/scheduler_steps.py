@@ -158,7 +158,7 @@ class Drive:
             if decoding == SETTLE_STEPS:
                 return
         raise TenonryError(
-            f"{running} requests never decoded all at once: {self.counts()}; try fewer with --running"
+            f"{running} requests never decoded together: {self.counts()}; try fewer with --running"
         )
 
     def counts(self) -> str:

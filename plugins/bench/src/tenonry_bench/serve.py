@@ -44,7 +44,7 @@ class ServedModels(msgspec.Struct):
 class ServeBench(Command):
     """Many clients, one server."""
 
-    summary = "Load over HTTP on an OpenAI-compatible server; without --base-url, on one of ours."
+    summary = "HTTP load on an OpenAI-compatible server; starts `tenonry serve` without --base-url."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         self._add_server(parser.add_argument)
@@ -56,7 +56,7 @@ class ServeBench(Command):
         add(
             "--base-url",
             metavar="URL",
-            help="Server under load; without it `tenonry serve MODEL` is started.",
+            help="Server under load [default: start `tenonry serve MODEL`].",
         )
         add(
             "--model",
@@ -69,24 +69,24 @@ class ServeBench(Command):
             type=float,
             default=600.0,
             metavar="S",
-            help="Seconds for one request, and for a start [default: 600].",
+            help="Timeout of a request and of the start in seconds [default: 600].",
         )
         add(
             "--port",
             type=natural,
             default=0,
-            help="Port of our own server; 0: any free one [default: 0].",
+            help="Port of the started server; 0 picks a free one [default: 0].",
         )
         add(
             "--server-args",
             default="",
             metavar="TEXT",
-            help="Flags of our own server, in one word: '--data-parallel-size 4 --worker null'.",
+            help="Flags of the started server as one argument: '--data-parallel-size 4 --worker null'.",
         )
 
     def _add_load(self, add: Callable[..., object]) -> None:
-        add("--workload", metavar="FILE", help="Workload file; by default the one of this package.")
-        add("--name", metavar="W6", help="Only these workloads; by default all served ones.")
+        add("--workload", metavar="FILE", help="Workload file [default: the one of this package].")
+        add("--name", metavar="W6", help="Workloads to run [default: all served ones].")
         add("--requests", type=count, metavar="N", help="Instead of the workload's own number.")
         add("--prompt-len", type=count, metavar="N", help="Instead of the workload's own length.")
         add("--output-len", type=count, metavar="N", help="Instead of the workload's own length.")
@@ -94,13 +94,13 @@ class ServeBench(Command):
             "--concurrency",
             type=count,
             metavar="N",
-            help="Requests at once, instead of the workload's own number.",
+            help="Concurrent requests [default: the workload's].",
         )
         add(
             "--request-rate",
             type=float,
             metavar="X",
-            help="Requests per second, at random times, instead of a fixed number at once.",
+            help="Requests per second at random times, instead of fixed concurrency.",
         )
         add(
             "--trace",
@@ -114,7 +114,7 @@ class ServeBench(Command):
             type=float,
             default=1.0,
             metavar="X",
-            help="Times as fast as the trace [default: 1].",
+            help="Speed factor of the trace [default: 1].",
         )
         add("--runs", type=count, default=3, metavar="N", help="Repetitions [default: 3].")
         add(

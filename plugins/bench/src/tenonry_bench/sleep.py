@@ -55,7 +55,7 @@ class SleepReport(msgspec.Struct, kw_only=True):
 class SleepBench(Command):
     """Drives one `LLM`."""
 
-    summary = "Sleep: seconds until an engine sleeps and until it is awake, and memory given back."
+    summary = "Sleep and wake-up: seconds and freed memory."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_count_flags(parser, ("--runs", RUNS, "Times asleep per level"))

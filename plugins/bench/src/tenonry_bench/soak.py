@@ -91,14 +91,16 @@ class SoakReport(msgspec.Struct, kw_only=True):
 class SoakBench(Command):
     """Drives `AsyncLLM` while engines die."""
 
-    summary = "Engines killed at random under load: whether every stream gets the tokens it would have got."
+    summary = (
+        "Kill engines at random under load, and compare all streams with a run without faults."
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_count_flags(
             parser,
             ("--seconds", 60, "How long"),
             ("--every", 10, "Seconds between two faults"),
-            ("--streams", 64, "Requests at once"),
+            ("--streams", 64, "Concurrent requests"),
             ("--prompt-len", 32, "Prompt tokens"),
             ("--output-len", 64, "New tokens"),
             ("--draw", 1, "Seed of prompts and faults"),
@@ -108,7 +110,7 @@ class SoakBench(Command):
             nargs="+",
             choices=FAULTS,
             default=["kill"],
-            help="kill: SIGKILL to an engine; stop: SIGSTOP for a second [default: kill].",
+            help="Faults: kill sends SIGKILL to an engine, stop SIGSTOP for a second [default: kill].",
         )
         parser.add_argument("--json", metavar="FILE", help="Write the report here.")
         add_engine_arguments(parser, model_positional=False)

@@ -80,10 +80,10 @@ class StandardBench(Command):
             nargs="+",
             default=[],
             metavar="FILE",
-            help="Measurements of a peer, as JSON files.",
+            help="JSON files with measurements of a peer.",
         )
         parser.add_argument(
-            "--only", metavar="PART,PART", help=f"Of {', '.join(PARTS)} [default: all]."
+            "--only", metavar="PART,PART", help=f"Parts to run: {', '.join(PARTS)} [default: all]."
         )
         parser.add_argument(
             "--runs",
@@ -92,9 +92,7 @@ class StandardBench(Command):
             help="Repetitions of each part [default: the part's own].",
         )
         parser.add_argument(
-            "--quick",
-            action="store_true",
-            help="Seconds instead of minutes; the figures mean nothing.",
+            "--quick", action="store_true", help="Finish in seconds; the figures are meaningless."
         )
         parser.add_argument("--json", metavar="FILE", help="Write figures and all reports here.")
 

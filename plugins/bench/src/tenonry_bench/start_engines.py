@@ -49,9 +49,7 @@ class StartReport(msgspec.Struct, kw_only=True):
 class StartEnginesBench(Command):
     """Starts engines repeatedly. The front end's own work, such as loading a tokenizer, is not counted."""
 
-    summary = (
-        "Engine processes with a worker that computes nothing: seconds until N of them are ready."
-    )
+    summary = "Seconds until N engines with the worker `null` are ready."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -59,7 +57,7 @@ class StartEnginesBench(Command):
             type=counts,
             default=[1, 4],
             metavar="N,N",
-            help="Numbers of engines; the first is what the others are compared with [default: 1,4].",
+            help="Numbers of engines, compared with the first one [default: 1,4].",
         )
         parser.add_argument(
             "--runs", type=count, default=5, metavar="N", help="Repetitions [default: 5]."

@@ -33,7 +33,7 @@ class StartupReport(msgspec.Struct, kw_only=True):
 class StartupBench(Command):
     """Starts processes and waits for them."""
 
-    summary = "Cold process to first token, `import tenonry`, `tenonry --help`."
+    summary = "Cold start: process to first token, `import tenonry`, `tenonry --help`."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -43,21 +43,21 @@ class StartupBench(Command):
             "--engine-args",
             default="",
             metavar="TEXT",
-            help="Flags for its engine, in one word: '--worker null'.",
+            help="Engine flags as one argument: '--worker null'.",
         )
         parser.add_argument(
             "--runs",
             type=natural,
             default=3,
             metavar="N",
-            help="First tokens; 0: none [default: 3].",
+            help="Runs to the first token; 0 skips them [default: 3].",
         )
         parser.add_argument(
             "--quick-runs",
             type=count,
             default=9,
             metavar="N",
-            help="Imports and helps [default: 9].",
+            help="Runs of the import and of --help [default: 9].",
         )
         parser.add_argument("--json", metavar="FILE", help="Write the report here.")
 

@@ -81,13 +81,13 @@ class StructuredReport(msgspec.Struct, kw_only=True):
 class StructuredBench(Command):
     """Drives `AsyncLLM` over a real model."""
 
-    summary = "Structured output: gaps beside schemas that compile, time per token and first token with a schema."
+    summary = "Structured output: time per token, first token, and gaps of other streams during compilation."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_count_flags(
             parser,
             ("--runs", 3, "Repetitions of each measurement"),
-            ("--streams", 64, "Requests at once, for the time per token"),
+            ("--streams", 64, "Concurrent requests, for the time per token"),
             ("--compilations", 2, "Schemas that are compiled beside the one stream"),
             ("--worst-properties", 6000, "Properties of each of them"),
             ("--properties", 50, "Properties of the schema of the first token"),

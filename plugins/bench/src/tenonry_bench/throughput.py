@@ -73,14 +73,14 @@ class ThroughputReport(msgspec.Struct, kw_only=True):
 class ThroughputBench(Command):
     """Drives `LLM` over workloads; the model is real."""
 
-    summary = "A workload file through the blocking LLM on a real model: tokens per second, latencies, memory."
+    summary = "Workload file on a real model with `LLM`: tokens per second, latencies, memory."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "--workload", metavar="FILE", help="Workload file; by default the one of this package."
+            "--workload", metavar="FILE", help="Workload file [default: the one of this package]."
         )
         parser.add_argument(
-            "--name", metavar="W1,W2", help="Only these workloads; by default all offline ones."
+            "--name", metavar="W1,W2", help="Workloads to run [default: all offline ones]."
         )
         parser.add_argument(
             "--runs", type=count, default=3, metavar="N", help="Repetitions [default: 3]."
@@ -89,7 +89,7 @@ class ThroughputBench(Command):
             "--threads",
             type=count,
             metavar="N",
-            help="Threads that torch computes with [default: OMP_NUM_THREADS, or physical cores].",
+            help="Threads of torch [default: OMP_NUM_THREADS, or physical cores].",
         )
         parser.add_argument("--json", metavar="FILE", help="Write the report here.")
         add_engine_arguments(parser, model_positional=False)

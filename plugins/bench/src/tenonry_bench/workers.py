@@ -91,33 +91,39 @@ class Turn(NamedTuple):
 class WorkersBench(Command):
     """Drives one `LLM` per worker."""
 
-    summary = "Several workers on one model in turns: decoded tokens per second, and the ratio."
+    summary = (
+        "Several workers on one model, interleaved: decoded tokens per second and their ratio."
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--workers",
             default="torch,transformers",
             metavar="W1,W2",
-            help="The first is compared with each other one [default: torch,transformers].",
+            help="Workers; the first is compared with the others [default: torch,transformers].",
         )
         parser.add_argument(
-            "--shape",
-            choices=sorted(SHAPES),
-            help="A shape with random weights, in the place of a --model.",
+            "--shape", choices=sorted(SHAPES), help="Shape with random weights, instead of --model."
         )
         parser.add_argument(
-            "--requests", type=count, default=64, metavar="N", help="Rows at once [default: 64]."
+            "--requests", type=count, default=64, metavar="N", help="Concurrent rows [default: 64]."
         )
         parser.add_argument(
             "--prompt-len",
             default="16",
             metavar="N or N-M",
-            help="Tokens of each prompt; N-M: all lengths from N to M in turn [default: 16].",
+            help="Tokens per prompt; N-M cycles through all lengths [default: 16].",
         )
         parser.add_argument(
-            "--out-len", type=count, default=66, metavar="N", help="Tokens of each answer [66]."
+            "--out-len",
+            type=count,
+            default=66,
+            metavar="N",
+            help="Tokens per answer [default: 66].",
         )
-        parser.add_argument("--runs", type=count, default=5, metavar="N", help="Turns [5].")
+        parser.add_argument(
+            "--runs", type=count, default=5, metavar="N", help="Repetitions [default: 5]."
+        )
         parser.add_argument("--threads", type=count, metavar="N", help="Threads of torch.")
         parser.add_argument("--json", metavar="FILE", help="Write the report here.")
         add_engine_arguments(parser, model_positional=False)

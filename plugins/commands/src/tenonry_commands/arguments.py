@@ -36,7 +36,7 @@ def add_engine_arguments(
             "; several are loaded on request." * several or "."
         )
         parser.add_argument("model_tag", nargs="*" if several else "?", metavar="MODEL", help=text)
-    parser.add_argument("--model", help="The same as MODEL.")
+    parser.add_argument("--model", help="Same as MODEL.")
     variable = f"{ENV_PREFIX}CONFIG"
     note = f"YAML file of settings; flags and other variables win over it. [env: {variable}]"
     parser.add_argument("--config", metavar="FILE", default=os.environ.get(variable), help=note)
@@ -51,10 +51,10 @@ def add_engine_arguments(
         "--allow-plugin",
         action="append",
         metavar="NAME",
-        help="Only these hook modules are active.",
+        help="Hook modules to allow; all others are disabled.",
     )
     options.add_argument(
-        "--disable-plugin", action="append", metavar="NAME", help="This hook module is not active."
+        "--disable-plugin", action="append", metavar="NAME", help="Hook module to disable."
     )
     add_start_flags(options)
     PartFlags(parser, _first_look, functools.partial(_add_part_options, parser, options))

@@ -28,7 +28,7 @@ DEFAULT_MAX_TOKENS = 256
 class ChatCommand(Command):
     """Reads lines, answers each; an empty line or end of input ends the conversation."""
 
-    summary = "Talk to a model in the terminal."
+    summary = "Chat with a model in the terminal."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(

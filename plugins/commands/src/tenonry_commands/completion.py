@@ -19,7 +19,7 @@ class CompletionCommand(Command):
     summary = 'Print a shell completion script; for bash: eval "$(tenonry completion bash)".'
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("shell", choices=SHELLS, help="Which shell.")
+        parser.add_argument("shell", choices=SHELLS, help="Shell.")
 
     def run(self, args: argparse.Namespace) -> int:
         try:

@@ -24,7 +24,7 @@ class GenerateCommand(Command):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "prompt", metavar="PROMPT", help="The text to complete; - reads standard input."
+            "prompt", metavar="PROMPT", help="Text to complete; - reads standard input."
         )
         add_sampling_arguments(parser)
         add_engine_arguments(parser, model_positional=False)

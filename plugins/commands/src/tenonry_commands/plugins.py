@@ -61,14 +61,14 @@ class PluginsCommand(Command):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
         listing = verbs.add_parser(
-            "list", help="Kind, name, distribution, version, tier and state of every plugin."
+            "list", help="List kind, name, distribution, version, tier and state of every plugin."
         )
-        listing.add_argument("--kind", help="Only this kind.")
+        listing.add_argument("--kind", help="Plugins of this kind only.")
         listing.add_argument("--json", action="store_true", help="Print JSON.")
-        show = verbs.add_parser("show", help="Everything about one plugin: this one is imported.")
+        show = verbs.add_parser("show", help="Show one plugin in detail; imports it.")
         show.add_argument(
             "name",
-            help="Its name (kind/name where several kinds use it), module:Class or path.py:Class.",
+            help="Name (kind/name where several kinds use it), module:Class or path.py:Class.",
         )
         for record in installed(PLUGIN_COMMANDS):
             _add_verb(verbs, record.name)

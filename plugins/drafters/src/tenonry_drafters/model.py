@@ -35,7 +35,7 @@ class ModelOptions(PluginOptions):
         "model that is served.",
     )
     num_drafts: int = Field(
-        7, ge=1, le=15, description="Most tokens that are guessed for a request at once."
+        7, ge=1, le=15, description="Maximum draft tokens per request and pass."
     )
     min_probability: float = Field(
         0.4,

@@ -39,9 +39,7 @@ class Seats:
         """The seats of `rows`, i32[R]. Raises ValueError for more rows than there are seats."""
         num_seats = len(self.generation)
         if len(rows) > num_seats:
-            raise ValueError(
-                f"{len(rows)} rows are drafted for at once; a draft model has {num_seats} seats"
-            )
+            raise ValueError(f"{len(rows)} rows need drafts; a draft model has {num_seats} seats")
         known = {row: self._seats.pop(row) for row in rows if row in self._seats}
         for row in rows:
             if row in known:

@@ -22,7 +22,7 @@ class ModelsCommand(Command):
         verbs = parser.add_subparsers(dest="verb", required=True)
         check = verbs.add_parser(
             "check",
-            help="Whether a model can be served, and what it needs: from config and file headers, no weights read.",
+            help="Check from config and file headers whether a model can be served, and its memory needs.",
             description="Exit status: 0 it can be served here with these settings, 1 it cannot, 2 wrong usage.",
         )
         check.add_argument("--json", action="store_true", help="Print JSON.")
@@ -30,13 +30,13 @@ class ModelsCommand(Command):
             "--memory",
             type=human_int,
             metavar="BYTES",
-            help="Judge for this much free memory, such as 80G [default: what is free here].",
+            help="Free memory to check against, such as 80G [default: that of this machine].",
         )
         add_engine_arguments(check)
         add_familiar_flags(check)
         convert = verbs.add_parser(
             "convert",
-            help="Write a folder with .bin or .pt weights again as safetensors.",
+            help="Convert a folder with .bin or .pt weights to safetensors.",
             description="Reads pickles as plain tensors only, in a process without network.",
         )
         convert.add_argument(
@@ -48,7 +48,7 @@ class ModelsCommand(Command):
             type=human_int,
             default=DEFAULT_SHARD_BYTES,
             metavar="BYTES",
-            help="The most bytes of tensors in one file [default: 5 GB].",
+            help="Maximum tensor bytes per file [default: 5 GB].",
         )
 
     def run(self, args: argparse.Namespace) -> int:

@@ -21,13 +21,17 @@ KEY = "TENONRY_API_KEY"
 class ReplaceCommand(Command):
     """`tenonry replace --scheduler my_pkg:Mine`: a request to `POST /replace` of a server."""
 
-    summary = "Go on with engines that have other settings, while requests run."
+    summary = (
+        "Replace the engines of a running server by ones with other settings or plugin versions."
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "--url", default="http://127.0.0.1:8000", help="The server. [default: %(default)s]"
+            "--url",
+            default="http://127.0.0.1:8000",
+            help="URL of the server. [default: %(default)s]",
         )
-        parser.add_argument("--api-key", help=f"Key of the server. [env: {KEY}]")
+        parser.add_argument("--api-key", help=f"API key of the server. [env: {KEY}]")
         add_setting_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:

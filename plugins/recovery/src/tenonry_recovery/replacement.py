@@ -133,9 +133,7 @@ def check_layout(
 def check_present(awaited: Collection[int], changes: Collection[str]) -> None:
     """Raises LaunchError while engines that died are started again, Unsupported as `check_unchanged` does."""
     if awaited:
-        raise LaunchError(
-            f"engines {sorted(awaited)} died and are being started again; try again then"
-        )
+        raise LaunchError(f"engines {sorted(awaited)} failed and are restarting; try again then")
     check_unchanged(changes)
 
 

@@ -77,7 +77,7 @@ class Restarts:
     def _start_or_end(self, index: int, failure: str = "") -> None:
         number = 0 if self._is_group_over else self.budget.take(index, time.monotonic())
         if not number:
-            text = failure or f"it was started again {self.budget}"
+            text = failure or f"it restarted {self.budget}"
             self._end(index, text)
             return
         logger.warning(
@@ -128,7 +128,7 @@ class Restarts:
         missing = [index for index in indexes if not self._served.has(index)]
         if missing and (obstacles := await self._served.divergence()):
             for index in missing:
-                self._end(index, f"it is not started again: {', '.join(sorted(obstacles))}")
+                self._end(index, f"it is not restarted: {', '.join(sorted(obstacles))}")
             self._due.update(set(indexes) - set(missing))
             return False
         try:

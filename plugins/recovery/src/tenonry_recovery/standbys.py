@@ -244,7 +244,7 @@ def check_supported(config: EngineConfig, model: ModelInfo, launcher: type[Launc
     if not wanted:
         return
     if settings.engine_death == "stop":
-        why = "engine_death=stop, since no engine is started again then"
+        why = "engine_death=stop, since no engine restarts then"
     elif not launcher.supports_replacement:
         why = f"launcher={config.launcher.name}; only engines that are processes of this node have some"
     elif local is not None and local < config.data_parallel_size:

@@ -175,8 +175,8 @@ class HeadlessNode:
             self._receive(socket)
         if self._is_complete and not self._restarts:
             raise LaunchError(
-                f"the other engines of {self._address} run already, and with --engine-death stop none is started "
-                "again; start the first node anew as well"
+                f"the other engines of {self._address} run already, and with --engine-death stop none restarts; "
+                "restart the first node as well"
             )
         if self._is_complete:
             logger.warning("the other engines run already; engines %s join them", self._engines)
@@ -260,7 +260,7 @@ class HeadlessNode:
         self._launcher.stop([f"engine {index}" for index in order.engines], DEAD_STOP_S)
         if not order.address:
             return
-        logger.warning("engines %s are started again", order.engines)
+        logger.warning("restarting engines %s", order.engines)
         try:
             self._launcher.start(self._ordered_specs(order))
         except LaunchError as error:

@@ -140,7 +140,7 @@ class HeadlessNodes:
             self._processes[index] = report.process
             if is_new:
                 self._ordered.pop(index, None)
-                reason = f"engine {index}: its node {report.node} was started again"
+                reason = f"engine {index}: its node {report.node} restarted"
                 self.ended[index] = Death(reason, lost_node=report.node)
                 self._on_return(index, self.ended[index])
 

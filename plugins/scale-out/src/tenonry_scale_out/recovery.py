@@ -184,7 +184,7 @@ class SharedRecovery(EngineEvents):
             await self._ask(identity, switch, ANSWER_TIMEOUT_S)
         except (TimeoutError, EngineGenerateError) as error:
             logger.error(  # noqa: TRY400 - the message names the cause
-                "API server %d goes on without engines %s: %s",
+                "API server %d continues without engines %s: %s",
                 server,
                 list(indexes),
                 str(error) or f"no answer within {ANSWER_TIMEOUT_S:g} s",

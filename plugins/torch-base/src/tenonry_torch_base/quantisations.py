@@ -146,7 +146,7 @@ class Quantisation(ABC):
     def quantise(self, weight: torch.Tensor) -> QuantisedWeight:
         """From floats [out, in], at load. Raises ConfigError where the format is one of checkpoints only."""
         raise ConfigError(
-            f"quantization={self.name} reads checkpoints; it makes no weights of few bits at load"
+            f"quantization={self.name} reads checkpoints; it cannot quantise weights at load"
         )
 
     def is_matrix(self, stored: Mapping[str, StoredTensor]) -> bool:

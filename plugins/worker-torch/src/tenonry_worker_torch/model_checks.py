@@ -188,7 +188,7 @@ class ModelChecks:
         if not self.parallel.layer_mates.all_agree(worst.error <= allowed):
             raise failure(
                 architecture,
-                f"{worst.name} attends otherwise from its cache than to a prompt at once",
+                f"{worst.name} attends differently from its cache than to a whole prompt",
                 worst.error,
                 allowed,
             )

@@ -208,8 +208,8 @@ METRICS: tuple[MetricDef, ...] = (
     _counter("spec_decode_num_accepted_tokens", "Drafted tokens that were right."),
     _counter("steps", "Steps that the engine executed.", vllm=()),
     _counter("frames_dropped", "Frames from front ends that the engine could not decode.", vllm=()),
-    _counter("engine_deaths", "Times that the engine died.", vllm=()),
-    _counter("engine_restarts", "Times that it was started again.", vllm=()),
+    _counter("engine_deaths", "Engine failures.", vllm=()),
+    _counter("engine_restarts", "Engine restarts.", vllm=()),
     _counter(
         "requests_continued", "Requests that went on after the death of their engine.", vllm=()
     ),
@@ -260,7 +260,7 @@ METRICS: tuple[MetricDef, ...] = (
     MetricDef(
         "helper_restarts",
         "counter",
-        "Jobs that took longer than expected and started again, behind short ones.",
+        "Jobs requeued behind short ones after exceeding their expected time.",
         HELPER,
     ),
     MetricDef("helper_cache_queries", "counter", "Results looked up before a job.", HELPER),

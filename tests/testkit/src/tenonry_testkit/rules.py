@@ -16,7 +16,7 @@ FEW_IMAGES = (
 )
 STAYS_WHOLE = "no step ends in a piece of a prompt that `Media.whole` names"
 NO_OVERRUN = "length limits are never overrun"
-NO_CHUNKS = "without chunked prefill a row computes all its tokens at once"
+NO_CHUNKS = "without chunked prefill a row computes all its tokens in one step"
 NO_PENDING = "without feedback no row with a pending token is scheduled"
 ROUNDS = "a round holds only rows that decode, within max_round_tokens"
 NOT_STARVED = "a request waits at most for those ahead of it, plus max_num_seqs more"

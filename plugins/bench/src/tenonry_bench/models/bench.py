@@ -46,7 +46,7 @@ class ModelsReport(msgspec.Struct, kw_only=True):
 class ModelsBench(Command):
     """Starts one program per engine and runs them interleaved."""
 
-    summary = "Real models beside vLLM, llama.cpp and transformers, whichever are installed: one table, one plot."
+    summary = "Models compared with vLLM, llama.cpp and transformers, where installed: a table and a plot."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
@@ -59,10 +59,10 @@ class ModelsBench(Command):
         add(
             "--models",
             metavar="DIR",
-            help="Folder of models; tiny and small are written there once [default: a cache folder].",
+            help="Folder of models; tiny and small are created there [default: a cache folder].",
         )
-        add("--workload", metavar="FILE", help="Workload file; by default the one of this package.")
-        add("--workloads", metavar="W1,W2", help="Only these [default: all of the file].")
+        add("--workload", metavar="FILE", help="Workload file [default: the one of this package].")
+        add("--workloads", metavar="W1,W2", help="Workloads to run [default: all of the file].")
         add("--runs", type=count, default=3, metavar="N", help="Repetitions [default: 3].")
         add(
             "--threads",
@@ -74,26 +74,22 @@ class ModelsBench(Command):
             "--peers",
             default=",".join(PEERS),
             metavar="NAME,NAME",
-            help=f"Of {', '.join(PEERS)}; none: tenonry alone [default: all].",
+            help=f"Peers: {', '.join(PEERS)}; none runs tenonry alone [default: all].",
         )
         add(
             "--peer-python",
             action="append",
             default=[],
             metavar="NAME=PATH",
-            help="The python of the environment that a peer is installed in.",
+            help="Python interpreter with a peer installed.",
         )
         add(
             "--engine-args",
             default="",
             metavar="TEXT",
-            help="Flags of tenonry's engine, in one word: '--quantization int8'.",
+            help="Engine flags as one argument: '--quantization int8'.",
         )
-        add(
-            "--plot",
-            metavar="FILE",
-            help="Write the plot here, as SVG [default: bench-models.svg].",
-        )
+        add("--plot", metavar="FILE", help="File for the plot as SVG [default: bench-models.svg].")
         add("--json", metavar="FILE", help="Write the report here.")
 
     def run(self, args: argparse.Namespace) -> int:

@@ -38,7 +38,7 @@ def describe(
     lines = [
         table(header, rows),
         "",
-        "median (min–max) of runs in turns; 'over': how many times better tenonry is, run by run: faster, or sooner.",
+        "median (min–max) of interleaved runs; 'over': ratio to tenonry per run, above 1 where tenonry is better.",
         f"{versions}",
         f"{machine.cpu}, {machine.usable_cores} cores; {machine.time_utc}, load {machine.load_average:.1f}",
         f"before: {machine.pace}",

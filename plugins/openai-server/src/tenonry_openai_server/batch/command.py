@@ -25,54 +25,56 @@ DEFAULT_TIMEOUT_S = 3600.0
 class BatchCommand(Command):
     """A file of requests in, a file of answers out."""
 
-    summary = "Answer a file of requests in OpenAI's batch format; can be stopped and continued."
+    summary = "Answer a file of requests in OpenAI's batch format; resumes after an interruption."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "input", type=Path, metavar="IN", help="Requests: a JSON object per line."
+            "input", type=Path, metavar="IN", help="Requests, one JSON object per line."
         )
         parser.add_argument(
             "output",
             type=Path,
             metavar="OUT",
-            help="Answers, a line each. Those that it holds already are kept and not asked again.",
+            help="Answers, one per line. Existing answers are kept.",
         )
         parser.add_argument(
-            "--server", metavar="URL", help="A server that runs, such as http://127.0.0.1:8000."
+            "--server",
+            metavar="URL",
+            help="URL of a running server, such as http://127.0.0.1:8000.",
         )
         parser.add_argument(
             "--api-key",
             metavar="KEY",
-            help=f"Sent as a bearer token [env: {', else '.join(KEY_VARIABLES)}].",
+            help=f"API key, sent as a bearer token [env: {', else '.join(KEY_VARIABLES)}].",
         )
         parser.add_argument(
             "--concurrency",
             type=int,
             default=DEFAULT_CONCURRENCY,
             metavar="N",
-            help=f"Requests at once, 1 to 4096 [default: {DEFAULT_CONCURRENCY}].",
+            help=f"Concurrent requests, 1 to 4096 [default: {DEFAULT_CONCURRENCY}].",
         )
         parser.add_argument(
             "--attempts",
             type=int,
             default=DEFAULT_ATTEMPTS,
             metavar="N",
-            help=f"How often a busy or lost server is asked, 1 to 100 [default: {DEFAULT_ATTEMPTS}].",
+            help=f"Attempts per request at a busy or unreachable server, 1 to 100 [default: {DEFAULT_ATTEMPTS}].",
         )
         parser.add_argument(
             "--timeout",
             type=float,
             default=DEFAULT_TIMEOUT_S,
             metavar="S",
-            help=f"Seconds for one answer, and for a start of our own server [default: {DEFAULT_TIMEOUT_S:g}].",
+            help=f"Timeout of an answer and of the server's start in seconds [default: {DEFAULT_TIMEOUT_S:g}].",
         )
         own = parser.add_subparsers(dest="own", metavar="serve MODEL …")
         serve = own.add_parser(
             "serve",
-            help="Instead of --server: one of our own, with all that `tenonry serve` takes.",
+            help="Start a server instead of --server, with the flags of `tenonry serve`.",
             add_help=False,
         )
-        serve.add_argument("words", nargs=argparse.REMAINDER, help="Words of `tenonry serve`.")
+        serve.add_argument("words", nargs=argparse.REMAINDER, help="Arguments of `tenonry serve`.")
 
     def run(self, args: argparse.Namespace) -> int:
         _check(args)
@@ -118,7 +120,9 @@ def _answer(args: argparse.Namespace, answers: AnswerFile, total: int) -> None:
         with OwnServer(args.words) if args.own else nullcontext() as server:
             asyncio.run(_ask_all(args, answers, total, server))
     except TenonryError as error:
-        done = f"{len(answers.done)} of {total} requests are answered; the same command goes on from there"
+        done = (
+            f"{len(answers.done)} of {total} requests are answered; run the same command to resume"
+        )
         raise TenonryError(f"{error}; {done}") from None
 
 

@@ -144,7 +144,7 @@ def _check_copies(body: Body, settings_bytes: int) -> None:
     if body.num_completions * settings_bytes > MAX_COPIED_BYTES:
         raise bad_request(
             f"{body.num_completions} completions with {settings_bytes} bytes of settings each are above "
-            f"{MAX_COPIED_BYTES} bytes; ask for fewer completions at once, or send shorter lists with them"
+            f"{MAX_COPIED_BYTES} bytes; request fewer completions, or send shorter lists with them"
         )
 
 

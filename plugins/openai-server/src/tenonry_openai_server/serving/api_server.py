@@ -31,7 +31,7 @@ ROLE = f"{__name__}:run_api_server"
 
 def run_api_server(payload: Mapping[str, str]) -> int:
     """The role of an API server's process; returns its exit status. `payload`: config, settings, attachment, socket,
-    opens ("at once", or "when ready").
+    opens ("immediately" or "when ready").
     """
     config = EngineConfig.model_validate_json(payload["config"])
     settings = ServerConfig.model_validate_json(payload["settings"])

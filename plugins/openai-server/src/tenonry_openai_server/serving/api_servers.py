@@ -143,7 +143,7 @@ class TopProcess:
             "attachment": msgspec.json.encode(self.hub.attachment(index)).decode(),
             "socket": str(fd),
             # one answers probes while the engines load; with ready servers, a server opens when it is ready
-            "opens": "at once" if index == 1 and index in self._waiting else "when ready",
+            "opens": "immediately" if index == 1 and index in self._waiting else "when ready",
         }
         name = f"api-server {index}"
         self._processes.stop_some([name])  # forgets its predecessor

@@ -152,7 +152,7 @@ def _reasons(layer: LeanLayer) -> Iterator[str]:
     """Reasons why a layer has no such kernel; none if it may have one."""
     own = layer.attention
     if not isinstance(own, FusedAttention):
-        yield f"has a {type(own).__name__} in the place of attention"
+        yield f"has a {type(own).__name__} instead of attention"
         return
     if not isinstance(layer.mlp, FusedMLP):
         yield f"has a {type(layer.mlp).__name__} as its feed-forward part"

@@ -34,7 +34,7 @@ SAMPLE = 4096  # outputs of a trial
 STORED_SAMPLE = 512  # outputs of a comparison without timing
 TRIES = 3  # other processes slow either side down; without its kernel a matrix takes up to twice as long
 LIMIT_S = 0.6  # for all trials of a model together
-FEW_BITS = "linear of few bits"
+FEW_BITS = "quantised linear"
 
 
 class FewBitsLayer(QuantisedLinear):

@@ -153,7 +153,7 @@ def refuse_others(lean: LeanForward | None, architecture: str, name: str) -> Non
     for number, layer in enumerate(lean.layers):
         if not isinstance(layer.attention, FusedAttention):
             raise ModelError(
-                f"quantization={name}: layer {number} of {architecture} keeps state in the place of attention, which "
+                f"quantization={name}: layer {number} of {architecture} keeps state instead of attention, which "
                 "worker 'torch' cannot quantise; leave --quantization out"
             )
         if not isinstance(layer.mlp, FusedMLP):

@@ -106,8 +106,8 @@ def _at_load(asked: str, path: str) -> FoundQuantisation:
     found = resolve_class(QUANTISATIONS, asked, origin)
     if found.quantise is Quantisation.quantise:
         raise ConfigError(
-            f"quantization={asked}: {path} holds floats, and {asked} reads checkpoints only; int8 and int4 make "
-            "weights of few bits at load"
+            f"quantization={asked}: {path} holds floats, and {asked} reads checkpoints only; int8 and int4 "
+            "quantise weights at load"
         )
     return FoundQuantisation(found(None), origin)
 

@@ -175,7 +175,7 @@ def _restarts(model: PreTrainedModel, original: int) -> bool:
         )
     except Exception as error:  # any class: it is the model's code
         raise ModelError(
-            f"{type(model).__name__} does not say how `generate` goes on beyond {original} tokens: {error!r}; use "
+            f"{type(model).__name__} does not define how `generate` continues beyond {original} tokens: {error!r}; use "
             "--worker transformers"
         ) from error
     given = inputs.get("input_ids")

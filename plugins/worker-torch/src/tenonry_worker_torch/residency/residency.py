@@ -121,7 +121,7 @@ class Residency:
         if self._found.quantised is not None:
             name = self._found.quantised.quantisation.name
             raise ConfigError(
-                f"quantization={name}: {what}, since they are kept in few bits; start with floats and without "
+                f"quantization={name}: {what}, since they are quantised; start with floats and without "
                 "--quantization"
             )
 

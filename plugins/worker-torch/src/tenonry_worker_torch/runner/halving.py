@@ -90,7 +90,7 @@ class Halving:
         if self._times & (self._times - 1):
             return
         logger.warning(
-            "not enough memory to compute %d tokens of %d requests at once (%d times so far): computed in smaller "
+            "not enough memory to compute %d tokens of %d requests in one pass (%d times so far): computed in smaller "
             "parts; a smaller max_num_batched_tokens or KV cache leaves more memory to a step; %s",
             len(inputs.token_ids),
             len(inputs.row),
