@@ -127,7 +127,7 @@ def hits_add_up(make_harness: MakeHarness, depth: int, ops: Sequence[Op]) -> Non
     expect(
         stats.num_preemptions >= again,
         COUNTS,
-        "{} preemptions, but {} rows started again",
+        "{} preemptions, but {} rows restarted",
         stats.num_preemptions,
         again,
     )
