@@ -1,0 +1,1 @@
+"""A tenonry command that counts the lines of a file."""

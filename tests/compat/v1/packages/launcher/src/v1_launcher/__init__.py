@@ -1,0 +1,1 @@
+"""A launcher for tenonry that records which engines it started."""

@@ -1,0 +1,1 @@
+"""A scheduler for tenonry that runs few requests at once."""

@@ -1,0 +1,1 @@
+"""A stat logger for tenonry that logs the end of each request."""
