@@ -45,7 +45,7 @@ SUMMARIES = {
     "chat": "Chat with a model in the terminal.",
     "batch": "Answer a file of requests in OpenAI's batch format.",
     "models": "Check what a model needs, or convert a checkpoint to safetensors.",
-    "plugins": "List, show, write, check and lock plugins.",
+    "plugins": "List, show, write, check, update and lock plugins.",
     "ps": "List the processes of running instances.",
     "keys": "Write the keys that the nodes of one instance share.",
     "completion": "Print a shell completion script.",

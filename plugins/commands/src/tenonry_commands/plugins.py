@@ -40,7 +40,7 @@ HEAVY = ("torch", "transformers", "ray", "fastapi", "uvicorn", "jax", "tensorflo
 PLUGIN_COMMANDS = Point(
     "tenonry.plugin_commands",
     "tenonry.interfaces.command:Command",
-    dict.fromkeys(("check", "dev", "lock", "new"), "tenonry-author-tools"),
+    dict.fromkeys(("check", "dev", "lock", "new", "update"), "tenonry-author-tools"),
 )
 NO_POINT = Point("object")  # unknown interface: only its owner knows the purpose of a class
 
@@ -56,7 +56,7 @@ class Listed(NamedTuple):
 class PluginsCommand(Command):
     """Lists and shows plugins, and has the verbs of other packages."""
 
-    summary = "List, show, write, check and lock plugins."
+    summary = "List, show, write, check, update and lock plugins."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
