@@ -7,10 +7,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from tenonry.cli import main
+from tenonry_author_tools.badge import message
+from tenonry_author_tools.probe import deprecations
 from tenonry_testkit.plugins import TmpPlugins
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -170,6 +173,93 @@ thread.join()
         "distribution": "acme 2.5", "plugins": ["stat_logger/acme"],
         "tiers": {"stat_logger/acme": "beta"}, "lacks": [], "grade": "C", "findings": [],
     }  # fmt: skip
+
+
+DEPRECATED = """
+from typing_extensions import deprecated
+from tenonry.interfaces.stat_logger import StatLogger
+
+class Base(StatLogger):
+    @deprecated("override record instead")
+    def old_record(self, record): pass
+
+@deprecated("use new_helper of tenonry_next")
+def old_helper(): pass
+"""
+USES_DEPRECATED = """from acme_next import Base
+from acme_next import old_helper
+
+class Mine(Base):
+    def record(self, record): pass
+    def old_record(self, record): pass
+"""
+
+
+def test_deprecated_names_are_reported_with_plugin_and_distribution(site: TmpPlugins, capsys):
+    site.module("acme_next", DEPRECATED)
+    install(site, USES_DEPRECATED)
+    answer = check(capsys, "acme", "--no-suite")
+    assert answer["grade"] == "C"
+    (finding,) = answer["findings"]
+    assert (finding["rule"], finding["level"], finding["distribution"]) == (
+        "PL204",
+        "warning",
+        "acme 2.5",
+    )
+    text = "stat logger 'acme' uses the deprecated acme_next.old_helper: use new_helper of tenonry_next"
+    assert finding["text"] == text
+    assert finding["line"] == 3
+
+
+def deprecated(reason: str) -> Any:
+    """Mark a function as `warnings.deprecated` does, which Python 3.11 lacks."""
+
+    def mark(function: Any) -> Any:
+        function.__deprecated__ = reason
+        return function
+
+    return mark
+
+
+class Old:
+    @deprecated("override record instead")
+    def old_record(self) -> None: ...
+
+
+class Overriding(Old):
+    def old_record(self) -> None: ...
+
+
+def test_deprecated_members_that_are_overridden_are_reported():
+    ((text, file, _),) = [each for each in deprecations(Overriding, Old) if "member" in each[0]]
+    assert text == "the deprecated member Old.old_record: override record instead"
+    assert file == __file__
+
+
+@pytest.mark.parametrize("suffix", ["svg", "json"])
+def test_a_badge_names_version_and_grade(suffix: str, site: TmpPlugins, tmp_path: Path, capsys):
+    install(site, GOOD.replace("    def", "    interface_version = 1\n    def"))
+    file = tmp_path / f"badge.{suffix}"
+    check(capsys, "acme", "--no-suite", "--badge", str(file))
+    text = file.read_text("utf-8")
+    assert "stat logger 1 (N): C" in text
+    if suffix == "json":
+        assert json.loads(text)["schemaVersion"] == 1
+    else:
+        assert ET.fromstring(text).get("height") == "20"
+
+
+def test_a_badge_of_another_format_is_refused(site: TmpPlugins, capsys):
+    install(site)
+    assert main(["plugins", "check", "acme", "--no-suite", "--badge", "badge.png"]) == 1
+    assert "ends in .svg or .json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("current", "text"), [
+    (1, "stat logger 1 (N): A"), (2, "stat logger 1 (N\N{MINUS SIGN}1): A"), (3, "stat logger 1 (unsupported): A"),
+])  # fmt: skip
+def test_a_badge_names_the_place_of_the_version(current: int, text: str):
+    assert message({"stat_logger": (1, current)}, "A") == text
 
 
 class TestSuites:

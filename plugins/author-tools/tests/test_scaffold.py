@@ -30,7 +30,8 @@ def test_files_are_complete(kind: str):
         if path.endswith(".py"):
             assert "$" not in text, path
             assert ast.get_docstring(ast.parse(text)), path
-    assert "img.shields.io/badge/tenonry-" in files["README.md"]
+    assert "](badge.svg)" in files["README.md"]
+    assert "not checked" in files["badge.svg"]
     assert "plugins check" in files[".github/workflows/ci.yml"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from tenonry.interfaces.command import Command
@@ -34,6 +35,12 @@ class CheckCommand(Command):
             metavar="N",
             help="Also test N small changes of the source, each of which should fail a test. [N: %(const)s]",
         )
+        parser.add_argument(
+            "--badge",
+            type=Path,
+            metavar="FILE",
+            help="Write a badge of interface versions and grade: an .svg image, or .json for an endpoint.",
+        )
         parser.add_argument("--json", action="store_true", help="Print one JSON object.")
         parser.add_argument(
             "--import-timeout",
@@ -44,6 +51,7 @@ class CheckCommand(Command):
         )
 
     def run(self, args: argparse.Namespace) -> int:
+        from tenonry_author_tools.badge import message, write_badge
         from tenonry_author_tools.declared import check_metadata
         from tenonry_author_tools.imported import check_import
         from tenonry_author_tools.installation import checked_points
@@ -53,8 +61,9 @@ class CheckCommand(Command):
         known, _ = checked_points(args.import_timeout)
         subject = find_subject(args.target, known)
         findings = [*check_metadata(subject, known)]
+        versions: dict[str, tuple[int, int]] = {}
         for record, point in subject.records:
-            findings += check_import(subject, record, point, args.import_timeout)
+            findings += check_import(subject, record, point, args.import_timeout, versions)
         lacks: set[str] = set()
         has_errors = any(finding.is_error for finding in findings)
         if not args.no_suite and not has_errors:
@@ -66,6 +75,8 @@ class CheckCommand(Command):
             mutation = mutate(subject, args.mutate)
             findings += mutation.findings(subject)
         grade = _grade([finding.is_error for finding in findings], has_suite=not args.no_suite)
+        if args.badge:
+            write_badge(args.badge, message(versions, grade), grade)
         names = [f"{record.kind}/{record.name}" for record, _ in subject.records]
         tiers = dict(zip(names, (point.tier for _, point in subject.records), strict=True))
         if args.json:

@@ -33,6 +33,7 @@ class Rule(Enum):
         "raise interface_version after the tests passed with the current interface",
     )
     SETTING_TAKEN = ("PL203", "rename the setting, such as PLUGIN_NAME")
+    DEPRECATED = ("PL204", "use its successor before a later release removes it")
     NO_SUITE = (
         "PL301",
         "derive tests from the conformance suite of the kind; `tenonry plugins new` has an example",
@@ -52,7 +53,14 @@ class Rule(Enum):
         return self.value[1]
 
 
-WARNINGS = {Rule.COPIES, Rule.METADATA, Rule.OLD_INTERFACE, Rule.NO_SUITE, Rule.MUTANT}
+WARNINGS = {
+    Rule.COPIES,
+    Rule.METADATA,
+    Rule.OLD_INTERFACE,
+    Rule.DEPRECATED,
+    Rule.NO_SUITE,
+    Rule.MUTANT,
+}
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ LIGHT = {
     "load_balancer",
 }
 EVENTS = {
+    "deprecated": Rule.DEPRECATED,
     "import": Rule.IMPORT,
     "exit": Rule.EXIT,
     "heavy": Rule.HEAVY,
@@ -42,6 +43,7 @@ EVENTS = {
     "thread": Rule.THREAD,
 }
 TEXTS = {
+    "deprecated": "{kind} '{name}' uses {text}",
     "heavy": "{kind} '{name}' imports {text} with its module",
     "stdout": "{kind} '{name}' writes to standard output when it is imported: {text}",
     "thread": "{kind} '{name}' leaves the thread '{text}' when it is imported",
@@ -52,9 +54,16 @@ FRAME = re.compile(r'File "(.+)", line (\d+) in ')
 
 
 def check_import(
-    subject: Subject, record: PluginRecord, point: Point, timeout_s: float = TIMEOUT_S
+    subject: Subject,
+    record: PluginRecord,
+    point: Point,
+    timeout_s: float = TIMEOUT_S,
+    versions: dict[str, tuple[int, int]] | None = None,
 ) -> Iterator[Finding]:
-    """Breaches of rules by the import of one plugin, and of its interface."""
+    """Breaches of rules by the import of one plugin, and of its interface.
+
+    `versions` gets its kind, with the interface versions of the plugin and of the kernel.
+    """
     answer = probe(subject, record, point, timeout_s)
     words = {"kind": record.kind.replace("_", " "), "name": record.name}
     label = subject.label
@@ -78,6 +87,8 @@ def check_import(
     if problem := answer.get("problem"):
         yield Finding(Rule.INTERFACE, label, problem, file, line)
     version, current = answer.get("version"), answer.get("current")
+    if versions is not None and version is not None and current is not None:
+        versions[record.kind] = version, current
     if version is not None and current is not None and version == current - 1:
         text = f"{words['kind']} '{record.name}' is of version {version} of its interface, the oldest supported"
         yield Finding(Rule.OLD_INTERFACE, label, text, file, line, f"port it to version {current}")

@@ -19,6 +19,7 @@ from typing import Any
 from tenonry.errors import ConfigError
 from tenonry.plugin import Point
 from tenonry.version import __version__
+from tenonry_author_tools.badge import COLORS, UNCHECKED, svg
 
 TEMPLATES = files("tenonry_author_tools") / "templates"
 SHARED = "package"
@@ -73,13 +74,12 @@ def package_files(point: Point, name: str) -> dict[str, str]:
     words |= {key: _filled(getattr(made, key), words) for key in ("summary", "use")}
     if point.tier == "alpha":
         words["use"] += " --allow-experimental-plugins"
-    words["badge"] = f"{point.kind}_{version_range()}".replace("-", "--").replace(">", "%3E")
-    words["badge"] = words["badge"].replace("<", "%3C").replace("=", "%3D").replace(",", "%2C")
     words |= _metadata(made, point, words)
     shared = TEMPLATES / SHARED
     found = {
         "pyproject.toml": _read(shared / "pyproject.toml.tmpl", words),
         "README.md": _read(shared / "README.md.tmpl", words),
+        "badge.svg": svg("tenonry", UNCHECKED, COLORS["C"]),
         ".github/workflows/ci.yml": _read(shared / "ci.yml.tmpl", words),
         f"src/{package}/__init__.py": f'"""{words["summary"]}"""\n',
         f"src/{package}/py.typed": "",
