@@ -37,11 +37,11 @@ class ModelState(ServerState):
 
     @property
     def engine(self) -> AsyncLLM:
-        if self._engine is None:
+        if self.attached is None:
             name = self.model_names[0]
             message = f"the model '{name}' is not loaded; a request for tokens loads it"
             raise APIError(503, message, code="model_not_loaded", retry_after_s=2.0)
-        return self._engine
+        return self.attached
 
 
 class HostedModel:
